@@ -1,0 +1,152 @@
+//! Errors that say where and what.
+
+use std::{borrow::Cow, fmt, io};
+
+use crate::units::{BlockAddr, Ino, Nid, SegNo};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A place on the volume, as precise as the finder knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// One of the two superblock copies, 0 or 1.
+    Superblock(u8),
+    /// One of the two checkpoint packs, 0 or 1.
+    Checkpoint(u8),
+    /// The NAT entry of a node.
+    Nat(Nid),
+    /// The SIT entry of a segment.
+    Sit(SegNo),
+    /// The summary of a segment.
+    Ssa(SegNo),
+    /// A node block.
+    Node(Nid, BlockAddr),
+    /// Something of an inode that is not one block.
+    Inode(Ino),
+    /// A block of a directory.
+    Dir(Ino, u64),
+    /// A block of a file.
+    File(Ino, u64),
+    /// Extended attributes of an inode.
+    Xattr(Ino),
+    /// A block of the device that no structure above names.
+    Block(BlockAddr),
+    /// The volume as a whole.
+    Volume,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Superblock(copy) => write!(f, "superblock copy {copy}"),
+            Place::Checkpoint(pack) => write!(f, "checkpoint pack {pack}"),
+            Place::Nat(nid) => write!(f, "NAT entry of {nid}"),
+            Place::Sit(seg) => write!(f, "SIT entry of {seg}"),
+            Place::Ssa(seg) => write!(f, "summary of {seg}"),
+            Place::Node(nid, addr) => write!(f, "{nid} at {addr}"),
+            Place::Inode(ino) => write!(f, "{ino}"),
+            Place::Dir(ino, block) => write!(f, "directory {}, block {block}", ino.0),
+            Place::File(ino, block) => write!(f, "file {}, block {block}", ino.0),
+            Place::Xattr(ino) => write!(f, "extended attributes of {ino}"),
+            Place::Block(addr) => write!(f, "{addr}"),
+            Place::Volume => write!(f, "volume"),
+        }
+    }
+}
+
+/// Everything that can go wrong. The errno of each is the FUSE adapter's business.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The bytes at a place cannot be what a correct writer leaves.
+    #[error("corrupt {at}: {what}")]
+    Corrupt {
+        /// Where.
+        at: Place,
+        /// What is wrong, with the offending value.
+        what: Cow<'static, str>,
+    },
+    /// The device failed.
+    #[error("{at}: {source}")]
+    Io {
+        /// What was being read or written.
+        at: Place,
+        /// The device's error.
+        source: io::Error,
+    },
+    /// A source tree or archive (not the volume) could not be read or written.
+    #[error("{path}: {source}")]
+    Host {
+        /// Path on the host, or name in the archive.
+        path: String,
+        /// The host's error.
+        source: io::Error,
+    },
+    /// Valid, but not something that this code does.
+    #[error("not supported: {0}")]
+    Unsupported(Cow<'static, str>),
+    /// The bytes are no F2FS volume at all.
+    #[error("not an F2FS volume: {0}")]
+    NotF2fs(Cow<'static, str>),
+    /// The volume is full.
+    #[error("no space left on the volume: {needed_blocks} more blocks needed, {free_blocks} free")]
+    NoSpace {
+        /// Blocks that the operation wanted.
+        needed_blocks: u64,
+        /// Blocks that users may still take.
+        free_blocks: u64,
+    },
+    /// All nids are in use.
+    #[error("no inode number left on the volume")]
+    NoInodes,
+    /// A quota limit.
+    #[error("quota exceeded")]
+    Quota,
+    /// The volume, or the file, refuses writes.
+    #[error("read-only: {0}")]
+    ReadOnly(Cow<'static, str>),
+    /// The caller's arguments make no sense.
+    #[error("{0}")]
+    Invalid(Cow<'static, str>),
+    /// No such entry, inode or attribute.
+    #[error("not found")]
+    NotFound,
+    /// No such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The name is taken.
+    #[error("already exists")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Something other than a directory was needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// Names have at most 255 bytes.
+    #[error("name too long")]
+    NameTooLong,
+    /// Beyond what the format can map.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The link count is at its limit.
+    #[error("too many links")]
+    TooManyLinks,
+    /// Forbidden whatever the caller's rights (immutable, append-only, ...).
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The key of an encrypted file or name is not there.
+    #[error("encrypted, and no key")]
+    NoKey,
+}
+
+impl Error {
+    /// A [`Error::Corrupt`] at `at`.
+    pub fn corrupt(at: Place, what: impl Into<Cow<'static, str>>) -> Error {
+        Error::Corrupt { at, what: what.into() }
+    }
+}

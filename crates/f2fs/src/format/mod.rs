@@ -1,0 +1,26 @@
+//! The on-disk format: bytes to checked values and back, pure.
+//!
+//! Conventions of every file here:
+//! - A fixed structure is a `#[repr(C)]` zerocopy struct in little-endian field types (alignment 1, so any
+//!   byte slice can be viewed); each field has a doc comment with its unit; a const assertion under the
+//!   struct pins its size and the offsets that matter.
+//! - What varies with the block size is a view over a slice that takes a [`BlockSize`].
+//! - Raw values are not trusted. Where a structure has rules, a `check` makes the trusted type, and only that
+//!   reaches the engine.
+//! - Nothing here does I/O.
+
+pub mod bits;
+pub mod block_size;
+pub mod crc;
+pub mod superblock;
+
+pub use block_size::BlockSize;
+
+/// Blocks in a segment, fixed by the format: the kernel refuses any other `log_blocks_per_seg` than 9.
+pub const BLOCKS_PER_SEGMENT: u32 = 512;
+/// log2 of [`BLOCKS_PER_SEGMENT`].
+pub const LOG_BLOCKS_PER_SEGMENT: u32 = 9;
+/// The magic number of F2FS, in the superblock and as initial value of most checksums.
+pub const MAGIC: u32 = 0xF2F5_2010;
+/// Longest file name in bytes.
+pub const NAME_MAX: usize = 255;

@@ -1,0 +1,504 @@
+//! The superblock: geometry and identity of the volume, in two copies.
+//!
+//! 3072 bytes at byte 1024 of block 0 and of block 1. [`raw::Superblock`] is what the bytes say;
+//! [`Superblock::check`] turns it into a [`Superblock`], whose numbers are consistent with each other and
+//! with the device. Rules: those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, MAGIC, crc::f2fs_crc};
+use crate::{
+    Error, Place, Result,
+    units::{BlockAddr, Ino},
+};
+
+/// Byte offset of the superblock in its block.
+pub const OFFSET: usize = 1024;
+/// Bytes of a superblock.
+pub const BYTES: usize = 3072;
+/// Byte offset of the checksum, where there is one.
+const CRC_OFFSET: usize = 3068;
+/// Extensions in the two lists together.
+pub const EXTENSIONS_MAX: usize = 64;
+/// Devices of a volume.
+pub const DEVICES_MAX: usize = 8;
+
+/// What the bytes say.
+pub mod raw {
+    use std::mem::{offset_of, size_of};
+
+    use zerocopy::{
+        FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+        little_endian::{U16, U32, U64},
+    };
+
+    /// The superblock as it lies on the device.
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
+    #[repr(C)]
+    pub struct Superblock {
+        /// [`MAGIC`](crate::format::MAGIC).
+        pub magic: U32,
+        /// Major version of the format: 1.
+        pub major_version: U16,
+        /// Minor version of the format.
+        pub minor_version: U16,
+        /// log2 of the sector size in bytes.
+        pub log_sector_bytes: U32,
+        /// log2 of the sectors in a block.
+        pub log_sectors_per_block: U32,
+        /// log2 of the block size in bytes: 12 or 14.
+        pub log_block_bytes: U32,
+        /// log2 of the blocks in a segment: 9.
+        pub log_blocks_per_segment: U32,
+        /// Segments in a section.
+        pub segments_per_section: U32,
+        /// Sections in a zone.
+        pub sections_per_zone: U32,
+        /// Offset in bytes of the checksum in this structure: 3068, or 0 without the feature sb_checksum.
+        pub checksum_offset: U32,
+        /// Blocks of the volume.
+        pub block_count: U64,
+        /// Sections of the main area.
+        pub section_count: U32,
+        /// Segments from `segment0_blkaddr` on, of all areas.
+        pub segment_count: U32,
+        /// Segments of the checkpoint area: 2.
+        pub segment_count_ckpt: U32,
+        /// Segments of the SIT area, both copies.
+        pub segment_count_sit: U32,
+        /// Segments of the NAT area, both copies.
+        pub segment_count_nat: U32,
+        /// Segments of the SSA.
+        pub segment_count_ssa: U32,
+        /// Segments of the main area.
+        pub segment_count_main: U32,
+        /// First block of segment 0.
+        pub segment0_blkaddr: U32,
+        /// First block of the checkpoint area.
+        pub cp_blkaddr: U32,
+        /// First block of the SIT area.
+        pub sit_blkaddr: U32,
+        /// First block of the NAT area.
+        pub nat_blkaddr: U32,
+        /// First block of the SSA.
+        pub ssa_blkaddr: U32,
+        /// First block of the main area.
+        pub main_blkaddr: U32,
+        /// Inode of the root directory: 3.
+        pub root_ino: U32,
+        /// Inode that stands for the node pages: 1.
+        pub node_ino: U32,
+        /// Inode that stands for the metadata pages: 2.
+        pub meta_ino: U32,
+        /// UUID of the volume.
+        pub uuid: [u8; 16],
+        /// Label, UTF-16.
+        pub volume_name: [U16; 512],
+        /// Extensions of cold files.
+        pub extension_count: U32,
+        /// Extensions: the cold ones, then the hot ones, each padded with zeroes.
+        pub extension_list: [[u8; 8]; 64],
+        /// Blocks of a checkpoint pack that carry what does not fit its first block.
+        pub cp_payload: U32,
+        /// Version string of the last kernel that mounted the volume.
+        pub version: [u8; 256],
+        /// Version string of what made the volume.
+        pub init_version: [u8; 256],
+        /// Feature bits.
+        pub feature: U32,
+        /// Encryption level, unused by Linux.
+        pub encryption_level: u8,
+        /// Salt of password-derived encryption keys.
+        pub encrypt_pw_salt: [u8; 16],
+        /// The devices of a volume on several.
+        pub devs: [DeviceEntry; 8],
+        /// Quota inodes: user, group, project.
+        pub qf_ino: [U32; 3],
+        /// Extensions of hot files.
+        pub hot_ext_count: u8,
+        /// Encoding of file names where casefolding is on: 1 is UTF-8 12.1.
+        pub s_encoding: U16,
+        /// Flags of the encoding: bit 0 strict, bit 1 no linear fallback in lookups.
+        pub s_encoding_flags: U16,
+        /// Counts of the reasons why checkpoints were stopped.
+        pub s_stop_reason: [u8; 32],
+        /// Bitmap of errors that Linux has met on the volume.
+        pub s_errors: [u8; 16],
+        /// Not used.
+        pub reserved: [u8; 258],
+        /// Checksum of all bytes before it, with the feature sb_checksum.
+        pub crc: U32,
+    }
+
+    const _: () = assert!(
+        size_of::<Superblock>() == super::BYTES
+            && offset_of!(Superblock, checksum_offset) == 32
+            && offset_of!(Superblock, segment0_blkaddr) == 72
+            && offset_of!(Superblock, uuid) == 108
+            && offset_of!(Superblock, extension_list) == 1152
+            && offset_of!(Superblock, cp_payload) == 1664
+            && offset_of!(Superblock, feature) == 2180
+            && offset_of!(Superblock, devs) == 2201
+            && offset_of!(Superblock, qf_ino) == 2745
+            && offset_of!(Superblock, s_errors) == 2794
+            && offset_of!(Superblock, crc) == super::CRC_OFFSET
+    );
+
+    /// One device of a volume on several.
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
+    #[repr(C)]
+    pub struct DeviceEntry {
+        /// Path as mkfs was given it, padded with zeroes.
+        pub path: [u8; 64],
+        /// Segments on the device; for the first, without the blocks before segment 0.
+        pub total_segments: U32,
+    }
+
+    const _: () = assert!(size_of::<DeviceEntry>() == 68);
+}
+
+/// Feature bits of the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Features(pub u32);
+
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal, $mkfs:literal;)*) => {
+        impl Features {
+            $($(#[$doc])* pub const $name: Features = Features($bit);)*
+            /// Every feature that has a name, with the name that `mkfs -O` takes.
+            pub const NAMED: &'static [(Features, &'static str)] = &[$((Features::$name, $mkfs)),*];
+        }
+    };
+}
+
+features! {
+    /// Files and names may be encrypted (fscrypt).
+    ENCRYPT = 0x1, "encrypt";
+    /// On a zoned device.
+    BLKZONED = 0x2, "blkzoned";
+    /// Atomic writes, never set by mkfs.
+    ATOMIC_WRITE = 0x4, "atomic_write";
+    /// Inodes carry extra attributes.
+    EXTRA_ATTR = 0x8, "extra_attr";
+    /// Project ids.
+    PROJECT_QUOTA = 0x10, "project_quota";
+    /// Inodes carry a checksum.
+    INODE_CHECKSUM = 0x20, "inode_checksum";
+    /// The size of the inline xattr area is per inode.
+    FLEXIBLE_INLINE_XATTR = 0x40, "flexible_inline_xattr";
+    /// Hidden quota inodes.
+    QUOTA = 0x80, "quota";
+    /// Inodes carry the time of their creation.
+    INODE_CRTIME = 0x100, "inode_crtime";
+    /// A lost+found directory, for fsck.
+    LOST_FOUND = 0x200, "lost_found";
+    /// Files may be sealed with fs-verity.
+    VERITY = 0x400, "verity";
+    /// The superblock carries a checksum.
+    SB_CHECKSUM = 0x800, "sb_checksum";
+    /// Directories may ignore case.
+    CASEFOLD = 0x1000, "casefold";
+    /// Files may be compressed.
+    COMPRESSION = 0x2000, "compression";
+    /// The compact layout that is never written.
+    RO = 0x4000, "ro";
+    /// Files that stand for a whole device of the volume.
+    DEVICE_ALIAS = 0x8000, "device_alias";
+    /// With blocks larger than 4 KiB, several summaries share an SSA block.
+    PACKED_SSA = 0x1_0000, "packed_ssa";
+}
+
+impl Features {
+    /// Whether every bit of `other` is set.
+    pub const fn has(self, other: Features) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The set with the bits of `other` added.
+    pub const fn with(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+
+    /// The bits that have no name.
+    pub fn unknown(self) -> u32 {
+        Features::NAMED.iter().fold(self.0, |bits, (feature, _)| bits & !feature.0)
+    }
+
+    /// Names of the bits that are set and have one, in bit order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Features::NAMED.iter().filter(move |(feature, _)| self.has(*feature)).map(|(_, name)| *name)
+    }
+}
+
+/// One of the metadata areas: a range of whole segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// First block.
+    pub start: BlockAddr,
+    /// Length in segments.
+    pub segments: u32,
+}
+
+impl Area {
+    /// Length in blocks.
+    pub const fn blocks(self) -> u64 {
+        (self.segments as u64) << LOG_BLOCKS_PER_SEGMENT
+    }
+
+    /// First block after the area.
+    pub const fn end(self) -> u64 {
+        self.start.0 as u64 + self.blocks()
+    }
+}
+
+/// A device of a volume on several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeDevice {
+    /// Path as mkfs was given it.
+    pub path: String,
+    /// Segments on it; for the first, without the blocks before segment 0.
+    pub segments: u32,
+}
+
+/// A superblock whose numbers are consistent. Kernel names are in the comments of [`raw::Superblock`].
+#[derive(Debug, Clone)]
+pub struct Superblock {
+    /// Size of a block.
+    pub block_size: BlockSize,
+    /// log2 of the sector in bytes, 9 to the block size's.
+    pub log_sector_bytes: u32,
+    /// Segments in a section.
+    pub segments_per_section: u32,
+    /// Sections in a zone.
+    pub sections_per_zone: u32,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Segments of all areas.
+    pub segments: u32,
+    /// Sections of the main area.
+    pub sections: u32,
+    /// Checkpoint area: two packs, a segment each.
+    pub checkpoint: Area,
+    /// Segment information table.
+    pub sit: Area,
+    /// Node address table.
+    pub nat: Area,
+    /// Segment summary area.
+    pub ssa: Area,
+    /// Main area: nodes and data.
+    pub main: Area,
+    /// Inode of the root directory.
+    pub root_ino: Ino,
+    /// UUID of the volume.
+    pub uuid: [u8; 16],
+    /// Label.
+    pub label: String,
+    /// Extensions whose files are cold data.
+    pub cold_extensions: Vec<String>,
+    /// Extensions whose files are hot data.
+    pub hot_extensions: Vec<String>,
+    /// Blocks of a checkpoint pack that carry what does not fit its first block.
+    pub cp_payload: u32,
+    /// Feature bits.
+    pub features: Features,
+    /// Devices, where the volume is on several; else empty.
+    pub devices: Vec<VolumeDevice>,
+    /// Quota inodes: user, group, project; 0 is none.
+    pub quota_inos: [Ino; 3],
+    /// Encoding of names for casefolding.
+    pub encoding: u16,
+    /// Flags of the encoding.
+    pub encoding_flags: u16,
+}
+
+impl Superblock {
+    /// Makes a trusted superblock of raw bytes, or says what is wrong with them. `copy` is 0 or 1, for the
+    /// error; `device_bytes` is the size of the device (of all of them together).
+    pub fn check(bytes: &[u8; BYTES], copy: u8, device_bytes: u64) -> Result<Superblock> {
+        let raw = raw::Superblock::ref_from_bytes(bytes).expect("the array has the struct's size");
+        let bad = |what: String| Error::corrupt(Place::Superblock(copy), what);
+        let magic = raw.magic.get();
+        if magic != MAGIC {
+            return Err(Error::NotF2fs(
+                format!("magic number {magic:#010x} instead of {MAGIC:#010x} in superblock copy {copy}")
+                    .into(),
+            ));
+        }
+        let features = Features(raw.feature.get());
+        if features.has(Features::SB_CHECKSUM) {
+            let (at, stored) = (raw.checksum_offset.get(), raw.crc.get());
+            if at as usize != CRC_OFFSET {
+                return Err(bad(format!("checksum_offset {at}, must be {CRC_OFFSET}")));
+            }
+            let computed = f2fs_crc(&bytes[..CRC_OFFSET]);
+            if stored != computed {
+                return Err(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")));
+            }
+        }
+        let log_block = raw.log_block_bytes.get();
+        let block_size = BlockSize::from_log(log_block)
+            .ok_or_else(|| bad(format!("log_blocksize {log_block}, must be 12 or 14")))?;
+        let log_segment = raw.log_blocks_per_segment.get();
+        if log_segment != LOG_BLOCKS_PER_SEGMENT {
+            return Err(bad(format!("log_blocks_per_seg {log_segment}, must be {LOG_BLOCKS_PER_SEGMENT}")));
+        }
+        let (log_sector, log_ratio) = (raw.log_sector_bytes.get(), raw.log_sectors_per_block.get());
+        if !(9..=log_block).contains(&log_sector) || log_ratio != log_block - log_sector {
+            return Err(bad(format!("log_sectorsize {log_sector} with log_sectors_per_block {log_ratio}")));
+        }
+        let (per_section, per_zone) = (raw.segments_per_section.get(), raw.sections_per_zone.get());
+        let (segments, sections) = (raw.segment_count.get(), raw.section_count.get());
+        if !(9..=8_388_608).contains(&segments) {
+            return Err(bad(format!("segment_count {segments}, must be 9 to 8388608")));
+        }
+        if per_section == 0 || per_section > segments {
+            return Err(bad(format!("segs_per_sec {per_section} with {segments} segments")));
+        }
+        if per_zone == 0 || per_zone > sections {
+            return Err(bad(format!("secs_per_zone {per_zone} with {sections} sections")));
+        }
+        let main_segments = raw.segment_count_main.get();
+        if sections == 0 || u64::from(sections) * u64::from(per_section) != u64::from(main_segments) {
+            return Err(bad(format!(
+                "segment_count_main {main_segments} is not section_count {sections} times segs_per_sec {per_section}"
+            )));
+        }
+        let blocks = raw.block_count.get();
+        if u64::from(segments) > blocks >> LOG_BLOCKS_PER_SEGMENT {
+            return Err(bad(format!("segment_count {segments} exceeds block_count {blocks}")));
+        }
+        let cp_payload = raw.cp_payload.get();
+        if cp_payload >= BLOCKS_PER_SEGMENT - 2 - 6 {
+            return Err(bad(format!("cp_payload {cp_payload}, must be less than 504")));
+        }
+        let inos = (raw.node_ino.get(), raw.meta_ino.get(), raw.root_ino.get());
+        if inos != (1, 2, 3) {
+            return Err(bad(format!("node, meta and root inode are {inos:?}, must be (1, 2, 3)")));
+        }
+
+        let area = |start: u32, segments: u32| Area { start: BlockAddr(start), segments };
+        let checkpoint = area(raw.cp_blkaddr.get(), raw.segment_count_ckpt.get());
+        let sit = area(raw.sit_blkaddr.get(), raw.segment_count_sit.get());
+        let nat = area(raw.nat_blkaddr.get(), raw.segment_count_nat.get());
+        let ssa = area(raw.ssa_blkaddr.get(), raw.segment_count_ssa.get());
+        let main = area(raw.main_blkaddr.get(), main_segments);
+        if checkpoint.start.0 != raw.segment0_blkaddr.get() {
+            return Err(bad(format!(
+                "cp_blkaddr {} differs from segment0_blkaddr {}",
+                checkpoint.start.0,
+                raw.segment0_blkaddr.get()
+            )));
+        }
+        if checkpoint.start.0 < 2 || checkpoint.segments != 2 {
+            return Err(bad(format!(
+                "checkpoint area of {} segments at {}",
+                checkpoint.segments, checkpoint.start
+            )));
+        }
+        let areas = [("checkpoint", checkpoint), ("SIT", sit), ("NAT", nat), ("SSA", ssa), ("main", main)];
+        for pair in areas.windows(2) {
+            let ((before, a), (after, b)) = (pair[0], pair[1]);
+            if a.end() != u64::from(b.start.0) {
+                return Err(bad(format!(
+                    "{before} area ends at block {}, {after} area starts at {}",
+                    a.end(),
+                    b.start
+                )));
+            }
+        }
+        let end = checkpoint.start.0 as u64 + (u64::from(segments) << LOG_BLOCKS_PER_SEGMENT);
+        if main.end() > end {
+            return Err(bad(format!("main area ends at block {}, the segments at {end}", main.end())));
+        }
+        if end > u64::from(u32::MAX - 1) || main.end() * block_size.bytes() as u64 > device_bytes {
+            return Err(bad(format!(
+                "the volume needs {} bytes, the device has {device_bytes}: truncated image?",
+                main.end() * block_size.bytes() as u64
+            )));
+        }
+        let even = |segments: u32| segments > 0 && segments % 2 == 0;
+        if !even(sit.segments) || !even(nat.segments) {
+            return Err(bad(format!(
+                "{} SIT and {} NAT segments, both must be even",
+                sit.segments, nat.segments
+            )));
+        }
+        let sit_capacity = sit.blocks() / 2 * block_size.sit_entries() as u64;
+        if sit_capacity < u64::from(main_segments) {
+            return Err(bad(format!("SIT has room for {sit_capacity} segments, main has {main_segments}")));
+        }
+
+        let (cold, hot) = (raw.extension_count.get() as usize, usize::from(raw.hot_ext_count));
+        if cold > EXTENSIONS_MAX || cold + hot > EXTENSIONS_MAX {
+            return Err(bad(format!("{cold} cold and {hot} hot extensions, at most 64 together")));
+        }
+        let extension = |slot: &[u8; 8]| until_nul(slot);
+        let devices: Vec<VolumeDevice> = raw
+            .devs
+            .iter()
+            .take_while(|dev| dev.path[0] != 0)
+            .map(|dev| VolumeDevice { path: until_nul(&dev.path), segments: dev.total_segments.get() })
+            .collect();
+        let on_devices: u64 = devices.iter().map(|dev| u64::from(dev.segments)).sum();
+        if !devices.is_empty() && on_devices != u64::from(segments) {
+            return Err(bad(format!("the devices have {on_devices} segments, the volume {segments}")));
+        }
+
+        Ok(Superblock {
+            block_size,
+            log_sector_bytes: log_sector,
+            segments_per_section: per_section,
+            sections_per_zone: per_zone,
+            blocks,
+            segments,
+            sections,
+            checkpoint,
+            sit,
+            nat,
+            ssa,
+            main,
+            root_ino: Ino(inos.2),
+            uuid: raw.uuid,
+            label: label_of(raw),
+            cold_extensions: raw.extension_list[..cold].iter().map(extension).collect(),
+            hot_extensions: raw.extension_list[cold..cold + hot].iter().map(extension).collect(),
+            cp_payload,
+            features,
+            devices,
+            quota_inos: raw.qf_ino.map(|ino| Ino(ino.get())),
+            encoding: raw.s_encoding.get(),
+            encoding_flags: raw.s_encoding_flags.get(),
+        })
+    }
+
+    /// Copies of each SIT block: half of the area's blocks.
+    pub fn sit_blocks(&self) -> u32 {
+        self.sit.segments / 2 * BLOCKS_PER_SEGMENT
+    }
+
+    /// Copies of each NAT block: half of the area's blocks.
+    pub fn nat_blocks(&self) -> u32 {
+        self.nat.segments / 2 * BLOCKS_PER_SEGMENT
+    }
+}
+
+/// Sets the checksum of a raw superblock where its features ask for one.
+pub fn seal(raw: &mut raw::Superblock) {
+    if Features(raw.feature.get()).has(Features::SB_CHECKSUM) {
+        raw.checksum_offset.set(CRC_OFFSET as u32);
+        let sum = f2fs_crc(&raw.as_bytes()[..CRC_OFFSET]);
+        raw.crc.set(sum);
+    } else {
+        raw.checksum_offset.set(0);
+    }
+}
+
+fn label_of(raw: &raw::Superblock) -> String {
+    let units = raw.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
+    char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+}
+
+fn until_nul(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,99 @@
+//! Units as types: a number that counts one thing cannot be used as another.
+
+use std::fmt;
+
+macro_rules! unit {
+    ($(#[$doc:meta])* $name:ident, $show:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The number, to index a slice with.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $show, self.0)
+            }
+        }
+    };
+}
+
+unit!(
+    /// Address of a block on the volume, in blocks from its start. The three special addresses of a file's
+    /// map are [`BlockAddr::NULL`], [`BlockAddr::NEW`] and [`BlockAddr::COMPRESS`].
+    BlockAddr, "block {}"
+);
+unit!(
+    /// A segment of the main area (512 blocks), counted from the area's start.
+    SegNo, "segment {}"
+);
+unit!(
+    /// A section: the unit of cleaning, one or more segments.
+    SecNo, "section {}"
+);
+unit!(
+    /// Number of a node (inode, direct, indirect or xattr node): the index into the NAT.
+    Nid, "node {}"
+);
+unit!(
+    /// Number of an inode; the nid of its inode block.
+    Ino, "inode {}"
+);
+
+impl BlockAddr {
+    /// A hole.
+    pub const NULL: BlockAddr = BlockAddr(0);
+    /// Reserved, not yet written: reads as zeroes, is counted in `i_blocks`.
+    pub const NEW: BlockAddr = BlockAddr(u32::MAX);
+    /// First address of a compressed cluster.
+    pub const COMPRESS: BlockAddr = BlockAddr(u32::MAX - 1);
+
+    /// Whether this names a block of the device, as opposed to one of the three special addresses.
+    pub const fn is_real(self) -> bool {
+        self.0 != 0 && self.0 < u32::MAX - 1
+    }
+}
+
+impl Nid {
+    /// The invalid nid.
+    pub const NULL: Nid = Nid(0);
+}
+
+impl From<Ino> for Nid {
+    fn from(ino: Ino) -> Nid {
+        Nid(ino.0)
+    }
+}
+
+impl From<Nid> for Ino {
+    /// The inode whose inode block is this node.
+    fn from(nid: Nid) -> Ino {
+        Ino(nid.0)
+    }
+}
+
+/// Version of a checkpoint. Versions wrap, so they are ordered by their signed difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct CheckpointVer(pub u64);
+
+impl CheckpointVer {
+    /// Whether `self` is newer than `other`.
+    pub const fn is_after(self, other: CheckpointVer) -> bool {
+        (self.0.wrapping_sub(other.0) as i64) > 0
+    }
+}
+
+/// A point in time as the file system stores it: seconds since 1970 (may be negative) and nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time {
+    /// Seconds since 1970-01-01 UTC.
+    pub seconds: i64,
+    /// 0 to 999,999,999.
+    pub nanoseconds: u32,
+}

@@ -1,0 +1,2 @@
+//! Development only.
+fn main() {}
