@@ -11,7 +11,12 @@
 
 pub mod bits;
 pub mod block_size;
+pub mod checkpoint;
 pub mod crc;
+pub mod nat;
+pub mod orphan;
+pub mod sit;
+pub mod summary;
 pub mod superblock;
 
 pub use block_size::BlockSize;
