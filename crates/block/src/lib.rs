@@ -4,7 +4,32 @@
 //! and four verbs; everything else (recording, counting, failing, overlaying) is a wrapper that is itself a
 //! `Device`.
 
-use std::io;
+mod concat;
+mod counted;
+mod faulty;
+mod file;
+mod in_use;
+mod memory;
+mod overlay;
+mod power_cut;
+mod recording;
+mod rng;
+
+use std::{io, sync::Arc};
+
+pub use concat::Concat;
+pub use counted::{Counted, Counts};
+pub use faulty::{Fault, Faulty};
+pub use file::{FileDevice, OpenOptions};
+pub use in_use::{InUse, in_use};
+pub use memory::MemoryDevice;
+pub use overlay::Overlay;
+pub use power_cut::{Survivors, power_cut, replay, unflushed_writes};
+pub use recording::{Recording, Request, Verb};
+pub use rng::Rng;
+
+/// What a power cut never tears, in bytes: the classic sector.
+pub const ATOMIC_BYTES: usize = 512;
 
 /// What a device is, as far as a file system must know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +39,34 @@ pub struct Geometry {
     /// Logical sector in bytes: the unit of [`Device::read`] and [`Device::write`] offsets and lengths on
     /// real block devices, and the unit that a power cut never tears.
     pub sector_bytes: u32,
+}
+
+impl Geometry {
+    /// Whether `length_bytes` from `offset_bytes` lie on the device.
+    pub fn contains(&self, offset_bytes: u64, length_bytes: u64) -> bool {
+        offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.size_bytes)
+    }
+
+    /// Refuses a read past the end.
+    pub fn check_read(&self, offset_bytes: u64, length: usize) -> io::Result<()> {
+        self.check(offset_bytes, length, io::ErrorKind::UnexpectedEof, "read")
+    }
+
+    /// Refuses a write past the end.
+    pub fn check_write(&self, offset_bytes: u64, length: usize) -> io::Result<()> {
+        self.check(offset_bytes, length, io::ErrorKind::WriteZero, "write")
+    }
+
+    fn check(&self, offset_bytes: u64, length: usize, kind: io::ErrorKind, verb: &str) -> io::Result<()> {
+        if self.contains(offset_bytes, length as u64) {
+            return Ok(());
+        }
+        let size = self.size_bytes;
+        Err(io::Error::new(
+            kind,
+            format!("{verb} of {length} bytes at {offset_bytes} passes the end of the device at {size}"),
+        ))
+    }
 }
 
 /// An array of bytes that can be read, written, flushed and discarded from several threads at once.
@@ -33,4 +86,49 @@ pub trait Device: Send + Sync {
     /// Tells the device that a range holds nothing any more; its content is undefined afterwards. A device
     /// that cannot discard does nothing.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
+}
+
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<D: Device + ?Sized> Device for $pointer {
+            fn geometry(&self) -> Geometry {
+                (**self).geometry()
+            }
+            fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+                (**self).read(offset_bytes, buf)
+            }
+            fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+                (**self).write(offset_bytes, buf)
+            }
+            fn flush(&self) -> io::Result<()> {
+                (**self).flush()
+            }
+            fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+                (**self).discard(offset_bytes, length_bytes)
+            }
+        }
+    )*};
+}
+
+forward!(&D, Box<D>, Arc<D>);
+
+/// The parts of a range, each within one piece of `piece_bytes`: piece number, offset in the piece, and the
+/// part as offsets from the range's start.
+fn pieces(
+    offset_bytes: u64,
+    length: usize,
+    piece_bytes: usize,
+) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let at = offset_bytes + done as u64;
+        let within = (at % piece_bytes as u64) as usize;
+        let part = (piece_bytes - within).min(length - done);
+        let range = done..done + part;
+        done += part;
+        Some((at / piece_bytes as u64, within, range))
+    })
 }

@@ -1,0 +1,335 @@
+//! Regular files and block devices of the host.
+
+// `BLKDISCARD` has no safe wrapper; this is the only module that needs one.
+#![allow(unsafe_code)]
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags},
+    io::Errno,
+    ioctl,
+};
+
+use crate::{ATOMIC_BYTES, Device, Geometry};
+
+/// Alignment of buffers and requests that bypass the page cache, in bytes. No sector is larger.
+const DIRECT_BYTES: usize = 4096;
+
+/// How a [`FileDevice`] is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Also for writing. A writer holds an exclusive lock until the device is dropped: a second writer, or
+    /// a writer of a block device that is mounted, gets [`io::ErrorKind::ResourceBusy`].
+    pub write: bool,
+    /// Past the page cache of the host (`O_DIRECT`): what is measured is the device.
+    pub direct: bool,
+}
+
+/// A regular file or a block device. All access is positional, so threads share it freely.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    geometry: Geometry,
+    is_block_device: bool,
+    options: OpenOptions,
+}
+
+impl FileDevice {
+    /// Opens what is there.
+    ///
+    /// # Errors
+    /// Those of open(2); [`io::ErrorKind::ResourceBusy`] when another writer has it;
+    /// [`io::ErrorKind::InvalidInput`] for what is neither a file nor a block device.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDevice> {
+        let path = path.as_ref();
+        // Asked by name first: opening a FIFO would block, and opening a tape would move it.
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let what = "neither a regular file nor a block device";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut flags = OFlags::CLOEXEC;
+        if options.direct {
+            flags |= OFlags::DIRECT;
+        }
+        if options.write && kind.is_block_device() {
+            // Without O_CREAT this asks the kernel for the block device alone: it refuses mounted ones.
+            flags |= OFlags::EXCL;
+        }
+        let file =
+            File::options().read(true).write(options.write).custom_flags(flags.bits() as i32).open(path)?;
+        FileDevice::adopt(file, path, options)
+    }
+
+    /// Makes a sparse file of zeroes for writing.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`], and others of open(2).
+    pub fn create(path: impl AsRef<Path>, size_bytes: u64) -> io::Result<FileDevice> {
+        let path = path.as_ref();
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let made = file
+            .set_len(size_bytes)
+            .and_then(|()| FileDevice::adopt(file, path, OpenOptions { write: true, direct: false }));
+        if made.is_err() {
+            // The file is ours and useless; the first error is the one to tell.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn adopt(file: File, path: &Path, options: OpenOptions) -> io::Result<FileDevice> {
+        let is_block_device = file.metadata()?.file_type().is_block_device();
+        if options.write {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(
+                |errno| match errno {
+                    Errno::WOULDBLOCK => {
+                        io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it")
+                    }
+                    other => other.into(),
+                },
+            )?;
+        }
+        // The end of a block device is its size (lseek(2)), as for a file.
+        let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
+        let sector_bytes =
+            if is_block_device { rustix::fs::ioctl_blksszget(&file)? } else { ATOMIC_BYTES as u32 };
+        let geometry = Geometry { size_bytes, sector_bytes };
+        Ok(FileDevice { file, path: path.to_path_buf(), geometry, is_block_device, options })
+    }
+
+    /// The name it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a block device, as opposed to a regular file.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.options.write
+    }
+
+    /// Changes the size of a regular file; new bytes are a hole.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] for a block device; those of ftruncate(2).
+    pub fn set_size(&mut self, size_bytes: u64) -> io::Result<()> {
+        if self.is_block_device {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.file.set_len(size_bytes)?;
+        self.geometry.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    /// The smallest aligned range around a direct request that ends within the device.
+    fn widen(&self, offset_bytes: u64, length: usize) -> (u64, usize) {
+        let align = DIRECT_BYTES as u64;
+        let start = offset_bytes / align * align;
+        let end = (offset_bytes + length as u64).next_multiple_of(align);
+        (start, (end - start) as usize)
+    }
+
+    fn read_direct(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let (start, length) = self.widen(offset_bytes, buf.len());
+        let mut bounce = Bounce::new(length);
+        let wanted = (offset_bytes - start) as usize + buf.len();
+        let mut done = 0;
+        while done < wanted {
+            match self.file.read_at(&mut bounce.bytes()[done..], start + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        buf.copy_from_slice(&bounce.bytes()[(offset_bytes - start) as usize..wanted]);
+        Ok(())
+    }
+
+    fn write_direct(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        let sector = u64::from(self.geometry.sector_bytes);
+        if offset_bytes % sector != 0 || buf.len() as u64 % sector != 0 {
+            let what = "a direct write must be of whole sectors";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut bounce = Bounce::new(buf.len());
+        bounce.bytes()[..buf.len()].copy_from_slice(buf);
+        self.file.write_all_at(&bounce.bytes()[..buf.len()], offset_bytes)
+    }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.geometry.check_read(offset_bytes, buf.len())?;
+        match self.options.direct {
+            true => self.read_direct(offset_bytes, buf),
+            false => self.file.read_exact_at(buf, offset_bytes),
+        }
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.geometry.check_write(offset_bytes, buf.len())?;
+        match self.options.direct {
+            true => self.write_direct(offset_bytes, buf),
+            false => self.file.write_all_at(buf, offset_bytes),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        if !self.geometry.contains(offset_bytes, length_bytes) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // Only whole sectors can go.
+        let sector = u64::from(self.geometry.sector_bytes);
+        let start = offset_bytes.next_multiple_of(sector);
+        let end = (offset_bytes + length_bytes) / sector * sector;
+        if start >= end {
+            return Ok(());
+        }
+        let done = match self.is_block_device {
+            true => block_discard(&self.file, start, end - start),
+            false => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.file, flags, start, end - start)
+            }
+        };
+        match done {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
+    // Linux, include/uapi/linux/fs.h: BLKDISCARD is _IO(0x12, 119) and takes the start and length in bytes.
+    const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
+    // SAFETY: the opcode reads two u64 from the pointer and writes nothing, which is what `Setter` promises.
+    let request = unsafe { ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]) };
+    // SAFETY: on what is no block device the kernel refuses the opcode without touching the pointer.
+    unsafe { ioctl::ioctl(file, request) }
+}
+
+/// A buffer at an address that the host accepts for direct I/O.
+struct Bounce {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Bounce {
+    fn new(length: usize) -> Bounce {
+        let bytes = vec![0u8; length + DIRECT_BYTES];
+        let start = bytes.as_ptr().align_offset(DIRECT_BYTES);
+        Bounce { bytes, start, length }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const WRITE: OpenOptions = OpenOptions { write: true, direct: false };
+
+    fn scratch(size: u64) -> (tempfile::TempDir, PathBuf, FileDevice) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, size).expect("a new file");
+        (dir, path, device)
+    }
+
+    #[test]
+    fn a_new_file_is_sparse_and_holds_what_is_written() {
+        let (_dir, path, device) = scratch(1 << 40);
+        device.write((1 << 40) - 3, b"end").expect("within the file");
+        device.flush().expect("flushed");
+        let mut buf = [1; 4];
+        device.read((1 << 40) - 4, &mut buf).expect("within the file");
+        assert_eq!(&buf, b"\0end");
+        assert!(std::fs::metadata(&path).expect("there").blocks() * 512 < 1 << 20);
+        assert_eq!(device.geometry(), Geometry { size_bytes: 1 << 40, sector_bytes: 512 });
+        assert_eq!(device.read(1 << 40, &mut buf).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(device.write(1 << 40, &buf).unwrap_err().kind(), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn a_second_writer_is_refused_and_a_reader_is_not() {
+        let (_dir, path, device) = scratch(4096);
+        assert_eq!(FileDevice::open(&path, WRITE).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let reader = FileDevice::open(&path, OpenOptions::default()).expect("readers are free");
+        assert!(reader.write(0, b"x").is_err() && !reader.is_writable());
+        drop(device);
+        FileDevice::open(&path, WRITE).expect("the lock went with its holder");
+        assert_eq!(FileDevice::create(&path, 1).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_discard_punches_whole_sectors() {
+        let (_dir, path, device) = scratch(1 << 20);
+        device.write(0, &vec![7; 1 << 20]).expect("within the file");
+        device.flush().expect("flushed");
+        let before = std::fs::metadata(&path).expect("there").blocks();
+        device.discard(100, (1 << 20) - 200).expect("within the file");
+        assert!(std::fs::metadata(&path).expect("there").blocks() < before);
+        let mut bytes = vec![1; 1 << 20];
+        device.read(0, &mut bytes).expect("within the file");
+        assert!(bytes[..512].iter().all(|&byte| byte == 7) && bytes[1 << 19] == 0);
+        assert!(device.discard(0, (1 << 20) + 1).is_err());
+    }
+
+    #[test]
+    fn direct_access_sees_the_same_bytes() {
+        // A file system in memory may refuse O_DIRECT, so the file lies beside the crate's build.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary directory");
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, 10_000).expect("a new file");
+        device.write(0, &(0..10_000).map(|n| n as u8).collect::<Vec<_>>()).expect("within the file");
+        drop(device);
+        let direct = match FileDevice::open(&path, OpenOptions { write: true, direct: true }) {
+            Ok(direct) => direct,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => panic!("{error}"),
+        };
+        let mut buf = [0; 5000];
+        direct.read(4999, &mut buf).expect("any range can be read");
+        assert!(buf.iter().enumerate().all(|(n, &byte)| byte == (n + 4999) as u8));
+        assert_eq!(direct.write(1, &[0; 512]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        direct.write(4096, &[9; 4096]).expect("whole sectors");
+        direct.read(4095, &mut buf[..2]).expect("within the file");
+        assert_eq!(buf[..2], [4095u16 as u8, 9]);
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for path in [dir.path(), Path::new("/dev/null")] {
+            let error = FileDevice::open(path, OpenOptions::default()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
