@@ -56,9 +56,20 @@ impl BlockSize {
         (self.bytes() - INODE_HEAD_BYTES - INODE_NIDS * 4 - NODE_FOOTER_BYTES) / 4
     }
 
+    /// Byte offset of the five node ids in an inode.
+    pub const fn inode_nids_at(self) -> usize {
+        self.bytes() - INODE_NIDS * 4 - NODE_FOOTER_BYTES
+    }
+
     /// Address words in a direct node, nids in an indirect node: 1018 or 4090.
     pub const fn node_addrs(self) -> usize {
         (self.bytes() - NODE_FOOTER_BYTES) / 4
+    }
+
+    /// Blocks that a file can have: what the nodes of an inode without extras can address.
+    pub const fn max_file_blocks(self) -> u64 {
+        let words = self.node_addrs() as u64;
+        self.inode_addrs() as u64 + words * (2 + words * (2 + words))
     }
 
     /// NAT entries in a block: 455 or 1820.

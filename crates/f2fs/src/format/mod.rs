@@ -13,13 +13,18 @@ pub mod bits;
 pub mod block_size;
 pub mod checkpoint;
 pub mod crc;
+pub mod file_type;
+pub mod inode;
 pub mod nat;
+pub mod node;
 pub mod orphan;
 pub mod sit;
 pub mod summary;
 pub mod superblock;
 
 pub use block_size::BlockSize;
+pub use file_type::FileType;
+pub use node::NodeBlock;
 
 /// Blocks in a segment, fixed by the format: the kernel refuses any other `log_blocks_per_seg` than 9.
 pub const BLOCKS_PER_SEGMENT: u32 = 512;
