@@ -1,0 +1,76 @@
+//! The hash table that a directory is: levels of buckets of blocks.
+//!
+//! Level 0 has 2^`dir_level` buckets and each further level twice as many, up to a limit; a bucket is 2 blocks,
+//! in high levels 4. A name belongs, in every level, into the bucket that its hash selects; a lookup goes
+//! through the levels. (Linux, `dir_buckets`, `bucket_blocks`, `dir_block_index`.)
+
+use std::ops::Range;
+
+/// Levels at most.
+pub const DEPTH_MAX: u32 = 63;
+/// From this level on buckets have 4 blocks; from this `level + dir_level` on the number of buckets is fixed.
+const HALF: u32 = DEPTH_MAX / 2;
+const BUCKETS_MAX: u64 = 1 << (HALF - 1);
+
+/// Buckets of a level, in a directory whose inode has this `dir_level`.
+pub fn buckets(level: u32, dir_level: u8) -> u64 {
+    let log = level + u32::from(dir_level);
+    if log < HALF { 1 << log } else { BUCKETS_MAX }
+}
+
+/// Blocks of a bucket of a level.
+pub fn bucket_blocks(level: u32) -> u64 {
+    if level < HALF { 2 } else { 4 }
+}
+
+/// The directory's block that a level starts with.
+pub fn level_start(level: u32, dir_level: u8) -> u64 {
+    (0..level).map(|lower| buckets(lower, dir_level) * bucket_blocks(lower)).sum()
+}
+
+/// The directory's blocks where a name with this hash may lie in a level.
+pub fn bucket(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
+    let number = u64::from(hash) % buckets(level, dir_level);
+    let start = level_start(level, dir_level) + number * bucket_blocks(level);
+    start..start + bucket_blocks(level)
+}
+
+/// The level that a block of the directory belongs to, and the bucket's number in it.
+pub fn level_of(block: u64, dir_level: u8) -> Option<(u32, u64)> {
+    let level = (0..DEPTH_MAX).find(|level| block < level_start(level + 1, dir_level))?;
+    Some((level, (block - level_start(level, dir_level)) / bucket_blocks(level)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_double_and_follow_each_other() {
+        assert_eq!(bucket(0, 0, 0xFFFF_FFFF), 0..2);
+        assert_eq!(bucket(1, 0, 5), 4..6);
+        assert_eq!(bucket(3, 0, 13), 14 + 10..14 + 12);
+        assert_eq!(bucket(0, 3, 13), 10..12);
+        for dir_level in [0, 2, 30, 255] {
+            for level in 0..DEPTH_MAX {
+                let next = level_start(level + 1, dir_level);
+                assert_eq!(
+                    level_start(level, dir_level) + buckets(level, dir_level) * bucket_blocks(level),
+                    next
+                );
+                let place = bucket(level, dir_level, 0xDEAD_BEEF);
+                assert!(place.end <= next);
+                let number = 0xDEAD_BEEF % buckets(level, dir_level);
+                assert_eq!(level_of(place.start, dir_level), Some((level, number)));
+                assert_eq!(level_of(place.end - 1, dir_level), Some((level, number)));
+            }
+        }
+    }
+
+    #[test]
+    fn high_levels_stop_growing() {
+        assert_eq!((buckets(30, 0), buckets(31, 0), buckets(62, 255)), (1 << 30, 1 << 30, 1 << 30));
+        assert_eq!((bucket_blocks(30), bucket_blocks(31)), (2, 4));
+        assert_eq!(level_of(u64::MAX, 0), None);
+    }
+}
