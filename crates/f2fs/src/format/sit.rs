@@ -149,8 +149,6 @@ mod tests {
 
     #[test]
     fn a_wrong_count_or_type_is_an_error_with_its_segment() {
-        let mut bytes = SitEntry::EMPTY.to_bytes();
-        bytes[0] = 1;
         for (at, value) in [(0, 1), (1, 7 << 2)] {
             let mut bytes = SitEntry::EMPTY.to_bytes();
             bytes[at] = value;
