@@ -8,6 +8,7 @@
 
 pub mod error;
 pub mod format;
+pub mod mkfs;
 pub mod units;
 
 pub use error::{Error, Place, Result};

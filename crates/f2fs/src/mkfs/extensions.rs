@@ -1,0 +1,84 @@
+//! The extension lists: files whose names end so are cold or hot data.
+//!
+//! The defaults are mkfs.f2fs's; the kernel matches them against the end of a name, and those of two letters
+//! also against the beginning of an extension, so that "mp" covers mp3 and mp4.
+
+use crate::{Error, Result, format::superblock::EXTENSIONS_MAX};
+
+/// Longest extension in bytes; a slot of the superblock has 8 and ends with a zero.
+const EXTENSION_BYTES: usize = 7;
+
+/// Cold by default: media, archives, packages. They are written once.
+const COLD: [&str; 36] = [
+    "mp", "wm", "og", "jp", "avi", "m4v", "m4p", "mkv", "mov", "webm", "wav", "m4a", "3gp", "opus", "flac",
+    "gif", "png", "svg", "webp", "jar", "deb", "iso", "gz", "xz", "zst", "pdf", "pyc", "ttc", "ttf", "exe",
+    "apk", "cnt", "exo", "odex", "vdex", "so",
+];
+/// Hot by default: databases and disks of virtual machines.
+const HOT: [&str; 4] = ["db", "vmdk", "vdi", "qcow2"];
+
+/// The cold and the hot list of a new volume: the defaults, then the caller's. What is in a list already is
+/// not added again.
+pub fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec<String>)> {
+    let mut all: Vec<String> = COLD.map(String::from).into();
+    add(&mut all, cold)?;
+    let cold_count = all.len();
+    all.extend(HOT.map(String::from));
+    add(&mut all, hot)?;
+    if all.len() > EXTENSIONS_MAX {
+        return Err(Error::Invalid(
+            format!(
+                "{} file name extensions with the {} built-in ones; a volume has room for {EXTENSIONS_MAX}",
+                all.len(),
+                COLD.len() + HOT.len()
+            )
+            .into(),
+        ));
+    }
+    let hot = all.split_off(cold_count);
+    Ok((all, hot))
+}
+
+fn add(list: &mut Vec<String>, extensions: &[String]) -> Result<()> {
+    for extension in extensions {
+        if extension.is_empty() || extension.len() > EXTENSION_BYTES || extension.contains('\0') {
+            return Err(Error::Invalid(
+                format!("file name extension {extension:?} must have 1 to {EXTENSION_BYTES} bytes").into(),
+            ));
+        }
+        if !list.contains(extension) {
+            list.push(extension.clone());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(extensions: &[&str]) -> Vec<String> {
+        extensions.iter().map(|ext| ext.to_string()).collect()
+    }
+
+    #[test]
+    fn own_extensions_follow_the_built_in_ones_once() {
+        let (cold, hot) = lists(&owned(&["log", "mp", "log"]), &owned(&["sqlite", "so"])).unwrap();
+        assert_eq!(cold.len(), 37);
+        assert_eq!(cold[35..], ["so", "log"]);
+        assert_eq!(hot, ["db", "vmdk", "vdi", "qcow2", "sqlite"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        for (cold, part) in [
+            (owned(&["12345678"]), "12345678"),
+            (owned(&[""]), "1 to 7 bytes"),
+            ((0..25).map(|n| format!("x{n}")).collect(), "room for 64"),
+        ] {
+            let error = lists(&cold, &[]).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(lists(&(0..24).map(|n| format!("x{n}")).collect::<Vec<_>>(), &[]).is_ok());
+    }
+}

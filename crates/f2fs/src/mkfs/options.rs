@@ -1,0 +1,283 @@
+//! What the caller of mkfs may choose.
+
+use crate::{
+    Error, Result,
+    format::{BlockSize, superblock::Features},
+};
+
+use super::Overprovision;
+
+/// Longest label in UTF-16 units.
+const LABEL_UNITS: usize = 512;
+
+/// How names are compared in directories that ignore case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Encoding {
+    /// Names that are not UTF-8 are refused, not taken as bytes.
+    pub strict: bool,
+    /// Lookups trust the hash and never search a whole directory.
+    pub hash_only: bool,
+}
+
+impl Encoding {
+    /// The encoding that mkfs.f2fs's `-C` names: `utf8`, then flags after a colon: `utf8:strict,hashonly`,
+    /// each with `no` before it to take it away.
+    pub fn parse(text: &str) -> Result<Encoding> {
+        let (name, flags) = text.split_once(':').unwrap_or((text, ""));
+        if name != "utf8" {
+            return Err(Error::Invalid(format!("unknown encoding {name:?}; there is utf8").into()));
+        }
+        let mut encoding = Encoding::default();
+        for flag in flags.split([',', ':']).filter(|flag| !flag.is_empty()) {
+            match flag {
+                "strict" => encoding.strict = true,
+                "nostrict" => encoding.strict = false,
+                "hashonly" => encoding.hash_only = true,
+                "nohashonly" => encoding.hash_only = false,
+                _ => {
+                    return Err(Error::Invalid(
+                        format!("unknown encoding flag {flag:?}; there are strict and hashonly").into(),
+                    ));
+                }
+            }
+        }
+        Ok(encoding)
+    }
+
+    /// `s_encoding_flags` of the superblock.
+    pub(super) fn flags(self) -> u16 {
+        u16::from(self.strict) | u16::from(self.hash_only) << 1
+    }
+}
+
+/// The features that a list of names asks for: mkfs.f2fs's `-O`, separated by commas or blanks.
+pub fn parse_features(list: &str) -> Result<Features> {
+    let names = list.split([',', ' ']).filter(|name| !name.is_empty());
+    names.into_iter().try_fold(Features::default(), |set, name| {
+        let known = Features::NAMED.iter().find(|(_, known)| *known == name);
+        match known {
+            Some((feature, _)) if makeable().has(*feature) => Ok(set.with(*feature)),
+            Some(_) => Err(Error::Unsupported(format!("making a volume with feature {name}").into())),
+            None => {
+                let names: Vec<&str> = makeable().names().collect();
+                Err(Error::Invalid(
+                    format!("unknown feature {name:?}; there are {}", names.join(", ")).into(),
+                ))
+            }
+        }
+    })
+}
+
+/// Features that a new volume can be given. Zoned devices and device aliases are not made here, and
+/// atomic_write is never set by anyone.
+fn makeable() -> Features {
+    let not = [Features::BLKZONED, Features::ATOMIC_WRITE, Features::DEVICE_ALIAS];
+    Features::NAMED
+        .iter()
+        .filter(|(feature, _)| !not.contains(feature))
+        .fold(Features::default(), |set, (feature, _)| set.with(*feature))
+}
+
+/// Everything that can be chosen about a new volume but its size. [`Options::new`] is what mkfs.f2fs makes
+/// without options.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// UUID; this crate has no source of chance.
+    pub uuid: [u8; 16],
+    /// Label, at most 512 UTF-16 units.
+    pub label: String,
+    /// Features. What one of them needs beside it is checked, not added, but for `project_quota`, which
+    /// brings `quota`, as in mkfs.f2fs.
+    pub features: Features,
+    /// Size of a block.
+    pub block_size: BlockSize,
+    /// Sector of the device in bytes: a power of two from 512 to the block size.
+    pub sector_bytes: u32,
+    /// Segments in a section, the unit of cleaning.
+    pub segments_per_section: u32,
+    /// Sections in a zone, the unit in which logs start apart from each other.
+    pub sections_per_zone: u32,
+    /// What is set aside for cleaning.
+    pub overprovision: Overprovision,
+    /// Where the volume starts on its disk, in bytes: zones are aligned on the disk, not in the partition.
+    pub start_offset_bytes: u64,
+    /// Extensions of cold files, in addition to the built-in ones.
+    pub cold_extensions: Vec<String>,
+    /// Extensions of hot files, in addition to the built-in ones.
+    pub hot_extensions: Vec<String>,
+    /// Room for node addresses by the size of the volume (a fifth of what could be used at most) rather than
+    /// by what fits the first block of a checkpoint: `-i`.
+    pub large_nat_bitmap: bool,
+    /// Encoding of names, for casefolding.
+    pub encoding: Encoding,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+impl Options {
+    /// The defaults, for a volume with this UUID.
+    pub fn new(uuid: [u8; 16]) -> Options {
+        Options {
+            uuid,
+            label: String::new(),
+            features: Features::default(),
+            block_size: BlockSize::B4K,
+            sector_bytes: 512,
+            segments_per_section: 1,
+            sections_per_zone: 1,
+            overprovision: Overprovision::Automatic,
+            start_offset_bytes: 0,
+            cold_extensions: Vec::new(),
+            hot_extensions: Vec::new(),
+            large_nat_bitmap: false,
+            encoding: Encoding::default(),
+            root_owner: (0, 0),
+        }
+    }
+
+    /// With what mkfs.f2fs adds for `-g android`: features that Android's data partition uses, unless the
+    /// volume is read-only, and a root directory that root owns.
+    pub fn android(mut self) -> Options {
+        self.root_owner = (0, 0);
+        if !self.features.has(Features::RO) {
+            self.features = [
+                Features::ENCRYPT,
+                Features::EXTRA_ATTR,
+                Features::PROJECT_QUOTA,
+                Features::QUOTA,
+                Features::VERITY,
+            ]
+            .into_iter()
+            .fold(self.features, Features::with);
+        }
+        self
+    }
+
+    /// Segments in a zone. Checked before use: a product that does not fit is refused.
+    pub(super) fn segments_per_zone(&self) -> u32 {
+        self.segments_per_section * self.sections_per_zone
+    }
+
+    /// Refuses what makes no sense whatever the size; returns the features with what they bring along.
+    pub(super) fn check(&self) -> Result<Features> {
+        let invalid = |what: String| Err(Error::Invalid(what.into()));
+        let features = match self.features {
+            set if set.has(Features::PROJECT_QUOTA) => set.with(Features::QUOTA),
+            set => set,
+        };
+        let refused = Features(features.0 & !makeable().0);
+        if refused != Features::default() {
+            return Err(Error::Unsupported(
+                format!("making a volume with feature bits {:#x}", refused.0).into(),
+            ));
+        }
+        for feature in [
+            Features::PROJECT_QUOTA,
+            Features::INODE_CHECKSUM,
+            Features::FLEXIBLE_INLINE_XATTR,
+            Features::INODE_CRTIME,
+            Features::COMPRESSION,
+        ] {
+            if features.has(feature) && !features.has(Features::EXTRA_ATTR) {
+                let name = feature.names().next().unwrap_or_default();
+                return invalid(format!("feature {name} needs feature extra_attr"));
+            }
+        }
+        if features.has(Features::PACKED_SSA) && self.block_size == BlockSize::B4K {
+            return invalid("feature packed_ssa needs blocks larger than 4 KiB".into());
+        }
+        let units = self.label.encode_utf16().count();
+        if units > LABEL_UNITS || self.label.contains('\0') {
+            return invalid(format!("label of {units} characters, at most {LABEL_UNITS} and no NUL"));
+        }
+        let sector = self.sector_bytes;
+        if !sector.is_power_of_two() || !(512..=self.block_size.bytes() as u32).contains(&sector) {
+            return invalid(format!(
+                "sectors of {sector} bytes; a power of two from 512 to {} is needed",
+                self.block_size.bytes()
+            ));
+        }
+        let zone = self.segments_per_section.checked_mul(self.sections_per_zone);
+        if !zone.is_some_and(|segments| (1..=1 << 23).contains(&segments)) {
+            return invalid(format!(
+                "{} segments in a section and {} sections in a zone",
+                self.segments_per_section, self.sections_per_zone
+            ));
+        }
+        if let Overprovision::Percent(percent) = self.overprovision {
+            if !(percent > 0.0 && percent < 100.0) {
+                return invalid(format!("overprovision of {percent} %, must be above 0 and below 100"));
+            }
+        }
+        if self.start_offset_bytes % 512 != 0 || self.start_offset_bytes > 1 << 62 {
+            return invalid(format!("start at byte {}, must be on a sector", self.start_offset_bytes));
+        }
+        Ok(features)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_named_as_mkfs_f2fs_names_them() {
+        let set = parse_features("extra_attr,inode_checksum lost_found,").unwrap();
+        assert_eq!(set.0, 0x8 | 0x20 | 0x200);
+        assert_eq!(parse_features("").unwrap(), Features::default());
+        for (list, part) in
+            [("extra_atr", "unknown feature"), ("blkzoned", "not supported"), ("ro,x", "\"x\"")]
+        {
+            let error = parse_features(list).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn android_adds_its_features() {
+        assert_eq!(Options::new([0; 16]).android().features.0, 0x499);
+        let mut ro = Options::new([0; 16]);
+        ro.features = Features::RO;
+        assert_eq!(ro.android().features, Features::RO);
+    }
+
+    #[test]
+    fn project_quota_brings_quota_and_needs_extra_attr() {
+        let mut options = Options::new([0; 16]);
+        options.features = Features::PROJECT_QUOTA;
+        assert!(options.check().unwrap_err().to_string().contains("project_quota needs feature extra_attr"));
+        options.features = options.features.with(Features::EXTRA_ATTR);
+        assert!(options.check().unwrap().has(Features::QUOTA));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        type Spoil = fn(&mut Options);
+        let refused: [(&str, Spoil); 10] = [
+            ("sectors of 100", |o| o.sector_bytes = 100),
+            ("sectors of 8192", |o| o.sector_bytes = 8192),
+            ("0 segments", |o| o.segments_per_section = 0),
+            ("0 sections", |o| o.sections_per_zone = 0),
+            ("sections in a zone", |o| (o.segments_per_section, o.sections_per_zone) = (1 << 16, 1 << 16)),
+            ("must be above 0", |o| o.overprovision = Overprovision::Percent(f64::NAN)),
+            ("must be on a sector", |o| o.start_offset_bytes = 7),
+            ("label of 513", |o| o.label = "x".repeat(513)),
+            ("no NUL", |o| o.label = "a\0b".into()),
+            ("packed_ssa", |o| o.features = Features::PACKED_SSA),
+        ];
+        for (part, spoil) in refused {
+            let mut options = Options::new([0; 16]);
+            spoil(&mut options);
+            let error = options.check().unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn encodings_are_parsed_as_mkfs_f2fs_parses_them() {
+        assert_eq!(Encoding::parse("utf8").unwrap().flags(), 0);
+        assert_eq!(Encoding::parse("utf8:strict").unwrap().flags(), 1);
+        assert_eq!(Encoding::parse("utf8:strict,hashonly,nostrict").unwrap().flags(), 2);
+        assert!(Encoding::parse("latin1").is_err() && Encoding::parse("utf8:loose").is_err());
+    }
+}

@@ -1,0 +1,422 @@
+//! From options and sizes to the geometry of a volume.
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{Options, extensions, overprovision::SetAside, smallest};
+use crate::{
+    Error, Result,
+    format::{
+        BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, MAGIC,
+        superblock::{self, DEVICES_MAX, Features, Superblock, raw},
+    },
+    units::{Ino, Nid, SegNo},
+};
+
+/// Bytes of a checkpoint before its bitmaps.
+const CHECKPOINT_HEAD_BYTES: u32 = 192;
+/// Bytes of the checkpoint's checksum.
+const CHECKSUM_BYTES: u32 = 4;
+/// Room that the NAT's bitmap always has in the first block of a checkpoint, in bytes: a segment's.
+const NAT_BITMAP_MIN_BYTES: u32 = 64;
+/// Share of the nodes that could exist at most for which a large NAT has room, in percent.
+const LARGE_NAT_PERCENT: u32 = 20;
+/// Most segments that Linux takes (`F2FS_MAX_SEGMENT`).
+const SEGMENTS_MAX: u64 = 8_388_608;
+/// Fewest segments (`F2FS_MIN_SEGMENTS`).
+const SEGMENTS_MIN: u64 = 9;
+/// First block address that is none: the last two mean NEW and COMPRESS.
+const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
+/// Version of the format, as f2fs-tools 1.16 write it.
+const FORMAT_VERSION: (u16, u16) = (1, 16);
+/// What `version` and `init_version` of the superblock say; mkfs.f2fs writes the kernel's there.
+const MADE_BY: &str = concat!("flashkit ", env!("CARGO_PKG_VERSION"));
+/// Longest path of a device in bytes.
+const DEVICE_PATH_BYTES: usize = 64;
+
+/// A device to make a volume on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSize {
+    /// Path, which the superblock of a volume on several devices records: at most 64 bytes.
+    pub path: String,
+    /// Usable size in bytes. What does not fill a segment is not used.
+    pub bytes: u64,
+}
+
+/// Where each log starts, in segments of the main area. On a read-only volume only hot data and hot nodes
+/// have a segment, the others say 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Logs {
+    /// Blocks of directories.
+    pub hot_data: SegNo,
+    /// Blocks of files.
+    pub warm_data: SegNo,
+    /// Blocks of media files, and what cleaning moves.
+    pub cold_data: SegNo,
+    /// Nodes of directories.
+    pub hot_node: SegNo,
+    /// Nodes of files.
+    pub warm_node: SegNo,
+    /// Indirect nodes.
+    pub cold_node: SegNo,
+}
+
+impl Logs {
+    /// The logs in the order of the checkpoint's and the SIT's types: hot, warm, cold data, hot, warm, cold
+    /// nodes.
+    pub fn in_order(&self) -> [SegNo; 6] {
+        [self.hot_data, self.warm_data, self.cold_data, self.hot_node, self.warm_node, self.cold_node]
+    }
+}
+
+/// Everything about a new volume that is decided before its first block is written.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The superblock.
+    pub superblock: Superblock,
+    /// What is set aside for cleaning.
+    pub set_aside: SetAside,
+    /// Blocks that users may fill, nodes included.
+    pub user_blocks: u64,
+    /// Where each log starts.
+    pub logs: Logs,
+    /// Bytes of the SIT's version bitmap.
+    pub sit_bitmap_bytes: u32,
+    /// Bytes of the NAT's version bitmap.
+    pub nat_bitmap_bytes: u32,
+    /// Whether the checkpoint's checksum stands before the bitmaps, which may then fill several blocks.
+    pub large_nat_bitmap: bool,
+    /// Inode of lost+found, with that feature.
+    pub lost_found: Option<Ino>,
+    /// First nid that nothing above takes.
+    pub next_free_nid: Nid,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    raw: raw::Superblock,
+}
+
+impl Plan {
+    /// Plans a volume over these devices, the first of which takes the metadata. Errors: options that make no
+    /// sense, and sizes that are too small or too large, with the nearest valid one.
+    pub fn new(options: &Options, devices: &[DeviceSize]) -> Result<Plan> {
+        let features = options.check()?;
+        check_devices(devices)?;
+        let geometry = match Geometry::of(options, features, devices) {
+            Ok(geometry) => geometry,
+            Err(Misfit::TooSmall) => return Err(too_small(options, features, devices)),
+            Err(Misfit::TooLarge) => {
+                let most = SEGMENTS_MAX * options.block_size.segment_bytes();
+                return Err(Error::Invalid(
+                    format!(
+                        "{} bytes are too large for a volume of {} byte blocks: at most {most}",
+                        total(devices),
+                        options.block_size.bytes()
+                    )
+                    .into(),
+                ));
+            }
+        };
+        geometry.into_plan(options, features, devices)
+    }
+
+    /// The smallest size in bytes that a volume with these options can have, on one device.
+    pub fn smallest_bytes(options: &Options) -> Result<u64> {
+        let features = options.check()?;
+        smallest::bytes(options, features)
+    }
+
+    /// The superblock as it is written, both copies alike, with its checksum where the features ask for one.
+    pub fn superblock_bytes(&self) -> &[u8; superblock::BYTES] {
+        self.raw.as_bytes().try_into().expect("the struct has the array's size")
+    }
+
+    /// The superblock's fields under their kernel names.
+    pub fn raw_superblock(&self) -> &raw::Superblock {
+        &self.raw
+    }
+}
+
+fn total(devices: &[DeviceSize]) -> u64 {
+    devices.iter().fold(0, |sum, device| sum.saturating_add(device.bytes))
+}
+
+fn check_devices(devices: &[DeviceSize]) -> Result<()> {
+    if devices.is_empty() || devices.len() > DEVICES_MAX {
+        return Err(Error::Invalid(format!("{} devices, must be 1 to {DEVICES_MAX}", devices.len()).into()));
+    }
+    let named = |device: &&DeviceSize| device.path.len() > DEVICE_PATH_BYTES || device.path.is_empty();
+    match devices.iter().find(named) {
+        Some(device) if devices.len() > 1 => Err(Error::Invalid(
+            format!("device path {:?} must have 1 to {DEVICE_PATH_BYTES} bytes", device.path).into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn too_small(options: &Options, features: Features, devices: &[DeviceSize]) -> Error {
+    let hint = match smallest::bytes(options, features) {
+        Ok(bytes) if devices.len() == 1 => format!("at least {bytes} ({} MiB)", bytes.div_ceil(1 << 20)),
+        Ok(bytes) => format!("at least {bytes} and a segment more for each further device"),
+        Err(_) => "no size is large enough for these sections and this overprovision".into(),
+    };
+    Error::Invalid(format!("{} bytes are too small for a volume: {hint}", total(devices)).into())
+}
+
+/// Why a size does not do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Misfit {
+    TooSmall,
+    TooLarge,
+}
+
+/// The numbers of a volume.
+#[derive(Debug, Clone)]
+pub(super) struct Geometry {
+    blocks: u64,
+    segment0: u32,
+    device_segments: Vec<u32>,
+    segments: u32,
+    sit_segments: u32,
+    nat_segments: u32,
+    ssa_segments: u32,
+    cp_payload: u32,
+    zones: u32,
+    set_aside: SetAside,
+}
+
+/// Segments of the two checkpoint packs.
+const CHECKPOINT_SEGMENTS: u32 = 2;
+
+impl Geometry {
+    /// The arithmetic of mkfs.f2fs (`f2fs_prepare_super_block`), with the differences that the module names.
+    pub(super) fn of(
+        options: &Options,
+        features: Features,
+        devices: &[DeviceSize],
+    ) -> Result<Geometry, Misfit> {
+        let size = options.block_size;
+        let read_only = features.has(Features::RO);
+        let per_zone = options.segments_per_zone();
+        if total(devices) > SEGMENTS_MAX * size.segment_bytes() {
+            return Err(Misfit::TooLarge);
+        }
+
+        let segment0_bytes = segment0_bytes(options, read_only);
+        let mut device_segments = Vec::with_capacity(devices.len());
+        for (n, device) in devices.iter().enumerate() {
+            let usable = device.bytes.checked_sub(if n == 0 { segment0_bytes } else { 0 });
+            let segments = usable.ok_or(Misfit::TooSmall)? / size.segment_bytes();
+            device_segments.push((segments / u64::from(per_zone)) as u32 * per_zone);
+        }
+        let blocks = devices.iter().map(|device| device.bytes / size.bytes() as u64).sum();
+        let segment0 = (segment0_bytes / size.bytes() as u64) as u32;
+        cap(&mut device_segments, segment0, per_zone);
+        let segments: u32 = device_segments.iter().sum();
+        if u64::from(segments) < SEGMENTS_MIN || device_segments.contains(&0) {
+            return Err(Misfit::TooSmall);
+        }
+
+        let sit = segments.div_ceil(size.sit_entries() as u32).div_ceil(BLOCKS_PER_SEGMENT);
+        let fixed = CHECKPOINT_SEGMENTS + 2 * sit;
+        let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
+        let (nat, cp_payload) = nat_and_payload(size, rest, bitmap_bytes(sit), options.large_nat_bitmap);
+        let fixed = fixed + 2 * nat;
+        let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
+        let summary_blocks = match features {
+            set if set.has(Features::RO) => 0,
+            set if set.has(Features::PACKED_SSA) => {
+                rest.div_ceil((size.bytes() / BlockSize::B4K.bytes()) as u32)
+            }
+            _ => rest,
+        };
+        let meta_zones = (fixed + summary_blocks.div_ceil(BLOCKS_PER_SEGMENT)).div_ceil(per_zone);
+        let zones = (segments / per_zone).checked_sub(meta_zones).ok_or(Misfit::TooSmall)?;
+        let heads = if read_only { 2 } else { 6 };
+        if zones <= heads {
+            return Err(Misfit::TooSmall);
+        }
+        let set_aside = match read_only {
+            true => SetAside::NOTHING,
+            false => SetAside::decide(options.overprovision, zones * per_zone, options.segments_per_section)
+                .ok_or(Misfit::TooSmall)?,
+        };
+        Ok(Geometry {
+            blocks,
+            segment0,
+            device_segments,
+            segments,
+            sit_segments: 2 * sit,
+            nat_segments: 2 * nat,
+            // What is left of the last zone of metadata belongs to the SSA.
+            ssa_segments: meta_zones * per_zone - fixed,
+            cp_payload,
+            zones,
+            set_aside,
+        })
+    }
+
+    fn into_plan(self, options: &Options, features: Features, devices: &[DeviceSize]) -> Result<Plan> {
+        let raw = self.raw_superblock(options, features, devices)?;
+        let bytes: &[u8; superblock::BYTES] =
+            raw.as_bytes().try_into().expect("the struct has the array's size");
+        let superblock = Superblock::check(bytes, 0, total(devices))?;
+        let main_segments = self.zones * options.segments_per_zone();
+        let quota = superblock.quota_inos.into_iter().max().filter(|ino| ino.0 != 0);
+        let after_quota = quota.map_or(superblock.root_ino.0, |ino| ino.0) + 1;
+        let lost_found = features.has(Features::LOST_FOUND).then_some(Ino(after_quota));
+        Ok(Plan {
+            set_aside: self.set_aside,
+            user_blocks: u64::from(main_segments - self.set_aside.overprovision_segments)
+                << LOG_BLOCKS_PER_SEGMENT,
+            logs: logs(self.zones, options, features.has(Features::RO)),
+            sit_bitmap_bytes: bitmap_bytes(self.sit_segments / 2),
+            nat_bitmap_bytes: bitmap_bytes(self.nat_segments / 2),
+            large_nat_bitmap: options.large_nat_bitmap,
+            lost_found,
+            next_free_nid: Nid(after_quota + u32::from(lost_found.is_some())),
+            root_owner: options.root_owner,
+            superblock,
+            raw,
+        })
+    }
+
+    fn raw_superblock(
+        &self,
+        options: &Options,
+        features: Features,
+        devices: &[DeviceSize],
+    ) -> Result<raw::Superblock> {
+        let mut raw = raw::Superblock::new_zeroed();
+        let (log_block, log_sector) = (options.block_size.log(), options.sector_bytes.ilog2());
+        raw.magic.set(MAGIC);
+        raw.major_version.set(FORMAT_VERSION.0);
+        raw.minor_version.set(FORMAT_VERSION.1);
+        raw.log_sector_bytes.set(log_sector);
+        raw.log_sectors_per_block.set(log_block - log_sector);
+        raw.log_block_bytes.set(log_block);
+        raw.log_blocks_per_segment.set(LOG_BLOCKS_PER_SEGMENT);
+        raw.segments_per_section.set(options.segments_per_section);
+        raw.sections_per_zone.set(options.sections_per_zone);
+        raw.block_count.set(self.blocks);
+        raw.section_count.set(self.zones * options.sections_per_zone);
+        raw.segment_count.set(self.segments);
+
+        // The areas follow one another without a gap.
+        raw.segment0_blkaddr.set(self.segment0);
+        let mut next = self.segment0;
+        for (start, count, segments) in [
+            (&mut raw.cp_blkaddr, &mut raw.segment_count_ckpt, CHECKPOINT_SEGMENTS),
+            (&mut raw.sit_blkaddr, &mut raw.segment_count_sit, self.sit_segments),
+            (&mut raw.nat_blkaddr, &mut raw.segment_count_nat, self.nat_segments),
+            (&mut raw.ssa_blkaddr, &mut raw.segment_count_ssa, self.ssa_segments),
+            (&mut raw.main_blkaddr, &mut raw.segment_count_main, self.zones * options.segments_per_zone()),
+        ] {
+            start.set(next);
+            count.set(segments);
+            next += segments * BLOCKS_PER_SEGMENT;
+        }
+
+        let (node_ino, meta_ino, root_ino) = (1, 2, 3);
+        raw.node_ino.set(node_ino);
+        raw.meta_ino.set(meta_ino);
+        raw.root_ino.set(root_ino);
+        // Project quota alone brings no user and group quota, although it sets their feature bit.
+        let quotas = [Features::QUOTA, Features::QUOTA, Features::PROJECT_QUOTA];
+        let with_quota = raw.qf_ino.iter_mut().zip(quotas).filter(|(_, quota)| options.features.has(*quota));
+        for (ino, (slot, _)) in (root_ino + 1..).zip(with_quota) {
+            slot.set(ino);
+        }
+
+        raw.uuid = options.uuid;
+        for (slot, unit) in raw.volume_name.iter_mut().zip(options.label.encode_utf16()) {
+            slot.set(unit);
+        }
+        let (cold, hot) = extensions::lists(&options.cold_extensions, &options.hot_extensions)?;
+        raw.extension_count.set(cold.len() as u32);
+        raw.hot_ext_count = hot.len() as u8;
+        for (slot, extension) in raw.extension_list.iter_mut().zip(cold.iter().chain(&hot)) {
+            slot[..extension.len()].copy_from_slice(extension.as_bytes());
+        }
+        raw.cp_payload.set(self.cp_payload);
+        for version in [&mut raw.version, &mut raw.init_version] {
+            version[..MADE_BY.len()].copy_from_slice(MADE_BY.as_bytes());
+        }
+        raw.feature.set(features.0);
+        if features.has(Features::CASEFOLD) {
+            const UTF8_12_1: u16 = 1;
+            raw.s_encoding.set(UTF8_12_1);
+            raw.s_encoding_flags.set(options.encoding.flags());
+        }
+        if devices.len() > 1 {
+            for ((entry, device), segments) in raw.devs.iter_mut().zip(devices).zip(&self.device_segments) {
+                entry.path[..device.path.len()].copy_from_slice(device.path.as_bytes());
+                entry.total_segments.set(*segments);
+            }
+        }
+        superblock::seal(&mut raw);
+        Ok(raw)
+    }
+}
+
+/// Bytes before segment 0: two superblocks, and then up to where a zone starts on the disk.
+pub(super) fn segment0_bytes(options: &Options, read_only: bool) -> u64 {
+    let superblocks = 2 * options.block_size.bytes() as u64;
+    if read_only {
+        return superblocks;
+    }
+    let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
+    (options.start_offset_bytes + superblocks).next_multiple_of(zone_bytes) - options.start_offset_bytes
+}
+
+/// Takes zones from the last device until every block has an address that is one.
+fn cap(device_segments: &mut [u32], segment0: u32, per_zone: u32) {
+    let most = ((BLOCKS_MAX - u64::from(segment0)) >> LOG_BLOCKS_PER_SEGMENT).min(SEGMENTS_MAX);
+    let all: u64 = device_segments.iter().map(|segments| u64::from(*segments)).sum();
+    let over = (all.saturating_sub(most) as u32).next_multiple_of(per_zone);
+    if let Some(last) = device_segments.last_mut() {
+        *last = last.saturating_sub(over);
+    }
+}
+
+/// Bytes of the version bitmap of a table whose one copy takes `segments`: a bit for each block.
+fn bitmap_bytes(segments: u32) -> u32 {
+    segments * BLOCKS_PER_SEGMENT / 8
+}
+
+/// Segments of one copy of the NAT, and blocks that a checkpoint needs for bitmaps beside its first. `rest`
+/// is what checkpoints and SIT leave, in segments.
+fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> (u32, u32) {
+    let block_bytes = size.bytes() as u32;
+    let room = block_bytes - CHECKPOINT_HEAD_BYTES - CHECKSUM_BYTES;
+    let nat_blocks = (u64::from(rest) << LOG_BLOCKS_PER_SEGMENT).div_ceil(size.nat_entries() as u64);
+    let wanted = nat_blocks.div_ceil(u64::from(BLOCKS_PER_SEGMENT)) as u32;
+    if large {
+        let nat = (u64::from(wanted) * u64::from(LARGE_NAT_PERCENT) / 100).max(1) as u32;
+        return (nat, (sit_bitmap + bitmap_bytes(nat)).saturating_sub(room).div_ceil(block_bytes));
+    }
+    // The NAT's bitmap stays in the first block, the SIT's leaves it when both do not fit.
+    let (nat_room, payload) = match sit_bitmap > room - NAT_BITMAP_MIN_BYTES {
+        true => (room, sit_bitmap.div_ceil(block_bytes)),
+        false => (room - sit_bitmap, 0),
+    };
+    (wanted.min(nat_room * 8 / BLOCKS_PER_SEGMENT), payload)
+}
+
+/// Spreads the logs over the main area: nodes and directories at the start, data of files at a quarter and
+/// at half of it, each in a zone of its own.
+fn logs(zones: u32, options: &Options, read_only: bool) -> Logs {
+    let zone = |n: u32| SegNo(n * options.segments_per_zone());
+    if read_only {
+        let last_section = (options.sections_per_zone - 1) * options.segments_per_section;
+        return Logs { hot_node: SegNo(zone(zones - 1).0 + last_section), ..Logs::default() };
+    }
+    let cold_data = (zones / 4).saturating_sub(1).max(4);
+    let warm_data = (zones / 2).saturating_sub(1).max(cold_data + 1);
+    Logs {
+        hot_node: zone(0),
+        warm_node: zone(1),
+        cold_node: zone(2),
+        hot_data: zone(3),
+        cold_data: zone(cold_data),
+        warm_data: zone(warm_data),
+    }
+}
