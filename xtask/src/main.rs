@@ -1,17 +1,72 @@
-//! Development only: what builds, judges and measures flashkit and is never shipped.
+//! `cargo xtask`: see `cargo xtask help`.
 
-mod spec;
+use std::{io::Write, path::PathBuf};
 
-use std::path::Path;
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::{Image, Judge, judge, kernel::Kernel, spec, workspace};
 
-use anyhow::{Result, bail};
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Writes docs/FORMAT.md from the structs
+    Spec {
+        /// Only says whether it is fresh
+        #[arg(long)]
+        check: bool,
+    },
+    /// Downloads the judge's kernel, if it is not there, and prints its release
+    Kernel,
+    /// Mounts images in the judge's kernel and prints what it sees as JSON, one manifest after the other
+    Judge {
+        /// Type of the file systems
+        #[arg(long, default_value = "f2fs")]
+        fs: String,
+        /// Mount options
+        #[arg(short = 'o', long, default_value = "")]
+        options: String,
+        /// The images; they stay as they are
+        #[arg(required = true)]
+        images: Vec<PathBuf>,
+    },
+    /// Prints the manifest of a directory of this machine as JSON
+    Manifest {
+        /// The directory
+        dir: PathBuf,
+    },
+    /// Runs fsck.f2fs over images and fails if it finds anything
+    Fsck {
+        /// The images; they stay as they are
+        #[arg(required = true)]
+        images: Vec<PathBuf>,
+    },
+}
 
 fn main() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["spec"] => spec::run(root, false),
-        ["spec", "--check"] => spec::run(root, true),
-        _ => bail!("usage: cargo xtask spec [--check]"),
+    let mut out = std::io::stdout().lock();
+    match Arguments::parse().task {
+        Task::Spec { check } => spec::run(workspace::root(), check)?,
+        Task::Kernel => writeln!(out, "{}", Kernel::find()?.release)?,
+        Task::Judge { fs, options, images } => {
+            let image = |path| Image { fs: fs.clone(), options: options.clone(), ..Image::f2fs(path) };
+            let images: Vec<Image> = images.into_iter().map(image).collect();
+            for manifest in Judge::manifests(&images)? {
+                manifest.write_json(&mut out)?;
+            }
+        }
+        Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
+        Task::Fsck { images } => {
+            for image in images {
+                judge::fsck(&image)?;
+                writeln!(out, "{}: clean", image.display())?;
+            }
+        }
     }
+    Ok(())
 }

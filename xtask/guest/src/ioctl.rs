@@ -1,0 +1,166 @@
+//! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning.
+//!
+//! The only `unsafe` of the workspace: an ioctl's argument type follows from its number, which no compiler
+//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+
+use rustix::{
+    io::Result,
+    ioctl::{NoArg, Opcode, Updater, ioctl, opcode},
+};
+
+/// Bytes of an fscrypt key identifier.
+pub const KEY_IDENTIFIER_BYTES: usize = 16;
+
+const fn f2fs_none(number: u8) -> Opcode {
+    opcode::none(0xF5, number)
+}
+
+const fn f2fs_read<T>(number: u8) -> Opcode {
+    opcode::read::<T>(0xF5, number)
+}
+
+const fn f2fs_write<T>(number: u8) -> Opcode {
+    opcode::write::<T>(0xF5, number)
+}
+
+/// Calls `OP` with `argument`, and returns what the kernel left there.
+fn call<const OP: Opcode, const N: usize>(fd: impl AsFd, mut argument: [u8; N]) -> Result<[u8; N]> {
+    // SAFETY: each caller below passes an array at least as long as the structure that the number OP stands
+    // for, none of these structures holds a pointer except verity's, whose pointers are null, and the kernel
+    // copies user memory without regard to alignment.
+    unsafe { ioctl(fd, Updater::<OP, [u8; N]>::new(&mut argument))? };
+    Ok(argument)
+}
+
+/// Calls `OP`, which takes no argument.
+fn call_plain<const OP: Opcode>(fd: impl AsFd) -> Result<()> {
+    // SAFETY: the numbers passed by the callers below take no argument.
+    unsafe { ioctl(fd, NoArg::<OP>::new()) }
+}
+
+/// The `FS_*_FL` flags of a file or directory.
+pub fn flags(fd: impl AsFd) -> Result<u32> {
+    let out = call::<{ opcode::read::<usize>(b'f', 1) }, 8>(fd, [0; 8])?;
+    Ok(u32::from_le_bytes(out[..4].try_into().expect("four bytes")))
+}
+
+/// Sets the `FS_*_FL` flags of a file or directory.
+pub fn set_flags(fd: impl AsFd, flags: u32) -> Result<()> {
+    call::<{ opcode::write::<usize>(b'f', 2) }, 8>(fd, u64::from(flags).to_le_bytes()).map(drop)
+}
+
+/// The project of a file or directory.
+pub fn project(fd: impl AsFd) -> Result<u32> {
+    let out = call::<{ opcode::read::<[u8; 28]>(b'X', 31) }, 28>(fd, [0; 28])?;
+    Ok(u32::from_le_bytes(out[12..16].try_into().expect("four bytes")))
+}
+
+/// Moves a file or directory to a project; `inherit` makes a directory hand it on.
+pub fn set_project(fd: impl AsFd, id: u32, inherit: bool) -> Result<()> {
+    const PROJINHERIT: u32 = 0x200;
+    let mut arg = call::<{ opcode::read::<[u8; 28]>(b'X', 31) }, 28>(&fd, [0; 28])?;
+    let mut flags = u32::from_le_bytes(arg[..4].try_into().expect("four bytes"));
+    flags = if inherit { flags | PROJINHERIT } else { flags & !PROJINHERIT };
+    arg[..4].copy_from_slice(&flags.to_le_bytes());
+    arg[12..16].copy_from_slice(&id.to_le_bytes());
+    call::<{ opcode::write::<[u8; 28]>(b'X', 32) }, 28>(fd, arg).map(drop)
+}
+
+/// Blocks that compression saves in a file.
+pub fn compressed_blocks(fd: impl AsFd) -> Result<u64> {
+    call::<{ f2fs_read::<u64>(17) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
+}
+
+/// Gives the blocks that compression saves back to the volume; the file becomes immutable in content.
+pub fn release_compressed_blocks(fd: impl AsFd) -> Result<u64> {
+    call::<{ f2fs_read::<u64>(18) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
+}
+
+/// Takes the blocks of [`release_compressed_blocks`] back.
+pub fn reserve_compressed_blocks(fd: impl AsFd) -> Result<u64> {
+    call::<{ f2fs_read::<u64>(19) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
+}
+
+/// Chooses algorithm (0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE) and log2 of the cluster's blocks, before data is there.
+pub fn set_compression(fd: impl AsFd, algorithm: u8, log_cluster: u8) -> Result<()> {
+    call::<{ f2fs_write::<[u8; 2]>(22) }, 2>(fd, [algorithm, log_cluster]).map(drop)
+}
+
+/// Compresses a file now (mount option compress_mode=user).
+pub fn compress_file(fd: impl AsFd) -> Result<()> {
+    call_plain::<{ f2fs_none(24) }>(fd)
+}
+
+/// Pins a file's blocks to their place.
+pub fn set_pin(fd: impl AsFd, pinned: bool) -> Result<()> {
+    call::<{ f2fs_write::<u32>(13) }, 4>(fd, u32::from(pinned).to_le_bytes()).map(drop)
+}
+
+/// Cleans one section.
+pub fn collect_garbage(fd: impl AsFd) -> Result<()> {
+    call::<{ f2fs_write::<u32>(6) }, 4>(fd, 1_u32.to_le_bytes()).map(drop)
+}
+
+/// Writes a checkpoint.
+pub fn write_checkpoint(fd: impl AsFd) -> Result<()> {
+    call_plain::<{ f2fs_none(7) }>(fd)
+}
+
+/// Opens an atomic write on a file.
+pub fn start_atomic_write(fd: impl AsFd) -> Result<()> {
+    call_plain::<{ f2fs_none(1) }>(fd)
+}
+
+/// Commits an atomic write.
+pub fn commit_atomic_write(fd: impl AsFd) -> Result<()> {
+    call_plain::<{ f2fs_none(2) }>(fd)
+}
+
+/// Makes a file read-only with a Merkle tree over its content (SHA-256, 4096-byte blocks).
+pub fn enable_verity(fd: impl AsFd) -> Result<()> {
+    let mut arg = [0; 128];
+    arg[0..4].copy_from_slice(&1_u32.to_le_bytes()); // version
+    arg[4..8].copy_from_slice(&1_u32.to_le_bytes()); // SHA-256
+    arg[8..12].copy_from_slice(&4096_u32.to_le_bytes());
+    call::<{ opcode::write::<[u8; 128]>(b'f', 133) }, 128>(fd, arg).map(drop)
+}
+
+/// Adds an fscrypt master key to the file system that `fd` lies on, and returns its identifier.
+pub fn add_encryption_key(fd: impl AsFd, key: &[u8; 64]) -> Result<[u8; KEY_IDENTIFIER_BYTES]> {
+    const HEAD: usize = 80;
+    let mut arg = [0; HEAD + 64];
+    arg[0..4].copy_from_slice(&2_u32.to_le_bytes()); // by identifier
+    arg[40..44].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    arg[HEAD..].copy_from_slice(key);
+    let out = call::<{ opcode::read_write::<[u8; HEAD]>(b'f', 23) }, { HEAD + 64 }>(fd, arg)?;
+    Ok(out[8..8 + KEY_IDENTIFIER_BYTES].try_into().expect("sixteen bytes"))
+}
+
+/// Gives an empty directory an fscrypt policy, version 2: AES-256-XTS for contents, AES-256-CTS for names,
+/// names padded to 32 bytes.
+pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) -> Result<()> {
+    let mut arg = [0; 24];
+    arg[..4].copy_from_slice(&[2, 1, 4, 3]); // version, contents, names, padding
+    arg[8..].copy_from_slice(key);
+    call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers as a compiler of C computes them from Linux's headers.
+    #[test]
+    fn numbers_are_linux_s() {
+        assert_eq!(f2fs_read::<u64>(18), 0x8008_F512);
+        assert_eq!(f2fs_write::<u32>(13), 0x4004_F50D);
+        assert_eq!(f2fs_none(7), 0xF507);
+        assert_eq!(opcode::write::<[u8; 128]>(b'f', 133), 0x4080_6685);
+        assert_eq!(opcode::read_write::<[u8; 80]>(b'f', 23), 0xC050_6617);
+        assert_eq!(opcode::read::<[u8; 12]>(b'f', 19), 0x800C_6613);
+        assert_eq!(opcode::read::<[u8; 28]>(b'X', 31), 0x801C_581F);
+    }
+}

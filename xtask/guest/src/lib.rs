@@ -1,0 +1,20 @@
+//! What the judge's host and its guest have in common: one vocabulary of operations, the manifest of a tree,
+//! and the code that does the one and makes the other. The same code runs in the virtual machine as init
+//! (`guest-agent`) and on the host, so that a source directory and a mounted volume are looked at alike.
+//!
+//! *Invariant*: an operation never panics; what the kernel refuses is an error with its errno.
+
+pub mod bytes;
+pub mod compare;
+pub mod content;
+pub mod ioctl;
+pub mod manifest;
+pub mod op;
+pub mod run;
+
+pub use bytes::Bytes;
+pub use compare::{Scope, differences};
+pub use content::Content;
+pub use manifest::{Entry, Kind, Manifest};
+pub use op::{Op, Reply};
+pub use run::Runner;

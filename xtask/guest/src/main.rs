@@ -1,0 +1,202 @@
+//! The guest's init: loads the modules it is asked for, takes operations from the host line by line, and
+//! answers in the same way.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use guest::{Op, Reply, Runner, op::Message};
+use rustix::{
+    fs::OFlags,
+    mount::{MountFlags, mount},
+    system::RebootCommand,
+};
+
+/// The name that the host gives the port.
+const PORT: &str = "judge";
+/// Modules by what needs them: written by the host into the initial file system.
+const MODULES: &str = "/modules/index.json";
+
+fn main() -> ! {
+    if let Err(error) = serve() {
+        // The console is the only way left to tell.
+        eprintln!("guest-agent: {error:#}");
+    }
+    rustix::fs::sync();
+    let _ = rustix::system::reboot(RebootCommand::PowerOff);
+    loop {
+        thread::park();
+    }
+}
+
+fn serve() -> Result<()> {
+    mount_pseudo("devtmpfs", "/dev")?;
+    mount_pseudo("proc", "/proc")?;
+    mount_pseudo("sysfs", "/sys")?;
+    fs::create_dir_all("/mnt")?;
+    let index = fs::read(MODULES).context(MODULES)?;
+    let mut modules = Modules { wanted: serde_json::from_slice(&index)?, loaded: Vec::new() };
+    modules.load("boot")?;
+    link_disks()?;
+    let port = open_port()?;
+    let mut log = KernelLog::open()?;
+    let mut out = BufWriter::with_capacity(1 << 16, port.try_clone()?);
+    let mut runner = Runner::default();
+
+    answer(&mut out, &Reply::Ready)?;
+    out.flush()?;
+    let mut lines = BufReader::new(port);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if lines.read_line(&mut line)? == 0 {
+            return Ok(()); // the host hung up
+        }
+        let reply = match serde_json::from_str::<Op>(&line) {
+            Ok(op) => perform(&op, &mut runner, &mut modules, &mut log, &mut out)?,
+            Err(error) => Reply::Failed { errno: 0, error: error.to_string(), log: Vec::new() },
+        };
+        answer(&mut out, &reply)?;
+        out.flush()?;
+    }
+}
+
+fn perform(
+    op: &Op,
+    runner: &mut Runner,
+    modules: &mut Modules,
+    log: &mut KernelLog,
+    out: &mut impl Write,
+) -> Result<Reply> {
+    let needs = match op {
+        Op::Mount { fs, .. } => Some(fs.as_str()),
+        Op::Encrypt { .. } => Some("encryption"),
+        _ => None,
+    };
+    if let Some(what) = needs {
+        modules.load(what)?;
+    }
+    let mut entries = |entry| {
+        answer(out, &Reply::Entry(Box::new(entry)))?;
+        Ok(())
+    };
+    let result = runner.run(op, &mut entries);
+    let log = log.since_last()?;
+    Ok(match result {
+        Ok(answer) => Reply::Done { answer, log },
+        Err(error) => {
+            Reply::Failed { errno: error.raw_os_error().unwrap_or(0), error: error.to_string(), log }
+        }
+    })
+}
+
+fn answer(out: &mut impl Write, reply: &Reply) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, reply)?;
+    out.write_all(b"\n")
+}
+
+fn mount_pseudo(fs: &str, dir: &str) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    match mount(fs, dir, fs, MountFlags::empty(), None) {
+        Err(rustix::io::Errno::BUSY) => Ok(()), // the kernel has done it
+        mounted => mounted.with_context(|| format!("mount {dir}")),
+    }
+}
+
+struct Modules {
+    wanted: HashMap<String, Vec<String>>,
+    loaded: Vec<String>,
+}
+
+impl Modules {
+    /// Loads what `what` needs, in the order of the index. What is not in the index is built in or missing,
+    /// which the mount will tell.
+    fn load(&mut self, what: &str) -> Result<()> {
+        for name in self.wanted.get(what).into_iter().flatten() {
+            if self.loaded.contains(name) {
+                continue;
+            }
+            let path = Path::new("/modules").join(name);
+            let file = File::open(&path).with_context(|| path.display().to_string())?;
+            match rustix::system::finit_module(&file, c"", 0) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => self.loaded.push(name.clone()),
+                Err(errno) => bail!("module {name}: {errno}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/disk/NAME` for each disk that the host has given a name (its serial number).
+fn link_disks() -> Result<()> {
+    fs::create_dir_all("/disk")?;
+    for disk in fs::read_dir("/sys/block")? {
+        let disk = disk?;
+        let Ok(serial) = fs::read_to_string(disk.path().join("serial")) else { continue };
+        let device = PathBuf::from("/dev").join(disk.file_name());
+        std::os::unix::fs::symlink(device, Path::new("/disk").join(serial.trim()))?;
+    }
+    Ok(())
+}
+
+/// The port to the host; it may take the kernel a moment to bring it up.
+fn open_port() -> Result<File> {
+    for _ in 0..500 {
+        for port in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten() {
+            let port = port?;
+            let name = fs::read_to_string(port.path().join("name")).unwrap_or_default();
+            if name.trim() == PORT {
+                let device = PathBuf::from("/dev").join(port.file_name());
+                return Ok(OpenOptions::new().read(true).write(true).open(device)?);
+            }
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    bail!("no port to the host")
+}
+
+/// The kernel's messages.
+struct KernelLog {
+    device: File,
+}
+
+impl KernelLog {
+    fn open() -> Result<KernelLog> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let mut log = KernelLog { device: options.open("/dev/kmsg")? };
+        log.since_last()?; // the boot is the console's
+        Ok(log)
+    }
+
+    /// Each message since the last call.
+    fn since_last(&mut self) -> Result<Vec<Message>> {
+        let mut messages = Vec::new();
+        let mut record = [0; 8192];
+        loop {
+            match self.device.read(&mut record) {
+                Ok(n) => {
+                    let text = String::from_utf8_lossy(&record[..n]);
+                    messages.extend(text.lines().next().and_then(parse_message));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(messages),
+                Err(error) if error.raw_os_error() == Some(32) => {} // overwritten before it was read
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Reads "level,sequence,microseconds,flags;text", where the level's upper bits are the facility.
+fn parse_message(record: &str) -> Option<Message> {
+    let (head, text) = record.split_once(';')?;
+    let level: u32 = head.split(',').next()?.parse().ok()?;
+    Some(Message { level: (level & 7) as u8, text: text.to_owned() })
+}

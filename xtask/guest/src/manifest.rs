@@ -1,0 +1,469 @@
+//! The manifest of a tree: everything that a kernel tells about each entry.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{self, AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{Bytes, ioctl};
+
+/// A tree as it was seen at one time: its entries in the order of their paths' bytes, and what the file
+/// system says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Who saw it: release of the kernel.
+    pub kernel: String,
+    /// The file system's own figures.
+    pub volume: Volume,
+    /// All entries; the root is `.`.
+    pub entries: Vec<Entry>,
+}
+
+/// What statfs(2) says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// Magic number of the file system.
+    pub magic: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks that files may take.
+    pub blocks: u64,
+    /// Blocks that are free.
+    pub free_blocks: u64,
+    /// Blocks that are free for ordinary users.
+    pub available_blocks: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Inodes that are free.
+    pub free_files: u64,
+    /// Longest name in bytes.
+    pub name_bytes: u64,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    Char,
+    /// A block device.
+    Block,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// One entry. What is absent from the JSON has its default: an empty list, zero, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Path below the root, `.` for the root itself.
+    pub path: Bytes,
+    /// What it is.
+    pub kind: Kind,
+    /// Inode number.
+    pub ino: u64,
+    /// Permission bits with set-uid, set-gid and sticky; in JSON four octal digits.
+    #[serde(with = "octal")]
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes that stat(2) counts.
+    pub blocks: u64,
+    /// Device number of a device: major, minor.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rdev: Option<(u32, u32)>,
+    /// Last access: seconds, nanoseconds.
+    pub atime: (i64, u32),
+    /// Last change of the content.
+    pub mtime: (i64, u32),
+    /// Last change of the inode.
+    pub ctime: (i64, u32),
+    /// Creation, where the file system knows it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub btime: Option<(i64, u32)>,
+    /// `FS_*_FL` flags of files and directories, where the file system has them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub flags: u32,
+    /// Project.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub project: u32,
+    /// Target of a symbolic link.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub target: Option<Bytes>,
+    /// SHA-256 of a regular file's content, in hexadecimal.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sha256: Option<String>,
+    /// Runs of data as SEEK_DATA and SEEK_HOLE tell them: offset, length. None where that is all of the file.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub data: Option<Vec<(u64, u64)>>,
+    /// Blocks that compression saves, for files of f2fs with the compression flag.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compressed_blocks: Option<u64>,
+    /// Extended attributes with their full names, ACLs as `system.posix_acl_*`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub xattrs: BTreeMap<Bytes, Bytes>,
+    /// What could not be read and why: the system call and the error's name.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub errors: Vec<String>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+mod octal {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{mode:04o}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u32::from_str_radix(&text, 8).map_err(|_| de::Error::custom(format!("no mode: {text}")))
+    }
+}
+
+impl Manifest {
+    /// The manifest of the tree at `root`, contents included.
+    pub fn of_tree(root: &Path) -> io::Result<Manifest> {
+        let mut manifest = Manifest::head(root)?;
+        walk(root, &mut |entry| {
+            manifest.entries.push(entry);
+            Ok(())
+        })?;
+        manifest.sort();
+        Ok(manifest)
+    }
+
+    /// A manifest without entries: kernel and volume.
+    pub fn head(root: &Path) -> io::Result<Manifest> {
+        let stat = fs::statfs(root)?;
+        let volume = Volume {
+            magic: stat.f_type as u64,
+            block_bytes: stat.f_bsize as u64,
+            blocks: stat.f_blocks,
+            free_blocks: stat.f_bfree,
+            available_blocks: stat.f_bavail,
+            files: stat.f_files,
+            free_files: stat.f_ffree,
+            name_bytes: stat.f_namelen as u64,
+        };
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        Ok(Manifest { kernel, volume, entries: Vec::new() })
+    }
+
+    /// Puts the entries into the order of their paths.
+    pub fn sort(&mut self) {
+        self.entries.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+
+    /// The entry at `path`.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        let path = Bytes::from(path);
+        let at = self.entries.binary_search_by(|entry| entry.path.cmp(&path)).ok()?;
+        self.entries.get(at)
+    }
+
+    /// Reads a manifest from JSON.
+    pub fn from_json(text: &str) -> serde_json::Result<Manifest> {
+        serde_json::from_str(text)
+    }
+
+    /// Writes the manifest as JSON, one entry a line.
+    pub fn write_json(&self, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{{\"kernel\":{},", serde_json::to_string(&self.kernel)?)?;
+        writeln!(out, "\"volume\":{},", serde_json::to_string(&self.volume)?)?;
+        write!(out, "\"entries\":[")?;
+        for (n, entry) in self.entries.iter().enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            write!(out, "{comma}\n{}", serde_json::to_string(entry)?)?;
+        }
+        writeln!(out, "\n]}}")
+    }
+}
+
+/// Looks at every entry of the tree at `root` and hands it to `found`, in no particular order. What cannot be
+/// read is told in the entry's `errors`. File systems mounted below are not entered.
+///
+/// # Errors
+/// Only those of `found`, and of a root that cannot be looked at.
+pub fn walk(root: &Path, found: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let (top, device) = look(root, ".".into())?;
+    let mut pending = vec![top];
+    while let Some(mut dir) = pending.pop() {
+        let mut names = Vec::new();
+        if let Err(errno) = list(root, &dir.path, &mut names) {
+            dir.errors.push(failure("readdir", errno));
+        }
+        for (path, told) in names {
+            let (mut entry, on) = match look(root, path.clone()) {
+                Ok(seen) => seen,
+                Err(errno) => {
+                    dir.errors.push(format!("{path}: {}", failure("statx", errno)));
+                    continue;
+                }
+            };
+            if told != FileType::Unknown && kind_of(told) != Some(entry.kind) {
+                entry.errors.push(format!("readdir says {told:?}"));
+            }
+            match entry.kind {
+                Kind::Dir if on == device => pending.push(entry),
+                Kind::File => {
+                    read_content(root, &mut entry, &mut buffer);
+                    found(entry)?;
+                }
+                _ => found(entry)?,
+            }
+        }
+        found(dir)?;
+    }
+    Ok(())
+}
+
+/// The children of directory `dir` with the kinds that readdir tells.
+fn list(root: &Path, dir: &Bytes, names: &mut Vec<(Bytes, FileType)>) -> Result<(), Errno> {
+    let fd = open(root, dir, OFlags::DIRECTORY)?;
+    for child in fs::Dir::new(fd)? {
+        let child = child?;
+        let name = child.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let mut path = if dir.0 == b"." { Vec::new() } else { [&dir.0[..], b"/"].concat() };
+        path.extend_from_slice(name);
+        names.push((Bytes(path), child.file_type()));
+    }
+    Ok(())
+}
+
+/// What there is to know about an entry without reading a file's content; and the device it lies on.
+fn look(root: &Path, path: Bytes) -> Result<(Entry, (u32, u32)), Errno> {
+    let full = root.join(path.as_path());
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let stat = fs::statx(fs::CWD, &full, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, mask)?;
+    let kind = kind_of(FileType::from_raw_mode(stat.stx_mode.into())).ok_or(Errno::INVAL)?;
+    let time = |t: fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
+    let mut entry = Entry {
+        path,
+        kind,
+        ino: stat.stx_ino,
+        mode: u32::from(stat.stx_mode) & 0o7777,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        nlink: stat.stx_nlink,
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        rdev: matches!(kind, Kind::Char | Kind::Block).then_some((stat.stx_rdev_major, stat.stx_rdev_minor)),
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
+        flags: 0,
+        project: 0,
+        target: None,
+        sha256: None,
+        data: None,
+        compressed_blocks: None,
+        xattrs: BTreeMap::new(),
+        errors: Vec::new(),
+    };
+    if let Err(errno) = read_xattrs(&full, &mut entry.xattrs) {
+        entry.errors.push(failure("getxattr", errno));
+    }
+    match kind {
+        Kind::Symlink => match fs::readlinkat(fs::CWD, &full, Vec::new()) {
+            Ok(target) => entry.target = Some(Bytes(target.into_bytes())),
+            Err(errno) => entry.errors.push(failure("readlink", errno)),
+        },
+        Kind::Dir => {
+            if let Ok(fd) = open(root, &entry.path, OFlags::DIRECTORY) {
+                read_flags(&fd, &mut entry);
+            }
+        }
+        _ => {}
+    }
+    Ok((entry, (stat.stx_dev_major, stat.stx_dev_minor)))
+}
+
+fn kind_of(told: FileType) -> Option<Kind> {
+    Some(match told {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Symlink,
+        FileType::CharacterDevice => Kind::Char,
+        FileType::BlockDevice => Kind::Block,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::Unknown => return None,
+    })
+}
+
+/// Opens for reading, if possible without leaving a trace in the access time.
+fn open(root: &Path, path: &Bytes, extra: OFlags) -> Result<OwnedFd, Errno> {
+    let full = root.join(path.as_path());
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | extra;
+    match fs::open(&full, flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => fs::open(&full, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
+fn read_flags(fd: &OwnedFd, entry: &mut Entry) {
+    // File systems without flags or projects say so by an error; then there are none.
+    entry.flags = ioctl::flags(fd).unwrap_or(0);
+    entry.project = ioctl::project(fd).unwrap_or(0);
+}
+
+fn read_xattrs(full: &Path, xattrs: &mut BTreeMap<Bytes, Bytes>) -> Result<(), Errno> {
+    const LONGEST: usize = 65536; // XATTR_LIST_MAX and XATTR_SIZE_MAX of Linux
+    if fs::llistxattr(full, &mut [0_u8; 0])? == 0 {
+        return Ok(());
+    }
+    let mut names = vec![0_u8; LONGEST];
+    let length = fs::llistxattr(full, &mut names[..])?;
+    let mut value = vec![0_u8; LONGEST];
+    for name in names[..length].split(|&b| b == 0).filter(|name| !name.is_empty()) {
+        let length = fs::lgetxattr(full, name, &mut value[..])?;
+        xattrs.insert(name.into(), value[..length].into());
+    }
+    Ok(())
+}
+
+/// Flags, data runs and digest of a regular file.
+fn read_content(root: &Path, entry: &mut Entry, buffer: &mut [u8]) {
+    const FS_COMPR_FL: u32 = 4;
+    let fd = match open(root, &entry.path, OFlags::NONBLOCK) {
+        Ok(fd) => fd,
+        Err(errno) => {
+            entry.errors.push(failure("open", errno));
+            return;
+        }
+    };
+    read_flags(&fd, entry);
+    if entry.flags & FS_COMPR_FL != 0 {
+        entry.compressed_blocks = ioctl::compressed_blocks(&fd).ok();
+    }
+    match data_runs(&fd, entry.size) {
+        Ok(runs) if entry.size > 0 && runs != [(0, entry.size)] => entry.data = Some(runs),
+        Ok(_) => {}
+        Err(errno) => entry.errors.push(failure("lseek", errno)),
+    }
+    if let Err(errno) = fs::seek(&fd, SeekFrom::Start(0)) {
+        entry.errors.push(failure("lseek", errno));
+        return;
+    }
+    let mut hash = Sha256::new();
+    let mut file = std::fs::File::from(fd);
+    loop {
+        match file.read(buffer) {
+            Ok(0) => break,
+            Ok(n) => hash.update(&buffer[..n]),
+            Err(error) => {
+                entry.errors.push(match Errno::from_io_error(&error) {
+                    Some(errno) => failure("read", errno),
+                    None => format!("read: {error}"),
+                });
+                return;
+            }
+        }
+    }
+    entry.sha256 = Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+}
+
+/// Alternates SEEK_DATA and SEEK_HOLE through the file.
+fn data_runs(fd: impl AsFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match fs::seek(&fd, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        let end = fs::seek(&fd, SeekFrom::Hole(start))?.min(size);
+        if end <= start {
+            return Err(Errno::INVAL);
+        }
+        runs.push((start, end - start));
+        at = end;
+    }
+    Ok(runs)
+}
+
+/// A failed system call in words that do not depend on the C library's.
+fn failure(call: &str, errno: Errno) -> String {
+    let name = match errno {
+        Errno::NOKEY => "ENOKEY",
+        Errno::IO => "EIO",
+        Errno::PERM => "EPERM",
+        Errno::ACCESS => "EACCES",
+        Errno::NOENT => "ENOENT",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::UCLEAN => "EUCLEAN",
+        Errno::BADMSG => "EBADMSG",
+        Errno::INVAL => "EINVAL",
+        Errno::NOPKG => "ENOPKG",
+        other => return format!("{call}: errno {}", other.raw_os_error()),
+    };
+    format!("{call}: {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_tree_and_its_json() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path();
+        std::fs::create_dir(root.join("d")).expect("mkdir");
+        std::fs::write(root.join("d/f"), b"abc").expect("write");
+        std::fs::set_permissions(root.join("d/f"), PermissionsExt::from_mode(0o4640)).expect("chmod");
+        std::fs::hard_link(root.join("d/f"), root.join("g")).expect("link");
+        symlink("nowhere", root.join("s")).expect("symlink");
+        let sparse = std::fs::File::create(root.join("sparse")).expect("create");
+        sparse.set_len(1 << 20).expect("truncate");
+
+        let manifest = Manifest::of_tree(root).expect("a manifest");
+        let paths: Vec<String> = manifest.entries.iter().map(|entry| entry.path.to_string()).collect();
+        assert_eq!(paths, [".", "d", "d/f", "g", "s", "sparse"]);
+        let file = manifest.get("d/f").expect("the file");
+        assert_eq!((file.kind, file.mode, file.nlink, file.size), (Kind::File, 0o4640, 2, 3));
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(file.sha256.as_deref(), Some(abc));
+        assert_eq!(manifest.get("s").and_then(|link| link.target.clone()), Some("nowhere".into()));
+        assert!(manifest.entries.iter().all(|entry| entry.errors.is_empty()));
+
+        let mut json = Vec::new();
+        manifest.write_json(&mut json).expect("JSON");
+        let text = String::from_utf8(json).expect("UTF-8");
+        assert_eq!(text.lines().count(), 3 + paths.len() + 1);
+        assert_eq!(Manifest::from_json(&text).expect("our own JSON"), manifest);
+    }
+}

@@ -1,0 +1,160 @@
+//! The vocabulary: what can be done to a mounted file system, and what is answered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Content, Entry, Manifest};
+
+/// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the fields' names and each variant's comment say it
+pub enum Op {
+    /// Mounts; the directory is made.
+    Mount { source: Bytes, dir: Bytes, fs: String, options: String, read_only: bool },
+    /// Unmounts.
+    Unmount { dir: Bytes },
+    /// Answers with the manifest of a tree.
+    Manifest { dir: Bytes },
+    /// Makes a directory.
+    Mkdir { path: Bytes, mode: u32 },
+    /// Removes an empty directory.
+    Rmdir { path: Bytes },
+    /// Writes at an offset; the file is made with mode 0644 where there is none.
+    Write { path: Bytes, offset: u64, content: Content },
+    /// Sets the size.
+    Truncate { path: Bytes, size: u64 },
+    /// fallocate(2).
+    Allocate { path: Bytes, how: Allocate, offset: u64, length: u64 },
+    /// Renames, replacing what is there.
+    Rename { from: Bytes, to: Bytes },
+    /// Swaps two names.
+    Exchange { from: Bytes, to: Bytes },
+    /// Makes a hard link.
+    Link { from: Bytes, to: Bytes },
+    /// Makes a symbolic link.
+    Symlink { target: Bytes, path: Bytes },
+    /// Removes a name.
+    Unlink { path: Bytes },
+    /// Makes a device, FIFO or socket: `mode` with its type bits.
+    Mknod { path: Bytes, mode: u32, major: u32, minor: u32 },
+    /// Sets an attribute by its full name.
+    SetXattr { path: Bytes, name: Bytes, value: Content },
+    /// Removes an attribute.
+    RemoveXattr { path: Bytes, name: Bytes },
+    /// Sets the permission bits.
+    Chmod { path: Bytes, mode: u32 },
+    /// Sets the owner, also of a symbolic link.
+    Chown { path: Bytes, uid: u32, gid: u32 },
+    /// Sets access and modification time (seconds, nanoseconds), also of a symbolic link.
+    Times { path: Bytes, atime: (i64, u32), mtime: (i64, u32) },
+    /// fsync(2) of a file or directory; `data_only` for fdatasync(2).
+    Fsync { path: Bytes, data_only: bool },
+    /// sync(2).
+    Sync,
+    /// Forgets what is cached and clean.
+    DropCaches,
+    /// Opens a file and keeps it open under a number.
+    Open { path: Bytes, handle: u32 },
+    /// Writes to a file that is open.
+    WriteOpen { handle: u32, offset: u64, content: Content },
+    /// fsync(2) of a file that is open.
+    FsyncOpen { handle: u32 },
+    /// Closes it.
+    Close { handle: u32 },
+    /// Sets and clears `FS_*_FL` flags.
+    Flags { path: Bytes, set: u32, clear: u32 },
+    /// Sets the project of a file or directory.
+    Project { path: Bytes, id: u32, inherit: bool },
+    /// Chooses a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
+    Compression { path: Bytes, algorithm: u8, log_cluster: u8 },
+    /// Compresses a file now (f2fs, compress_mode=user).
+    Compress { path: Bytes },
+    /// Releases the blocks that compression saves (f2fs).
+    Release { path: Bytes },
+    /// Reserves them again (f2fs).
+    Reserve { path: Bytes },
+    /// Pins a file (f2fs).
+    Pin { path: Bytes, pinned: bool },
+    /// Opens, or commits, an atomic write on a file that is open (f2fs).
+    Atomic { handle: u32, commit: bool },
+    /// Cleans one section (f2fs).
+    Collect { path: Bytes },
+    /// Writes a checkpoint (f2fs).
+    Checkpoint { path: Bytes },
+    /// Turns fs-verity on.
+    Verity { path: Bytes },
+    /// Adds an fscrypt key made of 64 times `byte`, and gives the empty directory a policy with it.
+    Encrypt { dir: Bytes, byte: u8 },
+    /// Writes a file of /proc or /sys.
+    Tune { path: Bytes, value: Bytes },
+    /// Answers with the content of a small file.
+    Read { path: Bytes },
+}
+
+/// What [`Op::Allocate`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Allocate {
+    /// Reserves blocks and extends the file.
+    Extend,
+    /// Reserves blocks beyond the end of the file.
+    KeepSize,
+    /// Makes a hole.
+    Punch,
+    /// Makes zeroes.
+    Zero,
+    /// Takes a range out of the file.
+    Collapse,
+    /// Puts a range into the file.
+    Insert,
+}
+
+/// One line from the guest. An operation is answered by any number of `Entry` and then one `Done` or `Failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The guest is up and takes operations.
+    Ready,
+    /// One entry of the manifest asked for.
+    Entry(Box<Entry>),
+    /// Done.
+    Done {
+        /// What the operation answers with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer: Option<Answer>,
+        /// What the kernel logged since the last answer.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        log: Vec<Message>,
+    },
+    /// The kernel refused.
+    Failed {
+        /// Number of the error, 0 where it is not the kernel's.
+        errno: i32,
+        /// The error in words.
+        error: String,
+        /// What the kernel logged since the last answer.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        log: Vec<Message>,
+    },
+}
+
+/// One message of the kernel's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Severity: 0 emergency, 3 error, 4 warning, 5 notice, 6 information, 7 debugging.
+    pub level: u8,
+    /// What it says.
+    pub text: String,
+}
+
+/// What some operations answer with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Kernel and volume; the entries have gone before.
+    Manifest(Manifest),
+    /// Content of a file.
+    Content(Bytes),
+    /// Blocks that were released or reserved.
+    Blocks(u64),
+}

@@ -1,0 +1,216 @@
+//! Does operations.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _},
+    os::{fd::AsFd, unix::fs::FileExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
+        XattrFlags,
+    },
+    mount::{MountFlags, UnmountFlags},
+};
+
+use crate::{
+    Bytes, Entry, Manifest, Op, ioctl, manifest,
+    op::{Allocate, Answer},
+};
+
+/// Does one operation after the other; remembers what is open.
+#[derive(Debug, Default)]
+pub struct Runner {
+    root: PathBuf,
+    open: HashMap<u32, File>,
+}
+
+impl Runner {
+    /// A runner that puts `root` before every path.
+    pub fn new(root: impl Into<PathBuf>) -> Runner {
+        Runner { root: root.into(), open: HashMap::new() }
+    }
+
+    /// Does `op`; a manifest's entries go to `entries`.
+    pub fn run(
+        &mut self,
+        op: &Op,
+        entries: &mut dyn FnMut(Entry) -> io::Result<()>,
+    ) -> io::Result<Option<Answer>> {
+        match op {
+            Op::Mount { source, dir, fs, options, read_only } => {
+                let dir = self.at(dir);
+                fs::create_dir_all(&dir)?;
+                let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+                let options = std::ffi::CString::new(options.as_str())?;
+                rustix::mount::mount(source.as_path(), &dir, fs.as_str(), flags, options.as_c_str())?;
+            }
+            Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,
+            Op::Manifest { dir } => {
+                let dir = self.at(dir);
+                manifest::walk(&dir, entries)?;
+                return Ok(Some(Answer::Manifest(Manifest::head(&dir)?)));
+            }
+            Op::Mkdir { path, mode } => {
+                rustix::fs::mkdir(self.at(path), Mode::from_raw_mode(*mode))?;
+            }
+            Op::Rmdir { path } => fs::remove_dir(self.at(path))?,
+            Op::Write { path, offset, content } => {
+                let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.at(path))?;
+                file.write_all_at(&content.to_vec(), *offset)?;
+            }
+            Op::Truncate { path, size } => self.writable(path)?.set_len(*size)?,
+            Op::Allocate { path, how, offset, length } => {
+                let flags = match how {
+                    Allocate::Extend => FallocateFlags::empty(),
+                    Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
+                    Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    Allocate::Zero => FallocateFlags::ZERO_RANGE,
+                    Allocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
+                    Allocate::Insert => FallocateFlags::INSERT_RANGE,
+                };
+                rustix::fs::fallocate(self.writable(path)?, flags, *offset, *length)?;
+            }
+            Op::Rename { from, to } => fs::rename(self.at(from), self.at(to))?,
+            Op::Exchange { from, to } => {
+                let (from, to) = (self.at(from), self.at(to));
+                rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE)?;
+            }
+            Op::Link { from, to } => fs::hard_link(self.at(from), self.at(to))?,
+            Op::Symlink { target, path } => {
+                std::os::unix::fs::symlink(target.as_path(), self.at(path))?;
+            }
+            Op::Unlink { path } => fs::remove_file(self.at(path))?,
+            Op::Mknod { path, mode, major, minor } => {
+                let device = rustix::fs::makedev(*major, *minor);
+                let (kind, mode) = (FileType::from_raw_mode(*mode), Mode::from_raw_mode(*mode));
+                rustix::fs::mknodat(CWD, self.at(path), kind, mode, device)?;
+            }
+            Op::SetXattr { path, name, value } => {
+                let (name, value) = (&name.0[..], value.to_vec());
+                rustix::fs::lsetxattr(self.at(path), name, &value, XattrFlags::empty())?;
+            }
+            Op::RemoveXattr { path, name } => rustix::fs::lremovexattr(self.at(path), &name.0[..])?,
+            Op::Chmod { path, mode } => {
+                rustix::fs::chmod(self.at(path), Mode::from_raw_mode(*mode))?;
+            }
+            Op::Chown { path, uid, gid } => {
+                let (uid, gid) = (Uid::from_raw(*uid), Gid::from_raw(*gid));
+                rustix::fs::chownat(CWD, self.at(path), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Op::Times { path, atime, mtime } => {
+                let time = |t: &(i64, u32)| Timespec { tv_sec: t.0, tv_nsec: t.1.into() };
+                let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
+                rustix::fs::utimensat(CWD, self.at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Op::Fsync { path, data_only: false } => self.readable(path)?.sync_all()?,
+            Op::Fsync { path, data_only: true } => self.readable(path)?.sync_data()?,
+            Op::Sync => rustix::fs::sync(),
+            Op::DropCaches => fs::write("/proc/sys/vm/drop_caches", "3")?,
+            Op::Open { path, handle } => {
+                let file = OpenOptions::new().read(true).write(true).open(self.at(path))?;
+                self.open.insert(*handle, file);
+            }
+            Op::WriteOpen { handle, offset, content } => {
+                self.opened(*handle)?.write_all_at(&content.to_vec(), *offset)?;
+            }
+            Op::FsyncOpen { handle } => self.opened(*handle)?.sync_all()?,
+            Op::Close { handle } => drop(self.open.remove(handle)),
+            Op::Flags { path, set, clear } => {
+                let file = self.readable(path)?;
+                let flags = (ioctl::flags(&file)? | set) & !clear;
+                ioctl::set_flags(&file, flags)?;
+            }
+            Op::Project { path, id, inherit } => ioctl::set_project(self.readable(path)?, *id, *inherit)?,
+            Op::Compression { path, algorithm, log_cluster } => {
+                ioctl::set_compression(self.writable(path)?, *algorithm, *log_cluster)?;
+            }
+            Op::Compress { path } => ioctl::compress_file(self.writable(path)?)?,
+            Op::Release { path } => {
+                let blocks = ioctl::release_compressed_blocks(self.writable(path)?)?;
+                return Ok(Some(Answer::Blocks(blocks)));
+            }
+            Op::Reserve { path } => {
+                let blocks = ioctl::reserve_compressed_blocks(self.writable(path)?)?;
+                return Ok(Some(Answer::Blocks(blocks)));
+            }
+            Op::Pin { path, pinned } => ioctl::set_pin(self.writable(path)?, *pinned)?,
+            Op::Atomic { handle, commit: false } => ioctl::start_atomic_write(self.opened(*handle)?)?,
+            Op::Atomic { handle, commit: true } => ioctl::commit_atomic_write(self.opened(*handle)?)?,
+            Op::Collect { path } => ioctl::collect_garbage(self.readable(path)?)?,
+            Op::Checkpoint { path } => ioctl::write_checkpoint(self.readable(path)?)?,
+            Op::Verity { path } => ioctl::enable_verity(self.readable(path)?)?,
+            Op::Encrypt { dir, byte } => {
+                let dir = self.readable(dir)?;
+                let key = ioctl::add_encryption_key(dir.as_fd(), &[*byte; 64])?;
+                ioctl::set_encryption_policy(dir.as_fd(), &key)?;
+            }
+            Op::Tune { path, value } => fs::write(self.at(path), &value.0)?,
+            Op::Read { path } => {
+                let mut content = Vec::new();
+                self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
+                return Ok(Some(Answer::Content(Bytes(content))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn at(&self, path: &Bytes) -> PathBuf {
+        let below = path.as_path();
+        if self.root == Path::new("") {
+            return below.to_owned();
+        }
+        self.root.join(below.strip_prefix("/").unwrap_or(below))
+    }
+
+    fn readable(&self, path: &Bytes) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(self.at(path), flags, Mode::empty())?.into())
+    }
+
+    fn writable(&self, path: &Bytes) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.at(path))
+    }
+
+    fn opened(&self, handle: u32) -> io::Result<&File> {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no file is open as {handle}"));
+        self.open.get(&handle).ok_or_else(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Content;
+
+    #[test]
+    fn operations_do_what_they_say() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut runner = Runner::new(dir.path());
+        let mut run = |op: Op| runner.run(&op, &mut |_| Ok(()));
+        let path = |name: &str| Bytes::from(name);
+        run(Op::Mkdir { path: path("/d"), mode: 0o750 }).expect("mkdir");
+        let content = Content::Fill { byte: b'x', length: 5 };
+        run(Op::Write { path: path("/d/f"), offset: 3, content }).expect("write");
+        run(Op::Truncate { path: path("/d/f"), size: 6 }).expect("truncate");
+        run(Op::Rename { from: path("/d/f"), to: path("/g") }).expect("rename");
+        run(Op::Link { from: path("/g"), to: path("/d/h") }).expect("link");
+        run(Op::Open { path: path("/g"), handle: 1 }).expect("open");
+        run(Op::Unlink { path: path("/g") }).expect("unlink");
+        let content = Content::Bytes("y".into());
+        run(Op::WriteOpen { handle: 1, offset: 0, content }).expect("write to what is open");
+        run(Op::Close { handle: 1 }).expect("close");
+        run(Op::Times { path: path("/d/h"), atime: (5, 6), mtime: (-7, 8) }).expect("utimens");
+        let refused = run(Op::FsyncOpen { handle: 1 }).expect_err("closed");
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+
+        assert_eq!(fs::read(dir.path().join("d/h")).expect("read"), b"y\0\0xxx");
+        let seen = Manifest::of_tree(dir.path()).expect("a manifest");
+        let file = seen.get("d/h").expect("the file");
+        assert_eq!((file.nlink, file.mtime), (1, (-7, 8)));
+        assert_eq!(seen.entries.len(), 3);
+    }
+}

@@ -1,0 +1,166 @@
+//! Does Linux accept an image, and what does it see there?
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use guest::{Manifest, Op, op::Message};
+
+use crate::{
+    vm::{Disk, Vm, show},
+    workspace::{run, system},
+};
+
+/// Images that one boot judges; more take another boot.
+const IMAGES_A_BOOT: usize = 48;
+/// Warnings and worse of Linux.
+const WARNING: u8 = 4;
+
+/// An image to be judged. It stays as it is: what the kernel writes while it is mounted is forgotten.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The file, and for a volume on several devices the others with the paths that the volume knows them by.
+    pub path: PathBuf,
+    /// Further devices: file, and the path that the superblock has for it.
+    pub devices: Vec<(PathBuf, String)>,
+    /// File system type.
+    pub fs: String,
+    /// Mount options.
+    pub options: String,
+    /// Whether it is mounted read-only.
+    pub read_only: bool,
+    /// Logical sector of the disk.
+    pub sector_bytes: u32,
+}
+
+impl Image {
+    /// An F2FS volume in one file, to be mounted read-only without options.
+    pub fn f2fs(path: impl Into<PathBuf>) -> Image {
+        Image {
+            path: path.into(),
+            devices: Vec::new(),
+            fs: "f2fs".into(),
+            options: String::new(),
+            read_only: true,
+            sector_bytes: 512,
+        }
+    }
+}
+
+/// What the kernel thinks of an image.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// What it sees.
+    pub manifest: Manifest,
+    /// All that it logged.
+    pub log: Vec<Message>,
+}
+
+impl Verdict {
+    /// Warnings and errors of the kernel; a volume that earns one is not a good volume.
+    pub fn complaints(&self) -> Vec<&str> {
+        let bad = self.log.iter().filter(|message| message.level <= WARNING);
+        bad.map(|message| message.text.as_str()).collect()
+    }
+}
+
+/// The judge.
+#[derive(Debug)]
+pub struct Judge;
+
+impl Judge {
+    /// What the kernel sees in each image, in as few boots as possible.
+    ///
+    /// # Errors
+    /// An image cannot be mounted, or the kernel complains about it.
+    pub fn manifests(images: &[Image]) -> Result<Vec<Manifest>> {
+        let mut manifests = Vec::new();
+        for (image, verdict) in images.iter().zip(Judge::verdicts(images)?) {
+            let verdict = verdict.with_context(|| image.path.display().to_string())?;
+            let complaints = verdict.complaints();
+            if !complaints.is_empty() {
+                bail!("{}: the kernel complains:\n{}", image.path.display(), complaints.join("\n"));
+            }
+            manifests.push(verdict.manifest);
+        }
+        Ok(manifests)
+    }
+
+    /// The same, where an image that cannot be mounted or walked is a value.
+    pub fn verdicts(images: &[Image]) -> Result<Vec<Result<Verdict>>> {
+        let mut verdicts = Vec::new();
+        for batch in images.chunks(IMAGES_A_BOOT) {
+            let mut disks = Vec::new();
+            for image in batch {
+                let files = [&image.path].into_iter().chain(image.devices.iter().map(|(file, _)| file));
+                disks.extend(
+                    files.map(|file| Disk { sector_bytes: image.sector_bytes, ..Disk::scratch(file) }),
+                );
+            }
+            let mut vm = Vm::boot(&disks)?;
+            let mut disk = 0;
+            for image in batch {
+                verdicts.push(judge(&mut vm, image, disk)?);
+                disk += 1 + image.devices.len();
+            }
+        }
+        Ok(verdicts)
+    }
+}
+
+/// Mounts disk `disk` (and those after it, if the image has several), walks it and unmounts it. The outer
+/// error is the machine's, the inner one the image's.
+fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
+    for (n, (_, known_as)) in image.devices.iter().enumerate() {
+        let target = format!("/disk/{}", disk + 1 + n).into();
+        vm.run(Op::Symlink { target, path: known_as.as_str().into() })?;
+    }
+    let dir = guest::Bytes::from(format!("/mnt/{disk}"));
+    let mount = Op::Mount {
+        source: format!("/disk/{disk}").into(),
+        dir: dir.clone(),
+        fs: image.fs.clone(),
+        options: image.options.clone(),
+        read_only: image.read_only,
+    };
+    let mut log = match vm.attempt(mount)? {
+        Ok(outcome) => outcome.log,
+        Err(refusal) => {
+            return Ok(Err(anyhow::anyhow!("mount: {}\n{}", refusal.error, show(&refusal.log))));
+        }
+    };
+    let walked = vm.attempt(Op::Manifest { dir: dir.clone() })?;
+    let unmounted = vm.attempt(Op::Unmount { dir })?;
+    for (_, known_as) in &image.devices {
+        vm.run(Op::Unlink { path: known_as.as_str().into() })?;
+    }
+    let (walked, unmounted) = match (walked, unmounted) {
+        (Ok(walked), Ok(unmounted)) => (walked, unmounted),
+        (Err(refusal), _) | (_, Err(refusal)) => {
+            return Ok(Err(anyhow::anyhow!("{}\n{}", refusal.error, show(&refusal.log))));
+        }
+    };
+    log.extend(walked.log);
+    log.extend(unmounted.log);
+    let manifest = walked.manifest.context("a manifest was asked for and none came")?;
+    Ok(Ok(Verdict { manifest, log }))
+}
+
+/// Runs fsck.f2fs over an image without changing it, and returns what it printed.
+///
+/// # Errors
+/// It finds anything.
+pub fn fsck(image: &Path) -> Result<String> {
+    let text = run(system("fsck.f2fs").arg("--dry-run").arg(image))?;
+    // Its exit status tells most findings; these words tell the rest.
+    let bad: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("[ASSERT]") || line.contains("[Fail]") || line.contains("[FIX]"))
+        .collect();
+    if !bad.is_empty() {
+        bail!("fsck.f2fs finds in {}:\n{}\n{text}", image.display(), bad.join("\n"));
+    }
+    if !text.contains("Done:") {
+        bail!("fsck.f2fs did not get through {}:\n{text}", image.display());
+    }
+    Ok(text)
+}

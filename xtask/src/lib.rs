@@ -1,0 +1,16 @@
+//! Development only: what builds, judges and measures flashkit and is never shipped.
+//!
+//! The judge is Debian's stock kernel in a virtual machine: [`kernel`] finds it, [`initramfs`] gives it our
+//! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image.
+
+pub mod initramfs;
+pub mod judge;
+pub mod kernel;
+pub mod modules;
+pub mod spec;
+pub mod vm;
+pub mod workspace;
+
+pub use guest;
+pub use judge::{Image, Judge, Verdict};
+pub use vm::{Disk, Vm};

@@ -1,0 +1,330 @@
+//! A virtual machine with the judge's kernel: QEMU without acceleration, so that it works everywhere.
+//!
+//! The guest's init takes one [`Op`] a line over a virtio port and answers each with lines of [`Reply`].
+//!
+//! *Power cuts*: the disks are raw files, written without a cache of QEMU's own. What the guest's kernel has
+//! been told is written is in the file, and what it has not yet sent is not. So the file at one instant,
+//! with QEMU stopped, is the medium after a power cut at that instant: see [`Vm::cut`].
+
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use guest::{
+    Entry, Manifest, Op, Reply,
+    op::{Answer, Message},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{
+    initramfs,
+    kernel::Kernel,
+    workspace::{run, system},
+};
+
+/// How long the guest may take to come up.
+const BOOT_TIME: Duration = Duration::from_secs(180);
+/// How long it may be silent afterwards.
+const SILENCE: Duration = Duration::from_secs(600);
+/// The guest's clock at boot, so that the images it makes do not depend on the day.
+const BOOT_DATE: &str = "2024-02-29T12:00:00";
+/// Operations on their way to the guest at once; bounded so that neither side's pipe fills up.
+const IN_FLIGHT: usize = 64;
+/// Lines of the console that an error shows.
+const CONSOLE_LINES: usize = 25;
+/// The most disks of one machine: 8 functions in each of the free slots of q35.
+pub const DISKS_MAX: usize = 8 * 24;
+
+/// A disk of the guest; it is `/disk/N` there, N its index.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// A raw file, or what else QEMU takes as a file name, such as `nbd+unix:///?socket=PATH`.
+    pub source: PathBuf,
+    /// Whether what the guest writes goes to the source, or is forgotten at the end.
+    pub writable: bool,
+    /// Logical sector.
+    pub sector_bytes: u32,
+}
+
+impl Disk {
+    /// A disk whose file stays as it is, whatever the guest does.
+    pub fn scratch(source: impl Into<PathBuf>) -> Disk {
+        Disk { source: source.into(), writable: false, sector_bytes: 512 }
+    }
+
+    /// A disk that the guest writes to.
+    pub fn writable(source: impl Into<PathBuf>) -> Disk {
+        Disk { source: source.into(), writable: true, sector_bytes: 512 }
+    }
+}
+
+/// What an operation gave.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// A manifest, if that was asked for.
+    pub manifest: Option<Manifest>,
+    /// Another answer.
+    pub answer: Option<Answer>,
+    /// What the guest's kernel logged meanwhile.
+    pub log: Vec<Message>,
+}
+
+/// The guest's kernel refused an operation.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// Number of the error, 0 where it is the agent's.
+    pub errno: i32,
+    /// The error in words.
+    pub error: String,
+    /// What the guest's kernel logged meanwhile.
+    pub log: Vec<Message>,
+}
+
+/// A running machine; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct Vm {
+    qemu: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    work: TempDir,
+    disks: Vec<Disk>,
+}
+
+impl Vm {
+    /// Boots the judge's kernel with `disks`.
+    pub fn boot(disks: &[Disk]) -> Result<Vm> {
+        if disks.len() > DISKS_MAX {
+            bail!("{} disks, and one machine takes {DISKS_MAX}", disks.len());
+        }
+        let kernel = Kernel::find()?;
+        let initramfs = initramfs::build(&kernel)?;
+        let work = tempfile::tempdir()?;
+        let mut command = system("qemu-system-x86_64");
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-M", "q35", "-m", "1024"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-rtc", &format!("base={BOOT_DATE}")])
+            .arg("-kernel")
+            .arg(&kernel.image)
+            .arg("-initrd")
+            .arg(&initramfs)
+            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off cryptomgr.notests"])
+            .args(["-chardev", &format!("file,id=console,path={}", quoted(&work.path().join("console"))?)])
+            .args(["-serial", "chardev:console"])
+            .args(["-chardev", "stdio,id=port,signal=off", "-device", "virtio-serial-pci,addr=2"])
+            .args(["-device", "virtserialport,chardev=port,name=judge"]);
+        for (n, disk) in disks.iter().enumerate() {
+            command.args(disk_arguments(n, disk)?);
+        }
+        let stderr = fs::File::create(work.path().join("qemu"))?;
+        let mut qemu = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .context("cannot start qemu-system-x86_64")?;
+        let input = qemu.stdin.take().expect("standard input is a pipe");
+        let output = qemu.stdout.take().expect("standard output is a pipe");
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut vm = Vm { qemu, input, lines, work, disks: disks.to_vec() };
+        match vm.reply(BOOT_TIME).context("the guest does not come up")? {
+            Reply::Ready => Ok(vm),
+            other => bail!("the guest began with {other:?}"),
+        }
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The guest refused it, died or fell silent.
+    pub fn run(&mut self, op: Op) -> Result<Outcome> {
+        Ok(self.run_all([op])?.pop().expect("one operation has one outcome"))
+    }
+
+    /// Does operations one after the other and stops at the first that the guest refuses.
+    pub fn run_all(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        let mut refused = None;
+        self.try_all(ops, |op, result| match result {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(refusal) if refused.is_none() => refused = Some((op, refusal)),
+            Err(_) => {}
+        })?;
+        match refused {
+            None => Ok(outcomes),
+            Some((op, refusal)) => bail!("{op:?}: {}\n{}", refusal.error, show(&refusal.log)),
+        }
+    }
+
+    /// Does one operation; what the guest's kernel says to it is a value.
+    pub fn attempt(&mut self, op: Op) -> Result<Result<Outcome, Refusal>> {
+        let mut results = Vec::new();
+        self.try_all([op], |_, result| results.push(result))?;
+        Ok(results.pop().expect("one operation has one result"))
+    }
+
+    fn try_all(
+        &mut self,
+        ops: impl IntoIterator<Item = Op>,
+        mut done: impl FnMut(Op, Result<Outcome, Refusal>),
+    ) -> Result<()> {
+        let mut waiting = VecDeque::new();
+        for op in ops {
+            if waiting.len() == IN_FLIGHT {
+                self.settle(&mut waiting, &mut done)?;
+            }
+            let mut line = serde_json::to_vec(&op)?;
+            line.push(b'\n');
+            let sent = self.input.write_all(&line).and_then(|()| self.input.flush());
+            sent.with_context(|| self.post_mortem("cannot reach the guest"))?;
+            waiting.push_back(op);
+        }
+        while !waiting.is_empty() {
+            self.settle(&mut waiting, &mut done)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer to the oldest operation.
+    fn settle(
+        &mut self,
+        waiting: &mut VecDeque<Op>,
+        done: &mut impl FnMut(Op, Result<Outcome, Refusal>),
+    ) -> Result<()> {
+        let op = waiting.pop_front().expect("called with operations on their way");
+        let result = self.outcome().with_context(|| format!("the guest failed at {op:?}"))?;
+        done(op, result);
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> Result<Result<Outcome, Refusal>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            match self.reply(SILENCE)? {
+                Reply::Entry(entry) => entries.push(*entry),
+                Reply::Done { answer: Some(Answer::Manifest(mut manifest)), log } => {
+                    manifest.entries = entries;
+                    manifest.sort();
+                    return Ok(Ok(Outcome { manifest: Some(manifest), answer: None, log }));
+                }
+                Reply::Done { answer, log } => return Ok(Ok(Outcome { manifest: None, answer, log })),
+                Reply::Failed { errno, error, log } => return Ok(Err(Refusal { errno, error, log })),
+                Reply::Ready => bail!("the guest began anew"),
+            }
+        }
+    }
+
+    fn reply(&mut self, patience: Duration) -> Result<Reply> {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => serde_json::from_str(&line).with_context(|| format!("the guest said {line}")),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(self.post_mortem(&format!("no answer for {} s", patience.as_secs())))
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!(self.post_mortem("the guest died")),
+        }
+    }
+
+    /// Copies disk `n` to `to` as a power cut at this instant would leave it, and lets the guest go on.
+    pub fn cut(&mut self, n: usize, to: &Path) -> Result<()> {
+        if !self.disks[n].writable {
+            bail!("disk {n} does not keep what is written to it");
+        }
+        self.freeze(Signal::STOP)?;
+        self.wait_until_stopped()?;
+        let copied = copy_sparse(&self.disks[n].source, to);
+        self.freeze(Signal::CONT)?;
+        copied
+    }
+
+    fn freeze(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.qemu.id() as i32).expect("a child's id is positive");
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Every thread of QEMU has to be stopped: some of them write to the disks.
+    fn wait_until_stopped(&self) -> Result<()> {
+        let tasks = format!("/proc/{}/task", self.qemu.id());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            let mut running = false;
+            for task in fs::read_dir(&tasks)? {
+                // A thread may end while we look.
+                let stat = fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+                let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+                running |= !matches!(state, None | Some('T' | 't' | 'Z' | 'X'));
+            }
+            if !running {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        bail!("QEMU does not stop")
+    }
+
+    /// What can be said about a guest that no longer answers: QEMU's words and the end of the console.
+    fn post_mortem(&self, what: &str) -> String {
+        let read = |name| fs::read(self.work.path().join(name)).unwrap_or_default();
+        let (qemu, console) = (read("qemu"), read("console"));
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<&str> = console.lines().collect();
+        let end = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n");
+        format!("{what}\n{}{end}", String::from_utf8_lossy(&qemu))
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        // Both fail only if QEMU has ended already.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+fn disk_arguments(n: usize, disk: &Disk) -> Result<[String; 4]> {
+    let file = quoted(&disk.source)?;
+    let snapshot = if disk.writable { "off" } else { "on" };
+    let (slot, function) = (n / 8 + 3, n % 8);
+    let sector = disk.sector_bytes;
+    Ok([
+        "-drive".into(),
+        format!("if=none,id=disk{n},format=raw,cache=unsafe,discard=unmap,snapshot={snapshot},file={file}"),
+        "-device".into(),
+        format!(
+            "virtio-blk-pci,drive=disk{n},serial={n},logical_block_size={sector},\
+             physical_block_size={sector},addr={slot}.{function},multifunction=on"
+        ),
+    ])
+}
+
+/// A path inside an option of QEMU's, where a comma is written twice.
+fn quoted(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(text.replace(',', ",,"))
+}
+
+/// Copies a file without writing its zeroes.
+pub fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
+    run(Command::new("cp").arg("--sparse=always").arg(from).arg(to)).map(drop)
+}
+
+/// Messages as lines.
+pub fn show(log: &[Message]) -> String {
+    log.iter().map(|message| format!("<{}> {}\n", message.level, message.text)).collect()
+}

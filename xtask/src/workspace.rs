@@ -1,0 +1,43 @@
+//! Where things lie, and how other programs are called.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// A directory below `var`, where kernels, tools and other things lie that can be had again; it is made.
+pub fn var(name: &str) -> Result<PathBuf> {
+    let dir = root().join("var").join(name);
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
+/// Runs a program to its end and returns what it printed on standard output.
+///
+/// # Errors
+/// It cannot be started, or does not succeed; then the error carries all that it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let output = command.output().with_context(|| format!("cannot start {shown}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown}: {}\n{text}{errors}", output.status);
+    }
+    Ok(text)
+}
+
+/// A command that is also found where a user's PATH does not look: /sbin and /usr/sbin.
+pub fn system(program: &str) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    command
+}
