@@ -9,6 +9,7 @@
 //!   reaches the engine.
 //! - Nothing here does I/O.
 
+pub mod acl;
 pub mod bits;
 pub mod block_size;
 pub mod checkpoint;
@@ -20,10 +21,13 @@ pub mod hash;
 pub mod inode;
 pub mod nat;
 pub mod node;
+pub mod node_path;
 pub mod orphan;
+pub mod quota;
 pub mod sit;
 pub mod summary;
 pub mod superblock;
+pub mod xattr;
 
 pub use block_size::BlockSize;
 pub use file_type::FileType;

@@ -1,0 +1,258 @@
+//! POSIX access control lists: as F2FS stores them, and as the `system.posix_acl_*` attributes that programs see.
+//!
+//! On disk (version 1) only entries for a named user or group carry an id; in the attribute (version 2) every
+//! entry does. (Linux, `f2fs_acl_from_disk`, `posix_acl_from_xattr`.)
+
+use crate::{Error, Place, Result};
+
+const DISK_VERSION: u32 = 1;
+const SYSTEM_VERSION: u32 = 2;
+/// The id of entries that have none, in the attribute.
+const NO_ID: u32 = u32::MAX;
+
+/// Whom an entry is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// The owner of the file.
+    Owner,
+    /// A user.
+    User(u32),
+    /// The group of the file.
+    OwningGroup,
+    /// A group.
+    Group(u32),
+    /// The most that named users, named groups and the owning group get.
+    Mask,
+    /// Everybody else.
+    Other,
+}
+
+impl Who {
+    const fn tag(self) -> u16 {
+        match self {
+            Who::Owner => 0x01,
+            Who::User(_) => 0x02,
+            Who::OwningGroup => 0x04,
+            Who::Group(_) => 0x08,
+            Who::Mask => 0x10,
+            Who::Other => 0x20,
+        }
+    }
+
+    /// The id, of those that have one.
+    pub const fn id(self) -> Option<u32> {
+        match self {
+            Who::User(id) | Who::Group(id) => Some(id),
+            Who::Owner | Who::OwningGroup | Who::Mask | Who::Other => None,
+        }
+    }
+
+    fn from_tag(tag: u16, id: u32) -> Option<Who> {
+        let named = if id == NO_ID { None } else { Some(id) };
+        match tag {
+            0x01 => Some(Who::Owner),
+            0x02 => named.map(Who::User),
+            0x04 => Some(Who::OwningGroup),
+            0x08 => named.map(Who::Group),
+            0x10 => Some(Who::Mask),
+            0x20 => Some(Who::Other),
+            _ => None,
+        }
+    }
+}
+
+/// One entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AclEntry {
+    /// Whom it is about.
+    pub who: Who,
+    /// What they may do: 4 read, 2 write, 1 execute or search.
+    pub permissions: u16,
+}
+
+/// An access control list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Acl {
+    /// The entries: owner, users, owning group, groups, mask, other.
+    pub entries: Vec<AclEntry>,
+}
+
+impl Acl {
+    /// Reads what F2FS stores.
+    pub fn from_disk(bytes: &[u8], at: Place) -> Result<Acl> {
+        let bad = |what: String| Error::corrupt(at, what);
+        let Some((version, mut rest)) = bytes.split_first_chunk() else {
+            return Err(bad(format!("an access control list of {} bytes", bytes.len())));
+        };
+        let version = u32::from_le_bytes(*version);
+        if version != DISK_VERSION {
+            return Err(bad(format!("access control list of version {version}")));
+        }
+        let mut entries = Vec::with_capacity(rest.len() / 4);
+        while let Some(([tag0, tag1, permissions0, permissions1], after)) = rest.split_first_chunk() {
+            rest = after;
+            let tag = u16::from_le_bytes([*tag0, *tag1]);
+            let mut id = 0;
+            if matches!(Who::from_tag(tag, 0), Some(Who::User(_) | Who::Group(_))) {
+                let (word, after) = rest
+                    .split_first_chunk()
+                    .ok_or_else(|| bad("an access control list that ends within an entry".into()))?;
+                id = u32::from_le_bytes(*word);
+                rest = after;
+            }
+            let who = Who::from_tag(tag, id)
+                .ok_or_else(|| bad(format!("access control entry with tag {tag:#x} and id {id}")))?;
+            entries.push(AclEntry { who, permissions: u16::from_le_bytes([*permissions0, *permissions1]) });
+        }
+        if !rest.is_empty() {
+            return Err(bad("an access control list that ends within an entry".into()));
+        }
+        Ok(Acl { entries })
+    }
+
+    /// What F2FS stores.
+    pub fn to_disk(&self) -> Vec<u8> {
+        let mut bytes = DISK_VERSION.to_le_bytes().to_vec();
+        for AclEntry { who, permissions } in &self.entries {
+            bytes.extend_from_slice(&who.tag().to_le_bytes());
+            bytes.extend_from_slice(&permissions.to_le_bytes());
+            if let Some(id) = who.id() {
+                bytes.extend_from_slice(&id.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads the attribute that programs set: the list must be one that makes sense.
+    pub fn from_system(bytes: &[u8]) -> Result<Acl> {
+        let bad = || Error::Invalid("not a valid access control list".into());
+        let (version, rest) = bytes.split_first_chunk().ok_or_else(bad)?;
+        if u32::from_le_bytes(*version) != SYSTEM_VERSION || rest.len() % 8 != 0 {
+            return Err(bad());
+        }
+        let entry = |entry: &[u8]| {
+            let tag = u16::from_le_bytes([entry[0], entry[1]]);
+            let permissions = u16::from_le_bytes([entry[2], entry[3]]);
+            let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+            Some(AclEntry { who: Who::from_tag(tag, id)?, permissions })
+        };
+        let entries = rest.chunks_exact(8).map(entry).collect::<Option<_>>().ok_or_else(bad)?;
+        let acl = Acl { entries };
+        if acl.is_valid() { Ok(acl) } else { Err(bad()) }
+    }
+
+    /// The attribute that programs see.
+    pub fn to_system(&self) -> Vec<u8> {
+        let mut bytes = SYSTEM_VERSION.to_le_bytes().to_vec();
+        for AclEntry { who, permissions } in &self.entries {
+            bytes.extend_from_slice(&who.tag().to_le_bytes());
+            bytes.extend_from_slice(&permissions.to_le_bytes());
+            bytes.extend_from_slice(&who.id().unwrap_or(NO_ID).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Whether the entries are in order, each of owner, owning group and other is there once, permissions are
+    /// within rwx, and there is at most one mask, and one where a user or group is named (Linux,
+    /// `posix_acl_valid`). An empty list is valid: it says that there is none.
+    pub fn is_valid(&self) -> bool {
+        let count = |wanted: Who| self.entries.iter().filter(|entry| entry.who == wanted).count();
+        let named = self.entries.iter().any(|entry| entry.who.id().is_some());
+        let masks = count(Who::Mask);
+        self.entries.is_empty()
+            || (self.entries.iter().all(|entry| entry.permissions <= 7)
+                && self.entries.is_sorted_by_key(|entry| entry.who.tag())
+                && [Who::Owner, Who::OwningGroup, Who::Other].into_iter().all(|who| count(who) == 1)
+                && masks <= 1
+                && (masks == 1 || !named))
+    }
+
+    /// The nine permission bits that the list stands for, as a mode shows them: the group's are the mask's where
+    /// there is one.
+    pub fn mode_bits(&self) -> u16 {
+        let of = |who: Who| self.entries.iter().find(|entry| entry.who == who).map(|entry| entry.permissions);
+        let group = of(Who::Mask).or(of(Who::OwningGroup)).unwrap_or(0);
+        (of(Who::Owner).unwrap_or(0) & 7) << 6 | (group & 7) << 3 | of(Who::Other).unwrap_or(0) & 7
+    }
+
+    /// Whether [`mode_bits`](Self::mode_bits) says all that the list says, so that it need not be stored.
+    pub fn is_mode_only(&self) -> bool {
+        self.entries.iter().all(|entry| matches!(entry.who, Who::Owner | Who::OwningGroup | Who::Other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Ino;
+
+    const AT: Place = Place::Xattr(Ino(9));
+
+    fn acl(entries: &[(Who, u16)]) -> Acl {
+        Acl {
+            entries: entries
+                .iter()
+                .map(|(who, permissions)| AclEntry { who: *who, permissions: *permissions })
+                .collect(),
+        }
+    }
+
+    fn sample() -> Acl {
+        acl(&[
+            (Who::Owner, 7),
+            (Who::User(1000), 6),
+            (Who::OwningGroup, 5),
+            (Who::Group(70000), 4),
+            (Who::Mask, 6),
+            (Who::Other, 0),
+        ])
+    }
+
+    #[test]
+    fn both_forms_come_back() {
+        let acl = sample();
+        let disk = acl.to_disk();
+        assert_eq!(disk.len(), 4 + 4 * 4 + 2 * 8);
+        assert_eq!(disk[..16], [1, 0, 0, 0, 1, 0, 7, 0, 2, 0, 6, 0, 0xE8, 3, 0, 0]);
+        let system = acl.to_system();
+        assert_eq!(system.len(), 4 + 6 * 8);
+        assert_eq!(system[..12], [2, 0, 0, 0, 1, 0, 7, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
+        assert_eq!(Acl::from_disk(&disk, AT).unwrap(), acl);
+        assert_eq!(Acl::from_system(&system).unwrap(), acl);
+        assert_eq!((acl.mode_bits(), acl.is_mode_only()), (0o760, false));
+    }
+
+    #[test]
+    fn invalid_lists_are_refused() {
+        let invalid = [
+            acl(&[(Who::Owner, 7), (Who::OwningGroup, 5)]),
+            acl(&[(Who::OwningGroup, 5), (Who::Owner, 7), (Who::Other, 0)]),
+            acl(&[(Who::Owner, 7), (Who::User(1), 7), (Who::OwningGroup, 5), (Who::Other, 0)]),
+            acl(&[(Who::Owner, 8), (Who::OwningGroup, 5), (Who::Other, 0)]),
+            acl(&[(Who::Owner, 7), (Who::OwningGroup, 5), (Who::Mask, 5), (Who::Mask, 5), (Who::Other, 0)]),
+        ];
+        for acl in invalid {
+            assert!(Acl::from_system(&acl.to_system()).is_err(), "{acl:?}");
+        }
+        let minimal = acl(&[(Who::Owner, 7), (Who::OwningGroup, 5), (Who::Other, 0)]);
+        assert_eq!(Acl::from_system(&minimal.to_system()).unwrap(), minimal);
+        assert!(minimal.is_mode_only());
+        assert!(Acl::from_system(&sample().to_disk()).is_err());
+        assert!(Acl::from_system(b"").is_err());
+    }
+
+    #[test]
+    fn hostile_bytes_are_errors() {
+        let disk = sample().to_disk();
+        for end in 0..disk.len() {
+            let got = Acl::from_disk(&disk[..end], AT);
+            assert!(got.is_err() || got.unwrap().entries.len() < 6);
+        }
+        let mut tag = disk.clone();
+        tag[4] = 3;
+        assert!(Acl::from_disk(&tag, AT).unwrap_err().to_string().contains("tag 0x3"));
+        let mut version = disk;
+        version[0] = 2;
+        assert!(Acl::from_disk(&version, AT).is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! Quota files: a radix tree over ids with limits and usage (the kernel's "vfsv1" format).
+//!
+//! A file is an array of blocks of 1 KiB. Block 0 has a header and [`raw::QuotaInfo`]; block 1 is the root of a
+//! tree of four levels, 256 block numbers to a block, one byte of the id a level, most significant first; the
+//! numbers of the last level name the leaf blocks, which hold up to 14 records. (Linux, `fs/quota`.)
+
+use std::collections::HashSet;
+
+use zerocopy::FromBytes;
+
+use crate::{Error, Place, Result};
+
+/// Bytes of a block of the file.
+pub const BLOCK_BYTES: usize = 1024;
+/// Block of the tree's root.
+const ROOT: u32 = 1;
+const LEVELS: u32 = 4;
+const VERSION: u32 = 1;
+/// Bytes before the records of a leaf.
+const LEAF_HEAD_BYTES: usize = 16;
+
+/// What the bytes say.
+pub mod raw {
+    use std::mem::size_of;
+
+    use zerocopy::{
+        FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+        little_endian::{U32, U64},
+    };
+
+    /// Start of a quota file.
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(C)]
+    pub struct QuotaInfo {
+        /// Which quota it is: users 0xD9C01F11, groups 0xD9C01927, projects 0xD9C03F14.
+        pub magic: U32,
+        /// Version of the format: 1.
+        pub version: U32,
+        /// Seconds for which usage may be over the soft limit of space.
+        pub block_grace: U32,
+        /// Seconds for which usage may be over the soft limit of inodes.
+        pub inode_grace: U32,
+        /// Flags.
+        pub flags: U32,
+        /// Blocks of the file.
+        pub blocks: U32,
+        /// First block of the list of free blocks, or 0.
+        pub free_block: U32,
+        /// First block of the list of leaves with room, or 0.
+        pub free_entry: U32,
+    }
+
+    /// Usage and limits of one id, in a leaf block.
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(C)]
+    pub struct QuotaRecord {
+        /// User, group or project.
+        pub id: U32,
+        /// Not used.
+        pub pad: U32,
+        /// Inodes at most, or 0.
+        pub inode_hard_limit: U64,
+        /// Inodes that may be exceeded for a time, or 0.
+        pub inode_soft_limit: U64,
+        /// Inodes in use.
+        pub inodes: U64,
+        /// Space at most, in KiB, or 0.
+        pub block_hard_limit: U64,
+        /// Space that may be exceeded for a time, in KiB, or 0.
+        pub block_soft_limit: U64,
+        /// Space in use, in bytes.
+        pub space: U64,
+        /// When the time over the soft limit of space ends, seconds.
+        pub block_time: U64,
+        /// When the time over the soft limit of inodes ends, seconds.
+        pub inode_time: U64,
+    }
+
+    const _: () = assert!(size_of::<QuotaInfo>() == 32 && size_of::<QuotaRecord>() == 72);
+}
+
+/// What is counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QuotaKind {
+    /// By owner.
+    User,
+    /// By group.
+    Group,
+    /// By project id.
+    Project,
+}
+
+impl QuotaKind {
+    /// All kinds, in the order of the superblock's inode numbers.
+    pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+
+    /// First word of the kind's files.
+    pub const fn magic(self) -> u32 {
+        match self {
+            QuotaKind::User => 0xD9C0_1F11,
+            QuotaKind::Group => 0xD9C0_1927,
+            QuotaKind::Project => 0xD9C0_3F14,
+        }
+    }
+}
+
+/// A record in use, and where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// Byte offset of the record in the file.
+    pub offset: u64,
+    /// The record.
+    pub record: raw::QuotaRecord,
+}
+
+/// The start of a quota file, checked.
+pub fn info(block: &[u8; BLOCK_BYTES], kind: QuotaKind, at: Place) -> Result<raw::QuotaInfo> {
+    let (info, _) = raw::QuotaInfo::read_from_prefix(block).expect("a block is longer than the info");
+    if info.magic.get() != kind.magic() || info.version.get() != VERSION {
+        return Err(Error::corrupt(
+            at,
+            format!("quota file with magic {:#010x}, version {}", info.magic.get(), info.version.get()),
+        ));
+    }
+    Ok(info)
+}
+
+/// All records of a quota file, in the order of their ids as the tree has them. `read` gets the number of a
+/// block of the file; numbers are below the info's count, and each block is read once.
+pub fn records(
+    kind: QuotaKind,
+    at: Place,
+    mut read: impl FnMut(u32) -> Result<[u8; BLOCK_BYTES]>,
+) -> Result<Vec<Located>> {
+    let blocks = info(&read(0)?, kind, at)?.blocks.get();
+    let mut walk = Walk { at, blocks, seen: HashSet::new(), records: Vec::new() };
+    walk.tree(ROOT, LEVELS, &mut read)?;
+    Ok(walk.records)
+}
+
+struct Walk {
+    at: Place,
+    blocks: u32,
+    seen: HashSet<u32>,
+    records: Vec<Located>,
+}
+
+impl Walk {
+    fn tree(
+        &mut self,
+        block: u32,
+        levels: u32,
+        read: &mut impl FnMut(u32) -> Result<[u8; BLOCK_BYTES]>,
+    ) -> Result<()> {
+        if block >= self.blocks {
+            return Err(Error::corrupt(self.at, format!("quota block {block} of {}", self.blocks)));
+        }
+        let first = self.seen.insert(block);
+        if levels == 0 {
+            // The ids of one leaf may differ in their last byte, then several numbers name the leaf.
+            return if first { self.leaf(block, &read(block)?) } else { Ok(()) };
+        }
+        if !first {
+            return Err(Error::corrupt(self.at, format!("quota block {block} is in the tree twice")));
+        }
+        for child in read(block)?.chunks_exact(4) {
+            let child = u32::from_le_bytes(child.try_into().expect("four bytes were cut"));
+            if child != 0 {
+                self.tree(child, levels - 1, read)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, block: u32, bytes: &[u8; BLOCK_BYTES]) -> Result<()> {
+        let start = u64::from(block) * BLOCK_BYTES as u64 + LEAF_HEAD_BYTES as u64;
+        let size = size_of::<raw::QuotaRecord>();
+        for (index, slot) in bytes[LEAF_HEAD_BYTES..].chunks_exact(size).enumerate() {
+            // A slot of zeroes is free; id 0 without usage and limits is kept apart by a time of 1.
+            if slot.iter().any(|byte| *byte != 0) {
+                let record = raw::QuotaRecord::read_from_bytes(slot).expect("the slot has the struct's size");
+                self.records.push(Located { offset: start + (index * size) as u64, record });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::units::Ino;
+
+    const AT: Place = Place::Inode(Ino(4));
+
+    /// A file as mkfs makes it: root's record in block 5, below blocks 1 to 4.
+    fn file() -> Vec<[u8; BLOCK_BYTES]> {
+        let mut blocks = vec![[0; BLOCK_BYTES]; 6];
+        for (at, word) in [0xD9C0_1F11, 1, 604_800, 604_800, 0, 6, 0, 5u32].into_iter().enumerate() {
+            blocks[0][4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        for block in 1..5u8 {
+            blocks[usize::from(block)][0] = block + 1;
+        }
+        let root =
+            raw::QuotaRecord { inodes: 2.into(), space: 8192.into(), ..raw::QuotaRecord::new_zeroed() };
+        blocks[5][8] = 1;
+        blocks[5][16..88].copy_from_slice(root.as_bytes());
+        blocks
+    }
+
+    fn read(blocks: &[[u8; BLOCK_BYTES]]) -> Result<Vec<Located>> {
+        let mut reads = 0;
+        records(QuotaKind::User, AT, |block| {
+            reads += 1;
+            assert!(reads <= blocks.len(), "each block is read once");
+            Ok(blocks[block as usize])
+        })
+    }
+
+    #[test]
+    fn records_are_found_where_they_lie() {
+        let mut blocks = file();
+        blocks[4][4 * 200] = 5;
+        let second = raw::QuotaRecord { id: 200.into(), inodes: 1.into(), ..raw::QuotaRecord::new_zeroed() };
+        blocks[5][88..160].copy_from_slice(second.as_bytes());
+        let found = read(&blocks).unwrap();
+        let facts: Vec<_> = found
+            .iter()
+            .map(|l| (l.offset, l.record.id.get(), l.record.inodes.get(), l.record.space.get()))
+            .collect();
+        assert_eq!(facts, [(5136, 0, 2, 8192), (5208, 200, 1, 0)]);
+    }
+
+    #[test]
+    fn hostile_trees_are_errors() {
+        let damaged = |damage: fn(&mut Vec<[u8; BLOCK_BYTES]>)| {
+            let mut blocks = file();
+            damage(&mut blocks);
+            read(&blocks).unwrap_err().to_string()
+        };
+        assert!(damaged(|blocks| blocks[0][0] = 0).contains("magic 0xd9c01f00"));
+        assert!(damaged(|blocks| blocks[0][4] = 2).contains("version 2"));
+        assert!(damaged(|blocks| blocks[2][0] = 1).contains("block 1 is in the tree twice"));
+        assert!(damaged(|blocks| blocks[3][7] = 1).contains("quota block"));
+        assert!(damaged(|blocks| blocks[0][20] = 5).contains("quota block 5 of 5"));
+    }
+}
