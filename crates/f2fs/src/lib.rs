@@ -10,5 +10,7 @@ pub mod error;
 pub mod format;
 pub mod mkfs;
 pub mod units;
+pub mod volume;
 
 pub use error::{Error, Place, Result};
+pub use volume::Volume;

@@ -1,0 +1,75 @@
+//! Block I/O that knows what it was for.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use block::Device;
+
+use crate::{Error, Place, Result, format::BlockSize, units::BlockAddr};
+
+/// Access to the device in whole blocks. Every error carries the place that was accessed.
+pub struct Io {
+    device: Arc<dyn Device>,
+    block_size: BlockSize,
+    written_blocks: AtomicU64,
+}
+
+impl Io {
+    /// Access to `device` in blocks of `block_size`.
+    pub fn new(device: Arc<dyn Device>, block_size: BlockSize) -> Io {
+        Io { device, block_size, written_blocks: AtomicU64::new(0) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Size of a block.
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// Fills `buf`, a whole number of blocks, from `addr` on.
+    pub fn read(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        self.device.read(self.offset(addr), buf).map_err(|source| Error::Io { at, source })
+    }
+
+    /// Reads one block.
+    pub fn read_block(&self, addr: BlockAddr, at: Place) -> Result<Box<[u8]>> {
+        let mut block = vec![0; self.block_size.bytes()].into_boxed_slice();
+        self.read(addr, at, &mut block)?;
+        Ok(block)
+    }
+
+    /// Writes `bytes`, a whole number of blocks, from `addr` on.
+    pub fn write(&self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
+        debug_assert_eq!(bytes.len() % self.block_size.bytes(), 0);
+        self.written_blocks.fetch_add((bytes.len() / self.block_size.bytes()) as u64, Ordering::Relaxed);
+        self.device.write(self.offset(addr), bytes).map_err(|source| Error::Io { at, source })
+    }
+
+    /// Makes all writes durable.
+    pub fn flush(&self) -> Result<()> {
+        self.device.flush().map_err(|source| Error::Io { at: Place::Volume, source })
+    }
+
+    /// Tells the device that `blocks` blocks hold nothing.
+    pub fn discard(&self, addr: BlockAddr, blocks: u32) -> Result<()> {
+        let length = u64::from(blocks) * self.block_size.bytes() as u64;
+        self.device
+            .discard(self.offset(addr), length)
+            .map_err(|source| Error::Io { at: Place::Block(addr), source })
+    }
+
+    /// Blocks written so far.
+    pub fn written_blocks(&self) -> u64 {
+        self.written_blocks.load(Ordering::Relaxed)
+    }
+
+    fn offset(&self, addr: BlockAddr) -> u64 {
+        u64::from(addr.0) << self.block_size.log()
+    }
+}

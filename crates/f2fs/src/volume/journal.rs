@@ -1,0 +1,97 @@
+//! What goes into a checkpoint's journal and what into the blocks of a table; the same for NAT and SIT.
+
+use std::collections::BTreeMap;
+
+use super::io::Io;
+use crate::{Place, Result, units::BlockAddr};
+
+/// How changed entries are divided.
+pub struct Split<K> {
+    /// Entries for the journal, in table order.
+    pub journal: Vec<K>,
+    /// Entries for the table, by block.
+    pub blocks: BTreeMap<u32, Vec<K>>,
+}
+
+/// Divides changed entries, each given with the table block it belongs to: all into the journal if they fit;
+/// else the blocks with the fewest changes fill the journal, so that the fewest blocks are written for them
+/// (as Linux does, `f2fs_flush_nat_entries`).
+pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize) -> Split<K> {
+    let mut blocks: BTreeMap<u32, Vec<K>> = BTreeMap::new();
+    for (block, key) in entries {
+        blocks.entry(block).or_default().push(key);
+    }
+    let mut smallest: Vec<(usize, u32)> = blocks.iter().map(|(block, keys)| (keys.len(), *block)).collect();
+    smallest.sort_unstable();
+    let mut journal = Vec::new();
+    for (count, block) in smallest {
+        if journal.len() + count > room {
+            break;
+        }
+        journal.extend(blocks.remove(&block).expect("it was listed"));
+    }
+    journal.sort_unstable();
+    blocks.values_mut().for_each(|keys| keys.sort_unstable());
+    Split { journal, blocks }
+}
+
+/// Blocks of a table on their way to the device: neighbours leave as one write.
+pub struct TableRun<'a> {
+    io: &'a Io,
+    start: BlockAddr,
+    at: Place,
+    bytes: Vec<u8>,
+}
+
+/// Bytes that a run gathers at most.
+const RUN_BYTES: usize = 1 << 20;
+
+impl<'a> TableRun<'a> {
+    /// A run without blocks.
+    pub fn new(io: &'a Io) -> TableRun<'a> {
+        TableRun { io, start: BlockAddr::NULL, at: Place::Volume, bytes: Vec::new() }
+    }
+
+    /// Adds a block; writes the run before it if it is no neighbour.
+    pub fn push(&mut self, addr: BlockAddr, at: Place, block: &[u8]) -> Result<()> {
+        let end = self.start.index() + self.bytes.len() / self.io.block_size().bytes();
+        if self.bytes.is_empty() || end != addr.index() || self.bytes.len() >= RUN_BYTES {
+            self.write()?;
+            (self.start, self.at) = (addr, at);
+        }
+        self.bytes.extend_from_slice(block);
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub fn finish(mut self) -> Result<()> {
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        if !self.bytes.is_empty() {
+            self.io.write(self.start, self.at, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_goes_into_the_journal() {
+        let all = split([(3, 30), (1, 11), (1, 10)].into_iter(), 3);
+        assert_eq!(all.journal, [10, 11, 30]);
+        assert!(all.blocks.is_empty());
+    }
+
+    #[test]
+    fn blocks_with_few_changes_fill_the_journal_first() {
+        let mixed = split([(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)].into_iter(), 3);
+        assert_eq!(mixed.journal, [20, 30, 31]);
+        assert_eq!(mixed.blocks, BTreeMap::from([(1, vec![10, 11, 12])]));
+    }
+}

@@ -1,0 +1,216 @@
+//! The engine: an open volume.
+//!
+//! *Invariants*: `&self` reads and may be shared by threads; `&mut self` changes the volume. What reading must
+//! cache sits behind small locks inside. Changes gather in memory and in the logs until
+//! [`checkpoint`](Volume::checkpoint) makes them one. After a failed write of metadata the volume refuses
+//! changes until it is opened again.
+
+#![allow(dead_code)] // the write side is being built
+
+mod geometry;
+mod io;
+mod journal;
+mod log;
+mod nat;
+mod node_cache;
+mod open;
+mod options;
+mod pages;
+mod sit;
+
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+
+pub use geometry::Geometry;
+pub use io::Io;
+pub use options::{ActiveLogs, Clock, InPlace, Options};
+
+use crate::{
+    Error, Place, Result,
+    format::{
+        checkpoint::Checkpoint,
+        nat::NatEntry,
+        node::{NodeBlock, NodeFormat},
+        sit::SitEntry,
+        superblock::Superblock,
+    },
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+/// An open volume.
+pub struct Volume {
+    superblock: Superblock,
+    geometry: Geometry,
+    format: NodeFormat,
+    options: Options,
+    io: Io,
+    access: Access,
+    /// The newest checkpoint on the device, and its pack.
+    checkpoint: Checkpoint,
+    pack: u8,
+    counters: Counters,
+    nat: nat::Nat,
+    sit: sit::Sit,
+    logs: log::Logs,
+    nodes: node_cache::NodeCache,
+    pages: pages::Pages,
+    /// Inodes without a name that are still in use.
+    orphans: BTreeSet<Ino>,
+    /// Seconds of the clock when the volume was opened.
+    opened_seconds: i64,
+}
+
+/// What may be done with the volume.
+#[derive(Debug, Clone)]
+enum Access {
+    ReadWrite,
+    ReadOnly(Cow<'static, str>),
+}
+
+/// What the checkpoint counts, as of now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Blocks in use, reserved ones included.
+    pub valid_blocks: u64,
+    /// Nodes in use.
+    pub valid_nodes: u32,
+    /// Inodes in use.
+    pub valid_inodes: u32,
+}
+
+impl Volume {
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Where things lie.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The newest checkpoint on the device.
+    pub fn last_checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The pack that the newest checkpoint is in, 0 or 1.
+    pub fn last_pack(&self) -> u8 {
+        self.pack
+    }
+
+    /// What the volume counts, as of now.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Inodes without a name that are still in use.
+    pub fn orphans(&self) -> &BTreeSet<Ino> {
+        &self.orphans
+    }
+
+    /// How the volume was opened.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What all node blocks of the volume have in common.
+    pub fn node_format(&self) -> NodeFormat {
+        self.format
+    }
+
+    /// The device, to flush it without holding the volume.
+    pub fn device(&self) -> &Arc<dyn block::Device> {
+        self.io.device()
+    }
+
+    /// Access to the device in blocks.
+    pub fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// Why the volume refuses changes, if it does.
+    pub fn read_only_reason(&self) -> Option<&str> {
+        match &self.access {
+            Access::ReadWrite => None,
+            Access::ReadOnly(reason) => Some(reason),
+        }
+    }
+
+    /// The NAT entry of a node, as of now.
+    pub fn nat_entry(&self, nid: Nid) -> Result<NatEntry> {
+        self.nat.get(&self.io, nid)
+    }
+
+    /// The SIT entry of a segment, as of now.
+    pub fn sit_entry(&self, segment: SegNo) -> Result<SitEntry> {
+        if segment.0 >= self.geometry.segments {
+            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
+        }
+        self.sit.peek(&self.io, segment)
+    }
+
+    /// A node. What the NAT says about it holds; see [`NodeBlock::check`].
+    pub fn node(&self, nid: Nid) -> Result<Arc<NodeBlock>> {
+        if let Some(node) = self.nodes.get(nid) {
+            return Ok(node);
+        }
+        let node = Arc::new(self.read_node(nid)?);
+        self.nodes.insert_clean(nid, node.clone());
+        Ok(node)
+    }
+
+    /// An inode: a node that is its own inode.
+    pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
+        let node = self.node(ino.into())?;
+        if !node.is_inode() {
+            return Err(Error::corrupt(Place::Inode(ino), format!("it is a node of {}", node.ino())));
+        }
+        Ok(node)
+    }
+
+    /// Reads one block of the main area, whether it is on the device already or still in a log.
+    pub fn read_block(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        self.read_blocks(addr, at, buf)
+    }
+
+    /// Reads consecutive blocks of the main area: `buf` is a whole number of blocks.
+    pub fn read_blocks(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        let size = self.geometry.block_size.bytes();
+        let last = addr.0.checked_add((buf.len() / size).saturating_sub(1) as u32);
+        if !self.geometry.in_main(addr) || !last.is_some_and(|last| self.geometry.in_main(BlockAddr(last))) {
+            return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
+        }
+        if self.logs.holds_any(addr, buf.len() / size) {
+            for (n, block) in buf.chunks_exact_mut(size).enumerate() {
+                let addr = BlockAddr(addr.0 + n as u32);
+                match self.logs.pending(addr) {
+                    Some(bytes) => block.copy_from_slice(bytes),
+                    None => self.io.read(addr, at, block)?,
+                }
+            }
+            return Ok(());
+        }
+        self.io.read(addr, at, buf)
+    }
+
+    /// A block of a file that has changed and is not in a log yet. It overrides what the file's map says.
+    pub fn dirty_page(&self, ino: Ino, block: u64) -> Option<&[u8]> {
+        self.pages.get(ino, block)
+    }
+
+    fn read_node(&self, nid: Nid) -> Result<NodeBlock> {
+        let entry = self.nat.get(&self.io, nid)?;
+        if nid == Nid::NULL || !entry.addr.is_real() {
+            return Err(Error::corrupt(Place::Nat(nid), "a node in use has no address"));
+        }
+        let mut bytes = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
+        self.read_block(entry.addr, Place::Nat(nid), &mut bytes)?;
+        NodeBlock::check(self.format, bytes, nid, entry.ino, entry.addr)
+    }
+
+    /// Seconds of the clock since the volume was opened, added to those that it was mounted before.
+    fn mounted_seconds(&self) -> u64 {
+        let now = (self.options.clock)().seconds;
+        self.checkpoint.elapsed_seconds.saturating_add(now.saturating_sub(self.opened_seconds).max(0) as u64)
+    }
+}

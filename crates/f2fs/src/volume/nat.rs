@@ -1,0 +1,215 @@
+//! The node address table in memory: blocks are read when first needed, changes wait for the checkpoint.
+//!
+//! *Invariants*: an entry in `changes` overrides the table; `changes` holds exactly the entries that differ from
+//! the blocks of the table, because they changed since the last checkpoint or lie in its journal. A nid that
+//! was freed since the last checkpoint is not given out before the next one.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{geometry::Geometry, io::Io, journal};
+use crate::{
+    Error, Place, Result,
+    format::{
+        bits,
+        checkpoint::{Checkpoint, RESERVED_NIDS},
+        nat::{self, NatEntry},
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+/// Locks over the cached blocks.
+const SHARDS: usize = 16;
+/// Blocks that each shard keeps at most.
+const SHARD_BLOCKS: usize = 64;
+
+/// The table. Reading needs `&self`; changing needs `&mut self` and touches only memory.
+pub struct Nat {
+    geometry: Geometry,
+    /// Which copy of each block counts, most significant bit first.
+    bitmap: Vec<u8>,
+    changes: FxHashMap<Nid, Change>,
+    cache: [Mutex<FxHashMap<u32, Arc<[u8]>>>; SHARDS],
+    free: VecDeque<Nid>,
+    /// Next block to look for free nids in.
+    scan: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    entry: NatEntry,
+    /// Not in the checkpoint: changed since.
+    dirty: bool,
+}
+
+impl Nat {
+    /// The table as a checkpoint and its journal say.
+    pub fn new(
+        geometry: Geometry,
+        checkpoint: &Checkpoint,
+        journal: Vec<(Nid, NatEntry)>,
+        pack: u8,
+    ) -> Result<Nat> {
+        let end = geometry.nids_end();
+        let mut changes = FxHashMap::default();
+        for (nid, entry) in journal {
+            if nid == Nid::NULL || nid >= end {
+                let what = format!("the NAT journal has an entry for {nid}, the NAT ends at {end}");
+                return Err(Error::corrupt(Place::Checkpoint(pack), what));
+            }
+            changes.insert(nid, Change { entry, dirty: false });
+        }
+        let first_free = if checkpoint.next_free_nid < end { checkpoint.next_free_nid } else { Nid::NULL };
+        Ok(Nat {
+            geometry,
+            bitmap: checkpoint.nat_bitmap.clone(),
+            changes,
+            cache: Default::default(),
+            free: VecDeque::new(),
+            scan: nat::position(first_free, geometry.block_size).0,
+        })
+    }
+
+    /// The entry of a nid.
+    pub fn get(&self, io: &Io, nid: Nid) -> Result<NatEntry> {
+        if let Some(change) = self.changes.get(&nid) {
+            return Ok(change.entry);
+        }
+        if nid >= self.geometry.nids_end() {
+            return Err(Error::corrupt(
+                Place::Nat(nid),
+                format!("the NAT ends at {}", self.geometry.nids_end()),
+            ));
+        }
+        let (block, index) = nat::position(nid, self.geometry.block_size);
+        Ok(nat::entry(&self.block(io, block)?, index))
+    }
+
+    /// Sets the entry of a nid.
+    pub fn set(&mut self, nid: Nid, entry: NatEntry) {
+        self.changes.insert(nid, Change { entry, dirty: true });
+    }
+
+    /// Marks a nid as free; its version goes up, so that summaries of its old blocks no longer match.
+    pub fn release(&mut self, nid: Nid, version: u8) {
+        let entry = NatEntry { version: version.wrapping_add(1), ino: Ino(0), addr: BlockAddr::NULL };
+        self.set(nid, entry);
+    }
+
+    /// Takes a free nid. Its entry must be [`set`](Self::set) by the caller.
+    pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
+        let mut unseen = self.geometry.nat_blocks();
+        loop {
+            while let Some(nid) = self.free.pop_front() {
+                if self.is_usable(nid) {
+                    return Ok(nid);
+                }
+            }
+            if unseen == 0 {
+                return Err(Error::NoInodes);
+            }
+            unseen -= 1;
+            self.scan_block(io, self.scan)?;
+            self.scan = (self.scan + 1) % self.geometry.nat_blocks();
+        }
+    }
+
+    /// Where to look for a free nid first, after this session.
+    pub fn next_free(&self) -> Nid {
+        match self.free.front() {
+            Some(nid) => *nid,
+            None => Nid(self.scan * self.geometry.block_size.nat_entries() as u32),
+        }
+    }
+
+    /// Which copy of each block counts.
+    pub fn bitmap(&self) -> &[u8] {
+        &self.bitmap
+    }
+
+    /// Writes what changed: as much as fits into the journal, which is returned, the rest into the other copy
+    /// of each block of the table. Only the next checkpoint makes it count.
+    pub fn write_back(&mut self, io: &Io) -> Result<Vec<(Nid, NatEntry)>> {
+        let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
+        let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
+        self.write_blocks(io, &split.blocks)?;
+        let journal = split.journal.iter().map(|nid| (*nid, self.changes[nid].entry)).collect();
+        for nid in split.blocks.values().flatten() {
+            self.changes.remove(nid);
+        }
+        for change in self.changes.values_mut() {
+            change.dirty = false;
+        }
+        Ok(journal)
+    }
+
+    /// Entries that changed since the last checkpoint.
+    pub fn dirty_entries(&self) -> usize {
+        self.changes.values().filter(|change| change.dirty).count()
+    }
+
+    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<()> {
+        let mut run = journal::TableRun::new(io);
+        for (index, nids) in blocks {
+            let mut block = self.block(io, *index)?.to_vec();
+            for nid in nids {
+                let (_, at) = nat::position(*nid, self.geometry.block_size);
+                nat::set_entry(&mut block, at, self.changes[nid].entry);
+            }
+            let second = !bits::msb(&self.bitmap, *index as usize);
+            run.push(self.geometry.nat_block(*index, second), Place::Nat(nids[0]), &block)?;
+            bits::set_msb(&mut self.bitmap, *index as usize, second);
+            self.remember(*index, block.into());
+        }
+        run.finish()
+    }
+
+    /// A block of the table, without the changes.
+    fn block(&self, io: &Io, index: u32) -> Result<Arc<[u8]>> {
+        let shard = || self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(block) = shard().get(&index) {
+            return Ok(block.clone());
+        }
+        let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
+        let addr = self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
+        let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
+        self.remember(index, block.clone());
+        Ok(block)
+    }
+
+    fn remember(&self, index: u32, block: Arc<[u8]>) {
+        let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.len() >= SHARD_BLOCKS && !shard.contains_key(&index) {
+            // Which one goes hardly matters: the table is a hundredth of what its entries point to.
+            if let Some(victim) = shard.keys().next().copied() {
+                shard.remove(&victim);
+            }
+        }
+        shard.insert(index, block);
+    }
+
+    fn scan_block(&mut self, io: &Io, index: u32) -> Result<()> {
+        let block = self.block(io, index)?;
+        let per_block = self.geometry.block_size.nat_entries();
+        for at in 0..per_block {
+            let nid = Nid(index * per_block as u32 + at as u32);
+            let free = match self.changes.get(&nid) {
+                Some(change) => !change.dirty && change.entry.is_free(),
+                None => nat::entry(&block, at).is_free(),
+            };
+            if free && nid.0 > RESERVED_NIDS - 1 {
+                self.free.push_back(nid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a nid that was free when its block was scanned still is.
+    fn is_usable(&self, nid: Nid) -> bool {
+        self.changes.get(&nid).is_none_or(|change| !change.dirty && change.entry.is_free())
+    }
+}

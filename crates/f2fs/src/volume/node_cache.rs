@@ -1,0 +1,156 @@
+//! Node blocks in memory: the changed ones, and a bounded number of others.
+//!
+//! *Invariants*: a node is in `dirty` or in the clean cache, not in both; what is in the clean cache equals what
+//! the NAT's address for it holds.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::{format::node::NodeBlock, units::Nid};
+
+/// Locks over the clean nodes.
+const SHARDS: usize = 16;
+
+/// The cache. Readers share it; the dirty part is only touched by whoever has the volume to itself.
+pub struct NodeCache {
+    dirty: FxHashMap<Nid, Arc<NodeBlock>>,
+    clean: [Mutex<Shard>; SHARDS],
+    shard_nodes: usize,
+}
+
+/// Two generations: when the young one is full it becomes the old one, and what was not used since is dropped.
+#[derive(Default)]
+struct Shard {
+    young: FxHashMap<Nid, Arc<NodeBlock>>,
+    old: FxHashMap<Nid, Arc<NodeBlock>>,
+}
+
+impl NodeCache {
+    /// A cache of so many clean nodes.
+    pub fn new(nodes: usize) -> NodeCache {
+        NodeCache {
+            dirty: FxHashMap::default(),
+            clean: Default::default(),
+            shard_nodes: (nodes / SHARDS / 2).max(4),
+        }
+    }
+
+    /// A node, if it is here.
+    pub fn get(&self, nid: Nid) -> Option<Arc<NodeBlock>> {
+        if let Some(node) = self.dirty.get(&nid) {
+            return Some(node.clone());
+        }
+        let mut shard = self.shard(nid);
+        if let Some(node) = shard.young.get(&nid) {
+            return Some(node.clone());
+        }
+        let node = shard.old.remove(&nid)?;
+        self.keep(&mut shard, nid, node.clone());
+        Some(node)
+    }
+
+    /// Keeps a node that was read from the device.
+    pub fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
+        self.keep(&mut self.shard(nid), nid, node);
+    }
+
+    /// A node that is dirty already, to change it.
+    pub fn get_dirty(&mut self, nid: Nid) -> Option<&mut NodeBlock> {
+        self.dirty.get_mut(&nid).map(Arc::make_mut)
+    }
+
+    /// Makes a node dirty, or adds a new one.
+    pub fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>) -> &mut NodeBlock {
+        let mut shard = self.shard(nid);
+        shard.young.remove(&nid);
+        shard.old.remove(&nid);
+        drop(shard);
+        let slot = self.dirty.entry(nid).insert_entry(node).into_mut();
+        Arc::make_mut(slot)
+    }
+
+    /// Forgets a node.
+    pub fn remove(&mut self, nid: Nid) {
+        self.dirty.remove(&nid);
+        let mut shard = self.shard(nid);
+        shard.young.remove(&nid);
+        shard.old.remove(&nid);
+    }
+
+    /// Whether a node is dirty.
+    pub fn is_dirty(&self, nid: Nid) -> bool {
+        self.dirty.contains_key(&nid)
+    }
+
+    /// Count of dirty nodes.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The dirty nodes' numbers, ascending.
+    pub fn dirty_nids(&self) -> Vec<Nid> {
+        let mut nids: Vec<Nid> = self.dirty.keys().copied().collect();
+        nids.sort_unstable();
+        nids
+    }
+
+    /// Moves a dirty node, which has been written, to the clean ones.
+    pub fn set_clean(&mut self, nid: Nid) {
+        if let Some(node) = self.dirty.remove(&nid) {
+            self.insert_clean(nid, node);
+        }
+    }
+
+    fn shard(&self, nid: Nid) -> MutexGuard<'_, Shard> {
+        // A thread that panicked under the lock left whole nodes: the cache stays usable.
+        self.clean[nid.index() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, shard: &mut Shard, nid: Nid, node: Arc<NodeBlock>) {
+        if shard.young.len() >= self.shard_nodes {
+            shard.old = std::mem::take(&mut shard.young);
+        }
+        shard.young.insert(nid, node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::{BlockSize, node::NodeFormat, superblock::Features},
+        units::Ino,
+    };
+
+    fn node(nid: u32) -> Arc<NodeBlock> {
+        let format = NodeFormat::new(BlockSize::B4K, Features::default(), &[0; 16]);
+        Arc::new(NodeBlock::new(format, Nid(nid), Ino(nid), 0, true))
+    }
+
+    #[test]
+    fn clean_nodes_are_bounded_and_the_used_ones_stay() {
+        let cache = NodeCache::new(SHARDS * 2 * 8);
+        for n in 1..1000 {
+            cache.insert_clean(Nid(n * SHARDS as u32), node(n));
+            assert!(cache.get(Nid(SHARDS as u32)).is_some(), "used all the time");
+        }
+        let kept = (1..1000).filter(|n| cache.get(Nid(n * SHARDS as u32)).is_some()).count();
+        assert!((8..=17).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn a_dirty_node_is_never_dropped_and_becomes_clean_when_written() {
+        let mut cache = NodeCache::new(16);
+        cache.insert_dirty(Nid(5), node(5)).set_addr(0, crate::units::BlockAddr(7));
+        for n in 100..1000 {
+            cache.insert_clean(Nid(n), node(n));
+        }
+        assert_eq!(cache.get(Nid(5)).unwrap().addr(0).0, 7);
+        assert_eq!((cache.dirty_nids(), cache.dirty_count()), (vec![Nid(5)], 1));
+        cache.set_clean(Nid(5));
+        assert!(!cache.is_dirty(Nid(5)) && cache.get(Nid(5)).is_some());
+        cache.remove(Nid(5));
+        assert!(cache.get(Nid(5)).is_none());
+    }
+}

@@ -1,0 +1,269 @@
+//! Opening: superblock, newest checkpoint, journals and summaries; nothing else is read before it is needed.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use block::Device;
+
+use super::{
+    Access, Counters, Geometry, Io, Options, Volume,
+    log::{Log, Logs},
+    nat::Nat,
+    node_cache::NodeCache,
+    pages::Pages,
+    sit::Sit,
+};
+use crate::{
+    Error, Place, Result,
+    format::{
+        BLOCKS_PER_SEGMENT, BlockSize,
+        checkpoint::{Checkpoint, FIXED_BLOCKS, Flags, LogPosition, PackEnd, newest},
+        nat::NatEntry,
+        node::{NodeFooter, NodeFormat},
+        orphan,
+        sit::{SegmentType, SitEntry},
+        summary::{Compact, Journal, Summary},
+        superblock::{self, Features, Superblock},
+    },
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+/// Features that this code can write. Volumes with others open read-only.
+const WRITABLE: Features = Features(
+    Features::ENCRYPT.0
+        | Features::EXTRA_ATTR.0
+        | Features::PROJECT_QUOTA.0
+        | Features::INODE_CHECKSUM.0
+        | Features::FLEXIBLE_INLINE_XATTR.0
+        | Features::QUOTA.0
+        | Features::INODE_CRTIME.0
+        | Features::LOST_FOUND.0
+        | Features::VERITY.0
+        | Features::SB_CHECKSUM.0
+        | Features::CASEFOLD.0
+        | Features::COMPRESSION.0,
+);
+
+impl Volume {
+    /// Opens the volume on a device. Several devices are to be concatenated before.
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
+        let (superblock, _) = read_superblock(&*device)?;
+        let geometry = Geometry::of(&superblock);
+        let io = Io::new(device, superblock.block_size);
+        let (pack, checkpoint) = read_checkpoint(&io, &geometry, &superblock)?;
+        let tail = read_pack_tail(&io, &geometry, &superblock, pack, &checkpoint)?;
+        let access = access(&superblock, &checkpoint, &options);
+        let opened_seconds = (options.clock)().seconds;
+        let mut volume = Volume {
+            nat: Nat::new(geometry, &checkpoint, tail.nat_journal, pack)?,
+            sit: Sit::new(geometry, &checkpoint, tail.sit_journal, pack)?,
+            logs: Logs::new(tail.logs, geometry.block_size.bytes()),
+            nodes: NodeCache::new(options.cache_bytes / 2 / geometry.block_size.bytes()),
+            pages: Pages::default(),
+            orphans: tail.orphans,
+            counters: Counters {
+                valid_blocks: checkpoint.valid_blocks,
+                valid_nodes: checkpoint.valid_nodes,
+                valid_inodes: checkpoint.valid_inodes,
+            },
+            format: NodeFormat::of(&superblock),
+            superblock,
+            geometry,
+            options,
+            io,
+            access,
+            checkpoint,
+            pack,
+            opened_seconds,
+        };
+        if volume.read_only_reason().is_none() {
+            volume.prepare_logs()?;
+        }
+        Ok(volume)
+    }
+
+    /// Checks the logs against the segment table, completes their summaries, and counts the used segments.
+    fn prepare_logs(&mut self) -> Result<()> {
+        let mut empty = 0;
+        for kind in SegmentType::ALL {
+            let LogPosition { segment: number, offset, fills_holes } = self.logs.get(kind).position();
+            let segment = self.sit.segment(&self.io, number)?;
+            empty += u32::from(segment.valid_blocks == 0);
+            let hole = segment.next_hole(offset);
+            let untouched = (offset..BLOCKS_PER_SEGMENT as u16).all(|at| segment.next_hole(at) == Some(at));
+            if hole != Some(offset) || (!fills_holes && !untouched) {
+                let what = format!("the {kind} log goes on at block {offset}, which is in use");
+                return Err(Error::corrupt(Place::Sit(number), what));
+            }
+            if kind.is_node() && !self.checkpoint.has_node_summaries() {
+                self.restore_summary(kind)?;
+            }
+        }
+        let total = self.geometry.segments;
+        let used = total.checked_sub(self.checkpoint.free_segments + empty).ok_or_else(|| {
+            let free = self.checkpoint.free_segments;
+            Error::corrupt(Place::Checkpoint(self.pack), format!("free_segment_count {free} of {total}"))
+        })?;
+        self.sit.set_used(used);
+        Ok(())
+    }
+
+    /// The summary of a node log's segment from the nodes themselves; packs of mounted volumes lack it.
+    fn restore_summary(&mut self, kind: SegmentType) -> Result<()> {
+        let size = self.geometry.block_size.bytes();
+        let segment = self.logs.get(kind).segment;
+        let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
+        self.io.read(self.geometry.block(segment, 0), Place::Ssa(segment), &mut bytes)?;
+        let summary = &mut self.logs.get_mut(kind).summary;
+        for (owner, block) in summary.owners.iter_mut().zip(bytes.chunks_exact(size)) {
+            owner.nid = NodeFooter::of(block).nid;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the superblock: the first copy, or the second where the first is damaged. Also says which.
+pub fn read_superblock(device: &dyn Device) -> Result<(Superblock, u8)> {
+    let size = device.geometry().size_bytes;
+    let read = |copy: u8, block_bytes: u64| -> Result<Superblock> {
+        let at = Place::Superblock(copy);
+        // Whole sectors: real devices read nothing smaller.
+        let mut block = vec![0; 4096];
+        device.read(u64::from(copy) * block_bytes, &mut block).map_err(|source| Error::Io { at, source })?;
+        let bytes = block[superblock::OFFSET..].try_into().expect("3072 bytes follow");
+        Superblock::check(bytes, copy, size)
+    };
+    if size < 2 * BlockSize::B4K.bytes() as u64 {
+        return Err(Error::NotF2fs(format!("{size} bytes are too few").into()));
+    }
+    let first = match read(0, 0) {
+        Ok(sb) => return Ok((sb, 0)),
+        Err(error) => error,
+    };
+    for block_size in [BlockSize::B4K, BlockSize::B16K] {
+        if let Ok(sb) = read(1, block_size.bytes() as u64) {
+            if sb.block_size == block_size {
+                return Ok((sb, 1));
+            }
+        }
+    }
+    Err(first)
+}
+
+/// Finds and reads the newest valid checkpoint, and says which pack it is in.
+fn read_checkpoint(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8, Checkpoint)> {
+    let end = |pack: u8| -> Result<PackEnd> {
+        let (start, at) = (geometry.pack(pack), Place::Checkpoint(pack));
+        let head = PackEnd::check(&io.read_block(start, at)?, sb.block_size, pack)?;
+        let last = BlockAddr(start.0 + head.pack_blocks - 1);
+        let copy = PackEnd::check(&io.read_block(last, at)?, sb.block_size, pack)?;
+        match head.matches(&copy) {
+            true => Ok(head),
+            false => Err(Error::corrupt(
+                at,
+                format!("it begins with version {} and ends with {}", head.version.0, copy.version.0),
+            )),
+        }
+    };
+    let ends = [end(0), end(1)];
+    let version = |n: usize| ends[n].as_ref().ok().map(|end| end.version);
+    let Some(pack) = newest(version(0), version(1)) else {
+        let [first, _] = ends;
+        return Err(first.expect_err("neither pack is valid"));
+    };
+    let mut head = vec![0; sb.block_size.bytes() * (1 + sb.cp_payload as usize)];
+    io.read(geometry.pack(pack), Place::Checkpoint(pack), &mut head)?;
+    Ok((pack, Checkpoint::check(&head, sb, pack)?))
+}
+
+/// What a pack holds besides the checkpoint itself.
+struct PackTail {
+    logs: [Log; 6],
+    nat_journal: Vec<(Nid, NatEntry)>,
+    sit_journal: Vec<(SegNo, SitEntry)>,
+    orphans: BTreeSet<Ino>,
+}
+
+fn read_pack_tail(
+    io: &Io,
+    geometry: &Geometry,
+    sb: &Superblock,
+    pack: u8,
+    checkpoint: &Checkpoint,
+) -> Result<PackTail> {
+    let (size, layout) = (sb.block_size.bytes(), geometry.summary);
+    let at = Place::Checkpoint(pack);
+    let first = 1 + sb.cp_payload;
+    let mut bytes = vec![0; size * (checkpoint.pack_blocks - first - 1) as usize];
+    if !bytes.is_empty() {
+        io.read(BlockAddr(geometry.pack(pack).0 + first), at, &mut bytes)?;
+    }
+    let (orphan_blocks, summaries) = bytes.split_at(size * (checkpoint.summaries_start - first) as usize);
+    let mut orphans = BTreeSet::new();
+    if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
+        for block in orphan_blocks.chunks_exact(size) {
+            orphans.extend(orphan::parse(block, sb.block_size, pack)?);
+        }
+    }
+
+    let positions = checkpoint.logs;
+    let used = |kind: SegmentType| match positions[kind.index()] {
+        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { offset, .. } => usize::from(offset),
+    };
+    let (data, nat_journal, sit_journal, data_blocks) = if checkpoint.flags.has(Flags::COMPACT_SUM) {
+        let used = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData].map(used);
+        let blocks = layout.compact_blocks(used.iter().sum());
+        let compact = summaries
+            .get(..blocks * size)
+            .ok_or_else(|| Error::corrupt(at, "the pack is too short for its compact summaries"))?;
+        let Compact { nat_journal, sit_journal, summaries } = Compact::parse(compact, layout, used);
+        (summaries, nat_journal, sit_journal, blocks)
+    } else {
+        let block = |n: usize| &summaries[n * size..(n + 1) * size];
+        let journal = |n: usize| Summary::journal_of(block(n), layout).to_vec();
+        ([0, 1, 2].map(|n| Summary::parse(block(n), layout)), journal(0), journal(2), 3)
+    };
+    let nodes = match checkpoint.has_node_summaries() {
+        true => [0, 1, 2].map(|n| summaries.get((data_blocks + n) * size..(data_blocks + n + 1) * size)),
+        false => [None; 3],
+    };
+    if checkpoint.has_node_summaries() && nodes.contains(&None) {
+        return Err(Error::corrupt(at, "the pack is too short for its node summaries"));
+    }
+    let nodes =
+        nodes.map(|block| block.map_or_else(|| Summary::empty(true), |block| Summary::parse(block, layout)));
+    debug_assert!(checkpoint.pack_blocks >= FIXED_BLOCKS);
+
+    let mut summaries = data.into_iter().chain(nodes);
+    let logs = SegmentType::ALL.map(|kind| {
+        let mut summary = summaries.next().expect("three data and three node summaries");
+        summary.is_node = kind.is_node();
+        Log::new(positions[kind.index()], summary)
+    });
+    Ok(PackTail {
+        logs,
+        nat_journal: Journal::parse_nat(&nat_journal, layout, pack)?,
+        sit_journal: Journal::parse_sit(&sit_journal, layout, pack)?,
+        orphans,
+    })
+}
+
+/// Whether a volume can be written.
+fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access {
+    let refused = Features(sb.features.0 & !WRITABLE.0);
+    let flags = checkpoint.flags;
+    if options.read_only {
+        Access::ReadOnly("opened read-only".into())
+    } else if refused.unknown() != 0 {
+        Access::ReadOnly(format!("the volume has the unknown feature bit {:#x}", refused.unknown()).into())
+    } else if refused.0 != 0 {
+        let names: Vec<&str> = refused.names().collect();
+        Access::ReadOnly(format!("volumes with {} are not written", names.join(" and ")).into())
+    } else if flags.has(Flags::RESIZEFS) {
+        Access::ReadOnly("a resize of the volume was interrupted; fsck has to finish it".into())
+    } else if flags.has(Flags::DISABLED) {
+        Access::ReadOnly("checkpoints of the volume are disabled".into())
+    } else {
+        Access::ReadWrite
+    }
+}

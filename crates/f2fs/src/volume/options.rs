@@ -1,0 +1,98 @@
+//! How a volume is opened.
+
+use std::fmt;
+
+use crate::units::Time;
+
+/// Tells the time. The engine never asks the host.
+pub type Clock = Box<dyn Fn() -> Time + Send + Sync>;
+
+/// How many of the six logs are written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ActiveLogs {
+    /// One for data, one for nodes.
+    Two,
+    /// Directory data and other data; direct nodes of files and other nodes.
+    Four,
+    /// Hot, warm and cold, of data and of nodes.
+    #[default]
+    Six,
+}
+
+/// When a block of a file is written where it already is, instead of to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum InPlace {
+    /// Never: everything goes to the logs.
+    Never,
+    /// When an fsync writes few blocks, so that no node has to be written for them; and when free sections run
+    /// short.
+    #[default]
+    Fsync,
+    /// Whenever the block has an address.
+    Always,
+}
+
+/// How a volume is opened.
+pub struct Options {
+    /// The time, for timestamps and for the age of segments.
+    pub clock: Clock,
+    /// Seed of everything that is random: generations of inodes.
+    pub seed: u64,
+    /// Memory for caches, in bytes. Dirty pages and nodes take at most about half of it.
+    pub cache_bytes: usize,
+    /// Logs to write to.
+    pub active_logs: ActiveLogs,
+    /// When to overwrite in place.
+    pub in_place: InPlace,
+    /// Refuse changes, and write nothing: an unclean volume is recovered in memory.
+    pub read_only: bool,
+    /// Bring back what was fsynced after the last checkpoint.
+    pub roll_forward: bool,
+    /// Small files live in their inode.
+    pub inline_data: bool,
+    /// Small directories live in their inode.
+    pub inline_dentry: bool,
+    /// Inodes keep room for xattrs.
+    pub inline_xattr: bool,
+    /// Tell the device what a checkpoint frees.
+    pub discard: bool,
+}
+
+impl Options {
+    /// The usual options, with this clock.
+    pub fn new(clock: impl Fn() -> Time + Send + Sync + 'static) -> Options {
+        Options {
+            clock: Box::new(clock),
+            seed: 0,
+            cache_bytes: 64 << 20,
+            active_logs: ActiveLogs::default(),
+            in_place: InPlace::default(),
+            read_only: false,
+            roll_forward: true,
+            inline_data: true,
+            inline_dentry: true,
+            inline_xattr: true,
+            discard: false,
+        }
+    }
+
+    /// The usual options for reading only. The clock stands still, for nothing is stamped.
+    pub fn read_only() -> Options {
+        Options { read_only: true, ..Options::new(Time::default) }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("seed", &self.seed)
+            .field("cache_bytes", &self.cache_bytes)
+            .field("active_logs", &self.active_logs)
+            .field("in_place", &self.in_place)
+            .field("read_only", &self.read_only)
+            .field("roll_forward", &self.roll_forward)
+            .field("inline", &(self.inline_data, self.inline_dentry, self.inline_xattr))
+            .field("discard", &self.discard)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,60 @@
+//! Opening volumes that f2fs-tools made.
+
+mod support;
+
+use f2fs::{
+    Volume,
+    units::{Ino, Nid, SegNo},
+    volume::Options,
+};
+
+#[test]
+fn a_fresh_volume_opens_and_has_a_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for (bytes, arguments) in [
+        (64 << 20, &[][..]),
+        (256 << 20, &["-O", "extra_attr,inode_checksum,sb_checksum,compression", "-s", "2"][..]),
+        (1 << 36, &["-i"][..]),
+        (100 << 20, &["-g", "android"][..]),
+    ] {
+        support::mkfs(&path, bytes, arguments);
+        support::assert_clean(&path);
+        let volume = support::open(&path);
+        assert_eq!(volume.read_only_reason(), None);
+        let root = volume.inode(volume.superblock().root_ino).unwrap();
+        assert!(root.is_directory());
+        assert_eq!(volume.nat_entry(Nid(3)).unwrap().ino, Ino(3));
+        assert!(volume.nat_entry(Nid(100)).unwrap().is_free());
+        let position = volume.geometry().position(volume.nat_entry(Nid(3)).unwrap().addr);
+        assert!(volume.sit_entry(position.0).unwrap().valid_blocks >= 1);
+        assert!(volume.sit_entry(SegNo(u32::MAX)).is_err());
+    }
+}
+
+#[test]
+fn the_second_superblock_replaces_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let device = support::device(&path);
+    device.write(1024, &[0; 16]).unwrap();
+    let volume = Volume::open(device, Options::read_only()).unwrap();
+    assert!(volume.inode(Ino(3)).unwrap().is_directory());
+}
+
+#[test]
+fn the_older_pack_counts_where_the_newer_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let device = support::device(&path);
+    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+    assert_eq!(volume.last_pack(), 0, "mkfs's second pack is older");
+    device.write(u64::from(volume.geometry().pack(0).0) * 4096, &[0; 512]).unwrap();
+    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+    assert_eq!(volume.last_pack(), 1);
+    device.write(u64::from(volume.geometry().pack(1).0) * 4096, &[0; 512]).unwrap();
+    let error = Volume::open(device, Options::read_only()).err().expect("no pack is left");
+    assert!(error.to_string().starts_with("corrupt checkpoint pack 0"), "{error}");
+}

@@ -1,0 +1,54 @@
+//! What the integration tests share: images made and judged by f2fs-tools. A missing tool fails the test.
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::{path::Path, process::Command, sync::Arc};
+
+use block::{Device, FileDevice, OpenOptions};
+use f2fs::{Volume, units::Time, volume::Options};
+
+/// A time that stands still, so that runs repeat.
+pub const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
+
+/// Makes an image of `bytes` bytes with mkfs.f2fs.
+pub fn mkfs(path: &Path, bytes: u64, arguments: &[&str]) {
+    std::fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("the image can be made");
+    let run = tool("mkfs.f2fs").arg("-q").args(arguments).arg(path).output().expect("mkfs.f2fs is installed");
+    assert!(run.status.success(), "mkfs.f2fs {arguments:?}: {}", String::from_utf8_lossy(&run.stdout));
+}
+
+/// Runs fsck.f2fs on an image without changing it, and fails unless it finds nothing at all.
+pub fn assert_clean(path: &Path) {
+    let run = tool("fsck.f2fs").args(["--dry-run", "-f"]).arg(path).output().expect("fsck.f2fs is installed");
+    let text = String::from_utf8_lossy(&run.stdout);
+    let complaint = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
+        .iter()
+        .find(|word| text.contains(*word));
+    assert!(
+        run.status.success() && complaint.is_none(),
+        "fsck.f2fs ({:?}, {complaint:?}):\n{text}",
+        run.status
+    );
+    assert!(text.contains("[FSCK] other corrupted bugs"), "fsck.f2fs did not check:\n{text}");
+}
+
+/// Opens the device of an image.
+pub fn device(path: &Path) -> Arc<dyn Device> {
+    Arc::new(
+        FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() })
+            .expect("the image opens"),
+    )
+}
+
+/// Opens an image for writing, with the usual options and a clock that stands still.
+pub fn open(path: &Path) -> Volume {
+    Volume::open(device(path), Options::new(|| NOW)).expect("the volume opens")
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    // The tools live where ordinary users have no path to.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}
