@@ -12,13 +12,16 @@
 pub mod acl;
 pub mod bits;
 pub mod block_size;
+pub mod casefold;
 pub mod checkpoint;
+pub mod cluster;
 pub mod crc;
 pub mod dentry;
 pub mod dir_hash;
 pub mod file_type;
 pub mod hash;
 pub mod inode;
+pub mod lzo;
 pub mod nat;
 pub mod node;
 pub mod node_path;

@@ -7,22 +7,33 @@
 
 #![allow(dead_code)] // the write side is being built
 
+mod dir;
+mod file;
 mod geometry;
+mod hidden_name;
 mod io;
 mod journal;
+mod link;
 mod log;
+mod map;
 mod nat;
 mod node_cache;
 mod open;
 mod options;
 mod pages;
 mod sit;
+mod stat;
+mod xattr;
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
+pub use dir::{DirCursor, DirEntry, Found};
+pub use file::{Extent, ExtentKind};
 pub use geometry::Geometry;
 pub use io::Io;
+pub use map::{Cluster, Run};
 pub use options::{ActiveLogs, Clock, InPlace, Options};
+pub use stat::Stat;
 
 use crate::{
     Error, Place, Result,

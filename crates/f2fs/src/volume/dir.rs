@@ -1,0 +1,324 @@
+//! Reading directories.
+//!
+//! A cookie is the place of an entry: block times slots of a block plus slot. Entries do not move while they
+//! exist, not even when an inline directory becomes blocks, so a cookie stays good between calls.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{Volume, hidden_name};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, NAME_MAX,
+        casefold::fold,
+        dentry::{Dentries, Dentry},
+        dir_hash,
+        hash::name_hash,
+        inode::{advise, flag, inline},
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+/// Bit of the superblock's encoding flags: names are found by their hash only.
+const NO_LINEAR_FALLBACK: u16 = 2;
+/// Bit of the superblock's encoding flags: names that are not valid text are refused.
+const STRICT: u16 = 1;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name; of an encrypted directory as it is shown without the key.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+    /// Kind of the file, as far as the entry says.
+    pub kind: Option<FileType>,
+    /// Where to go on after this entry.
+    pub next_cookie: u64,
+}
+
+/// An entry, and where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The inode.
+    pub ino: Ino,
+    /// Kind of the file, as far as the entry says.
+    pub kind: Option<FileType>,
+    /// Block of the directory; 0 in an inline one.
+    pub block: u64,
+    /// Slot in the block.
+    pub slot: usize,
+}
+
+/// A name as a directory looks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted<'a> {
+    /// These bytes.
+    Exact { hash: u32, name: &'a [u8] },
+    /// A name that folds to these bytes.
+    Folded { hash: u32, folded: Vec<u8> },
+    /// An encrypted name that is shown as these bytes.
+    Hidden { hash: u32, shown: &'a [u8] },
+}
+
+impl Wanted<'_> {
+    /// The hash that says where the entry lies.
+    pub(super) fn hash(&self) -> u32 {
+        match self {
+            Wanted::Exact { hash, .. } | Wanted::Folded { hash, .. } | Wanted::Hidden { hash, .. } => *hash,
+        }
+    }
+
+    fn is(&self, entry: &Dentry<'_>, by_hash: bool) -> bool {
+        if by_hash && entry.hash != self.hash() {
+            return false;
+        }
+        match self {
+            Wanted::Exact { name, .. } => entry.name == *name,
+            Wanted::Folded { folded, .. } => match fold(entry.name) {
+                Some(own) => own == *folded,
+                None => entry.name == *folded,
+            },
+            Wanted::Hidden { shown, .. } => {
+                hidden_name::encode(entry.name, entry.hash).is_some_and(|own| own == *shown)
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// The inode that a directory has under a name.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
+        Ok(self.find_entry(dir, name)?.ok_or(Error::NotFound)?.ino)
+    }
+
+    /// The entry that a directory has under a name.
+    pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        let inode = self.directory(dir)?;
+        let Some(wanted) = self.wanted(&inode, name)? else { return Ok(None) };
+        if let Some(found) = self.search(&inode, &wanted, true)? {
+            return Ok(Some(found));
+        }
+        let fallback =
+            inode.has_flag(flag::CASEFOLD) && self.superblock().encoding_flags & NO_LINEAR_FALLBACK == 0;
+        if fallback { self.search(&inode, &wanted, false) } else { Ok(None) }
+    }
+
+    /// The entries of a directory in the order in which they lie, "." and ".." among them, from a cookie on; 0 is
+    /// the start.
+    pub fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
+        let inode = self.directory(dir)?;
+        let slots = self.superblock().block_size.dentries() as u64;
+        let (block, slot) = (cookie / slots, (cookie % slots) as usize);
+        Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), damage: None, ended: false })
+    }
+
+    /// Whether a directory has no entries but "." and "..".
+    pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
+        for entry in self.entries(dir, 0)? {
+            let entry = entry?;
+            if entry.name != b"." && entry.name != b".." {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How a directory looks for a name; `None` where it cannot have it.
+    pub(super) fn wanted<'a>(&self, dir: &NodeBlock, name: &'a [u8]) -> Result<Option<Wanted<'a>>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let dots = name == b"." || name == b"..";
+        if dir.has_advise(advise::ENCRYPT) && !dots {
+            // Of a long name only the start is shown, so that more than 255 bytes are never needed.
+            let hash = hidden_name::hash_of(name);
+            return Ok(hash.map(|hash| Wanted::Hidden { hash, shown: name }));
+        }
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if dir.has_flag(flag::CASEFOLD) && !dots {
+            if let Some(folded) = fold(name) {
+                return Ok(Some(Wanted::Folded { hash: name_hash(&folded), folded }));
+            }
+            if self.superblock().encoding_flags & STRICT != 0 {
+                return Err(Error::Invalid("the name is not valid UTF-8".into()));
+            }
+        }
+        Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
+    }
+
+    /// Looks for a name in the blocks that its hash says, or everywhere.
+    pub(super) fn search(
+        &self,
+        dir: &NodeBlock,
+        wanted: &Wanted<'_>,
+        by_hash: bool,
+    ) -> Result<Option<Found>> {
+        let ino = dir.ino();
+        if dir.has_inline(inline::DENTRY) {
+            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, by_hash, 0);
+        }
+        let log = self.superblock().block_size.log();
+        let end = dir.head().size.get().div_ceil(1 << log);
+        if !by_hash {
+            let mut next = self.next_dir_block(dir, 0, end)?;
+            while let Some((block, bytes)) = next {
+                let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+                if let Some(found) = find_in(&area, wanted, false, block)? {
+                    return Ok(Some(found));
+                }
+                next = self.next_dir_block(dir, block + 1, end)?;
+            }
+            return Ok(None);
+        }
+        for level in 0..self.depth(dir)? {
+            let bucket = dir_hash::bucket(level, dir.head().dir_level, wanted.hash());
+            if bucket.start >= end {
+                break;
+            }
+            for block in bucket {
+                let Some(bytes) = self.file_block(dir, block)? else { continue };
+                let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+                if let Some(found) = find_in(&area, wanted, true, block)? {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Levels of a directory's hash table.
+    pub(super) fn depth(&self, dir: &NodeBlock) -> Result<u32> {
+        let depth = dir.head().current_depth.get();
+        if depth > dir_hash::DEPTH_MAX {
+            return Err(Error::corrupt(
+                Place::Inode(dir.ino()),
+                format!("i_current_depth {depth}, at most 63"),
+            ));
+        }
+        Ok(depth)
+    }
+
+    /// An inode that must be a directory.
+    pub(super) fn directory(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
+        let inode = self.inode(ino)?;
+        if inode.is_directory() { Ok(inode) } else { Err(Error::NotDirectory) }
+    }
+
+    /// The first block of a directory at or after `from`, and before `end`, that is no hole.
+    fn next_dir_block(&self, dir: &NodeBlock, from: u64, end: u64) -> Result<Option<(u64, Box<[u8]>)>> {
+        let mut block = from;
+        while block < end {
+            let run = self.run(dir, block, end)?;
+            if run.addr != BlockAddr::NULL {
+                return Ok(self.file_block(dir, block)?.map(|bytes| (block, bytes)));
+            }
+            block = run.blocks.end;
+        }
+        Ok(None)
+    }
+}
+
+fn find_in<B: AsRef<[u8]>>(
+    area: &Dentries<B>,
+    wanted: &Wanted<'_>,
+    by_hash: bool,
+    block: u64,
+) -> Result<Option<Found>> {
+    for entry in area.entries() {
+        let entry = entry?;
+        if wanted.is(&entry, by_hash) {
+            return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));
+        }
+    }
+    Ok(None)
+}
+
+/// The entries of a directory, one by one; see [`Volume::entries`].
+pub struct DirCursor<'a> {
+    volume: &'a Volume,
+    inode: Arc<NodeBlock>,
+    /// Where to go on reading.
+    block: u64,
+    slot: usize,
+    /// What has been read already.
+    ready: VecDeque<DirEntry>,
+    /// What made reading end.
+    damage: Option<Error>,
+    ended: bool,
+}
+
+impl DirCursor<'_> {
+    /// Reads the next area with entries; `false` at the end.
+    fn refill(&mut self) -> Result<bool> {
+        let ino = self.inode.ino();
+        if self.inode.has_inline(inline::DENTRY) {
+            if self.block > 0 {
+                return Ok(false);
+            }
+            let inode = self.inode.clone();
+            let area = Dentries::new(inode.inline_area(), Place::Dir(ino, 0));
+            self.take(&area, 0)?;
+        } else {
+            let end = self.inode.head().size.get().div_ceil(1 << self.volume.superblock().block_size.log());
+            let inode = self.inode.clone();
+            let Some((block, bytes)) = self.volume.next_dir_block(&inode, self.block, end)? else {
+                return Ok(false);
+            };
+            if block > self.block {
+                self.slot = 0;
+            }
+            self.take(&Dentries::new(&*bytes, Place::Dir(ino, block)), block)?;
+            self.block = block;
+        }
+        self.block += 1;
+        self.slot = 0;
+        Ok(true)
+    }
+
+    fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) -> Result<()> {
+        let slots = self.volume.superblock().block_size.dentries() as u64;
+        let at = Place::Dir(self.inode.ino(), block);
+        let encrypted = self.inode.has_advise(advise::ENCRYPT);
+        for entry in area.entries_from(self.slot) {
+            let entry = entry?;
+            let name = if encrypted && entry.name != b"." && entry.name != b".." {
+                hidden_name::encode(entry.name, entry.hash).ok_or_else(|| {
+                    Error::corrupt(
+                        at,
+                        format!("an encrypted name of {} bytes in slot {}", entry.name.len(), entry.slot),
+                    )
+                })?
+            } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+                return Err(Error::corrupt(
+                    at,
+                    format!("a name with a slash or a zero in slot {}", entry.slot),
+                ));
+            } else {
+                entry.name.to_vec()
+            };
+            let next_cookie =
+                block * slots + (entry.slot + crate::format::dentry::slots_for(entry.name.len())) as u64;
+            self.ready.push_back(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie });
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for DirCursor<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.ended {
+            match self.refill() {
+                Ok(more) => self.ended = !more,
+                Err(error) => (self.damage, self.ended) = (Some(error), true),
+            }
+        }
+        // The entries before the damage are given first.
+        self.ready.pop_front().map(Ok).or_else(|| self.damage.take().map(Err))
+    }
+}

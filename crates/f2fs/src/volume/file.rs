@@ -1,0 +1,299 @@
+//! Reading files.
+
+use super::{
+    Volume,
+    map::{Cluster, Run},
+};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, cluster,
+        inode::{advise, inline},
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+/// What lies at a place of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Data in blocks of the device.
+    Data,
+    /// Reserved blocks that were never written.
+    Unwritten,
+    /// Data in the inode.
+    Inline,
+    /// A compressed cluster.
+    Compressed,
+}
+
+/// A part of a file that is no hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Start in the file, in bytes.
+    pub offset: u64,
+    /// Length in the file, in bytes; may reach past the file's end.
+    pub length: u64,
+    /// Start on the device in bytes; `None` where there is no such thing.
+    pub physical: Option<u64>,
+    /// What it is.
+    pub kind: ExtentKind,
+}
+
+impl Volume {
+    /// Reads from a regular file, at most up to its end, and says how many bytes were read. An encrypted file
+    /// is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.regular(ino)?;
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        self.read_content(&inode, offset, buf)
+    }
+
+    /// As [`read`](Self::read), but of an encrypted file it gives the encrypted bytes.
+    pub fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_content(&*self.regular(ino)?, offset, buf)
+    }
+
+    /// The first part of a file at or after `offset` that is no hole; `None` where only a hole, or nothing,
+    /// follows. The part starts at `offset` where that lies inside it.
+    pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
+        let inode = self.inode(ino)?;
+        let size = inode.head().size.get();
+        if offset >= size {
+            return Ok(None);
+        }
+        if inode.has_inline(inline::DATA) {
+            let length = size - offset;
+            return Ok(Some(Extent { offset, length, physical: None, kind: ExtentKind::Inline }));
+        }
+        let log = self.superblock().block_size.log();
+        let limit = size.div_ceil(1 << log);
+        let mut block = offset >> log;
+        while block < limit {
+            if let Cluster::Compressed { blocks, addrs } = self.cluster(&inode, block)? {
+                let start = offset.max(blocks.start << log);
+                let physical = addrs.first().map(|addr| u64::from(addr.0) << log);
+                let length = (blocks.end << log) - start;
+                return Ok(Some(Extent { offset: start, length, physical, kind: ExtentKind::Compressed }));
+            }
+            let Run { blocks, addr } = self.run(&inode, block, self.plain_limit(&inode, block, limit))?;
+            if addr == BlockAddr::NULL {
+                block = blocks.end;
+                continue;
+            }
+            let start = offset.max(blocks.start << log);
+            let inside = start - (blocks.start << log);
+            let real = addr.is_real();
+            return Ok(Some(Extent {
+                offset: start,
+                length: (blocks.end << log) - start,
+                physical: real.then(|| (u64::from(addr.0) << log) + inside),
+                kind: if real { ExtentKind::Data } else { ExtentKind::Unwritten },
+            }));
+        }
+        Ok(None)
+    }
+
+    /// The first byte at or after `offset` that is data (`SEEK_DATA`); `None` where none follows. Reserved blocks
+    /// count as a hole.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        let size = self.inode(ino)?.head().size.get();
+        let mut at = offset;
+        while let Some(extent) = self.next_extent(ino, at)? {
+            if extent.offset >= size {
+                return Ok(None);
+            }
+            if extent.kind != ExtentKind::Unwritten {
+                return Ok(Some(extent.offset));
+            }
+            if let Some(written) = self.written_page(ino, extent) {
+                return Ok(Some(written));
+            }
+            at = extent.offset + extent.length;
+        }
+        Ok(None)
+    }
+
+    /// The first byte at or after `offset` that is no data (`SEEK_HOLE`): a hole, or the end of the file;
+    /// `None` past the end.
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        let size = self.inode(ino)?.head().size.get();
+        if offset >= size {
+            return Ok(None);
+        }
+        let mut at = offset;
+        while at < size {
+            let Some(extent) = self.next_extent(ino, at)? else { break };
+            let written = match extent.kind {
+                ExtentKind::Unwritten => self.written_page(ino, extent) == Some(extent.offset),
+                ExtentKind::Data | ExtentKind::Inline | ExtentKind::Compressed => true,
+            };
+            if extent.offset > at || !written {
+                break;
+            }
+            at = if extent.kind == ExtentKind::Unwritten {
+                self.block_after(at)
+            } else {
+                extent.offset + extent.length
+            };
+        }
+        Ok(Some(at.min(size)))
+    }
+
+    /// Reads from the content of any inode, at most up to `i_size`.
+    pub(super) fn read_content(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let left = inode.head().size.get().saturating_sub(offset);
+        let length = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.read_past_end(inode, offset, &mut buf[..length])?;
+        Ok(length)
+    }
+
+    /// Fills `buf` from the content of an inode, whatever `i_size` says: metadata of sealed files lies past it.
+    pub(super) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if inode.has_inline(inline::DATA) {
+            let area = inode.inline_area();
+            let from = area.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+            let there = buf.len().min(area.len() - from);
+            buf[..there].copy_from_slice(&area[from..from + there]);
+            buf[there..].fill(0);
+            return Ok(());
+        }
+        let log = self.superblock().block_size.log();
+        let end = offset + buf.len() as u64;
+        let limit = end.div_ceil(1 << log);
+        let mut at = offset;
+        while at < end {
+            let block = at >> log;
+            let rest = &mut buf[(at - offset) as usize..];
+            if let Cluster::Compressed { blocks, addrs } = self.cluster(inode, block)? {
+                let content = self.read_cluster(inode, blocks.start, &addrs)?;
+                let inside = &content[(at - (blocks.start << log)) as usize..];
+                let length = inside.len().min(rest.len());
+                rest[..length].copy_from_slice(&inside[..length]);
+                at += length as u64;
+            } else {
+                let run = self.run(inode, block, self.plain_limit(inode, block, limit))?;
+                let length = rest.len().min(((run.blocks.end << log) - at) as usize);
+                self.read_run(inode, &run, at, &mut rest[..length])?;
+                at += length as u64;
+            }
+        }
+        self.overlay_pages(inode.ino(), offset, buf);
+        Ok(())
+    }
+
+    /// The content of one block of a file, or `None` where it is a hole.
+    pub(super) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Box<[u8]>>> {
+        if let Some(page) = self.dirty_page(inode.ino(), block) {
+            return Ok(Some(page.into()));
+        }
+        let addr = self.address(inode, block)?;
+        if addr == BlockAddr::NULL {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; self.superblock().block_size.bytes()].into_boxed_slice();
+        if addr != BlockAddr::NEW {
+            self.read_block(addr, Place::File(inode.ino(), block), &mut bytes)?;
+        }
+        Ok(Some(bytes))
+    }
+
+    fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+        let inode = self.inode(ino)?;
+        match inode.file_type() {
+            FileType::Regular => Ok(inode),
+            FileType::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid("not a regular file".into())),
+        }
+    }
+
+    /// Reads part of a run, from byte `at` of the file on.
+    fn read_run(&self, inode: &NodeBlock, run: &Run, at: u64, buf: &mut [u8]) -> Result<()> {
+        let place = |block: u64| Place::File(inode.ino(), block);
+        if run.addr == BlockAddr::COMPRESS {
+            return Err(Error::corrupt(
+                place(run.blocks.start),
+                "the mark of a compressed cluster where none starts",
+            ));
+        }
+        if !run.addr.is_real() {
+            buf.fill(0);
+            return Ok(());
+        }
+        let (size, log) = (self.superblock().block_size.bytes(), self.superblock().block_size.log());
+        let mut done = 0;
+        while done < buf.len() {
+            let block = (at + done as u64) >> log;
+            let inside = (at + done as u64) as usize & (size - 1);
+            let addr = BlockAddr(run.addr.0 + (block - run.blocks.start) as u32);
+            let rest = &mut buf[done..];
+            if inside == 0 && rest.len() >= size {
+                let whole = rest.len() & !(size - 1);
+                self.read_blocks(addr, place(block), &mut rest[..whole])?;
+                done += whole;
+            } else {
+                let mut bytes = vec![0; size];
+                self.read_block(addr, place(block), &mut bytes)?;
+                let length = rest.len().min(size - inside);
+                rest[..length].copy_from_slice(&bytes[inside..inside + length]);
+                done += length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and decompresses a cluster.
+    fn read_cluster(&self, inode: &NodeBlock, start: u64, addrs: &[BlockAddr]) -> Result<Vec<u8>> {
+        let place = Place::File(inode.ino(), start);
+        let size = self.superblock().block_size.bytes();
+        let mut stored = vec![0; addrs.len() * size];
+        for (block, addr) in stored.chunks_exact_mut(size).zip(addrs) {
+            self.read_block(*addr, place, block)?;
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        let settings = inode.compression().expect("a file with clusters is compressed");
+        let mut content = vec![0; size << settings.log_cluster_blocks];
+        cluster::decode(&settings, &stored, &mut content, place)?;
+        Ok(content)
+    }
+
+    /// Puts the changed pages over what the map said.
+    fn overlay_pages(&self, ino: Ino, offset: u64, buf: &mut [u8]) {
+        if self.pages.len() == 0 || buf.is_empty() {
+            return;
+        }
+        let log = self.superblock().block_size.log();
+        let end = offset + buf.len() as u64;
+        for block in self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)) {
+            let page = self.pages.get(ino, block).expect("it was listed");
+            let start = (block << log).max(offset);
+            let stop = ((block + 1) << log).min(end);
+            let inside = (start - (block << log)) as usize;
+            let length = (stop - start) as usize;
+            buf[(start - offset) as usize..][..length].copy_from_slice(&page[inside..inside + length]);
+        }
+    }
+
+    /// The first byte of a reserved extent that a changed page has data for.
+    fn written_page(&self, ino: Ino, extent: Extent) -> Option<u64> {
+        let log = self.superblock().block_size.log();
+        let end = (extent.offset + extent.length) >> log;
+        let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
+        Some((block << log).max(extent.offset))
+    }
+
+    fn block_after(&self, offset: u64) -> u64 {
+        let log = self.superblock().block_size.log();
+        ((offset >> log) + 1) << log
+    }
+
+    /// Where a run of plain blocks must end at the latest: clusters of compressed files are looked at one by one.
+    fn plain_limit(&self, inode: &NodeBlock, block: u64, limit: u64) -> u64 {
+        let size = inode.layout().cluster_blocks() as u64;
+        if size == 1 { limit } else { limit.min(block - block % size + size) }
+    }
+}

@@ -1,0 +1,84 @@
+//! Extended attributes.
+
+use super::Volume;
+use crate::{
+    Error, Place, Result,
+    format::{
+        acl::Acl,
+        node::{NodeBlock, XATTR_NODE_OFFSET},
+        xattr::{self, Entry, index},
+    },
+    units::{Ino, Nid},
+};
+
+impl Volume {
+    /// The value of an attribute by its full name, such as `user.note`. ACLs come in the form that programs use.
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let (index, short) = xattr::split_name(name).ok_or(Error::NoAttribute)?;
+        self.stored_xattr(ino, index, short)?
+            .map_or(Err(Error::NoAttribute), |value| shown_value(index, value, ino))
+    }
+
+    /// The full names of all attributes that programs see, in the order in which they are stored.
+    pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let stream = self.xattr_stream(&*self.inode(ino)?)?;
+        let mut names = Vec::new();
+        for entry in xattr::entries(&stream, Place::Xattr(ino))? {
+            names.extend(entry?.full_name());
+        }
+        Ok(names)
+    }
+
+    /// All attributes that programs see, with their values.
+    pub fn xattrs(&self, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let stream = self.xattr_stream(&*self.inode(ino)?)?;
+        let mut found = Vec::new();
+        for entry in xattr::entries(&stream, Place::Xattr(ino))? {
+            let entry = entry?;
+            if let Some(name) = entry.full_name() {
+                found.push((name, shown_value(entry.index, entry.value.to_vec(), ino)?));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The value of an attribute as it is stored, by its index and short name; also of those that programs do
+    /// not see.
+    pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let stream = self.xattr_stream(&*self.inode(ino)?)?;
+        for entry in xattr::entries(&stream, Place::Xattr(ino))? {
+            let Entry { index: own_index, name: own_name, value } = entry?;
+            if own_index == index && own_name == name {
+                return Ok(Some(value.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The stream of all attributes: the inline area, then the xattr node.
+    pub(super) fn xattr_stream(&self, inode: &NodeBlock) -> Result<Vec<u8>> {
+        let mut stream = inode.inline_xattrs().to_vec();
+        let nid = inode.xattr_nid();
+        if nid != Nid::NULL {
+            let node = self.node(nid)?;
+            let footer = node.footer();
+            if footer.ino != inode.ino() || footer.offset != XATTR_NODE_OFFSET {
+                let what = format!(
+                    "{nid} is no xattr node of it, but the one at offset {} of {}",
+                    footer.offset, footer.ino
+                );
+                return Err(Error::corrupt(Place::Xattr(inode.ino()), what));
+            }
+            stream.extend_from_slice(node.payload());
+        }
+        Ok(stream)
+    }
+}
+
+/// The value that programs see.
+fn shown_value(index: u8, value: Vec<u8>, ino: Ino) -> Result<Vec<u8>> {
+    match index {
+        index::ACL_ACCESS | index::ACL_DEFAULT => Ok(Acl::from_disk(&value, Place::Xattr(ino))?.to_system()),
+        _ => Ok(value),
+    }
+}
