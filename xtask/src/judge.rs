@@ -1,9 +1,13 @@
 //! Does Linux accept an image, and what does it see there?
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
-use guest::{Manifest, Op, op::Message};
+use guest::{Bytes, Manifest, Op, op::Message};
 
 use crate::{
     vm::{Disk, Vm, show},
@@ -18,10 +22,10 @@ const WARNING: u8 = 4;
 /// An image to be judged. It stays as it is: what the kernel writes while it is mounted is forgotten.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// The file, and for a volume on several devices the others with the paths that the volume knows them by.
+    /// The file.
     pub path: PathBuf,
-    /// Further devices: file, and the path that the superblock has for it.
-    pub devices: Vec<(PathBuf, String)>,
+    /// Further devices of an F2FS volume on several.
+    pub more: Vec<PathBuf>,
     /// File system type.
     pub fs: String,
     /// Mount options.
@@ -37,7 +41,7 @@ impl Image {
     pub fn f2fs(path: impl Into<PathBuf>) -> Image {
         Image {
             path: path.into(),
-            devices: Vec::new(),
+            more: Vec::new(),
             fs: "f2fs".into(),
             options: String::new(),
             read_only: true,
@@ -91,7 +95,7 @@ impl Judge {
         for batch in images.chunks(IMAGES_A_BOOT) {
             let mut disks = Vec::new();
             for image in batch {
-                let files = [&image.path].into_iter().chain(image.devices.iter().map(|(file, _)| file));
+                let files = [&image.path].into_iter().chain(&image.more);
                 disks.extend(
                     files.map(|file| Disk { sector_bytes: image.sector_bytes, ..Disk::scratch(file) }),
                 );
@@ -100,7 +104,7 @@ impl Judge {
             let mut disk = 0;
             for image in batch {
                 verdicts.push(judge(&mut vm, image, disk)?);
-                disk += 1 + image.devices.len();
+                disk += 1 + image.more.len();
             }
         }
         Ok(verdicts)
@@ -110,11 +114,9 @@ impl Judge {
 /// Mounts disk `disk` (and those after it, if the image has several), walks it and unmounts it. The outer
 /// error is the machine's, the inner one the image's.
 fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
-    for (n, (_, known_as)) in image.devices.iter().enumerate() {
-        let target = format!("/disk/{}", disk + 1 + n).into();
-        vm.run(Op::Symlink { target, path: known_as.as_str().into() })?;
-    }
-    let dir = guest::Bytes::from(format!("/mnt/{disk}"));
+    let names = if image.more.is_empty() { Vec::new() } else { device_paths(&image.path)? };
+    vm.run_all(link_devices(&names, disk))?;
+    let dir = Bytes::from(format!("/mnt/{disk}"));
     let mount = Op::Mount {
         source: format!("/disk/{disk}").into(),
         dir: dir.clone(),
@@ -130,9 +132,7 @@ fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
     };
     let walked = vm.attempt(Op::Manifest { dir: dir.clone() })?;
     let unmounted = vm.attempt(Op::Unmount { dir })?;
-    for (_, known_as) in &image.devices {
-        vm.run(Op::Unlink { path: known_as.as_str().into() })?;
-    }
+    vm.run_all(names.into_iter().map(|path| Op::Unlink { path }))?;
     let (walked, unmounted) = match (walked, unmounted) {
         (Ok(walked), Ok(unmounted)) => (walked, unmounted),
         (Err(refusal), _) | (_, Err(refusal)) => {
@@ -143,6 +143,24 @@ fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
     log.extend(unmounted.log);
     let manifest = walked.manifest.context("a manifest was asked for and none came")?;
     Ok(Ok(Verdict { manifest, log }))
+}
+
+/// Makes disks `disk` and following known in the guest by the paths that a superblock has for them.
+pub fn link_devices(names: &[Bytes], disk: usize) -> impl Iterator<Item = Op> {
+    names.iter().enumerate().map(move |(n, name)| {
+        let target = format!("/disk/{}", disk + n).into();
+        Op::Symlink { target, path: name.clone() }
+    })
+}
+
+/// The paths of all devices in the superblock of an F2FS volume on several.
+pub fn device_paths(image: &Path) -> Result<Vec<Bytes>> {
+    const TABLE: u64 = 1024 + 2201;
+    const ENTRY: usize = 68;
+    let mut table = [0; 8 * ENTRY];
+    File::open(image)?.read_exact_at(&mut table, TABLE)?;
+    let path = |entry: &[u8]| entry[..64].split(|&byte| byte == 0).next().map(Bytes::from);
+    Ok(table.chunks_exact(ENTRY).filter_map(path).filter(|path| !path.0.is_empty()).collect())
 }
 
 /// Runs fsck.f2fs over an image without changing it, and returns what it printed.

@@ -3,6 +3,7 @@
 //! The judge is Debian's stock kernel in a virtual machine: [`kernel`] finds it, [`initramfs`] gives it our
 //! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image.
 
+pub mod golden;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;

@@ -2,9 +2,9 @@
 
 use std::{io::Write, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use xtask::{Image, Judge, judge, kernel::Kernel, spec, workspace};
+use xtask::{Image, Judge, golden, judge, kernel::Kernel, spec, workspace};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
@@ -35,6 +35,11 @@ enum Task {
         #[arg(required = true)]
         images: Vec<PathBuf>,
     },
+    /// Makes the golden images anew, all or some
+    Golden {
+        /// Their names
+        names: Vec<String>,
+    },
     /// Prints the manifest of a directory of this machine as JSON
     Manifest {
         /// The directory
@@ -59,6 +64,15 @@ fn main() -> Result<()> {
             for manifest in Judge::manifests(&images)? {
                 manifest.write_json(&mut out)?;
             }
+        }
+        Task::Golden { names } => {
+            let known: Vec<_> = golden::recipes().collect();
+            if let Some(name) = names.iter().find(|name| known.iter().all(|recipe| recipe.name != **name)) {
+                bail!("there is no golden image {name}");
+            }
+            let wanted =
+                known.into_iter().filter(|it| names.is_empty() || names.iter().any(|n| n == it.name));
+            golden::make(&wanted.collect::<Vec<_>>())?;
         }
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
         Task::Fsck { images } => {

@@ -87,6 +87,7 @@ fn compare(a: &Entry, b: &Entry, scope: Scope, found: &mut Findings) {
     found.field(path, "mtime", &a.mtime, &b.mtime);
     found.field(path, "target", &a.target, &b.target);
     found.field(path, "sha256", &a.sha256, &b.sha256);
+    found.field(path, "sparse_sha256", &a.sparse_sha256, &b.sparse_sha256);
     found.field(path, "xattrs", &a.xattrs, &b.xattrs);
     found.field(path, "errors", &a.errors, &b.errors);
     let whole = scope == Scope::Volume;

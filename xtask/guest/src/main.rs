@@ -14,8 +14,9 @@ use std::{
 use anyhow::{Context, Result, bail};
 use guest::{Op, Reply, Runner, op::Message};
 use rustix::{
-    fs::OFlags,
+    fs::{Mode, OFlags},
     mount::{MountFlags, mount},
+    process::{Resource, Rlimit},
     system::RebootCommand,
 };
 
@@ -23,6 +24,9 @@ use rustix::{
 const PORT: &str = "judge";
 /// Modules by what needs them: written by the host into the initial file system.
 const MODULES: &str = "/modules/index.json";
+
+/// Files that may be open.
+const FILES: u64 = 65_536;
 
 fn main() -> ! {
     if let Err(error) = serve() {
@@ -37,6 +41,10 @@ fn main() -> ! {
 }
 
 fn serve() -> Result<()> {
+    rustix::process::umask(Mode::empty()); // modes are as the host says
+    // Files can be kept open by the thousand, to become orphans.
+    let files = Rlimit { current: Some(FILES), maximum: Some(FILES) };
+    rustix::process::setrlimit(Resource::Nofile, files)?;
     mount_pseudo("devtmpfs", "/dev")?;
     mount_pseudo("proc", "/proc")?;
     mount_pseudo("sysfs", "/sys")?;

@@ -2,8 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read, Write},
-    os::fd::{AsFd, OwnedFd},
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     path::Path,
 };
 
@@ -15,6 +18,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Bytes, ioctl};
+
+/// Size up to which a file's content is digested as a whole.
+pub const WHOLE_BYTES: u64 = 64 << 20;
+/// Unit of [`Entry::sparse_sha256`].
+const PIECE_BYTES: usize = 4096;
 
 /// A tree as it was seen at one time: its entries in the order of their paths' bytes, and what the file
 /// system says of itself.
@@ -112,10 +120,15 @@ pub struct Entry {
     /// Target of a symbolic link.
     #[serde(default, skip_serializing_if = "is_default")]
     pub target: Option<Bytes>,
-    /// SHA-256 of a regular file's content, in hexadecimal.
+    /// SHA-256 of a regular file's content, in hexadecimal, up to [`WHOLE_BYTES`] of size.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sha256: Option<String>,
-    /// Runs of data as SEEK_DATA and SEEK_HOLE tell them: offset, length. None where that is all of the file.
+    /// For larger (sparse) files instead: SHA-256 over each piece of 4096 bytes that is not all zeroes, its
+    /// number (64 bits, little-endian) and then its bytes, the last piece filled up with zeroes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sparse_sha256: Option<String>,
+    /// Runs of data as SEEK_DATA and SEEK_HOLE tell them: offset, length. None where that is all of the file,
+    /// and for files of f2fs with the compression flag.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data: Option<Vec<(u64, u64)>>,
     /// Blocks that compression saves, for files of f2fs with the compression flag.
@@ -286,6 +299,7 @@ fn look(root: &Path, path: Bytes) -> Result<(Entry, (u32, u32)), Errno> {
         project: 0,
         target: None,
         sha256: None,
+        sparse_sha256: None,
         data: None,
         compressed_blocks: None,
         xattrs: BTreeMap::new(),
@@ -364,34 +378,86 @@ fn read_content(root: &Path, entry: &mut Entry, buffer: &mut [u8]) {
         }
     };
     read_flags(&fd, entry);
-    if entry.flags & FS_COMPR_FL != 0 {
+    // Linux 6.1 takes the addresses of compressed clusters for holes.
+    let compressed = entry.flags & FS_COMPR_FL != 0;
+    if compressed {
         entry.compressed_blocks = ioctl::compressed_blocks(&fd).ok();
     }
-    match data_runs(&fd, entry.size) {
-        Ok(runs) if entry.size > 0 && runs != [(0, entry.size)] => entry.data = Some(runs),
-        Ok(_) => {}
-        Err(errno) => entry.errors.push(failure("lseek", errno)),
+    let runs = match data_runs(&fd, entry.size) {
+        _ if compressed => vec![(0, entry.size)],
+        Ok(runs) => runs,
+        Err(errno) => {
+            entry.errors.push(failure("lseek", errno));
+            return;
+        }
+    };
+    let file = std::fs::File::from(fd);
+    let digest = if entry.size <= WHOLE_BYTES {
+        digest_whole(&file, entry.size, buffer).map(|digest| entry.sha256 = Some(digest))
+    } else {
+        digest_pieces(&file, entry.size, &runs, buffer).map(|digest| entry.sparse_sha256 = Some(digest))
+    };
+    if let Err(error) = digest {
+        entry.errors.push(match Errno::from_io_error(&error) {
+            Some(errno) => failure("read", errno),
+            None => format!("read: {error}"),
+        });
     }
-    if let Err(errno) = fs::seek(&fd, SeekFrom::Start(0)) {
-        entry.errors.push(failure("lseek", errno));
-        return;
+    if entry.size > 0 && runs != [(0, entry.size)] {
+        entry.data = Some(runs);
     }
+}
+
+fn digest_whole(file: &std::fs::File, size: u64, buffer: &mut [u8]) -> io::Result<String> {
     let mut hash = Sha256::new();
-    let mut file = std::fs::File::from(fd);
+    let mut at = 0;
     loop {
-        match file.read(buffer) {
-            Ok(0) => break,
-            Ok(n) => hash.update(&buffer[..n]),
-            Err(error) => {
-                entry.errors.push(match Errno::from_io_error(&error) {
-                    Some(errno) => failure("read", errno),
-                    None => format!("read: {error}"),
-                });
-                return;
+        match file.read_at(buffer, at)? {
+            0 if at == size => return Ok(hexadecimal(hash)),
+            0 => return Err(io::Error::other(format!("{at} bytes of {size}"))),
+            n => {
+                hash.update(&buffer[..n]);
+                at += n as u64;
             }
         }
     }
-    entry.sha256 = Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+}
+
+/// Reads the runs of data only: everything else is zeroes and adds nothing.
+fn digest_pieces(
+    file: &std::fs::File,
+    size: u64,
+    runs: &[(u64, u64)],
+    buffer: &mut [u8],
+) -> io::Result<String> {
+    let piece = PIECE_BYTES as u64;
+    let mut hash = Sha256::new();
+    let mut next = 0;
+    for &(start, length) in runs {
+        // Runs begin and end at any byte; a piece that two of them touch is read once.
+        let mut at = (start / piece * piece).max(next);
+        let end = (start + length).next_multiple_of(piece);
+        while at < end {
+            let want = (end - at).min(buffer.len() as u64) as usize;
+            let part = &mut buffer[..want];
+            let have = (size - at).min(want as u64) as usize;
+            part[have..].fill(0);
+            file.read_exact_at(&mut part[..have], at)?;
+            for (n, bytes) in part.chunks_exact(PIECE_BYTES).enumerate() {
+                if bytes.iter().any(|&byte| byte != 0) {
+                    hash.update((at / piece + n as u64).to_le_bytes());
+                    hash.update(bytes);
+                }
+            }
+            at += want as u64;
+        }
+        next = next.max(end);
+    }
+    Ok(hexadecimal(hash))
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Alternates SEEK_DATA and SEEK_HOLE through the file.
@@ -448,7 +514,8 @@ mod tests {
         std::fs::hard_link(root.join("d/f"), root.join("g")).expect("link");
         symlink("nowhere", root.join("s")).expect("symlink");
         let sparse = std::fs::File::create(root.join("sparse")).expect("create");
-        sparse.set_len(1 << 20).expect("truncate");
+        sparse.set_len((1 << 40) + 5).expect("truncate");
+        sparse.write_all_at(b"end", (1 << 40) + 2).expect("write");
 
         let manifest = Manifest::of_tree(root).expect("a manifest");
         let paths: Vec<String> = manifest.entries.iter().map(|entry| entry.path.to_string()).collect();
@@ -458,6 +525,11 @@ mod tests {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(file.sha256.as_deref(), Some(abc));
         assert_eq!(manifest.get("s").and_then(|link| link.target.clone()), Some("nowhere".into()));
+        let mut pieces = Sha256::new();
+        pieces.update((1_u64 << 28).to_le_bytes());
+        pieces.update([&b"\0\0end"[..], &[0; 4091]].concat());
+        let sparse = manifest.get("sparse").expect("the sparse file");
+        assert_eq!((&sparse.sha256, &sparse.sparse_sha256), (&None, &Some(hexadecimal(pieces))));
         assert!(manifest.entries.iter().all(|entry| entry.errors.is_empty()));
 
         let mut json = Vec::new();

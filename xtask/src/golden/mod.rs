@@ -1,0 +1,246 @@
+//! Golden images: small volumes made by the real kernel, with what the same kernel reads there.
+//!
+//! `testdata/golden/NAME.img.zst` (`NAME.1.img.zst` and so on for further devices) and `NAME.json`; the format
+//! is described in `testdata/README.md`.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use guest::{Manifest, Runner};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    judge::{Image, Judge, Verdict, device_paths, fsck, link_devices},
+    vm::{Disk, Vm},
+    workspace::{root, run, system},
+};
+
+pub mod recipes;
+pub mod stage;
+pub mod tree;
+pub mod unclean;
+
+use stage::{At, Stage};
+
+/// How an image is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// Flags of mkfs.f2fs.
+    pub mkfs: &'static [&'static str],
+    /// Size in MiB.
+    pub mib: u64,
+    /// Sizes of further devices in MiB.
+    pub more_mib: &'static [u64],
+    /// Logical sector of its disks.
+    pub sector_bytes: u32,
+    /// What is on it.
+    pub fill: Fill,
+}
+
+/// What fills an image.
+#[derive(Debug, Clone, Copy)]
+pub enum Fill {
+    /// Nothing.
+    Nothing,
+    /// Operations in the guest.
+    Kernel(fn(&mut Stage) -> Result<()>),
+    /// sload.f2fs with [`recipes::source`].
+    Sload,
+}
+
+/// What is known of a golden image: the file `NAME.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Golden {
+    /// What it is for.
+    pub about: String,
+    /// Flags of mkfs.f2fs.
+    pub mkfs: Vec<String>,
+    /// Whether it was unmounted; else the manifest is what the kernel sees once it has recovered the volume.
+    pub clean: bool,
+    /// Further devices, by the path that the superblock has for each.
+    pub devices: Vec<String>,
+    /// What the kernel sees.
+    pub manifest: Manifest,
+}
+
+/// Where they lie.
+pub fn folder() -> PathBuf {
+    root().join("testdata/golden")
+}
+
+/// All recipes.
+pub fn recipes() -> impl Iterator<Item = Recipe> {
+    recipes::RECIPES.iter().chain(unclean::RECIPES).copied()
+}
+
+/// Unpacks golden image `name` into `dir` and returns what is known of it and the files of its devices.
+pub fn unpack(name: &str, dir: &Path) -> Result<(Golden, Vec<PathBuf>)> {
+    let json = folder().join(format!("{name}.json"));
+    let text = fs::read_to_string(&json).with_context(|| json.display().to_string())?;
+    let golden: Golden = serde_json::from_str(&text).with_context(|| json.display().to_string())?;
+    let mut files = Vec::new();
+    for file in file_names(name, golden.devices.len()) {
+        let packed = fs::File::open(folder().join(format!("{file}.zst")))?;
+        let path = dir.join(&file);
+        unpack_sparse(packed, &path).with_context(|| file.clone())?;
+        files.push(path);
+    }
+    Ok((golden, files))
+}
+
+/// Makes the images of `recipes`, in one boot, and their manifests, in another. One that fails does not keep
+/// the others from being made.
+pub fn make(recipes: &[Recipe]) -> Result<()> {
+    let work = tempfile::tempdir()?;
+    let mut disks = Vec::new();
+    for recipe in recipes {
+        format(recipe, work.path()).with_context(|| recipe.name)?;
+        for file in file_names(recipe.name, recipe.more_mib.len()) {
+            let disk = Disk::writable(work.path().join(file));
+            disks.push(Disk { sector_bytes: recipe.sector_bytes, ..disk });
+        }
+    }
+    let filled = fill(recipes, &disks, work.path())?;
+
+    // A volume that was cut is recovered by a mount that may write (one with checkpoints disabled has to).
+    let read_only = |filled: &Result<bool>| !matches!(filled, Ok(true));
+    let images: Vec<Image> = recipes
+        .iter()
+        .zip(&filled)
+        .map(|(recipe, filled)| Image { read_only: read_only(filled), ..image(recipe, work.path()) })
+        .collect();
+    let verdicts = Judge::verdicts(&images)?;
+    fs::create_dir_all(folder())?;
+    let mut failures = Vec::new();
+    for ((recipe, verdict), filled) in recipes.iter().zip(verdicts).zip(filled) {
+        let kept = filled.and_then(|cut| keep(recipe, work.path(), verdict?, cut));
+        failures.extend(kept.err().map(|error| format!("{}: {error:#}", recipe.name)));
+    }
+    if !failures.is_empty() {
+        bail!("{} of {} images:\n{}", failures.len(), recipes.len(), failures.join("\n"));
+    }
+    Ok(())
+}
+
+/// Fills all volumes in one boot; says of each whether its power was cut.
+fn fill(recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
+    let mut vm = Vm::boot(disks)?;
+    let mut filled = Vec::new();
+    let mut disk = 0;
+    for recipe in recipes {
+        if !recipe.more_mib.is_empty() {
+            vm.run_all(link_devices(&device_paths(&disks[disk].source)?, disk))?;
+        }
+        let after_cut = work.join("after-cut");
+        let mut stage = Stage::new(&mut vm, disk, after_cut.clone());
+        let done = match recipe.fill {
+            Fill::Kernel(steps) => steps(&mut stage),
+            Fill::Nothing | Fill::Sload => Ok(()),
+        };
+        let cut = stage.was_cut();
+        if cut {
+            // The machine goes on writing to the file it has open; the name is the cut image's from now on.
+            fs::rename(after_cut, &disks[disk].source)?;
+        }
+        filled.push(done.map(|()| cut));
+        disk += 1 + recipe.more_mib.len();
+    }
+    Ok(filled)
+}
+
+/// Checks what came out and puts it into the folder.
+fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()> {
+    let complaints = verdict.complaints();
+    if !complaints.is_empty() {
+        bail!("the kernel complains:\n{}", complaints.join("\n"));
+    }
+    if !cut && recipe.more_mib.is_empty() {
+        fsck(&image(recipe, work).path)?;
+    }
+    store(recipe, work, !cut, verdict.manifest)
+}
+
+fn image(recipe: &Recipe, work: &Path) -> Image {
+    let mut files = file_names(recipe.name, recipe.more_mib.len()).map(|name| work.join(name));
+    let first = files.next().expect("every volume has a first device");
+    Image { more: files.collect(), sector_bytes: recipe.sector_bytes, ..Image::f2fs(first) }
+}
+
+fn file_names(name: &str, more: usize) -> impl Iterator<Item = String> {
+    let first = format!("{name}.img");
+    let others = (1..=more).map(move |n| format!("{name}.{n}.img")).collect::<Vec<_>>();
+    [first].into_iter().chain(others)
+}
+
+/// Makes the files and the volume on them.
+fn format(recipe: &Recipe, work: &Path) -> Result<()> {
+    let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
+    for (name, mib) in names.iter().zip([recipe.mib].iter().chain(recipe.more_mib)) {
+        fs::File::create(work.join(name))?.set_len(mib << 20)?;
+    }
+    let mut mkfs = system("mkfs.f2fs");
+    // The paths of further devices stand in the superblock: short ones, and the same every time.
+    mkfs.current_dir(work).args(["-q", "-f", "-r", "-T", "1700000000"]);
+    mkfs.args(["-U", "f1a5f1a5-0000-4000-8000-00000000f2f5"]).args(recipe.mkfs);
+    for name in &names[1..] {
+        mkfs.args(["-c", name]);
+    }
+    run(mkfs.arg(&names[0]))?;
+    if let Fill::Sload = recipe.fill {
+        let source = tempfile::tempdir_in(work)?;
+        let mut runner = Runner::new(source.path());
+        for op in recipes::source(&At::root()) {
+            runner.run(&op, &mut |_| Ok(())).with_context(|| format!("{op:?}"))?;
+        }
+        run(system("sload.f2fs").arg("-P").arg("-f").arg(source.path()).arg(work.join(&names[0])))?;
+    }
+    Ok(())
+}
+
+fn store(recipe: &Recipe, work: &Path, clean: bool, manifest: Manifest) -> Result<()> {
+    let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
+    for name in &names {
+        let packed = fs::File::create(folder().join(format!("{name}.zst")))?;
+        let mut encoder = zstd::Encoder::new(packed, 15)?;
+        encoder.include_checksum(true)?;
+        std::io::copy(&mut fs::File::open(work.join(name))?, &mut encoder)?;
+        encoder.finish()?;
+    }
+    let mut json = fs::File::create(folder().join(format!("{}.json", recipe.name)))?;
+    writeln!(json, "{{\"about\":{},", serde_json::to_string(recipe.about)?)?;
+    writeln!(json, "\"mkfs\":{},", serde_json::to_string(recipe.mkfs)?)?;
+    writeln!(json, "\"clean\":{clean},")?;
+    writeln!(json, "\"devices\":{},", serde_json::to_string(&names[1..])?)?;
+    write!(json, "\"manifest\":")?;
+    manifest.write_json(&mut json)?;
+    writeln!(json, "}}")?;
+    Ok(())
+}
+
+/// Decompresses to a file, leaving out the zeroes.
+fn unpack_sparse(packed: fs::File, to: &Path) -> Result<()> {
+    use std::{io::Read, os::unix::fs::FileExt};
+    let mut decoder = zstd::Decoder::new(packed)?;
+    let file = fs::File::create(to)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let n = decoder.read(&mut buffer)?;
+        if n == 0 {
+            file.set_len(at)?;
+            return Ok(());
+        }
+        if buffer[..n].iter().any(|&byte| byte != 0) {
+            file.write_all_at(&buffer[..n], at)?;
+        }
+        at += n as u64;
+    }
+}

@@ -1,0 +1,511 @@
+//! One golden image for each feature.
+
+use anyhow::Result;
+use guest::{Content, Op};
+
+use super::{
+    Fill, Recipe,
+    stage::{At, Stage},
+    tree::{self, BLOCK},
+};
+
+const FS_COMPR_FL: u32 = 0x4;
+const FS_CASEFOLD_FL: u32 = 0x4000_0000;
+
+const PLAIN: Recipe = Recipe {
+    name: "",
+    about: "",
+    mkfs: &[],
+    mib: 64,
+    more_mib: &[],
+    sector_bytes: 512,
+    fill: Fill::Kernel(little),
+};
+
+/// All of them; the unclean ones are in [`super::unclean`].
+pub const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "empty",
+        about: "as mkfs.f2fs leaves it, mounted once",
+        fill: Fill::Kernel(nothing),
+        ..PLAIN
+    },
+    Recipe { name: "fresh", about: "as mkfs.f2fs leaves it, never mounted", fill: Fill::Nothing, ..PLAIN },
+    Recipe {
+        name: "base",
+        about: "every kind of entry, content, attribute and name",
+        fill: Fill::Kernel(base),
+        ..PLAIN
+    },
+    Recipe {
+        name: "crowd",
+        about: "a directory of three thousand names",
+        fill: Fill::Kernel(crowd),
+        ..PLAIN
+    },
+    Recipe {
+        name: "fragmented",
+        about: "written in fragments, half removed, cleaned",
+        fill: Fill::Kernel(fragmented),
+        ..PLAIN
+    },
+    Recipe {
+        name: "no-inline",
+        about: "mounted without inline data, directories and attributes",
+        fill: Fill::Kernel(no_inline),
+        ..PLAIN
+    },
+    Recipe { name: "tools", about: "filled by sload.f2fs", fill: Fill::Sload, ..PLAIN },
+    Recipe {
+        name: "extra-attr",
+        about: "extra attributes",
+        mkfs: &["-O", "extra_attr"],
+        fill: Fill::Kernel(base),
+        ..PLAIN
+    },
+    Recipe {
+        name: "inode-checksum",
+        about: "inodes with checksums",
+        mkfs: &["-O", "extra_attr,inode_checksum"],
+        ..PLAIN
+    },
+    Recipe {
+        name: "flexible-xattr",
+        about: "inline attributes of another size",
+        mkfs: &["-O", "extra_attr,flexible_inline_xattr"],
+        fill: Fill::Kernel(flexible_xattr),
+        ..PLAIN
+    },
+    Recipe { name: "crtime", about: "times of creation", mkfs: &["-O", "extra_attr,inode_crtime"], ..PLAIN },
+    Recipe { name: "quota", about: "user and group quota", mkfs: &["-O", "quota"], ..PLAIN },
+    Recipe {
+        name: "project-quota",
+        about: "projects, and quota of all three kinds",
+        mkfs: &["-O", "extra_attr,project_quota,quota"],
+        fill: Fill::Kernel(projects),
+        ..PLAIN
+    },
+    Recipe { name: "lost-found", about: "a directory lost+found", mkfs: &["-O", "lost_found"], ..PLAIN },
+    Recipe {
+        name: "sb-checksum",
+        about: "superblocks with checksums",
+        mkfs: &["-O", "sb_checksum"],
+        ..PLAIN
+    },
+    Recipe {
+        name: "label",
+        about: "a label, and 20 % overprovision",
+        mkfs: &["-l", "Etikett ñ", "-o", "20"],
+        ..PLAIN
+    },
+    Recipe {
+        name: "casefold",
+        about: "directories whose names fold case",
+        mkfs: &["-O", "casefold", "-C", "utf8"],
+        fill: Fill::Kernel(casefold),
+        ..PLAIN
+    },
+    Recipe {
+        name: "casefold-strict",
+        about: "the same, where every name is valid UTF-8",
+        mkfs: &["-O", "casefold", "-C", "utf8:strict"],
+        fill: Fill::Kernel(casefold_strict),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-lzo",
+        about: "compressed by LZO",
+        mkfs: COMPRESSION,
+        fill: Fill::Kernel(lzo),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-lzo-rle",
+        about: "compressed by LZO-RLE",
+        mkfs: COMPRESSION,
+        fill: Fill::Kernel(lzo_rle),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-lz4",
+        about: "compressed by LZ4, with checksums",
+        mkfs: COMPRESSION,
+        fill: Fill::Kernel(lz4),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-lz4hc",
+        about: "compressed by LZ4HC",
+        mkfs: COMPRESSION,
+        fill: Fill::Kernel(lz4hc),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-zstd",
+        about: "compressed by zstd, clusters of 16 blocks",
+        mkfs: COMPRESSION,
+        fill: Fill::Kernel(zstd),
+        ..PLAIN
+    },
+    Recipe {
+        name: "compress-all",
+        about: "each algorithm on one volume, all features of inodes",
+        mkfs: &[
+            "-O",
+            "extra_attr,compression,inode_checksum,flexible_inline_xattr,inode_crtime,project_quota,sb_checksum",
+        ],
+        fill: Fill::Kernel(compress_all),
+        ..PLAIN
+    },
+    Recipe {
+        name: "encrypted",
+        about: "files and names encrypted by fscrypt, to be read without the key",
+        mkfs: &["-O", "encrypt"],
+        fill: Fill::Kernel(encrypted),
+        ..PLAIN
+    },
+    Recipe {
+        name: "encrypted-casefold",
+        about: "encrypted directories whose names fold case",
+        mkfs: &["-O", "encrypt,casefold", "-C", "utf8"],
+        fill: Fill::Kernel(encrypted_casefold),
+        ..PLAIN
+    },
+    Recipe {
+        name: "verity",
+        about: "files under fs-verity",
+        mkfs: &["-O", "verity"],
+        fill: Fill::Kernel(verity),
+        ..PLAIN
+    },
+    Recipe { name: "large-nat", about: "a large NAT bitmap", mkfs: &["-i"], ..PLAIN },
+    Recipe {
+        name: "devices",
+        about: "a volume on three devices",
+        more_mib: &[40, 64],
+        fill: Fill::Kernel(devices),
+        ..PLAIN
+    },
+    Recipe {
+        name: "sections",
+        about: "sections of 4 segments, zones of 2 sections",
+        mkfs: &["-s", "4", "-z", "2"],
+        mib: 512,
+        ..PLAIN
+    },
+    Recipe { name: "two-logs", about: "mounted with two active logs", fill: Fill::Kernel(two_logs), ..PLAIN },
+    Recipe {
+        name: "four-logs",
+        about: "mounted with four active logs",
+        fill: Fill::Kernel(four_logs),
+        ..PLAIN
+    },
+    Recipe {
+        name: "read-only",
+        about: "the read-only layout, filled by sload.f2fs",
+        mkfs: &["-O", "ro"],
+        fill: Fill::Sload,
+        ..PLAIN
+    },
+    Recipe {
+        name: "android",
+        about: "mkfs.f2fs -g android on sectors of 4096 bytes",
+        mkfs: &["-g", "android", "-w", "4096"],
+        mib: 256,
+        sector_bytes: 4096,
+        fill: Fill::Kernel(projects),
+        ..PLAIN
+    },
+];
+
+const COMPRESSION: &[&str] = &["-O", "extra_attr,compression"];
+
+fn nothing(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    stage.unmount()
+}
+
+fn little(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    stage.run(tree::little(&stage.at()))?;
+    stage.unmount()
+}
+
+/// What [`Fill::Sload`] gives to sload.f2fs.
+pub fn source(at: &At) -> Vec<Op> {
+    [tree::little(at), tree::kinds(at), tree::metadata(at)].concat().into_iter().filter(not_twice).collect()
+}
+
+/// The two trees share a few names.
+fn not_twice(op: &Op) -> bool {
+    !matches!(op, Op::Mknod { path, mode: 0o010_600, .. } if path.0.ends_with(b"/fifo"))
+}
+
+fn base(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(tree::kinds(&at))?;
+    stage.run(tree::metadata(&at))?;
+    stage.run(tree::contents(&at))?;
+    stage.run(tree::attributes(&at))?;
+    stage.run(tree::names(&at))?;
+    stage.unmount()
+}
+
+fn no_inline(stage: &mut Stage) -> Result<()> {
+    stage.mount("noinline_data,noinline_dentry,noinline_xattr,noextent_cache")?;
+    let at = stage.at();
+    stage.run(tree::little(&at))?;
+    stage.run(tree::attributes(&at))?;
+    stage.unmount()
+}
+
+fn crowd(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    stage.run(tree::crowd(&stage.at()))?;
+    stage.unmount()
+}
+
+fn two_logs(stage: &mut Stage) -> Result<()> {
+    stage.mount("active_logs=2")?;
+    stage.run(tree::little(&stage.at()))?;
+    stage.unmount()
+}
+
+fn four_logs(stage: &mut Stage) -> Result<()> {
+    stage.mount("active_logs=4")?;
+    stage.run(tree::little(&stage.at()))?;
+    stage.unmount()
+}
+
+/// Segments with gaps, so that threaded logging, cleaning and both tables' journals are at work.
+fn fragmented(stage: &mut Stage) -> Result<()> {
+    stage.mount("mode=fragment:block")?;
+    let at = stage.at();
+    for round in 0..4 {
+        let file = |n: u64| format!("round-{round}-{n}");
+        stage
+            .run((0..40).map(|n| at.write(file(n), 0, Content::Prose { seed: n, length: 6000 + 500 * n })))?;
+        stage.run([Op::Sync])?;
+        stage.run((0..40).filter(|n| n % 3 != round % 3).map(|n| at.unlink(&file(n))))?;
+        stage.run([Op::Sync])?;
+        stage.collect()?;
+    }
+    stage.unmount()
+}
+
+fn flexible_xattr(stage: &mut Stage) -> Result<()> {
+    stage.mount("inline_xattr_size=100")?;
+    let at = stage.at();
+    stage.run(tree::attributes(&at))?;
+    stage.unmount()?;
+    stage.mount("inline_xattr_size=20")?;
+    stage.run([at.mkdir("small")])?;
+    stage.run(tree::attributes(&at.below("small")))?;
+    stage.run(tree::little(&at.below("small")))?;
+    stage.unmount()
+}
+
+fn projects(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(tree::little(&at))?;
+    stage.run([
+        at.mkdir("project"),
+        Op::Project { path: at.path("project"), id: 42, inherit: true },
+        at.prose("project/heir", 10_000),
+        at.mkdir("project/dir"),
+        at.text("project/dir/heir", "42"),
+        at.prose("other", 5000),
+        at.project("other", 4_000_000_000),
+        at.prose("owned", 50_000),
+        at.chown("owned", 3000, 4000),
+    ])?;
+    stage.unmount()
+}
+
+const FOLDED: [&str; 14] = [
+    "README",
+    "Straße",
+    "GRÜN",
+    "Ελλάδα",
+    "İstanbul",
+    "ﬁne",
+    "e\u{301}t\u{e9}",
+    "Ångström",
+    "ДОМ",
+    "日本語",
+    "ǅ",
+    "ΣΊΣΥΦΟΣ",
+    "K",
+    "emoji 🚀",
+];
+
+fn folded(at: &At) -> Vec<Op> {
+    let mut ops = vec![at.mkdir("fold"), at.flags("fold", FS_CASEFOLD_FL, 0), at.mkdir("fold/Crowd")];
+    let (fold, crowd) = (at.below("fold"), at.below("fold/Crowd"));
+    ops.extend(FOLDED.map(|name| fold.text(name, name)));
+    ops.extend((0..300).map(|n| crowd.text(format!("Entry Ñ {n}"), "")));
+    ops
+}
+
+fn casefold(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(tree::little(&at))?;
+    stage.run(folded(&at))?;
+    stage.run([at.text(*b"fold/\xFFA\xFE", "not UTF-8")])?;
+    stage.unmount()
+}
+
+fn casefold_strict(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(folded(&at))?;
+    stage.unmount()
+}
+
+/// Files that compress, that do not, with holes, overwritten, released and taken back.
+fn compressed(at: &At) -> Vec<Op> {
+    let mut ops = vec![at.mkdir("c"), at.flags("c", FS_COMPR_FL, 0)];
+    let c = at.below("c");
+    ops.extend([
+        c.text("empty", ""),
+        c.text("tiny", "tiny"),
+        c.prose("one-block", BLOCK),
+        c.prose("cluster", 16 * BLOCK),
+        c.prose("odd", 41 * BLOCK + 123),
+        c.noise("noise", 17 * BLOCK),
+        c.write("zeroes", 0, Content::Fill { byte: 0, length: 64 * BLOCK }),
+        c.prose("mixed", 32 * BLOCK),
+        c.write("mixed", 8 * BLOCK, Content::Noise { seed: 1, length: 8 * BLOCK }),
+        c.prose("holes", 16 * BLOCK),
+        c.write("holes", 64 * BLOCK + 5, Content::Prose { seed: 2, length: 20 * BLOCK }),
+        c.prose("released", 48 * BLOCK),
+        c.prose("reserved", 48 * BLOCK),
+        c.prose("overwritten", 48 * BLOCK),
+        c.prose("truncated", 48 * BLOCK),
+        // Beyond the addresses of the inode.
+        c.write("far", 910 * BLOCK, Content::Prose { seed: 3, length: 64 * BLOCK }),
+        c.mkdir("dir"),
+        c.prose("dir/heir", 20 * BLOCK),
+        Op::Sync,
+        c.write("overwritten", 10 * BLOCK + 7, Content::Prose { seed: 4, length: 9 * BLOCK }),
+        c.truncate("truncated", 21 * BLOCK + 1),
+        Op::Sync,
+        Op::Release { path: c.path("released") },
+        Op::Release { path: c.path("reserved") },
+        Op::Reserve { path: c.path("reserved") },
+        Op::Sync,
+    ]);
+    ops
+}
+
+fn compress(stage: &mut Stage, options: &str) -> Result<()> {
+    stage.mount(options)?;
+    let at = stage.at();
+    stage.run(compressed(&at))?;
+    stage.unmount()
+}
+
+fn lzo(stage: &mut Stage) -> Result<()> {
+    compress(stage, "compress_algorithm=lzo,compress_log_size=2")
+}
+
+fn lzo_rle(stage: &mut Stage) -> Result<()> {
+    compress(stage, "compress_algorithm=lzo-rle,compress_log_size=3,compress_chksum")
+}
+
+fn lz4(stage: &mut Stage) -> Result<()> {
+    compress(stage, "compress_algorithm=lz4,compress_log_size=2,compress_chksum")
+}
+
+fn lz4hc(stage: &mut Stage) -> Result<()> {
+    compress(stage, "compress_algorithm=lz4:9,compress_log_size=3")
+}
+
+fn zstd(stage: &mut Stage) -> Result<()> {
+    compress(stage, "compress_algorithm=zstd:6,compress_log_size=4,compress_chksum")
+}
+
+fn compress_all(stage: &mut Stage) -> Result<()> {
+    stage.mount("compress_algorithm=lz4,compress_log_size=2")?;
+    let at = stage.at();
+    stage.run(tree::little(&at))?;
+    for algorithm in 0..4 {
+        for log_cluster in if algorithm == 2 { &[2, 4, 8][..] } else { &[2, 6] } {
+            let name = format!("algorithm-{algorithm}-{log_cluster}");
+            stage.run([
+                at.text(&name, ""),
+                at.flags(&name, FS_COMPR_FL, 0),
+                Op::Compression { path: at.path(&name), algorithm, log_cluster: *log_cluster },
+                at.prose(&name, (3 << log_cluster) * BLOCK / 2 + 99),
+                at.user(&name, "user.name", &name),
+            ])?;
+        }
+    }
+    stage.unmount()
+}
+
+fn secrets(at: &At) -> Vec<Op> {
+    let mut ops = vec![at.text("plain", "open to all\n"), at.mkdir("locked")];
+    let locked = at.below("locked");
+    ops.push(Op::Encrypt { dir: at.path("locked"), byte: 0x5A });
+    ops.extend([
+        locked.text("empty", ""),
+        locked.text("short", "secret\n"),
+        locked.prose("long", 10 * BLOCK + 1),
+        locked.text("n".repeat(255), "a long name"),
+        locked.symlink("short", "symlink"),
+        locked.mknod("fifo", 0o010_600, 0, 0),
+        locked.mkdir("dir"),
+        locked.text("dir/child", "child"),
+        locked.user("short", "user.open", "attributes are not encrypted"),
+    ]);
+    ops.push(locked.mkdir("crowd"));
+    let crowd = locked.below("crowd");
+    ops.extend((0..250).map(|n| crowd.text(format!("{n}"), "")));
+    ops
+}
+
+fn encrypted(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(secrets(&at))?;
+    stage.unmount()
+}
+
+fn encrypted_casefold(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run([
+        at.mkdir("both"),
+        Op::Encrypt { dir: at.path("both"), byte: 0x5A },
+        at.flags("both", FS_CASEFOLD_FL, 0),
+    ])?;
+    let both = at.below("both");
+    stage.run(FOLDED.map(|name| both.text(name, name)))?;
+    stage.unmount()
+}
+
+fn verity(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    for (name, length) in [("small", 100), ("block", BLOCK), ("tree", 300 * BLOCK + 9)] {
+        let enable = Op::Verity { path: at.path(name) };
+        stage.run([at.prose(name, length), at.fsync(name), enable])?;
+    }
+    stage.run([at.text("without", "no tree\n")])?;
+    stage.unmount()
+}
+
+/// Enough data that it lies on more than the first device.
+fn devices(stage: &mut Stage) -> Result<()> {
+    stage.mount("")?;
+    let at = stage.at();
+    stage.run(tree::little(&at))?;
+    stage.run(
+        (0..12).map(|n| at.write(format!("big-{n}"), 0, Content::Fill { byte: n + 1, length: 5 << 20 })),
+    )?;
+    stage.unmount()
+}
