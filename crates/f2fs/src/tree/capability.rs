@@ -1,0 +1,16 @@
+//! File capabilities as the value of `security.capability`.
+
+/// Name of the attribute.
+pub const NAME: &[u8] = b"security.capability";
+
+/// `VFS_CAP_REVISION_2` with the flag that makes the permitted set effective.
+const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
+
+/// The value for a permitted set, effective, with nothing inheritable (`struct vfs_cap_data`).
+pub fn value(permitted: u64) -> Vec<u8> {
+    let (low, high, inheritable) = (permitted as u32, (permitted >> 32) as u32, 0);
+    [REVISION_2_EFFECTIVE, low, inheritable, high, inheritable]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect()
+}

@@ -1,0 +1,384 @@
+//! A directory of the host as a source: depth first, names in byte order whatever order the host gives.
+//!
+//! Works without any right but to read, and leaves no trace where the host allows it (times of last access).
+//! The tree is followed through directory handles, a bounded number of them, so that neither its depth nor
+//! the length of its paths matters; symbolic links are never followed, and other file systems that are mounted
+//! inside are walked into.
+
+use std::{
+    collections::HashMap,
+    ffi::{CString, OsStr},
+    io,
+    ops::Range,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::Path,
+};
+
+use rustix::{
+    fs::{self as host, Advice, AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat},
+    io::Errno,
+};
+
+use super::{
+    Entry, HostId, Kind, Metadata, Run, Source, Xattr,
+    entry::{show, storable},
+};
+use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
+
+/// Bytes in which the host's directories are read.
+const LISTING_BYTES: usize = 64 << 10;
+/// Directories that are kept open at once; those above are opened again through `..` when the walk returns.
+const OPEN_MAX: usize = 128;
+/// Largest value of an attribute on Linux.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// How directories are opened.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A walk of a directory. See the module.
+pub struct DirSource {
+    /// Where the tree is on the host, for messages.
+    root: Vec<u8>,
+    /// The directories from the root to where the walk is.
+    stack: Vec<Listing>,
+    /// Path of the last of them, from the root of the tree.
+    path: Vec<u8>,
+    /// First names of inodes that have several.
+    links: HashMap<HostId, Vec<u8>>,
+    /// The file that was the last entry.
+    open: Option<OpenFile>,
+    /// The root's own entry, until it is given.
+    first: Option<Entry>,
+    /// Whether files can be opened without a trace.
+    no_trace: bool,
+}
+
+/// A directory and the names in it that are still to come.
+struct Listing {
+    /// None while too many directories below it are open.
+    fd: Option<OwnedFd>,
+    id: HostId,
+    /// Length of the path without this directory.
+    parent_path: usize,
+    /// All names, each ended by NUL.
+    arena: Vec<u8>,
+    /// Where each begins in `arena`, last first.
+    names: Vec<u32>,
+}
+
+struct OpenFile {
+    fd: OwnedFd,
+    path: Vec<u8>,
+    /// Runs of data that are still to come, last first; the current one shrinks from its start.
+    data: Vec<Range<u64>>,
+}
+
+impl DirSource {
+    /// Begins a walk of `root`, which must be a directory (or a symbolic link to one).
+    pub fn new(root: &Path) -> Result<DirSource> {
+        let name = root.as_os_str().as_bytes().to_vec();
+        let failed = |errno: Errno| host_error(&name, b"", errno);
+        let fd = host::open(root, DIRECTORY, Mode::empty()).map_err(failed)?;
+        let stat = host::fstat(&fd).map_err(failed)?;
+        let mut source = DirSource {
+            root: name,
+            stack: Vec::new(),
+            path: Vec::new(),
+            links: HashMap::new(),
+            open: None,
+            first: None,
+            no_trace: true,
+        };
+        let mut meta = metadata(&stat);
+        meta.xattrs = source.xattrs_of(&fd, c".")?;
+        source.first = Some(Entry { path: Vec::new(), kind: Kind::Directory, meta });
+        source.enter(fd, 0)?;
+        Ok(source)
+    }
+
+    fn failed(&self, path: &[u8], errno: Errno) -> Error {
+        host_error(&self.root, path, errno)
+    }
+
+    /// Reads the names of a directory whose path is in `self.path` and puts it on the stack.
+    fn enter(&mut self, fd: OwnedFd, parent_path: usize) -> Result<()> {
+        let (mut arena, mut names) = (Vec::new(), Vec::new());
+        let mut space = vec![std::mem::MaybeUninit::uninit(); LISTING_BYTES];
+        let mut listing = RawDir::new(&fd, &mut space);
+        while let Some(item) = listing.next() {
+            let item = item.map_err(|errno| host_error(&self.root, &self.path, errno))?;
+            let name = item.file_name().to_bytes_with_nul();
+            if name != b".\0" && name != b"..\0" {
+                names.push(
+                    u32::try_from(arena.len())
+                        .map_err(|_| host_error(&self.root, &self.path, Errno::FBIG))?,
+                );
+                arena.extend_from_slice(name);
+            }
+        }
+        // NUL is below every other byte, so names that are prefixes of others come first.
+        names.sort_unstable_by(|a, b| name_at(&arena, *b).cmp(name_at(&arena, *a)));
+        let stat = host::fstat(&fd).map_err(|errno| self.failed(&self.path, errno))?;
+        self.stack.push(Listing { fd: Some(fd), id: host_id(&stat), parent_path, arena, names });
+        if let Some(far) = self.stack.len().checked_sub(OPEN_MAX + 1) {
+            self.stack[far].fd = None;
+        }
+        Ok(())
+    }
+
+    /// Leaves the directory on top of the stack.
+    fn leave(&mut self) -> Result<()> {
+        let Some(left) = self.stack.pop() else { return Ok(()) };
+        self.path.truncate(left.parent_path);
+        let Some(top) = self.stack.last_mut().filter(|top| top.fd.is_none()) else { return Ok(()) };
+        let failed = |errno| host_error(&self.root, &self.path, errno);
+        let below = left.fd.expect("the directory on top is open");
+        let fd = host::openat(&below, c"..", DIRECTORY, Mode::empty()).map_err(failed)?;
+        if host_id(&host::fstat(&fd).map_err(failed)?) != top.id {
+            // The tree was moved under the walk.
+            return Err(failed(Errno::STALE));
+        }
+        top.fd = Some(fd);
+        Ok(())
+    }
+
+    /// The directory on top of the stack.
+    fn top(&self) -> &OwnedFd {
+        let top = self.stack.last().expect("the walk is inside the root until it is over");
+        top.fd.as_ref().expect("the directory on top is open")
+    }
+
+    /// The entry of a name in the directory on top of the stack.
+    fn entry_of(&mut self, name: CString) -> Result<Entry> {
+        let parent = self.path.len();
+        let mut path = self.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.to_bytes());
+        let stat =
+            host::statat(self.top(), &name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.failed(&path, e))?;
+        let mut meta = metadata(&stat);
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        let id = host_id(&stat);
+        if stat.st_nlink > 1 && file_type != FileType::Directory {
+            if let Some(to) = self.links.get(&id) {
+                return Ok(Entry { path, kind: Kind::HardLink { to: to.clone() }, meta });
+            }
+            self.links.insert(id, path.clone());
+        }
+        meta.xattrs = self.xattrs_of(self.top(), &name).map_err(|error| match error {
+            Error::Host { source, .. } => Error::Host { path: self.shown(&path), source },
+            other => other,
+        })?;
+        let number = DeviceNumber { major: host::major(stat.st_rdev), minor: host::minor(stat.st_rdev) };
+        let kind = match file_type {
+            FileType::Directory => {
+                let flags = DIRECTORY.union(OFlags::NOFOLLOW);
+                let fd = host::openat(self.top(), &name, flags, Mode::empty())
+                    .map_err(|e| self.failed(&path, e))?;
+                self.path = path.clone();
+                self.enter(fd, parent)?;
+                Kind::Directory
+            }
+            FileType::RegularFile => {
+                let size = stat.st_size as u64;
+                let data = match size {
+                    0 => None,
+                    _ => self.open_file(&name, &path, &stat)?,
+                };
+                Kind::File { size, data }
+            }
+            FileType::Symlink => {
+                let target =
+                    host::readlinkat(self.top(), &name, Vec::new()).map_err(|e| self.failed(&path, e))?;
+                Kind::Symlink { target: target.into_bytes() }
+            }
+            FileType::CharacterDevice => Kind::CharDevice(number),
+            FileType::BlockDevice => Kind::BlockDevice(number),
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::Unknown => return Err(self.failed(&path, Errno::INVAL)),
+        };
+        Ok(Entry { path, kind, meta })
+    }
+
+    /// Opens a file that has data; gives its ranges where it has holes.
+    fn open_file(&mut self, name: &CString, path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let open = |flags| host::openat(self.top(), name, flags, Mode::empty());
+        let opened = match self.no_trace {
+            true => open(flags | OFlags::NOATIME),
+            false => open(flags),
+        };
+        let fd = match opened {
+            // Only the owner of a file may read it without a trace.
+            Err(Errno::PERM) if self.no_trace => {
+                let fd = open(flags);
+                self.no_trace = fd.is_err();
+                fd
+            }
+            opened => opened,
+        };
+        let fd = fd.map_err(|errno| self.failed(path, errno))?;
+        let size = stat.st_size as u64;
+        let all = 0..size;
+        // Only a file with fewer blocks than its size needs can have holes that matter.
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
+        let data = match sparse {
+            true => data_ranges(&fd, size).map_err(|e| self.failed(path, e))?,
+            false => vec![all.clone()],
+        };
+        if size > LISTING_BYTES as u64 {
+            // Advice: where the host does not take it, nothing is lost.
+            let _ = host::fadvise(&fd, 0, None, Advice::Sequential);
+        }
+        let holes = data != [all];
+        let runs = data.iter().rev().cloned().collect();
+        self.open = Some(OpenFile { fd, path: path.to_vec(), data: runs });
+        Ok(holes.then_some(data))
+    }
+
+    /// The attributes of a name in a directory that F2FS can store. There are no calls for attributes
+    /// relative to a directory, so it is named through the process's table of open files.
+    fn xattrs_of(&self, dir: &OwnedFd, name: &std::ffi::CStr) -> Result<Vec<Xattr>> {
+        use std::os::fd::AsRawFd;
+        let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name.to_bytes());
+        let failed = |errno| host_error(&self.root, name.to_bytes(), errno);
+        let path = OsStr::from_bytes(&path);
+        let mut small = [0u8; 512];
+        let names = match host::llistxattr(path, &mut small) {
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Ok(length) => small[..length].to_vec(),
+            Err(Errno::RANGE) => {
+                let mut large = vec![0u8; XATTR_BYTES_MAX];
+                let length = host::llistxattr(path, &mut large).map_err(failed)?;
+                large.truncate(length);
+                large
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut xattrs = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| storable(name)) {
+            let mut value = vec![0u8; 256];
+            let length = loop {
+                match host::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+                    Ok(length) => break Some(length),
+                    Err(Errno::RANGE) if value.len() < XATTR_BYTES_MAX => value.resize(XATTR_BYTES_MAX, 0),
+                    // Gone since it was listed, or listed although it has no value of its own.
+                    Err(Errno::NODATA) => break None,
+                    Err(errno) => return Err(failed(errno)),
+                }
+            };
+            if let Some(length) = length {
+                value.truncate(length);
+                xattrs.push(Xattr { name: name.to_vec(), value });
+            }
+        }
+        xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(xattrs)
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        shown(&self.root, path)
+    }
+}
+
+impl Source for DirSource {
+    fn next_entry(&mut self) -> Result<Option<Entry>> {
+        self.open = None;
+        if let Some(root) = self.first.take() {
+            return Ok(Some(root));
+        }
+        while let Some(top) = self.stack.last_mut() {
+            if let Some(at) = top.names.pop() {
+                let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
+                return self.entry_of(name).map(Some);
+            }
+            self.leave()?;
+        }
+        Ok(None)
+    }
+
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
+        let Some(file) = &mut self.open else { return Ok(None) };
+        let Some(range) = file.data.last_mut() else { return Ok(None) };
+        let wanted = buf.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+        let offset = range.start;
+        let mut length = 0;
+        while length < wanted {
+            match rustix::io::pread(&file.fd, &mut buf[length..wanted], offset + length as u64) {
+                // The file became shorter under the walk: an archive of it would be torn.
+                Ok(0) => return Err(shrunk(&self.root, &file.path)),
+                Ok(read) => length += read,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(host_error(&self.root, &file.path, errno)),
+            }
+        }
+        range.start += length as u64;
+        if range.start == range.end {
+            file.data.pop();
+        }
+        Ok((length > 0).then_some(Run { offset, length }))
+    }
+}
+
+/// The name that begins at `at` and ends before the next NUL.
+fn name_at(arena: &[u8], at: u32) -> &[u8] {
+    let from = &arena[at as usize..];
+    &from[..from.iter().position(|byte| *byte == 0).unwrap_or(from.len())]
+}
+
+/// Ranges of a file that hold data, by SEEK_DATA and SEEK_HOLE. A host without them has no holes to show.
+fn data_ranges(fd: &OwnedFd, size: u64) -> Result<Vec<Range<u64>>, Errno> {
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while at < size {
+        let start = match host::seek(fd, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => return Ok(std::iter::once(0..size).collect()),
+            Err(errno) => return Err(errno),
+        };
+        let end = host::seek(fd, SeekFrom::Hole(start))?.min(size);
+        if start >= end || start < at {
+            break;
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(ranges)
+}
+
+fn host_id(stat: &Stat) -> HostId {
+    HostId { device: stat.st_dev, ino: stat.st_ino }
+}
+
+fn metadata(stat: &Stat) -> Metadata {
+    let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
+    Metadata {
+        permissions: (stat.st_mode & 0o7777) as u16,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec as u32),
+        atime: Some(time(stat.st_atime, stat.st_atime_nsec as u32)),
+        ctime: Some(time(stat.st_ctime, stat.st_ctime_nsec as u32)),
+        xattrs: Vec::new(),
+        names: Default::default(),
+        host: Some(host_id(stat)),
+    }
+}
+
+fn shown(root: &[u8], path: &[u8]) -> String {
+    let root = String::from_utf8_lossy(root);
+    if path.is_empty() { root.into_owned() } else { format!("{}/{}", root.trim_end_matches('/'), show(path)) }
+}
+
+fn host_error(root: &[u8], path: &[u8], errno: Errno) -> Error {
+    Error::Host { path: shown(root, path), source: errno.into() }
+}
+
+fn shrunk(root: &[u8], path: &[u8]) -> Error {
+    let source = io::Error::new(io::ErrorKind::UnexpectedEof, "became shorter while it was read");
+    Error::Host { path: shown(root, path), source }
+}

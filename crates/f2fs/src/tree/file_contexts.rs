@@ -1,0 +1,246 @@
+//! SELinux's file_contexts: labels by path.
+//!
+//! A line is `REGEX [KIND] CONTEXT`, the expression covering the whole path from the root, KIND one of `--`,
+//! `-d`, `-c`, `-b`, `-p`, `-l`, `-s`; the context `<<none>>` leaves a file without a label. As in libselinux, an
+//! expression without special characters goes before all others, and of the others the last that matches
+//! counts.
+
+use std::cell::OnceCell;
+
+use regex::bytes::Regex;
+
+use super::{Entry, Kind};
+use crate::{Error, Result};
+
+/// The attribute that holds a label.
+const SELINUX: &[u8] = b"security.selinux";
+
+/// A parsed file_contexts file.
+#[derive(Debug, Default)]
+pub struct FileContexts {
+    /// In the order in which they are tried.
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    pattern: String,
+    /// What a path must begin with: the pattern up to its first special character.
+    stem: Vec<u8>,
+    /// Compiled when the first path with this stem comes; None where the stem is all.
+    regex: Option<OnceCell<Regex>>,
+    kind: Option<char>,
+    context: Option<String>,
+    line: usize,
+}
+
+impl FileContexts {
+    /// Parses a file. Errors with the number of the line that makes no sense; an expression that does not
+    /// compile is found when a path first needs it.
+    pub fn parse(text: &str) -> Result<FileContexts> {
+        let mut rules = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            rules.push(Rule::parse(line, number + 1).ok_or_else(|| {
+                Error::Invalid(format!("file_contexts, line {}: {line:?} makes no sense", number + 1).into())
+            })?);
+        }
+        rules.reverse();
+        rules.sort_by_key(|rule| rule.regex.is_some());
+        Ok(FileContexts { rules })
+    }
+
+    /// The label for a path from the root (`/system/bin/sh`), if it has one.
+    pub fn label(&self, path: &[u8], kind: &Kind) -> Result<Option<&str>> {
+        let letter = letter(kind);
+        for rule in self.rules.iter().filter(|rule| rule.kind.is_none() || rule.kind == letter) {
+            if rule.matches(path)? {
+                return Ok(rule.context.as_deref());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Labels an entry; `path` is from the root.
+    pub fn apply(&self, path: &[u8], entry: &mut Entry) -> Result<()> {
+        if let Some(label) = self.label(path, &entry.kind)? {
+            entry.meta.set_xattr(SELINUX, [label.as_bytes(), b"\0"].concat());
+        }
+        Ok(())
+    }
+}
+
+/// The letter of a kind in file_contexts. A further name of a hard link is what its first name is; it is not
+/// labelled again.
+fn letter(kind: &Kind) -> Option<char> {
+    Some(match kind {
+        Kind::File { .. } => '-',
+        Kind::Directory => 'd',
+        Kind::CharDevice(_) => 'c',
+        Kind::BlockDevice(_) => 'b',
+        Kind::Fifo => 'p',
+        Kind::Symlink { .. } => 'l',
+        Kind::Socket => 's',
+        Kind::HardLink { .. } => return None,
+    })
+}
+
+impl Rule {
+    fn parse(line: &str, number: usize) -> Option<Rule> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (pattern, kind, context) = match words[..] {
+            [pattern, context] => (pattern, None, context),
+            [pattern, kind, context] => {
+                let letter = kind.strip_prefix('-')?.chars().next()?;
+                (pattern, Some(letter).filter(|letter| "-dcbpls".contains(*letter)), context)
+            }
+            _ => return None,
+        };
+        if words.len() == 3 && kind.is_none() {
+            return None;
+        }
+        let (stem, special) = stem(pattern);
+        Some(Rule {
+            pattern: pattern.into(),
+            stem,
+            regex: special.then(OnceCell::new),
+            kind,
+            context: (context != "<<none>>").then(|| context.into()),
+            line: number,
+        })
+    }
+
+    fn matches(&self, path: &[u8]) -> Result<bool> {
+        let Some(cell) = &self.regex else { return Ok(path == self.stem) };
+        if !path.starts_with(&self.stem) {
+            return Ok(false);
+        }
+        if let Some(regex) = cell.get() {
+            return Ok(regex.is_match(path));
+        }
+        // Paths are bytes, and `.` means any of them.
+        let regex = Regex::new(&format!("(?s-u)^(?:{})$", self.pattern))
+            .map_err(|error| Error::Invalid(format!("file_contexts, line {}: {error}", self.line).into()))?;
+        Ok(cell.get_or_init(|| regex).is_match(path))
+    }
+}
+
+/// The part of a pattern that stands for itself, unescaped, and whether there is more. What a following `?`,
+/// `*`, `+` or `{` makes optional is not part of it, nor is anything before a `|` of the outermost level.
+fn stem(pattern: &str) -> (Vec<u8>, bool) {
+    let bytes = pattern.as_bytes();
+    let (mut stem, mut at, mut last) = (Vec::new(), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => match bytes.get(at + 1) {
+                // Escaped letters and digits are classes and references.
+                Some(next) if !next.is_ascii_alphanumeric() => {
+                    last = stem.len();
+                    stem.push(*next);
+                    at += 2;
+                }
+                _ => return (without_alternatives(stem, &bytes[at..]), true),
+            },
+            b'?' | b'*' | b'+' | b'{' => {
+                stem.truncate(last);
+                return (without_alternatives(stem, &bytes[at..]), true);
+            }
+            b'.' | b'[' | b'(' | b')' | b']' | b'}' | b'^' | b'$' | b'|' => {
+                return (without_alternatives(stem, &bytes[at..]), true);
+            }
+            _ => {
+                last = stem.len();
+                stem.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    (stem, false)
+}
+
+fn without_alternatives(stem: Vec<u8>, rest: &[u8]) -> Vec<u8> {
+    let mut depth = 0;
+    for byte in rest {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth -= 1,
+            b'|' if depth <= 0 => return Vec::new(),
+            _ => {}
+        }
+    }
+    stem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Kind = Kind::File { size: 0, data: None };
+
+    fn label(contexts: &str, path: &str, kind: &Kind) -> Option<String> {
+        FileContexts::parse(contexts).unwrap().label(path.as_bytes(), kind).unwrap().map(String::from)
+    }
+
+    #[test]
+    fn the_last_match_counts_but_whole_paths_go_first() {
+        let contexts =
+            "/bin/sh u:shell\n/.* u:root\n/bin(/.*)? u:bin\n/bin/[a-f].* u:early\n# x\n/dev/null <<none>>\n";
+        for (path, expected) in [
+            ("/bin/sh", Some("u:shell")),
+            ("/bin", Some("u:bin")),
+            ("/bin/zip", Some("u:bin")),
+            ("/bin/cat", Some("u:early")),
+            ("/other", Some("u:root")),
+            ("/dev/null", None),
+            ("/bin/sh2", Some("u:bin")),
+        ] {
+            assert_eq!(label(contexts, path, &FILE).as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_kind_restricts_a_rule() {
+        let contexts = "/x/.* any\n/x/.* -d dir\n/x/.* -- file\n/x/.* -l link";
+        assert_eq!(label(contexts, "/x/a", &Kind::Directory).as_deref(), Some("dir"));
+        assert_eq!(label(contexts, "/x/a", &FILE).as_deref(), Some("file"));
+        assert_eq!(label(contexts, "/x/a", &Kind::Symlink { target: vec![] }).as_deref(), Some("link"));
+        assert_eq!(label(contexts, "/x/a", &Kind::Fifo).as_deref(), Some("any"));
+    }
+
+    #[test]
+    fn stems_are_what_every_match_begins_with() {
+        for (pattern, expected, special) in [
+            ("/bin/sh", "/bin/sh", false),
+            (r"/lib/x\.so", "/lib/x.so", false),
+            (r"/lib/x\.so.*", "/lib/x.so", true),
+            ("/ab?c", "/a", true),
+            (r"/a\.*", "/a", true),
+            ("/a|/b", "", true),
+            ("/a(b|c)", "/a", true),
+            (r"/a\d", "/a", true),
+        ] {
+            assert_eq!(stem(pattern), (expected.as_bytes().to_vec(), special), "{pattern}");
+        }
+        assert_eq!(label("/a|/b both", "/b", &FILE).as_deref(), Some("both"));
+        assert_eq!(label("/ab?c x", "/ac", &FILE).as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_are_labelled_too() {
+        let contexts = FileContexts::parse("/d/.* x").unwrap();
+        assert_eq!(contexts.label(b"/d/\xff\xfe\n", &FILE).unwrap(), Some("x"));
+    }
+
+    #[test]
+    fn nonsense_names_its_line() {
+        for text in ["/x", "/x -q c", "/x -- a b"] {
+            let error = FileContexts::parse(&format!("/a b\n{text}")).unwrap_err().to_string();
+            assert!(error.contains("line 2"), "{error}");
+        }
+        let bad = FileContexts::parse("/x(.* c").unwrap();
+        assert!(bad.label(b"/xy", &FILE).unwrap_err().to_string().contains("line 1"));
+    }
+}

@@ -1,0 +1,493 @@
+//! A tar stream as a source: ustar, GNU and pax members with everything they can say about a file.
+//!
+//! The stream is read once, front to back, so it may be a pipe. Extended attributes are taken from
+//! `SCHILY.xattr` and `LIBARCHIVE.xattr` records, sparse files from GNU's four formats. The lists of a libarchive
+//! or star ACL are not; GNU tar and star store the attributes of ACLs too, and those are.
+
+use std::{io::Read, ops::Range};
+
+use zerocopy::FromBytes;
+
+use super::{
+    Entry, Kind, Metadata, Names, Run, Source,
+    entry::{show, storable},
+    pax,
+    tar_header::{BLOCK_BYTES, TarHeader, number, text},
+    tar_sparse::{self, RANGES_MAX, gnu},
+};
+use crate::{
+    Error, Result,
+    format::{NAME_MAX, inode::DeviceNumber},
+    units::Time,
+};
+
+/// Longest path and link target in bytes; no Linux program makes longer ones.
+const PATH_BYTES_MAX: u64 = 1 << 16;
+/// Longest extended header in bytes. Attributes have up to 64 KiB each.
+const PAX_BYTES_MAX: u64 = 16 << 20;
+/// Blocks of extended sparse headers: 21 ranges each.
+const SPARSE_BLOCKS_MAX: usize = RANGES_MAX / 21;
+
+/// A tar stream. See the module.
+pub struct TarSource<R> {
+    stream: R,
+    /// Bytes read so far, for messages.
+    position: u64,
+    /// Records of the last global extended header.
+    global: Records,
+    /// What is left of the last member: its padded data, and its runs, last first.
+    left_bytes: u64,
+    runs: Vec<Range<u64>>,
+    /// Path of the last member, for messages.
+    path: Vec<u8>,
+    /// Whether a member was seen: an empty stream is no archive.
+    any: bool,
+    over: bool,
+}
+
+/// What extended headers say about the next member.
+#[derive(Debug, Clone, Default)]
+struct Records {
+    path: Option<Vec<u8>>,
+    link_path: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u64>,
+    gid: Option<u64>,
+    mtime: Option<Time>,
+    atime: Option<Time>,
+    ctime: Option<Time>,
+    names: Names,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    device_major: Option<u64>,
+    device_minor: Option<u64>,
+    sparse: SparseRecords,
+}
+
+/// The part of the records that is about holes.
+#[derive(Debug, Clone, Default)]
+struct SparseRecords {
+    /// Whether the map leads the data (format 1.0).
+    leads: bool,
+    size: Option<u64>,
+    name: Option<Vec<u8>>,
+    /// Format 0.1: all in one.
+    map: Option<Vec<(u64, u64)>>,
+    /// Format 0.0: record by record.
+    pairs: Vec<(u64, u64)>,
+    offset: Option<u64>,
+}
+
+impl<R: Read> TarSource<R> {
+    /// Begins to read a stream, which must not be compressed any more; see
+    /// [`decompressed`](super::decompressed).
+    pub fn new(stream: R) -> TarSource<R> {
+        TarSource {
+            stream,
+            position: 0,
+            global: Records::default(),
+            left_bytes: 0,
+            runs: Vec::new(),
+            path: Vec::new(),
+            any: false,
+            over: false,
+        }
+    }
+
+    fn malformed(&self, what: impl Into<String>) -> Error {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, what.into());
+        Error::Host { path: format!("tar stream, byte {}", self.position), source }
+    }
+
+    fn failed(&self, source: std::io::Error) -> Error {
+        let path = match self.path.is_empty() {
+            true => format!("tar stream, byte {}", self.position),
+            false => format!("tar stream, byte {}, {}", self.position, show(&self.path)),
+        };
+        Error::Host { path, source }
+    }
+
+    /// Fills `buf`, or fails where the stream ends inside it.
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<()> {
+        self.stream.read_exact(buf).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => {
+                self.failed(std::io::Error::new(error.kind(), "the archive is cut off here"))
+            }
+            _ => self.failed(error),
+        })?;
+        self.position += buf.len() as u64;
+        Ok(())
+    }
+
+    /// The next block, or None where the stream ends before it.
+    fn next_block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>> {
+        let mut block = [0; BLOCK_BYTES];
+        let first = loop {
+            match self.stream.read(&mut block) {
+                Ok(0) => return Ok(None),
+                Ok(read) => break read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.failed(error)),
+            }
+        };
+        self.position += first as u64;
+        self.read_exact(&mut block[first..])?;
+        Ok(Some(block))
+    }
+
+    /// Reads past what the last member still has.
+    fn skip_rest(&mut self) -> Result<()> {
+        let mut sink = [0; 16 << 10];
+        while self.left_bytes > 0 {
+            let length = sink.len().min(usize::try_from(self.left_bytes).unwrap_or(usize::MAX));
+            self.read_exact(&mut sink[..length])?;
+            self.left_bytes -= length as u64;
+        }
+        self.runs.clear();
+        Ok(())
+    }
+
+    /// The data of a header that describes the next member: at most `limit` bytes.
+    fn describing_data(&mut self, size: u64, limit: u64) -> Result<Vec<u8>> {
+        if size > limit {
+            return Err(self.malformed(format!("header of {size} bytes, at most {limit}")));
+        }
+        let mut data = vec![0; size.next_multiple_of(BLOCK_BYTES as u64) as usize];
+        self.read_exact(&mut data)?;
+        data.truncate(size as usize);
+        Ok(data)
+    }
+
+    fn apply_pax(&self, data: &[u8], records: &mut Records) -> Result<()> {
+        let parsed = pax::records(data).ok_or_else(|| self.malformed("malformed extended header"))?;
+        for (key, value) in parsed {
+            self.apply_record(key, value, records).ok_or_else(|| {
+                self.malformed(format!("malformed value of {} in an extended header", show(key)))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes one record. None where its value makes no sense; an empty value takes an earlier one back.
+    fn apply_record(&self, key: &[u8], value: &[u8], records: &mut Records) -> Option<()> {
+        let bytes = (!value.is_empty()).then(|| value.to_vec());
+        let decimal = || if value.is_empty() { Some(None) } else { pax::decimal(value).map(Some) };
+        let time = || if value.is_empty() { Some(None) } else { pax::time(value).map(Some) };
+        let name = || (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned());
+        match key {
+            b"path" => records.path = bytes,
+            b"linkpath" => records.link_path = bytes,
+            b"size" => records.size = decimal()?,
+            b"uid" => records.uid = decimal()?,
+            b"gid" => records.gid = decimal()?,
+            b"mtime" => records.mtime = time()?,
+            b"atime" => records.atime = time()?,
+            b"ctime" => records.ctime = time()?,
+            b"uname" => records.names.user = name(),
+            b"gname" => records.names.group = name(),
+            b"SCHILY.devmajor" => records.device_major = decimal()?,
+            b"SCHILY.devminor" => records.device_minor = decimal()?,
+            b"GNU.sparse.major" => records.sparse.leads = value == b"1",
+            b"GNU.sparse.size" | b"GNU.sparse.realsize" => records.sparse.size = decimal()?,
+            b"GNU.sparse.name" => records.sparse.name = bytes,
+            b"GNU.sparse.map" => records.sparse.map = Some(tar_sparse::comma_pairs(value)?),
+            b"GNU.sparse.offset" => records.sparse.offset = decimal()?,
+            b"GNU.sparse.numbytes" => {
+                let offset = records.sparse.offset.take()?;
+                records.sparse.pairs.push((offset, pax::decimal(value)?));
+            }
+            _ => {
+                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    records.xattrs.push((name.to_vec(), value.to_vec()));
+                } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
+                    records.xattrs.push((pax::percent_decoded(name), pax::base64(value)?));
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The member that a header begins, after the headers that describe it.
+    fn member(
+        &mut self,
+        header: &TarHeader,
+        block: &[u8; BLOCK_BYTES],
+        records: Records,
+    ) -> Result<Option<Entry>> {
+        let bad = |source: &Self, what: &str| source.malformed(format!("{what} is no valid number"));
+        let field = |field: &[u8]| number(field).and_then(|value| u64::try_from(value).ok());
+        let path =
+            records.sparse.name.clone().or_else(|| records.path.clone()).unwrap_or_else(|| header.path());
+        let stored = match records.size {
+            Some(size) => size,
+            None => field(&header.size).ok_or_else(|| bad(self, "size"))?,
+        };
+        let is_directory = path.ends_with(b"/");
+        self.path = self.clean(&path)?;
+        let link = |source: &Self| -> Result<Vec<u8>> {
+            let target = records.link_path.clone().unwrap_or_else(|| text(&header.link_name).to_vec());
+            match target.is_empty() || target.len() as u64 > PATH_BYTES_MAX {
+                true => Err(source.malformed(format!("link {} has no valid target", show(&path)))),
+                false => Ok(target),
+            }
+        };
+        let device = |source: &Self| -> Result<DeviceNumber> {
+            let major =
+                records.device_major.or_else(|| field(&header.major)).ok_or_else(|| bad(source, "major"))?;
+            let minor =
+                records.device_minor.or_else(|| field(&header.minor)).ok_or_else(|| bad(source, "minor"))?;
+            // What Linux has and F2FS can store (`new_encode_dev`).
+            if major >= 1 << 12 || minor >= 1 << 20 {
+                return Err(source.malformed(format!("device {major}:{minor} of {}", show(&path))));
+            }
+            Ok(DeviceNumber { major: major as u32, minor: minor as u32 })
+        };
+        let kind = match header.type_flag {
+            // Before ustar, a directory was a file whose name ended with a slash.
+            b'0' | 0 | b'7' if is_directory => Kind::Directory,
+            b'0' | 0 | b'7' | b'S' => self.file(header, block, &records, stored)?,
+            b'1' => {
+                let to = link(self)?;
+                // Data of hard links (some pax writers) belongs to the first name, which has it already.
+                self.left_bytes = self.padded(stored)?;
+                Kind::HardLink { to: self.clean(&to)? }
+            }
+            b'2' => Kind::Symlink { target: link(self)? },
+            b'3' => Kind::CharDevice(device(self)?),
+            b'4' => Kind::BlockDevice(device(self)?),
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            // The name of a volume, a directory's listing of GNU's incremental archives, a continuation of a
+            // file from another volume: no members.
+            b'V' | b'M' => {
+                self.left_bytes = self.padded(stored)?;
+                return Ok(None);
+            }
+            b'D' => {
+                self.left_bytes = self.padded(stored)?;
+                Kind::Directory
+            }
+            other => {
+                return Err(self.malformed(format!(
+                    "{} is of unknown type {:?}",
+                    show(&path),
+                    other as char
+                )));
+            }
+        };
+        let id = |record: Option<u64>, header: &[u8], what: &str| {
+            let value = record.or_else(|| field(header)).and_then(|id| u32::try_from(id).ok());
+            value.ok_or_else(|| bad(self, what))
+        };
+        let name = |record: &Option<String>, field: &[u8]| {
+            let field = text(field);
+            let from_header = || (!field.is_empty()).then(|| String::from_utf8_lossy(field).into_owned());
+            record.clone().or_else(from_header)
+        };
+        let seconds = number(&header.mtime).ok_or_else(|| bad(self, "mtime"))?;
+        let mut meta = Metadata {
+            permissions: (number(&header.mode).ok_or_else(|| bad(self, "mode"))? & 0o7777) as u16,
+            uid: id(records.uid, &header.uid, "uid")?,
+            gid: id(records.gid, &header.gid, "gid")?,
+            mtime: records.mtime.unwrap_or(Time { seconds, nanoseconds: 0 }),
+            atime: records.atime,
+            ctime: records.ctime,
+            names: Names {
+                user: name(&records.names.user, &header.user),
+                group: name(&records.names.group, &header.group),
+            },
+            ..Metadata::default()
+        };
+        for (name, value) in records.xattrs.into_iter().filter(|(name, _)| storable(name)) {
+            meta.set_xattr(&name, value);
+        }
+        Ok(Some(Entry { path: self.path.clone(), kind, meta }))
+    }
+
+    /// A regular file: notes where its data lies.
+    fn file(
+        &mut self,
+        header: &TarHeader,
+        block: &[u8; BLOCK_BYTES],
+        records: &Records,
+        mut stored: u64,
+    ) -> Result<Kind> {
+        let SparseRecords { leads, size, map, pairs, .. } = &records.sparse;
+        let (map, size) = if header.type_flag == b'S' && header.is_gnu() {
+            let header_size = number(&block[gnu::SIZE]).and_then(|size| u64::try_from(size).ok());
+            (Some(self.gnu_map(block)?), size.or(header_size))
+        } else if *leads {
+            let (map, taken) = self.leading_map(stored)?;
+            stored -= taken;
+            (Some(map), *size)
+        } else if let Some(map) = map {
+            (Some(map.clone()), *size)
+        } else if !pairs.is_empty() {
+            (Some(pairs.clone()), *size)
+        } else {
+            (None, Some(stored))
+        };
+        let bad_map = || self.malformed(format!("the map of holes of {} makes no sense", show(&self.path)));
+        let size = size.filter(|size| *size <= i64::MAX as u64).ok_or_else(bad_map)?;
+        let runs = match map {
+            Some(map) => tar_sparse::checked(&map, size, stored).ok_or_else(bad_map)?,
+            None if size == 0 => Vec::new(),
+            None => vec![Range { start: 0, end: size }],
+        };
+        let dense = runs.iter().map(|run| run.end - run.start).sum::<u64>() == size;
+        self.left_bytes = self.padded(stored)?;
+        self.runs = runs.iter().rev().cloned().collect();
+        Ok(Kind::File { size, data: (!dense).then_some(runs) })
+    }
+
+    /// The map of an old GNU sparse file: in the header, and in blocks that follow it.
+    fn gnu_map(&mut self, header: &[u8; BLOCK_BYTES]) -> Result<Vec<(u64, u64)>> {
+        let bad = |source: &Self| source.malformed("malformed map of a sparse file");
+        let mut map = tar_sparse::gnu_pairs(&header[gnu::MAP]).ok_or_else(|| bad(self))?;
+        let mut extended = header[gnu::EXTENDED] != 0;
+        for _ in 0..SPARSE_BLOCKS_MAX {
+            if !extended {
+                return Ok(map);
+            }
+            let mut more = [0; BLOCK_BYTES];
+            self.read_exact(&mut more)?;
+            map.extend(tar_sparse::gnu_pairs(&more[gnu::MORE]).ok_or_else(|| bad(self))?);
+            extended = more[gnu::MORE_EXTENDED] != 0;
+        }
+        Err(bad(self))
+    }
+
+    /// The map that leads the data of a pax 1.0 sparse file, and the bytes that it took of `stored`.
+    fn leading_map(&mut self, stored: u64) -> Result<(Vec<(u64, u64)>, u64)> {
+        let mut left = stored;
+        let map = tar_sparse::leading_pairs(|| {
+            let bad = || self.malformed("the map of a sparse file is longer than its data");
+            left = left.checked_sub(BLOCK_BYTES as u64).ok_or_else(bad)?;
+            let mut block = [0; BLOCK_BYTES];
+            self.read_exact(&mut block)?;
+            Ok(block)
+        })?;
+        map.ok_or_else(|| self.malformed("malformed map of a sparse file"))
+    }
+
+    /// Bytes that `stored` bytes of data take in the stream.
+    fn padded(&self, stored: u64) -> Result<u64> {
+        let padded = stored.checked_next_multiple_of(BLOCK_BYTES as u64);
+        padded.ok_or_else(|| self.malformed(format!("member of {stored} bytes")))
+    }
+
+    /// A path from the root of the tree, or an error for one that leads out of it or cannot be a path.
+    fn clean(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let refused = |why: &str| self.malformed(format!("path {:?} {why}", show(path)));
+        if path.len() as u64 > PATH_BYTES_MAX {
+            return Err(self.malformed(format!("path of {} bytes", path.len())));
+        }
+        if path.contains(&0) {
+            return Err(refused("contains a NUL"));
+        }
+        let components = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+        let mut clean = Vec::with_capacity(path.len());
+        for name in components {
+            if name == b".." {
+                return Err(refused("leads out of the archive"));
+            }
+            if name.len() > NAME_MAX {
+                return Err(refused("has a name of more than 255 bytes"));
+            }
+            if !clean.is_empty() {
+                clean.push(b'/');
+            }
+            clean.extend_from_slice(name);
+        }
+        Ok(clean)
+    }
+
+    /// Reads what follows the end of the archive (writers pad their last record), so that who writes into a
+    /// pipe is not cut off.
+    fn drain(&mut self) -> Result<()> {
+        const PADDING_MAX: u64 = 4 << 20;
+        std::io::copy(&mut self.stream.by_ref().take(PADDING_MAX), &mut std::io::sink())
+            .map(drop)
+            .map_err(|error| self.failed(error))
+    }
+}
+
+impl<R: Read> Source for TarSource<R> {
+    fn next_entry(&mut self) -> Result<Option<Entry>> {
+        if self.over {
+            return Ok(None);
+        }
+        self.skip_rest()?;
+        self.path.clear();
+        let mut records = self.global.clone();
+        loop {
+            let Some(block) = self.next_block()? else {
+                self.over = true;
+                return match self.any {
+                    true => Ok(None),
+                    false => Err(self.malformed("empty, not a tar archive")),
+                };
+            };
+            if block == [0; BLOCK_BYTES] {
+                if !self.any {
+                    return Err(self.malformed("zeroes, not a tar archive"));
+                }
+                self.over = true;
+                self.drain()?;
+                return Ok(None);
+            }
+            let header = TarHeader::read_from_bytes(&block).expect("a header is a block");
+            if !header.checksum_holds(&block) {
+                return Err(self.malformed(match self.any {
+                    true => "no tar header where one should be",
+                    false => "not a tar archive",
+                }));
+            }
+            self.any = true;
+            let size = || {
+                let size = number(&header.size).and_then(|size| u64::try_from(size).ok());
+                size.ok_or_else(|| self.malformed("size is no valid number"))
+            };
+            match header.type_flag {
+                b'x' | b'X' => {
+                    let data = self.describing_data(size()?, PAX_BYTES_MAX)?;
+                    self.apply_pax(&data, &mut records)?;
+                }
+                b'g' => {
+                    let data = self.describing_data(size()?, PAX_BYTES_MAX)?;
+                    let mut global = std::mem::take(&mut self.global);
+                    self.apply_pax(&data, &mut global)?;
+                    self.global = global;
+                    records = self.global.clone();
+                }
+                b'L' => {
+                    let data = self.describing_data(size()?, PATH_BYTES_MAX)?;
+                    records.path.get_or_insert_with(|| text(&data).to_vec());
+                }
+                b'K' => {
+                    let data = self.describing_data(size()?, PATH_BYTES_MAX)?;
+                    records.link_path.get_or_insert_with(|| text(&data).to_vec());
+                }
+                _ => match self.member(&header, &block, records)? {
+                    Some(entry) => return Ok(Some(entry)),
+                    None => {
+                        self.skip_rest()?;
+                        records = self.global.clone();
+                    }
+                },
+            }
+        }
+    }
+
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
+        let Some(mut run) = self.runs.pop() else { return Ok(None) };
+        let length = buf.len().min(usize::try_from(run.end - run.start).unwrap_or(usize::MAX));
+        self.read_exact(&mut buf[..length])?;
+        self.left_bytes -= length as u64;
+        let offset = run.start;
+        run.start += length as u64;
+        if run.start < run.end {
+            self.runs.push(run);
+        }
+        Ok((length > 0).then_some(Run { offset, length }))
+    }
+}
