@@ -111,7 +111,7 @@ impl Geometry {
     }
 
     /// The block of the SSA that a segment's summary is in, and the summary's byte offset in it.
-    pub fn summary(&self, segment: SegNo) -> (BlockAddr, usize) {
+    pub fn summary_block(&self, segment: SegNo) -> (BlockAddr, usize) {
         let per_block = (self.block_size.bytes() / self.summary.bytes()) as u32;
         let offset = (segment.0 % per_block) as usize * self.summary.bytes();
         (BlockAddr(self.ssa.start.0 + segment.0 / per_block), offset)
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn packed_summaries_share_a_block() {
-        assert_eq!(geometry(BlockSize::B16K, false).summary(SegNo(6)), (BlockAddr(7686), 0));
-        assert_eq!(geometry(BlockSize::B16K, true).summary(SegNo(6)), (BlockAddr(7681), 8192));
+        assert_eq!(geometry(BlockSize::B16K, false).summary_block(SegNo(6)), (BlockAddr(7686), 0));
+        assert_eq!(geometry(BlockSize::B16K, true).summary_block(SegNo(6)), (BlockAddr(7681), 8192));
     }
 }

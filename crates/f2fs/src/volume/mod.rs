@@ -5,19 +5,26 @@
 //! [`checkpoint`](Volume::checkpoint) makes them one. After a failed write of metadata the volume refuses
 //! changes until it is opened again.
 
-#![allow(dead_code)] // the write side is being built
-
+mod allocate;
+mod attributes;
+mod checkpoint;
 mod dir;
+mod dir_write;
 mod file;
+mod file_write;
 mod geometry;
 mod hidden_name;
 mod io;
 mod journal;
 mod link;
 mod log;
+mod make;
 mod map;
+mod map_write;
+mod namespace;
 mod nat;
 mod node_cache;
+mod node_write;
 mod open;
 mod options;
 mod pages;
@@ -25,23 +32,34 @@ mod sit;
 mod stat;
 mod xattr;
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use rustc_hash::FxHashMap;
+
+pub use allocate::NextSegment;
+pub use attributes::{SetAttr, XattrMode};
 pub use dir::{DirCursor, DirEntry, Found};
 pub use file::{Extent, ExtentKind};
 pub use geometry::Geometry;
 pub use io::Io;
+pub use make::Blank;
 pub use map::{Cluster, Run};
+pub use namespace::{NewNode, RenameMode, Times};
 pub use options::{ActiveLogs, Clock, InPlace, Options};
 pub use stat::Stat;
 
 use crate::{
     Error, Place, Result,
     format::{
-        checkpoint::Checkpoint,
+        checkpoint::{Checkpoint, RESERVED_NIDS},
         nat::NatEntry,
         node::{NodeBlock, NodeFormat},
         sit::SitEntry,
+        summary::Summary,
         superblock::Superblock,
     },
     units::{BlockAddr, Ino, Nid, SegNo},
@@ -66,8 +84,21 @@ pub struct Volume {
     pages: pages::Pages,
     /// Inodes without a name that are still in use.
     orphans: BTreeSet<Ino>,
-    /// Seconds of the clock when the volume was opened.
+    /// Inodes that stay although they may lose their last name, and how often they are held.
+    held: FxHashMap<Ino, u32>,
+    dirs: dir_write::DirIndexes,
+    /// Summaries of closed segments that have not been written yet.
+    summaries: BTreeMap<SegNo, Summary>,
+    /// Seconds of the clock when the newest checkpoint was written, or the volume was opened.
     opened_seconds: i64,
+    /// Seconds for which the volume was mounted, ever, as of the operation that runs.
+    now: u64,
+    /// Something was changed since the newest checkpoint.
+    changed: bool,
+    /// A log has opened a segment since free sections were last looked at.
+    opened_segment: bool,
+    /// Kilobytes that were written before the volume was opened.
+    written_before: u64,
 }
 
 /// What may be done with the volume.
@@ -219,9 +250,69 @@ impl Volume {
         NodeBlock::check(self.format, bytes, nid, entry.ino, entry.addr)
     }
 
-    /// Seconds of the clock since the volume was opened, added to those that it was mounted before.
-    fn mounted_seconds(&self) -> u64 {
-        let now = (self.options.clock)().seconds;
-        self.checkpoint.elapsed_seconds.saturating_add(now.saturating_sub(self.opened_seconds).max(0) as u64)
+    /// Before anything that writes: refuses where nothing may be written.
+    fn start(&mut self) -> Result<()> {
+        if let Access::ReadOnly(reason) = &self.access {
+            return Err(Error::ReadOnly(reason.clone()));
+        }
+        let elapsed = (self.options.clock)().seconds.saturating_sub(self.opened_seconds).max(0) as u64;
+        self.now = self.checkpoint.elapsed_seconds.saturating_add(elapsed);
+        Ok(())
+    }
+
+    /// Before each operation that changes the volume: between operations the volume is whole, so this is where
+    /// caches are emptied, and where a checkpoint frees what only the last one needs.
+    fn begin(&mut self) -> Result<()> {
+        self.start()?;
+        self.changed = true;
+        let most = self.options.cache_bytes / 4 / self.geometry.block_size.bytes();
+        if self.pages.len() > most {
+            self.write_pages()?;
+        }
+        if self.nodes.dirty_count() > most {
+            self.write_nodes()?;
+        }
+        if std::mem::take(&mut self.opened_segment) {
+            self.make_room()?;
+        }
+        Ok(())
+    }
+
+    /// Sees that the logs find segments: when free sections run short, a checkpoint gives those back that only the
+    /// last one needs.
+    fn make_room(&mut self) -> Result<()> {
+        let free = self.sit.free_sections(&self.io, &self.logs.segments())?;
+        if free <= self.reserved_sections() && self.sit.prefree() > 0 {
+            self.write_checkpoint(checkpoint::Reason::Sync)?;
+            self.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Blocks that users may still take.
+    fn free_user_blocks(&self) -> u64 {
+        self.checkpoint.user_blocks.saturating_sub(self.counters.valid_blocks)
+    }
+
+    /// Nodes that there may still be.
+    fn free_nodes(&self) -> u32 {
+        (self.geometry.nids_end().0 - RESERVED_NIDS).saturating_sub(self.counters.valid_nodes)
+    }
+
+    /// Refuses an operation that may take so many blocks where there are fewer.
+    fn require_space(&self, needed_blocks: u64) -> Result<()> {
+        let free_blocks = self.free_user_blocks();
+        if needed_blocks > free_blocks {
+            return Err(Error::NoSpace { needed_blocks, free_blocks });
+        }
+        Ok(())
+    }
+
+    /// After a write that failed, the volume refuses changes: what is on the device is no longer known.
+    fn fail_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error @ Error::Io { .. }) = &result {
+            self.access = Access::ReadOnly(format!("a write failed: {error}").into());
+        }
+        result
     }
 }

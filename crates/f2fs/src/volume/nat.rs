@@ -147,11 +147,6 @@ impl Nat {
         Ok(journal)
     }
 
-    /// Entries that changed since the last checkpoint.
-    pub fn dirty_entries(&self) -> usize {
-        self.changes.values().filter(|change| change.dirty).count()
-    }
-
     fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<()> {
         let mut run = journal::TableRun::new(io);
         for (index, nids) in blocks {

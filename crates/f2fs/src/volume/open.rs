@@ -71,9 +71,16 @@ impl Volume {
             options,
             io,
             access,
+            now: checkpoint.elapsed_seconds,
             checkpoint,
             pack,
             opened_seconds,
+            held: Default::default(),
+            dirs: Default::default(),
+            summaries: Default::default(),
+            changed: false,
+            opened_segment: true,
+            written_before: tail.written_kilobytes,
         };
         if volume.read_only_reason().is_none() {
             volume.prepare_logs()?;
@@ -181,6 +188,8 @@ struct PackTail {
     nat_journal: Vec<(Nid, NatEntry)>,
     sit_journal: Vec<(SegNo, SitEntry)>,
     orphans: BTreeSet<Ino>,
+    /// Kilobytes written to the volume, ever, where the pack says so.
+    written_kilobytes: u64,
 }
 
 fn read_pack_tail(
@@ -230,6 +239,8 @@ fn read_pack_tail(
     if checkpoint.has_node_summaries() && nodes.contains(&None) {
         return Err(Error::corrupt(at, "the pack is too short for its node summaries"));
     }
+    let written_kilobytes =
+        nodes[0].map_or(0, |block| Journal::parse_written(Summary::journal_of(block, layout)));
     let nodes =
         nodes.map(|block| block.map_or_else(|| Summary::empty(true), |block| Summary::parse(block, layout)));
     debug_assert!(checkpoint.pack_blocks >= FIXED_BLOCKS);
@@ -245,6 +256,7 @@ fn read_pack_tail(
         nat_journal: Journal::parse_nat(&nat_journal, layout, pack)?,
         sit_journal: Journal::parse_sit(&sit_journal, layout, pack)?,
         orphans,
+        written_kilobytes,
     })
 }
 

@@ -103,6 +103,8 @@ pub struct Sit {
     used: u32,
     /// Segments that the next checkpoint will make free.
     prefree: u32,
+    /// Segments of each section that are not free, where sections have several and somebody asked.
+    busy: Option<Vec<u32>>,
 }
 
 impl Sit {
@@ -126,17 +128,13 @@ impl Sit {
             dirty: Vec::new(),
             used: 0,
             prefree: 0,
+            busy: None,
         })
     }
 
     /// Sets how many segments have a valid block.
     pub fn set_used(&mut self, used: u32) {
         self.used = used;
-    }
-
-    /// Segments with a valid block.
-    pub fn used(&self) -> u32 {
-        self.used
     }
 
     /// Segments that the next checkpoint will make free.
@@ -180,8 +178,22 @@ impl Sit {
             table.empty -= 1;
             self.used += 1;
             self.prefree -= u32::from(prefree);
+            if !prefree {
+                self.count_busy(number, 1);
+            }
         }
         if !was_dirty {
+            self.dirty.push(number);
+        }
+        Ok(())
+    }
+
+    /// Says what a segment that holds nothing is going to hold.
+    pub fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
+        let (table, index) = sit::position(number, self.geometry.block_size);
+        let segment = &mut self.table(io, table)?.segments[index];
+        segment.kind = kind;
+        if !std::mem::replace(&mut segment.dirty, true) {
             self.dirty.push(number);
         }
         Ok(())
@@ -262,16 +274,32 @@ impl Sit {
     }
 
     /// Sections of which nothing is in use, now or in the last checkpoint, and that hold none of `current`. Reads
-    /// the whole table unless sections are single segments.
+    /// the whole table the first time, unless sections are single segments.
     pub fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         if self.geometry.segments_per_section == 1 {
             return Ok(self.free_segments(io, current)?.saturating_sub(self.prefree));
         }
-        let mut free = 0;
-        for section in (0..self.geometry.sections).map(SecNo) {
-            free += u32::from(self.is_section_free(io, section, current, false)?);
+        if self.busy.is_none() {
+            let mut busy = vec![0; self.geometry.sections as usize];
+            for number in (0..self.geometry.segments).map(SegNo) {
+                let free = self.segment(io, number)?.is_free();
+                busy[self.geometry.section_of(number).index()] += u32::from(!free);
+            }
+            self.busy = Some(busy);
         }
-        Ok(free)
+        let busy = self.busy.as_ref().expect("it was just counted");
+        let held: BTreeSet<SecNo> =
+            current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
+        let free = busy.iter().filter(|count| **count == 0).count();
+        let held = held.iter().filter(|section| busy[section.index()] == 0).count();
+        Ok((free - held) as u32)
+    }
+
+    fn count_busy(&mut self, segment: SegNo, change: i32) {
+        if let Some(busy) = &mut self.busy {
+            let count = &mut busy[self.geometry.section_of(segment).index()];
+            *count = count.checked_add_signed(change).expect("each segment is counted once");
+        }
     }
 
     /// Segments without a valid block that are not `current`.
@@ -308,11 +336,6 @@ impl Sit {
         &self.bitmap
     }
 
-    /// Segments that changed since the last checkpoint.
-    pub fn dirty_segments(&self) -> usize {
-        self.dirty.len()
-    }
-
     /// Writes what changed: as much as fits into the journal, which is returned, the rest into the other copy
     /// of each block of the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
     pub fn write_back(&mut self, io: &Io) -> Result<Vec<(SegNo, SitEntry)>> {
@@ -347,9 +370,13 @@ impl Sit {
             for_each_run(&segment.checkpointed, &segment.map, |offset, count| {
                 freed(self.geometry.block(number, offset), count);
             });
+            let freed = segment.is_prefree();
             segment.checkpointed = segment.map;
             segment.checkpointed_blocks = segment.valid_blocks;
             segment.dirty = false;
+            if freed {
+                self.count_busy(number, -1);
+            }
         }
         self.prefree = 0;
     }

@@ -5,7 +5,13 @@
 use std::{path::Path, process::Command, sync::Arc};
 
 use block::{Device, FileDevice, OpenOptions};
-use f2fs::{Volume, units::Time, volume::Options};
+use f2fs::{
+    Volume,
+    format::BlockSize,
+    mkfs::{self, DeviceSize, Plan},
+    units::Time,
+    volume::{Blank, NewNode, Options},
+};
 
 /// A time that stands still, so that runs repeat.
 pub const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
@@ -32,17 +38,64 @@ pub fn assert_clean(path: &Path) {
     assert!(text.contains("[FSCK] other corrupted bugs"), "fsck.f2fs did not check:\n{text}");
 }
 
-/// Opens the device of an image.
+/// Opens the device of an image. A tool that another test starts may share its lock for a moment, between fork
+/// and exec.
 pub fn device(path: &Path) -> Arc<dyn Device> {
-    Arc::new(
-        FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() })
-            .expect("the image opens"),
-    )
+    let open = || FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() });
+    for _ in 0..200 {
+        match open() {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            opened => return Arc::new(opened.expect("the image opens")),
+        }
+    }
+    Arc::new(open().expect("the image opens"))
 }
 
 /// Opens an image for writing, with the usual options and a clock that stands still.
 pub fn open(path: &Path) -> Volume {
     Volume::open(device(path), Options::new(|| NOW)).expect("the volume opens")
+}
+
+/// Opens an image for reading.
+pub fn open_read_only(path: &Path) -> Volume {
+    let device = FileDevice::open(path, OpenOptions::default()).expect("the image opens");
+    Volume::open(Arc::new(device), Options::read_only()).expect("the volume opens")
+}
+
+/// Makes a volume with a root directory in a new image, with our own code.
+pub fn format(path: &Path, bytes: u64, features: &[&str]) -> Volume {
+    std::fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("the image can be made");
+    format_on(device(path), features, BlockSize::B4K)
+}
+
+/// Makes a volume with a root directory on a device of zeroes, with our own code.
+pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSize) -> Volume {
+    let options = mkfs::Options {
+        features: mkfs::parse_features(&features.join(",")).expect("known features"),
+        block_size,
+        ..mkfs::Options::new([0x5A; 16])
+    };
+    let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
+    let plan = Plan::new(&options, &[size]).expect("the size fits");
+    for copy in 0..2 {
+        device
+            .write(copy * block_size.bytes() as u64 + 1024, plan.superblock_bytes())
+            .expect("the superblock is written");
+    }
+    let blank = Blank {
+        superblock: plan.superblock.clone(),
+        user_blocks: plan.user_blocks,
+        reserved_segments: plan.set_aside.reserved_segments,
+        overprovision_segments: plan.set_aside.overprovision_segments,
+        logs: plan.logs.in_order(),
+        large_nat_bitmap: plan.large_nat_bitmap,
+    };
+    let mut volume = Volume::format(device, &blank, Options::new(|| NOW)).expect("the plan is valid");
+    volume.make_root(&NewNode::new(0o755)).expect("there is space for a root");
+    volume.checkpoint().expect("the checkpoint is written");
+    volume
 }
 
 fn tool(name: &str) -> Command {

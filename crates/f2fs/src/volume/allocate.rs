@@ -1,0 +1,256 @@
+//! Where a new block goes: a pure decision, and its effect on logs, segments and summaries.
+
+use super::{ActiveLogs, InPlace, Volume};
+use crate::{
+    Error, Place, Result,
+    format::{
+        BLOCKS_PER_SEGMENT,
+        sit::SegmentType,
+        summary::{Owner, Summary},
+    },
+    units::{BlockAddr, SegNo},
+};
+
+/// Summaries of closed segments that wait to be written together.
+const SUMMARIES_MAX: usize = 256;
+
+/// Where a log whose segment is full goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextSegment {
+    /// In a section of which nothing is in use.
+    FreeSection,
+    /// In the holes of a segment that is in use (SSR).
+    Holes,
+}
+
+/// Decides where a full log goes on: holes are filled when free sections run short, so that cleaning always has
+/// room to work in (Linux, `f2fs_need_SSR`, with nothing dirty).
+pub fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
+    if free_sections <= 2 * reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
+}
+
+/// Decides whether a block of a file that has an address is overwritten there. `fsync` is whether an fsync of
+/// only a few blocks asks.
+pub fn in_place(policy: InPlace, fsync: bool, free_sections_short: bool) -> bool {
+    match policy {
+        InPlace::Never => false,
+        InPlace::Fsync => fsync || free_sections_short,
+        InPlace::Always => true,
+    }
+}
+
+/// The log that a block goes to, given the one that fits it best (Linux, `__get_segment_type`).
+pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
+    match active {
+        ActiveLogs::Six => best,
+        ActiveLogs::Four if best.is_node() => match best {
+            SegmentType::WarmNode => SegmentType::WarmNode,
+            _ => SegmentType::ColdNode,
+        },
+        ActiveLogs::Four if directory => SegmentType::HotData,
+        ActiveLogs::Four => SegmentType::ColdData,
+        ActiveLogs::Two if best.is_node() => SegmentType::HotNode,
+        ActiveLogs::Two => SegmentType::HotData,
+    }
+}
+
+/// A block that was allocated.
+#[derive(Debug, Clone, Copy)]
+pub struct Allocated {
+    /// Its address.
+    pub addr: BlockAddr,
+    /// The address that the log gives out next; node footers carry it for roll-forward recovery.
+    pub next: BlockAddr,
+}
+
+impl Volume {
+    /// Gives out the next block of a log. Whoever asks must put content there with `write_block`.
+    pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
+        if self.logs.get(kind).is_full() {
+            self.open_segment(kind, false)?;
+        }
+        let now = self.now;
+        let log = self.logs.get_mut(kind);
+        let addr = self.geometry.block(log.segment, log.offset);
+        self.sit.take(&self.io, addr, kind, now)?;
+        log.summary.owners[usize::from(log.offset)] = owner;
+        log.offset = match log.fills_holes {
+            true => {
+                let hole = self.sit.segment(&self.io, log.segment)?.next_hole(log.offset + 1);
+                hole.unwrap_or(BLOCKS_PER_SEGMENT as u16)
+            }
+            false => log.offset + 1,
+        };
+        if log.is_full() {
+            match self.open_segment(kind, false) {
+                // The block was given out all the same; the next one will not be.
+                Ok(()) | Err(Error::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let log = self.logs.get(kind);
+        let next = match log.is_full() {
+            true => BlockAddr::NULL,
+            false => self.geometry.block(log.segment, log.offset),
+        };
+        Ok(Allocated { addr, next })
+    }
+
+    /// Puts the content of an allocated block into its log.
+    pub(super) fn write_block(&mut self, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+        let result = self.logs.push(&self.io, kind, addr, bytes);
+        self.fail_on_error(result)
+    }
+
+    /// Overwrites a block where it is.
+    pub(super) fn write_in_place(&mut self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
+        if let Some(pending) = self.logs.pending_mut(addr) {
+            pending.copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.io.write(addr, at, bytes)
+    }
+
+    /// Marks a block of the main area as no longer in use.
+    pub(super) fn release_block(&mut self, addr: BlockAddr, at: Place) -> Result<()> {
+        if !self.geometry.in_main(addr) {
+            return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
+        }
+        self.sit.release(&self.io, addr, self.now)
+    }
+
+    /// Closes the segment of a log and opens the next. With `even_prefree`, segments count as free that only the
+    /// last checkpoint needs: for the checkpoint itself, after which nothing needs them.
+    pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
+        let current = self.logs.segments();
+        let old = self.logs.get(kind).segment;
+        let next = match self.next_of_section(old, &current)? {
+            Some(next) => Some((next, false)),
+            None => self.find_segment(kind, old, &current, even_prefree)?,
+        };
+        let Some((segment, fills_holes)) = next else {
+            let free_blocks = self.free_user_blocks();
+            return Err(Error::NoSpace { needed_blocks: 1, free_blocks });
+        };
+        let (summary, offset) = match fills_holes {
+            true => {
+                let hole =
+                    self.sit.segment(&self.io, segment)?.next_hole(0).expect("it was chosen for its holes");
+                (self.read_summary(segment)?, hole)
+            }
+            false => (Summary::empty(kind.is_node()), 0),
+        };
+        self.sit.set_kind(&self.io, segment, kind)?;
+        self.opened_segment = true;
+        let log = self.logs.get_mut(kind);
+        let closed = std::mem::replace(&mut log.summary, summary);
+        (log.segment, log.offset, log.fills_holes) = (segment, offset, fills_holes);
+        log.summary.is_node = kind.is_node();
+        self.summaries.insert(old, closed);
+        if self.summaries.len() >= SUMMARIES_MAX {
+            self.write_summaries()?;
+        }
+        Ok(())
+    }
+
+    /// The segment after `old` in the same section, if it is free.
+    fn next_of_section(&mut self, old: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+        let next = SegNo(old.0 + 1);
+        let same_section = self.geometry.section_of(next) == self.geometry.section_of(old);
+        let free = same_section
+            && next.0 < self.geometry.segments
+            && !current.contains(&next)
+            && self.sit.segment(&self.io, next)?.is_free();
+        Ok(free.then_some(next))
+    }
+
+    fn find_segment(
+        &mut self,
+        kind: SegmentType,
+        old: SegNo,
+        current: &[SegNo],
+        even_prefree: bool,
+    ) -> Result<Option<(SegNo, bool)>> {
+        let free_sections = self.sit.free_sections(&self.io, current)?;
+        if next_segment(free_sections, self.reserved_sections()) == NextSegment::Holes {
+            if let Some(segment) = self.find_holes(kind, current)? {
+                return Ok(Some((segment, true)));
+            }
+        }
+        let from = self.geometry.section_of(SegNo((old.0 + 1) % self.geometry.segments));
+        let section = self.sit.find_free_section(&self.io, from, current, even_prefree)?;
+        let first = section.map(|section| SegNo(section.0 * self.geometry.segments_per_section));
+        Ok(first.map(|segment| (segment, false)))
+    }
+
+    /// The segment with the most holes: of the log's own kind, else of another that holds nodes or data alike.
+    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo]) -> Result<Option<SegNo>> {
+        self.sit.best_segment(&self.io, |number, segment| {
+            let fits = segment.kind.is_node() == kind.is_node()
+                && segment.valid_blocks > 0
+                && segment.valid_blocks < BLOCKS_PER_SEGMENT as u16
+                && !current.contains(&number);
+            let holes = if fits { segment.holes() } else { 0 };
+            (holes > 0).then_some((segment.kind == kind, holes, std::cmp::Reverse(number)))
+        })
+    }
+
+    /// The summary of a segment, current or not.
+    pub(super) fn read_summary(&self, segment: SegNo) -> Result<Summary> {
+        let current = SegmentType::ALL.map(|kind| self.logs.get(kind));
+        if let Some(log) = current.into_iter().find(|log| log.segment == segment) {
+            return Ok(log.summary.clone());
+        }
+        if let Some(summary) = self.summaries.get(&segment) {
+            return Ok(summary.clone());
+        }
+        let (addr, offset) = self.geometry.summary_block(segment);
+        let block = self.io.read_block(addr, Place::Ssa(segment))?;
+        Ok(Summary::parse(&block[offset..], self.geometry.summary))
+    }
+
+    /// Writes the summaries of closed segments.
+    pub(super) fn write_summaries(&mut self) -> Result<()> {
+        let mut run = super::journal::TableRun::new(&self.io);
+        for (segment, summary) in &self.summaries {
+            let (addr, _) = self.geometry.summary_block(*segment);
+            run.push(addr, Place::Ssa(*segment), &summary.encode(self.geometry.summary, None))?;
+        }
+        run.finish()?;
+        self.summaries.clear();
+        Ok(())
+    }
+
+    /// Sections kept free for cleaning.
+    pub(super) fn reserved_sections(&self) -> u32 {
+        self.checkpoint.reserved_segments.div_ceil(self.geometry.segments_per_section)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::sit::SegmentType::*;
+
+    #[test]
+    fn blocks_go_to_the_logs_that_are_active() {
+        assert_eq!(SegmentType::ALL.map(|best| log_for(ActiveLogs::Six, best, false)), SegmentType::ALL);
+        let four = SegmentType::ALL.map(|best| log_for(ActiveLogs::Four, best, best == HotData));
+        assert_eq!(four, [HotData, ColdData, ColdData, ColdNode, WarmNode, ColdNode]);
+        let two = SegmentType::ALL.map(|best| log_for(ActiveLogs::Two, best, false));
+        assert_eq!(two, [HotData, HotData, HotData, HotNode, HotNode, HotNode]);
+    }
+
+    #[test]
+    fn holes_are_filled_when_free_sections_run_short() {
+        assert_eq!(next_segment(100, 10), NextSegment::FreeSection);
+        assert_eq!(next_segment(20, 10), NextSegment::Holes);
+    }
+
+    #[test]
+    fn blocks_are_overwritten_in_place_as_the_policy_says() {
+        assert!(in_place(InPlace::Always, false, false));
+        assert!(!in_place(InPlace::Never, true, true));
+        assert!(in_place(InPlace::Fsync, true, false) && !in_place(InPlace::Fsync, false, false));
+    }
+}

@@ -1,0 +1,225 @@
+//! Changing what an inode says about itself, and its extended attributes.
+
+use super::Volume;
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType,
+        acl::Acl,
+        inode::{advise, flag, inline},
+        node::{NodeBlock, XATTR_NODE_OFFSET},
+        xattr::{self, Entry, index},
+    },
+    units::{Ino, Nid, Time},
+};
+
+/// Changes of an inode; what is `None` stays. Who may do it is the caller's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permissions, without the kind.
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the content.
+    pub mtime: Option<Time>,
+    /// Last change of the inode; now, where it is not given.
+    pub ctime: Option<Time>,
+    /// Creation.
+    pub crtime: Option<Time>,
+    /// Flags that `chattr` may change.
+    pub flags: Option<u32>,
+    /// Project.
+    pub project: Option<u32>,
+}
+
+/// Whether an extended attribute must be there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Either way.
+    #[default]
+    Set,
+    /// It must not be there.
+    Create,
+    /// It must be there.
+    Replace,
+}
+
+/// Flags that may be changed from outside; the others follow from what the inode is (Linux,
+/// `F2FS_SETTABLE_FS_FL`, without compression, which changes how addresses are counted).
+const SETTABLE: u32 = flag::SYNC
+    | flag::IMMUTABLE
+    | flag::APPEND
+    | flag::NODUMP
+    | flag::NOATIME
+    | flag::DIRSYNC
+    | flag::PROJECT_INHERIT
+    | flag::CASEFOLD;
+
+impl Volume {
+    /// Changes attributes of an inode.
+    pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
+        self.begin()?;
+        let now = self.time();
+        if let Some(flags) = set.flags {
+            self.check_flags(ino, flags)?;
+        }
+        let inode = self.inode_mut(ino)?;
+        let head = inode.head_mut();
+        if let Some(permissions) = set.permissions {
+            let kind = head.mode.get() & !0o7777;
+            head.mode.set(kind | permissions & 0o7777);
+        }
+        if let Some(uid) = set.uid {
+            head.uid.set(uid);
+        }
+        if let Some(gid) = set.gid {
+            head.gid.set(gid);
+        }
+        if let Some(flags) = set.flags {
+            let kept = head.flags.get() & !SETTABLE;
+            head.flags.set(kept | flags & SETTABLE);
+        }
+        if let Some(atime) = set.atime {
+            inode.set_atime(atime);
+        }
+        if let Some(mtime) = set.mtime {
+            inode.set_mtime(mtime);
+        }
+        if let Some(crtime) = set.crtime {
+            inode.set_crtime(crtime);
+        }
+        if let Some(project) = set.project {
+            if inode.project().is_none() && project != 0 {
+                return Err(Error::Unsupported("project ids without the feature project_quota".into()));
+            }
+            inode.set_project(project);
+        }
+        inode.set_ctime(set.ctime.unwrap_or(now));
+        Ok(())
+    }
+
+    /// Sets an extended attribute by its full name, such as `user.note`. ACLs come in the form that programs use.
+    pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.begin()?;
+        let (index, short) = xattr::split_name(name)
+            .ok_or_else(|| Error::Unsupported("extended attributes of this name space".into()))?;
+        let value = match index {
+            index::ACL_ACCESS | index::ACL_DEFAULT => Acl::from_system(value)?.to_disk(),
+            _ => value.to_vec(),
+        };
+        if index == index::ACL_DEFAULT && !self.inode(ino)?.is_directory() {
+            return Err(Error::NotPermitted);
+        }
+        self.change_xattr(ino, index, short, Some(&value), mode)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        let (index, short) = xattr::split_name(name).ok_or(Error::NoAttribute)?;
+        self.change_xattr(ino, index, short, None, XattrMode::Replace)
+    }
+
+    /// Sets or removes an attribute as it is stored.
+    pub(super) fn change_xattr(
+        &mut self,
+        ino: Ino,
+        index: u8,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let inode = self.inode(ino)?;
+        if inode.has_flag(flag::IMMUTABLE | flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        let old = self.xattr_stream(&inode)?;
+        let (room, had_node) = (xattr_room(&inode), inode.xattr_nid() != Nid::NULL);
+        let inline_room = inode.inline_xattrs().len();
+        drop(inode);
+        let entries = xattr::entries(&old, Place::Xattr(ino))?.collect::<Result<Vec<Entry<'_>>>>()?;
+        let is_it = |entry: &Entry<'_>| entry.index == index && entry.name == name;
+        let same = entries.iter().find(|entry| is_it(entry));
+        match (same, mode) {
+            (Some(_), XattrMode::Create) => return Err(Error::Exists),
+            (None, XattrMode::Replace) => return Err(Error::NoAttribute),
+            _ if same.map(|entry| entry.value) == value && value.is_some() => return Ok(()),
+            _ => {}
+        }
+        let kept = entries.iter().filter(|entry| !is_it(entry)).copied();
+        let added = value.map(|value| Entry { index, name, value });
+        let fits =
+            |entry: &Entry<'_>| entry.stored_bytes() <= room && entry.value.len() <= usize::from(u16::MAX);
+        if added.as_ref().is_some_and(|entry| !fits(entry)) {
+            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+        }
+        let stream = xattr::build(kept.chain(added));
+        if stream.len() > room {
+            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+        }
+        if stream.len() > inline_room && !had_node {
+            self.require_space(1)?;
+        }
+        self.store_xattrs(ino, &stream)
+    }
+
+    /// Puts the stream of attributes where it belongs: inline, and what does not fit into the xattr node.
+    fn store_xattrs(&mut self, ino: Ino, stream: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (mut nid, cold) = (inode.xattr_nid(), !inode.is_directory());
+        let inline_room = inode.inline_xattrs().len();
+        drop(inode);
+        let (first, rest) = stream.split_at(stream.len().min(inline_room));
+        if rest.is_empty() && nid != Nid::NULL {
+            self.remove_node(nid)?;
+            let head = self.inode_mut(ino)?.head_mut();
+            head.xattr_nid.set(0);
+            let blocks = head.blocks.get().saturating_sub(1).max(1);
+            head.blocks.set(blocks);
+        } else if !rest.is_empty() {
+            if nid == Nid::NULL {
+                nid = self.add_child_node(ino, XATTR_NODE_OFFSET, cold)?;
+                self.inode_mut(ino)?.head_mut().xattr_nid.set(nid.0);
+                self.add_blocks(ino, 1)?;
+            }
+            let payload = self.node_mut(nid)?.payload_mut();
+            payload[..rest.len()].copy_from_slice(rest);
+            payload[rest.len()..].fill(0);
+        }
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        let area = inode.inline_xattrs_mut();
+        area[..first.len()].copy_from_slice(first);
+        area[first.len()..].fill(0);
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    fn check_flags(&self, ino: Ino, flags: u32) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let changed = inode.head().flags.get() ^ flags;
+        if changed & flag::CASEFOLD != 0 {
+            let possible = self.format.features.has(crate::format::superblock::Features::CASEFOLD)
+                && inode.is_directory()
+                && !inode.has_advise(advise::ENCRYPT);
+            if !possible {
+                return Err(Error::NotPermitted);
+            }
+            if !self.is_empty_dir(ino)? {
+                return Err(Error::NotEmpty);
+            }
+        }
+        let _ = (FileType::Regular, inline::PIN);
+        Ok(())
+    }
+}
+
+/// Bytes that the attributes of an inode may take together, header included.
+fn xattr_room(inode: &NodeBlock) -> usize {
+    inode.inline_xattrs().len() + inode.format().block_size.bytes()
+        - crate::format::block_size::NODE_FOOTER_BYTES
+}

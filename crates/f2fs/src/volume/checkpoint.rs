@@ -1,0 +1,179 @@
+//! Writing a checkpoint: everything that changed becomes one.
+//!
+//! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
+//! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
+
+use super::{Volume, log::Log};
+use crate::{
+    Place, Result,
+    format::{
+        BLOCKS_PER_SEGMENT,
+        checkpoint::{FIXED_BLOCKS, Flags},
+        orphan,
+        sit::SegmentType,
+        summary::{Journal, encode_compact},
+    },
+    units::{BlockAddr, CheckpointVer, Ino},
+};
+
+/// Why a checkpoint is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// To make what was done durable, while the volume stays in use.
+    Sync,
+    /// The volume is closed.
+    Unmount,
+}
+
+/// Flags that a checkpoint takes over from the one before; every other is set by what holds now.
+const KEPT: Flags = Flags(
+    Flags::ERROR.0
+        | Flags::FSCK.0
+        | Flags::LARGE_NAT_BITMAP.0
+        | Flags::QUOTA_NEED_FSCK.0
+        | Flags::DISABLED_QUICK.0
+        | Flags::CRC_RECOVERY.0,
+);
+
+impl Volume {
+    /// Makes everything that was done durable, as one.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.start()?;
+        if self.changed { self.write_checkpoint(Reason::Sync) } else { Ok(()) }
+    }
+
+    /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
+    /// change is on the device with the next checkpoint.
+    pub fn unmount(&mut self) -> Result<()> {
+        self.start()?;
+        let clean = !self.changed && self.checkpoint.flags.has(Flags::UMOUNT);
+        if clean { Ok(()) } else { self.write_checkpoint(Reason::Unmount) }
+    }
+
+    pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
+        self.write_back()?;
+        let result = self.commit(reason);
+        self.fail_on_error(result)
+    }
+
+    /// Writes all dirty pages and nodes to their logs, and the logs to the device.
+    pub(super) fn write_back(&mut self) -> Result<()> {
+        self.write_pages()?;
+        self.write_nodes()?;
+        let result = self.logs.write_all(&self.io);
+        self.fail_on_error(result)
+    }
+
+    fn commit(&mut self, reason: Reason) -> Result<()> {
+        // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
+        for kind in SegmentType::ALL {
+            if self.logs.get(kind).is_full() {
+                self.open_segment(kind, true)?;
+            }
+        }
+        let nat = Journal::Nat(self.nat.write_back(&self.io)?);
+        let sit = Journal::Sit(self.sit.write_back(&self.io)?);
+        self.write_summaries()?;
+
+        let pack = 1 - self.pack;
+        let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
+        let mut next = self.checkpoint.clone();
+        let kept = Flags(self.checkpoint.flags.0 & KEPT.0);
+        next.flags = kept
+            .set(Flags::UMOUNT, reason == Reason::Unmount)
+            .set(Flags::ORPHAN_PRESENT, !orphans.is_empty())
+            .set(Flags::CRC_RECOVERY, true);
+        next.version = CheckpointVer(self.checkpoint.version.0.wrapping_add(1));
+        next.valid_blocks = self.counters.valid_blocks;
+        next.valid_nodes = self.counters.valid_nodes;
+        next.valid_inodes = self.counters.valid_inodes;
+        next.free_segments = self.sit.free_segments(&self.io, &self.logs.segments())?;
+        next.next_free_nid = self.nat.next_free();
+        next.elapsed_seconds = self.now;
+        next.logs = SegmentType::ALL.map(|kind| self.logs.get(kind).position());
+        next.sit_bitmap = self.sit.bitmap().to_vec();
+        next.nat_bitmap = self.nat.bitmap().to_vec();
+
+        let size = self.geometry.block_size;
+        let payload = self.superblock.cp_payload;
+        next.summaries_start = 1 + payload + orphan::blocks(orphans.len(), size) as u32;
+        let (compact, summaries) = self.encode_summaries(&nat, &sit, reason);
+        next.flags = next.flags.set(Flags::COMPACT_SUM, compact);
+        let summary_blocks = (summaries.len() / size.bytes()) as u32;
+        next.pack_blocks = next.summaries_start + summary_blocks + (FIXED_BLOCKS - 1);
+        assert!(next.pack_blocks <= BLOCKS_PER_SEGMENT, "a pack of {} blocks", next.pack_blocks);
+
+        let mut bytes = next.encode(&self.superblock);
+        let last = bytes[..size.bytes()].to_vec();
+        bytes.extend(orphan::encode(&orphans, size));
+        bytes.extend(summaries);
+        let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
+        self.io.write(start, at, &bytes)?;
+        self.io.flush()?;
+        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, &last)?;
+        self.io.flush()?;
+
+        self.checkpoint = next;
+        self.pack = pack;
+        self.opened_seconds = (self.options.clock)().seconds;
+        self.changed = false;
+        self.after_commit()
+    }
+
+    /// What only a new checkpoint allows.
+    fn after_commit(&mut self) -> Result<()> {
+        let discard = self.options.discard;
+        let io = &self.io;
+        let mut result = Ok(());
+        self.sit.committed(|addr, blocks| {
+            if discard && result.is_ok() {
+                result = io.discard(addr, blocks);
+            }
+        });
+        result
+    }
+
+    /// The summaries of the pack, and whether those of the data logs are in the compact form.
+    fn encode_summaries(&self, nat: &Journal, sit: &Journal, reason: Reason) -> (bool, Vec<u8>) {
+        let layout = self.geometry.summary;
+        let data = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+        let data = data.map(|kind| self.logs.get(kind));
+        let entries = data.map(Log::summary_entries);
+        let compact = layout.compact_blocks(entries.iter().sum()) < data.len();
+        let mut bytes = match compact {
+            true => {
+                let [hot, warm, cold] = data;
+                let logs =
+                    [(&hot.summary, entries[0]), (&warm.summary, entries[1]), (&cold.summary, entries[2])];
+                encode_compact(layout, nat, sit, logs)
+            }
+            false => {
+                let journals = [Some(nat), None, Some(sit)];
+                let blocks = data.iter().zip(journals);
+                blocks.flat_map(|(log, journal)| self.summary_block(log, journal)).collect()
+            }
+        };
+        if reason == Reason::Unmount {
+            let written = Journal::Written(self.written_kilobytes());
+            for (kind, journal) in [
+                (SegmentType::HotNode, Some(&written)),
+                (SegmentType::WarmNode, None),
+                (SegmentType::ColdNode, None),
+            ] {
+                bytes.extend(self.summary_block(self.logs.get(kind), journal));
+            }
+        }
+        (compact, bytes)
+    }
+
+    /// A summary in a block of its own.
+    fn summary_block(&self, log: &Log, journal: Option<&Journal>) -> Vec<u8> {
+        let mut block = log.summary.encode(self.geometry.summary, journal);
+        block.resize(self.geometry.block_size.bytes(), 0);
+        block
+    }
+
+    fn written_kilobytes(&self) -> u64 {
+        self.written_before + (self.io.written_blocks() << (self.geometry.block_size.log() - 10))
+    }
+}

@@ -1,0 +1,335 @@
+//! Changing directories: entering and removing names.
+//!
+//! *Invariant*: what the index of a directory says is at most optimistic: a hash that it does not know is not
+//! there, a bucket that it says is full is full. Everything else is looked up.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Volume, dir::Found};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, NAME_MAX,
+        dentry::{Dentries, slots_for},
+        dir_hash,
+        inode::{advise, flag, inline},
+        node::NodeBlock,
+        sit::SegmentType,
+    },
+    units::{BlockAddr, Ino},
+};
+
+use super::map_write::Slot;
+
+/// Blocks that entering a name may take: the inode's or a converted directory's block, a new block of the
+/// directory and the nodes on the way to it.
+pub(super) const ENTRY_BLOCKS: u64 = 6;
+/// Hashes that all indexes together remember at most.
+const HASHES_MAX: usize = 4 << 20;
+
+/// What is remembered about a directory while names are entered, so that a million names do not mean a million
+/// walks through all levels.
+#[derive(Default)]
+pub(super) struct DirIndex {
+    /// Hashes of all names, where all are known: of directories that were seen small.
+    hashes: Option<FxHashSet<u32>>,
+    /// By level and bucket: one more than the slots that a name may have to fit there; 0 is not known.
+    room: Vec<FxHashMap<u32, u8>>,
+}
+
+/// The indexes of the directories that were written to.
+#[derive(Default)]
+pub(super) struct DirIndexes {
+    map: FxHashMap<Ino, DirIndex>,
+}
+
+impl DirIndexes {
+    fn of(&mut self, dir: Ino) -> &mut DirIndex {
+        self.map.entry(dir).or_default()
+    }
+
+    /// Forgets a directory.
+    pub fn forget(&mut self, dir: Ino) {
+        self.map.remove(&dir);
+    }
+
+    /// Begins to remember all names of a directory, given those that it has.
+    fn learn(&mut self, dir: Ino, hashes: FxHashSet<u32>) {
+        let remembered: usize =
+            self.map.values().filter_map(|index| index.hashes.as_ref()).map(|set| set.len()).sum();
+        if remembered > HASHES_MAX {
+            self.map.clear();
+        }
+        *self.of(dir) = DirIndex { hashes: Some(hashes), room: Vec::new() };
+    }
+
+    /// Whether a directory surely has no name with this hash.
+    fn lacks(&self, dir: Ino, hash: u32) -> bool {
+        let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
+        hashes.is_some_and(|hashes| !hashes.contains(&hash))
+    }
+
+    /// Whether a bucket surely has no room for so many slots together.
+    fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
+        let known = self.map.get(&dir).and_then(|index| index.room.get(level as usize)?.get(&bucket));
+        known.is_some_and(|room| slots >= usize::from(*room))
+    }
+
+    fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
+        let index = self.of(dir);
+        if index.room.len() <= level as usize {
+            index.room.resize_with(level as usize + 1, FxHashMap::default);
+        }
+        index.room[level as usize].insert(bucket, slots as u8);
+    }
+
+    fn entered(&mut self, dir: Ino, hash: u32) {
+        if let Some(hashes) = self.map.get_mut(&dir).and_then(|index| index.hashes.as_mut()) {
+            hashes.insert(hash);
+        }
+    }
+
+    /// A bucket has room again.
+    fn left(&mut self, dir: Ino, level: u32, bucket: u32) {
+        if let Some(rooms) = self.map.get_mut(&dir).and_then(|index| index.room.get_mut(level as usize)) {
+            rooms.remove(&bucket);
+        }
+    }
+}
+
+impl Volume {
+    /// The entry of a name in a directory that is about to be changed. Quick where the name is surely new.
+    pub(super) fn find_for_change(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        let inode = self.directory(dir)?;
+        if let Some(wanted) = self.wanted(&inode, name)? {
+            if !inode.has_flag(flag::CASEFOLD) && self.dirs.lacks(dir, wanted.hash()) {
+                return Ok(None);
+            }
+        }
+        self.find_entry(dir, name)
+    }
+
+    /// A directory that may be changed, and a name that it may have.
+    pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+            return Err(Error::Invalid("a name must not be empty or have a slash or zero in it".into()));
+        }
+        let inode = self.directory(dir)?;
+        if inode.head().links.get() == 0 {
+            return Err(Error::NotFound);
+        }
+        if inode.has_flag(flag::IMMUTABLE) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// Enters a name that is not there yet. The caller has made sure of [`ENTRY_BLOCKS`].
+    pub(super) fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
+        let inode = self.directory(dir)?;
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        let hash = self.wanted(&inode, name)?.expect("the name is not empty").hash();
+        let is_inline = inode.has_inline(inline::DENTRY);
+        drop(inode);
+        if is_inline {
+            let inode = self.inode_mut(dir)?;
+            let mut area = Dentries::new(inode.inline_area_mut(), Place::Dir(dir, 0));
+            if let Some(slot) = area.room_for(slots_for(name.len())) {
+                area.insert(slot, hash, ino, kind, name);
+                return Ok(());
+            }
+            self.leave_inline_dir(dir)?;
+        }
+        self.enter_hashed(dir, hash, name, ino, kind)
+    }
+
+    fn enter_hashed(&mut self, dir: Ino, hash: u32, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
+        let inode = self.directory(dir)?;
+        let (depth, dir_level) = (self.depth(&inode)?, inode.head().dir_level);
+        drop(inode);
+        let slots = slots_for(name.len());
+        for level in 0..dir_hash::DEPTH_MAX {
+            let bucket = (u64::from(hash) % dir_hash::buckets(level, dir_level)) as u32;
+            if self.dirs.is_full(dir, level, bucket, slots) {
+                continue;
+            }
+            for block in dir_hash::bucket(level, dir_level, hash) {
+                let bytes = self.dir_block_mut(dir, block)?;
+                let mut area = Dentries::new(bytes, Place::Dir(dir, block));
+                if let Some(slot) = area.room_for(slots) {
+                    area.insert(slot, hash, ino, kind, name);
+                    self.dirs.entered(dir, hash);
+                    self.grow_dir(dir, block, depth.max(level + 1))?;
+                    return Ok(());
+                }
+            }
+            self.dirs.set_full(dir, level, bucket, slots);
+        }
+        Err(Error::NoSpace { needed_blocks: 1, free_blocks: self.free_user_blocks() })
+    }
+
+    /// Removes an entry. A block that has no entry left is given back.
+    pub(super) fn leave(&mut self, dir: Ino, found: &Found) -> Result<()> {
+        let at = Place::Dir(dir, found.block);
+        if self.inode(dir)?.has_inline(inline::DENTRY) {
+            return Dentries::new(self.inode_mut(dir)?.inline_area_mut(), at).remove(found.slot);
+        }
+        let mut area = Dentries::new(self.dir_block_mut(dir, found.block)?, at);
+        area.remove(found.slot)?;
+        let empty = area.is_empty_from(0);
+        if empty {
+            self.free_blocks(dir, found.block..found.block + 1)?;
+        }
+        let dir_level = self.inode(dir)?.head().dir_level;
+        if let Some((level, bucket)) = dir_hash::level_of(found.block, dir_level) {
+            self.dirs.left(dir, level, bucket as u32);
+        }
+        Ok(())
+    }
+
+    /// Lets an entry stand for another inode.
+    pub(super) fn set_target(&mut self, dir: Ino, found: &Found, ino: Ino, kind: FileType) -> Result<()> {
+        let at = Place::Dir(dir, found.block);
+        if self.inode(dir)?.has_inline(inline::DENTRY) {
+            Dentries::new(self.inode_mut(dir)?.inline_area_mut(), at).set_target(found.slot, ino, kind);
+        } else {
+            Dentries::new(self.dir_block_mut(dir, found.block)?, at).set_target(found.slot, ino, kind);
+        }
+        Ok(())
+    }
+
+    /// Gives a new directory its "." and "..", inline or in a block.
+    pub(super) fn fill_new_dir(&mut self, dir: Ino, parent: Ino) -> Result<()> {
+        let inode = self.inode_mut(dir)?;
+        if inode.has_inline(inline::DENTRY) {
+            let capacity = inode.layout().inline_bytes() as u64;
+            inode.head_mut().size.set(capacity);
+            Dentries::new(inode.inline_area_mut(), Place::Dir(dir, 0)).insert_dots(dir, parent);
+            return Ok(());
+        }
+        Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).insert_dots(dir, parent);
+        self.grow_dir(dir, 0, 1)
+    }
+
+    /// Moves the entries of an inline directory into blocks.
+    fn leave_inline_dir(&mut self, dir: Ino) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let dir_level = inode.head().dir_level;
+        let old = Dentries::new(inode.inline_area().to_vec(), Place::Dir(dir, 0));
+        drop(inode);
+        let inode = self.inode_mut(dir)?;
+        inode.inline_area_mut().fill(0);
+        inode.head_mut().inline &= !inline::DENTRY;
+        inode.head_mut().size.set(0);
+        let mut hashes = FxHashSet::default();
+        for entry in old.entries() {
+            hashes.insert(entry?.hash);
+        }
+        self.dirs.learn(dir, hashes);
+        if dir_level == 0 {
+            Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(&old);
+            return self.grow_dir(dir, 0, 1);
+        }
+        // Level 0 has several buckets: each name goes into its own. The dots stay first, in block 0.
+        let mut first = Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0));
+        let mut rest = Vec::new();
+        for entry in old.entries() {
+            let entry = entry?;
+            let kind = entry.kind.unwrap_or(FileType::Regular);
+            match entry.name {
+                b"." | b".." => {
+                    let slot = first.room_for(1).expect("an empty block has room");
+                    first.insert(slot, entry.hash, entry.ino, kind, entry.name);
+                }
+                name => rest.push((entry.hash, name.to_vec(), entry.ino, kind)),
+            }
+        }
+        self.grow_dir(dir, 0, 1)?;
+        for (hash, name, ino, kind) in rest {
+            self.enter_hashed(dir, hash, &name, ino, kind)?;
+        }
+        Ok(())
+    }
+
+    fn grow_dir(&mut self, dir: Ino, block: u64, depth: u32) -> Result<()> {
+        let size = (block + 1) << self.geometry.block_size.log();
+        let inode = self.inode(dir)?;
+        let (old_size, old_depth) = (inode.head().size.get(), inode.head().current_depth.get());
+        drop(inode);
+        if size > old_size || depth > old_depth {
+            let head = self.inode_mut(dir)?.head_mut();
+            head.size.set(size.max(old_size));
+            head.current_depth.set(depth.max(old_depth));
+        }
+        Ok(())
+    }
+
+    /// A block of a directory, to change it; a block that is not there is made. It is a page, or still in the
+    /// log's pending run.
+    fn dir_block_mut(&mut self, dir: Ino, block: u64) -> Result<&mut [u8]> {
+        if self.pages.get(dir, block).is_some() {
+            return Ok(self.pages.get_mut(dir, block).expect("it is there"));
+        }
+        let slot = self.make_slot(dir, block)?;
+        let mut addr = self.node(slot.nid)?.addr(slot.index);
+        if !addr.is_real() {
+            addr = self.new_dir_block(dir, slot, block, addr)?;
+        }
+        if self.logs.pending(addr).is_some() {
+            return Ok(self.logs.pending_mut(addr).expect("it is there"));
+        }
+        let mut page = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
+        self.read_block(addr, Place::Dir(dir, block), &mut page)?;
+        Ok(self.pages.insert(dir, block, page))
+    }
+
+    fn new_dir_block(&mut self, dir: Ino, slot: Slot, block: u64, old: BlockAddr) -> Result<BlockAddr> {
+        let kind = self.log_of_data(&*self.inode(dir)?);
+        debug_assert_eq!(kind, SegmentType::HotData);
+        let zeroes = vec![0; self.geometry.block_size.bytes()];
+        let addr = self.relocate(dir, slot, block, kind, &zeroes)?;
+        if old == BlockAddr::NULL {
+            self.counters.valid_blocks += 1;
+            self.add_blocks(dir, 1)?;
+        }
+        Ok(addr)
+    }
+
+    /// The inode of a directory must not be its own ancestor: whether `ino` is `dir` or above it.
+    pub(super) fn is_ancestor(&self, ino: Ino, dir: Ino) -> Result<bool> {
+        let root = self.superblock.root_ino;
+        let mut at = dir;
+        // A cycle on a damaged volume ends when there were more steps than directories.
+        for _ in 0..=self.counters.valid_inodes {
+            if at == ino {
+                return Ok(true);
+            }
+            if at == root {
+                return Ok(false);
+            }
+            at = self.find_entry(at, b"..")?.ok_or(Error::NotFound)?.ino;
+        }
+        Err(Error::corrupt(Place::Inode(dir), "the directories above it form a cycle"))
+    }
+
+    /// Flags that a new inode takes over from its directory (Linux, `f2fs_new_inode`).
+    pub(super) fn inherited_flags(dir: &NodeBlock, kind: FileType) -> u32 {
+        const INHERITED: u32 = flag::SYNC
+            | flag::NODUMP
+            | flag::NOATIME
+            | flag::DIRSYNC
+            | flag::PROJECT_INHERIT
+            | flag::CASEFOLD;
+        let flags = dir.head().flags.get() & INHERITED;
+        match kind {
+            FileType::Directory => flags | flag::INDEX,
+            FileType::Regular => flags & !(flag::DIRSYNC | flag::PROJECT_INHERIT | flag::CASEFOLD),
+            _ => flags & (flag::NODUMP | flag::NOATIME),
+        }
+    }
+}

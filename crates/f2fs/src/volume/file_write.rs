@@ -1,0 +1,421 @@
+//! Writing files: data, size, holes.
+//!
+//! *Invariants*: a block that gets a place for the first time goes to its log at once, and changes in the log's
+//! pending run as long as it is there; only parts of blocks that are on the device already wait as pages. So a
+//! file's blocks follow one another on the device as they follow one another in the file. Space is made sure of
+//! before anything changes.
+
+use std::ops::Range;
+
+use super::{Volume, allocate, map_write::Slot};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType,
+        inode::{advise, flag, inline},
+        node::NodeBlock,
+        sit::SegmentType,
+    },
+    units::{BlockAddr, Ino, Time},
+};
+
+impl Volume {
+    /// Writes to a regular file; it grows where the data reaches past its end.
+    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.begin()?;
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) && offset < inode.head().size.get() {
+            return Err(Error::NotPermitted);
+        }
+        drop(inode);
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.write_content(ino, offset, data)?;
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    /// Sets the size of a regular file. What lies past it is gone; what is added reads as zeroes.
+    pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        self.begin()?;
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        if size > inode.layout().max_blocks() << self.geometry.block_size.log() {
+            return Err(Error::FileTooLarge);
+        }
+        drop(inode);
+        self.set_size(ino, size)?;
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    /// Makes a hole in a regular file: the range reads as zeroes, whole blocks of it are given back, and the size
+    /// stays.
+    pub fn punch_hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        let size = inode.head().size.get();
+        let is_inline = inode.has_inline(inline::DATA);
+        drop(inode);
+        let end = offset.saturating_add(length).min(size.max(offset));
+        if is_inline {
+            self.zero_inline(ino, offset, end)?;
+        } else {
+            let log = self.geometry.block_size.log();
+            // The hole may reach past the end of the file, where blocks may be reserved.
+            let reach = offset.saturating_add(length);
+            let (first, last) = (offset.div_ceil(1 << log), reach >> log);
+            if first > last {
+                self.zero_part(ino, offset, reach)?;
+            } else {
+                self.zero_part(ino, offset, first << log)?;
+                self.zero_part(ino, last << log, reach)?;
+                self.free_blocks(ino, first..last)?;
+            }
+        }
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    /// Reserves blocks for a range of a regular file, which reads as zeroes where nothing was. Unless `keep_size`,
+    /// the file grows to its end.
+    pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.begin()?;
+        let inode = self.writable_file(ino)?;
+        let end = offset.checked_add(length).ok_or(Error::FileTooLarge)?;
+        let log = self.geometry.block_size.log();
+        let blocks = offset >> log..end.div_ceil(1 << log);
+        if blocks.end > inode.layout().max_blocks() {
+            return Err(Error::FileTooLarge);
+        }
+        let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
+        drop(inode);
+        if !fits_inline {
+            self.reserve(ino, blocks.clone(), true)?;
+            self.leave_inline(ino)?;
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let slot = self.make_slot(ino, at)?;
+                let count = (slot.left as u64).min(blocks.end - at) as usize;
+                let node = self.node(slot.nid)?;
+                let holes: Vec<usize> = (slot.index..slot.index + count)
+                    .filter(|index| node.addr(*index) == BlockAddr::NULL)
+                    .collect();
+                drop(node);
+                self.counters.valid_blocks += holes.len() as u64;
+                self.add_blocks(ino, holes.len() as u64)?;
+                let node = self.node_mut(slot.nid)?;
+                for index in holes {
+                    node.set_addr(index, BlockAddr::NEW);
+                }
+                at += count as u64;
+            }
+        }
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        let grows = end > inode.head().size.get();
+        if grows && !keep_size {
+            inode.head_mut().size.set(end);
+        } else if grows {
+            inode.head_mut().advise |= advise::KEEP_SIZE;
+        }
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    /// Writes to the content of an inode of any kind, which must not be inline directory entries.
+    pub(super) fn write_content(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (layout, size) = (inode.layout(), self.geometry.block_size);
+        let end = offset.checked_add(data.len() as u64).ok_or(Error::FileTooLarge)?;
+        if end > layout.max_blocks() << size.log() {
+            return Err(Error::FileTooLarge);
+        }
+        if inode.has_inline(inline::DATA) && end <= layout.inline_bytes() as u64 {
+            drop(inode);
+            let inode = self.inode_mut(ino)?;
+            inode.inline_area_mut()[offset as usize..end as usize].copy_from_slice(data);
+            inode.head_mut().inline |= inline::DATA_EXIST;
+            return self.grow(ino, end);
+        }
+        let kind = self.log_of_data(&inode);
+        drop(inode);
+        self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64), false)?;
+        self.leave_inline(ino)?;
+
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let slot = self.make_slot(ino, at >> size.log())?;
+            let inside = at as usize & (size.bytes() - 1);
+            let length = rest.len().min(slot.left * size.bytes() - inside);
+            self.write_addrs(ino, slot, at, &rest[..length], kind)?;
+            at += length as u64;
+            rest = &rest[length..];
+        }
+        self.grow(ino, end)
+    }
+
+    /// Writes data whose addresses are all in one node, from `slot` on.
+    fn write_addrs(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        offset: u64,
+        data: &[u8],
+        kind: SegmentType,
+    ) -> Result<()> {
+        let (bytes, log) = (self.geometry.block_size.bytes(), self.geometry.block_size.log());
+        let (mut at, mut rest, mut slot) = (offset, data, slot);
+        let mut added = 0;
+        while !rest.is_empty() {
+            let inside = at as usize & (bytes - 1);
+            let length = rest.len().min(bytes - inside);
+            added += self.write_one(ino, slot, at >> log, inside, &rest[..length], kind)?;
+            at += length as u64;
+            rest = &rest[length..];
+            slot.index += 1;
+            slot.left -= 1;
+        }
+        if added > 0 {
+            self.counters.valid_blocks += added;
+            self.add_blocks(ino, added)?;
+        }
+        Ok(())
+    }
+
+    /// Writes (part of) one block, and says how many blocks the file has gained: 0 or 1.
+    fn write_one(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        block: u64,
+        inside: usize,
+        data: &[u8],
+        kind: SegmentType,
+    ) -> Result<u64> {
+        let bytes = self.geometry.block_size.bytes();
+        if let Some(page) = self.pages.get_mut(ino, block) {
+            page[inside..inside + data.len()].copy_from_slice(data);
+            return Ok(0);
+        }
+        let old = self.node(slot.nid)?.addr(slot.index);
+        if old.is_real() {
+            if let Some(pending) = self.logs.pending_mut(old) {
+                pending[inside..inside + data.len()].copy_from_slice(data);
+                return Ok(0);
+            }
+        }
+        let whole = data.len() == bytes;
+        if whole && old.is_real() && allocate::in_place(self.options.in_place, false, false) {
+            if !self.geometry.in_main(old) {
+                return Err(Error::corrupt(
+                    Place::File(ino, block),
+                    format!("{old} is not in the main area"),
+                ));
+            }
+            self.write_in_place(old, Place::File(ino, block), data)?;
+            return Ok(0);
+        }
+        if !whole && old.is_real() {
+            let mut page = vec![0; bytes].into_boxed_slice();
+            self.read_block(old, Place::File(ino, block), &mut page)?;
+            page[inside..inside + data.len()].copy_from_slice(data);
+            self.pages.insert(ino, block, page);
+            return Ok(0);
+        }
+        if old == BlockAddr::COMPRESS {
+            return Err(Error::corrupt(Place::File(ino, block), "a compressed cluster in a plain file"));
+        }
+        match whole {
+            true => self.relocate(ino, slot, block, kind, data)?,
+            false => {
+                let mut content = vec![0; bytes];
+                content[inside..inside + data.len()].copy_from_slice(data);
+                self.relocate(ino, slot, block, kind, &content)?
+            }
+        };
+        Ok(u64::from(old == BlockAddr::NULL))
+    }
+
+    /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only
+    /// where that does not fit, the holes are counted.
+    pub(super) fn reserve(&self, ino: Ino, blocks: Range<u64>, reserved_only: bool) -> Result<()> {
+        let nodes = self.nodes_for(ino, blocks.clone())? + 1;
+        let most = blocks.end - blocks.start + nodes;
+        let free_blocks = self.free_user_blocks();
+        if most <= free_blocks && u64::from(self.free_nodes()) >= nodes {
+            return Ok(());
+        }
+        let inode = self.inode(ino)?;
+        let mut holes = 0;
+        if inode.has_inline(inline::DATA) {
+            holes = most;
+        } else {
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let run = self.run(&inode, at, blocks.end)?;
+                holes += if run.addr == BlockAddr::NULL { run.len() } else { 0 };
+                at = run.blocks.end;
+            }
+        }
+        let needed_blocks = if holes == 0 { 0 } else { holes + nodes.min(holes + 3) };
+        let _ = reserved_only;
+        if needed_blocks > free_blocks {
+            return Err(Error::NoSpace { needed_blocks, free_blocks });
+        }
+        Ok(())
+    }
+
+    /// Moves inline data into a block; a file without inline data stays as it is.
+    pub(super) fn leave_inline(&mut self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        if !inode.has_inline(inline::DATA) {
+            return Ok(());
+        }
+        let kind = self.log_of_data(&inode);
+        let mut content = inode.inline_area().to_vec();
+        let there = inode.has_inline(inline::DATA_EXIST) && inode.head().size.get() > 0;
+        drop(inode);
+        content.resize(self.geometry.block_size.bytes(), 0);
+        let inode = self.inode_mut(ino)?;
+        inode.inline_area_mut().fill(0);
+        inode.head_mut().inline &= !(inline::DATA | inline::DATA_EXIST);
+        if there {
+            let slot = self.make_slot(ino, 0)?;
+            self.relocate(ino, slot, 0, kind, &content)?;
+            self.counters.valid_blocks += 1;
+            self.add_blocks(ino, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the size; frees or leaves inline what has to go.
+    pub(super) fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (old, layout) = (inode.head().size.get(), inode.layout());
+        let is_inline = inode.has_inline(inline::DATA);
+        let past_end = inode.has_advise(advise::KEEP_SIZE);
+        drop(inode);
+        if is_inline && size > layout.inline_bytes() as u64 {
+            self.reserve(ino, 0..1, false)?;
+            self.leave_inline(ino)?;
+        } else if is_inline {
+            if size < old {
+                self.zero_inline(ino, size, old)?;
+            }
+        } else if size < old || past_end {
+            let log = self.geometry.block_size.log();
+            let kept = size.div_ceil(1 << log);
+            self.zero_part(ino, size, kept << log)?;
+            self.free_from(ino, kept)?;
+        }
+        let head = self.inode_mut(ino)?.head_mut();
+        head.size.set(size);
+        if size <= old {
+            head.advise &= !advise::KEEP_SIZE;
+        }
+        Ok(())
+    }
+
+    /// Fills part of one block with zeroes, if there is a block.
+    fn zero_part(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let log = self.geometry.block_size.log();
+        let block = from >> log;
+        let there =
+            self.pages.get(ino, block).is_some() || self.address(&*self.inode(ino)?, block)?.is_real();
+        if !there {
+            return Ok(());
+        }
+        let slot = self.slot(ino, block)?.expect("what is mapped has a slot");
+        let kind = self.log_of_data(&*self.inode(ino)?);
+        let inside = from as usize & ((1 << log) - 1);
+        let zeroes = vec![0; (to - from) as usize];
+        self.write_one(ino, slot, block, inside, &zeroes, kind)?;
+        Ok(())
+    }
+
+    fn zero_inline(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let area = self.inode_mut(ino)?.inline_area_mut();
+        let end = area.len().min(to as usize);
+        if (from as usize) < end {
+            area[from as usize..end].fill(0);
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, ino: Ino, end: u64) -> Result<()> {
+        if self.inode(ino)?.head().size.get() < end {
+            self.inode_mut(ino)?.head_mut().size.set(end);
+        }
+        Ok(())
+    }
+
+    /// Writes all pages to their logs.
+    pub(super) fn write_pages(&mut self) -> Result<()> {
+        for (ino, block) in self.pages.keys() {
+            self.write_page(ino, block, false)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a page to its log, or in place where `fsync` and the policy say so.
+    pub(super) fn write_page(&mut self, ino: Ino, block: u64, fsync: bool) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let kind = self.log_of_data(&inode);
+        drop(inode);
+        let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
+        let Some(page) = self.pages.remove(ino, block) else { return Ok(()) };
+        let old = self.node(slot.nid)?.addr(slot.index);
+        let stays = old.is_real() && kind != SegmentType::HotData;
+        if stays && allocate::in_place(self.options.in_place, fsync, false) {
+            return self.write_in_place(old, Place::File(ino, block), &page);
+        }
+        self.relocate(ino, slot, block, kind, &page)?;
+        Ok(())
+    }
+
+    /// A regular file that may be written.
+    fn writable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+        let inode = self.inode(ino)?;
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid("not a regular file".into())),
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        let sealed = inode.has_advise(advise::VERITY) || inode.has_inline(inline::COMPRESS_RELEASED);
+        if sealed || inode.has_flag(flag::IMMUTABLE) || inode.has_flag(flag::DEVICE_ALIAS) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.compression().is_some() {
+            return Err(Error::Unsupported("writing to compressed files".into()));
+        }
+        Ok(inode)
+    }
+
+    /// The time, for stamps.
+    pub(super) fn time(&self) -> Time {
+        (self.options.clock)()
+    }
+}

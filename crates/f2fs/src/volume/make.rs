@@ -1,0 +1,186 @@
+//! A new volume: empty, in memory, until its first checkpoint.
+//!
+//! Nothing else writes F2FS: a new volume gets its root directory and everything after it through the same
+//! code as any other.
+
+use std::sync::Arc;
+
+use block::Device;
+
+use super::{
+    Access, Counters, Geometry, Io, NewNode, Options, Volume,
+    log::{Log, Logs},
+    nat::Nat,
+    node_cache::NodeCache,
+    pages::Pages,
+    sit::Sit,
+};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType,
+        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition},
+        nat::{self, NatEntry},
+        node::NodeFormat,
+        sit::SegmentType,
+        summary::Summary,
+        superblock::Superblock,
+    },
+    units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
+};
+
+/// What a new volume is made of, besides its superblock.
+#[derive(Debug, Clone)]
+pub struct Blank {
+    /// The superblock; both copies are the caller's to write.
+    pub superblock: Superblock,
+    /// Blocks that users may take.
+    pub user_blocks: u64,
+    /// Segments reserved for cleaning.
+    pub reserved_segments: u32,
+    /// Segments of overprovision, reserved ones included.
+    pub overprovision_segments: u32,
+    /// First segment of each log, indexed by [`SegmentType`].
+    pub logs: [SegNo; 6],
+    /// Whether the checkpoint's bitmaps are in the large layout.
+    pub large_nat_bitmap: bool,
+}
+
+impl Volume {
+    /// Makes an empty volume in memory: no inode yet, no checkpoint on the device. The metadata areas of the device
+    /// must read as zeroes. Next comes [`make_root`](Self::make_root); the volume is there with the first
+    /// [`checkpoint`](Self::checkpoint).
+    pub fn format(device: Arc<dyn Device>, blank: &Blank, options: Options) -> Result<Volume> {
+        let superblock = blank.superblock.clone();
+        let geometry = Geometry::of(&superblock);
+        let io = Io::new(device, superblock.block_size);
+        let checkpoint = empty_checkpoint(blank, &superblock);
+        let position =
+            |kind: SegmentType| LogPosition { segment: blank.logs[kind.index()], ..LogPosition::default() };
+        let logs = SegmentType::ALL.map(|kind| Log::new(position(kind), Summary::empty(kind.is_node())));
+        let mut sit = Sit::new(geometry, &checkpoint, Vec::new(), 0)?;
+        for kind in SegmentType::ALL {
+            sit.set_kind(&io, blank.logs[kind.index()], kind)?;
+        }
+        // The node and the meta inode exist in name only (Linux, `f2fs_build_node_manager`).
+        let mut first = vec![0; superblock.block_size.bytes()];
+        for ino in [1, 2] {
+            nat::set_entry(
+                &mut first,
+                ino as usize,
+                NatEntry { version: 0, ino: Ino(ino), addr: BlockAddr(1) },
+            );
+        }
+        io.write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
+        let opened_seconds = (options.clock)().seconds;
+        Ok(Volume {
+            nat: Nat::new(geometry, &checkpoint, Vec::new(), 0)?,
+            sit,
+            logs: Logs::new(logs, geometry.block_size.bytes()),
+            nodes: NodeCache::new(options.cache_bytes / 2 / geometry.block_size.bytes()),
+            pages: Pages::default(),
+            orphans: Default::default(),
+            held: Default::default(),
+            dirs: Default::default(),
+            summaries: Default::default(),
+            counters: Counters::default(),
+            format: NodeFormat::of(&superblock),
+            superblock,
+            geometry,
+            options,
+            io,
+            access: Access::ReadWrite,
+            checkpoint,
+            // The first checkpoint goes to the first pack.
+            pack: 1,
+            opened_seconds,
+            now: 0,
+            changed: true,
+            opened_segment: true,
+            written_before: 0,
+        })
+    }
+
+    /// Makes the root directory.
+    pub fn make_root(&mut self, new: &NewNode) -> Result<()> {
+        let root = self.superblock.root_ino;
+        self.make_inode_at(
+            root,
+            root,
+            &NewNode { mode: FileType::Directory.mode_bits() | new.mode & 0o7777, ..new.clone() },
+        )
+    }
+
+    /// Makes an inode with a number of the caller's choice and without a name: the root directory and quota files
+    /// have one. A directory gets its "." and "..", the latter for `parent`.
+    pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
+        self.begin()?;
+        let kind = FileType::from_mode(new.mode)
+            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no kind of file", new.mode).into()))?;
+        if !self.nat.get(&self.io, ino.into())?.is_free() {
+            return Err(Error::Exists);
+        }
+        self.require_space(2)?;
+        let mut node = self.blank_inode(ino, kind, new);
+        node.head_mut().pino.set(parent.0);
+        self.add_node(node)?;
+        if kind == FileType::Directory {
+            self.fill_new_dir(ino, parent)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a name to an inode that [`make_inode_at`](Self::make_inode_at) made; lost+found needs it.
+    pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        self.begin()?;
+        self.check_change(dir, name)?;
+        if self.find_for_change(dir, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.require_space(super::dir_write::ENTRY_BLOCKS)?;
+        let kind = self.inode(ino)?.file_type();
+        self.enter(dir, name, ino, kind)?;
+        self.inode_mut(ino)?.set_last_name(dir, name);
+        if kind == FileType::Directory {
+            let head = self.inode_mut(dir)?.head_mut();
+            let links = head.links.get() + 1;
+            head.links.set(links);
+        }
+        Ok(())
+    }
+
+    /// Writes to the content of any inode but an inline directory, whatever its flags: quota files are filled so.
+    pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.write_content(ino, 0, content)
+    }
+}
+
+/// The checkpoint that would have been before the first.
+fn empty_checkpoint(blank: &Blank, superblock: &Superblock) -> Checkpoint {
+    let flags = Flags::default().set(Flags::LARGE_NAT_BITMAP, blank.large_nat_bitmap);
+    let checksum_offset = match blank.large_nat_bitmap {
+        true => HEAD_BYTES as u32,
+        false => superblock.block_size.bytes() as u32 - 4,
+    };
+    Checkpoint {
+        version: CheckpointVer(0),
+        user_blocks: blank.user_blocks,
+        valid_blocks: 0,
+        reserved_segments: blank.reserved_segments,
+        overprovision_segments: blank.overprovision_segments,
+        free_segments: superblock.main.segments,
+        logs: Default::default(),
+        flags,
+        pack_blocks: 0,
+        summaries_start: 0,
+        valid_nodes: 0,
+        valid_inodes: 0,
+        next_free_nid: Nid(superblock.root_ino.0 + 1),
+        elapsed_seconds: 0,
+        sit_bitmap: vec![0; superblock.sit_blocks() as usize / 8],
+        nat_bitmap: vec![0; superblock.nat_blocks() as usize / 8],
+        checksum_offset,
+        crc: 0,
+    }
+}

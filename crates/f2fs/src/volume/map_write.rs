@@ -1,0 +1,273 @@
+//! Changing where the blocks of a file are: the write side of the map.
+//!
+//! *Invariants*: `i_blocks` counts the inode, every other node and every address that is not a hole; so does the
+//! volume's count. The extent that an inode caches is dropped before any address changes.
+
+use std::ops::Range;
+
+use super::{Volume, allocate::log_for};
+use crate::{
+    Error, Place, Result,
+    format::{
+        inode::{advise, raw::Extent},
+        node::NodeBlock,
+        node_path::NodePath,
+        sit::SegmentType,
+        summary::Owner,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+/// Where the address of a file's block is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// The inode or direct node.
+    pub nid: Nid,
+    /// Which of its addresses.
+    pub index: usize,
+    /// How many addresses from this one on are in the same node, this one included.
+    pub left: usize,
+}
+
+impl Volume {
+    /// Where the address of a block is kept, or `None` where there is no node for it.
+    pub(super) fn slot(&self, ino: Ino, block: u64) -> Result<Option<Slot>> {
+        let inode = self.inode(ino)?;
+        let layout = inode.layout();
+        let Some(path) = NodePath::of(&layout, block) else { return Ok(None) };
+        let mut at = inode;
+        for step in path.steps() {
+            let nid = at.child(step.child);
+            if nid == Nid::NULL {
+                return Ok(None);
+            }
+            at = self.node(nid)?;
+            check_child(&at, ino, step.offset)?;
+        }
+        let addrs = if path.steps().is_empty() { layout.addrs() } else { layout.direct_addrs() };
+        Ok(Some(Slot { nid: at.nid(), index: path.index, left: addrs - path.index }))
+    }
+
+    /// Where the address of a block is kept; nodes on the way are made where they are not there. The caller has
+    /// made sure of the space for them.
+    pub(super) fn make_slot(&mut self, ino: Ino, block: u64) -> Result<Slot> {
+        if let Some(slot) = self.slot(ino, block)? {
+            return Ok(slot);
+        }
+        let inode = self.inode(ino)?;
+        let (layout, cold) = (inode.layout(), !inode.is_directory());
+        drop(inode);
+        let path = NodePath::of(&layout, block).ok_or(Error::FileTooLarge)?;
+        let mut at = Nid::from(ino);
+        for step in path.steps() {
+            let node = self.node(at)?;
+            let mut child = node.child(step.child);
+            drop(node);
+            if child == Nid::NULL {
+                child = self.add_child_node(ino, step.offset, cold)?;
+                self.node_mut(at)?.set_child(step.child, child);
+                self.add_blocks(ino, 1)?;
+            } else {
+                check_child(&*self.node(child)?, ino, step.offset)?;
+            }
+            at = child;
+        }
+        let addrs = if path.steps().is_empty() { layout.addrs() } else { layout.direct_addrs() };
+        Ok(Slot { nid: at, index: path.index, left: addrs - path.index })
+    }
+
+    /// Nodes that [`make_slot`](Self::make_slot) may have to make for a range of blocks, at most.
+    pub(super) fn nodes_for(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
+        if blocks.is_empty() {
+            return Ok(0);
+        }
+        let layout = self.inode(ino)?.layout();
+        if blocks.end <= layout.addrs() as u64 {
+            return Ok(0);
+        }
+        let direct = (blocks.end - blocks.start).div_ceil(layout.direct_addrs() as u64) + 1;
+        Ok(direct + direct.div_ceil(layout.children() as u64) + 2)
+    }
+
+    /// Gives a block of a file a new place in a log, puts the bytes there and gives the old place up.
+    pub(super) fn relocate(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        block: u64,
+        kind: SegmentType,
+        bytes: &[u8],
+    ) -> Result<BlockAddr> {
+        let version = self.nat.get(&self.io, slot.nid)?.version;
+        let old = self.node(slot.nid)?.addr(slot.index);
+        let owner = Owner { nid: slot.nid, version, offset: slot.index as u16 };
+        let place = self.allocate(kind, owner)?;
+        self.write_block(kind, place.addr, bytes)?;
+        self.drop_extent(ino)?;
+        self.node_mut(slot.nid)?.set_addr(slot.index, place.addr);
+        if old.is_real() {
+            self.release_block(old, Place::File(ino, block))?;
+        }
+        Ok(place.addr)
+    }
+
+    /// Adds to the blocks of a file; the volume's count is the caller's business.
+    pub(super) fn add_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
+        let head = self.inode_mut(ino)?.head_mut();
+        let sum = head.blocks.get() + blocks;
+        head.blocks.set(sum);
+        Ok(())
+    }
+
+    /// Takes from the blocks of a file and of the volume.
+    pub(super) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
+        self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(blocks);
+        let head = self.inode_mut(ino)?.head_mut();
+        let rest = head.blocks.get().saturating_sub(blocks);
+        head.blocks.set(rest.max(1));
+        Ok(())
+    }
+
+    /// Drops the extent that an inode caches, before it becomes stale.
+    pub(super) fn drop_extent(&mut self, ino: Ino) -> Result<()> {
+        if self.inode(ino)?.head().extent.len.get() != 0 {
+            let none = Extent { fofs: 0.into(), blk: 0.into(), len: 0.into() };
+            self.inode_mut(ino)?.head_mut().extent = none;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a file in a range, and leaves holes. Nodes stay.
+    pub(super) fn free_blocks(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
+        self.pages.discard(ino, blocks.start, blocks.end);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.run(&*self.inode(ino)?, at, blocks.end)?;
+            if run.addr == BlockAddr::NULL {
+                at = run.blocks.end;
+                continue;
+            }
+            let slot = self.slot(ino, at)?.expect("what is mapped has a slot");
+            let count = (slot.left as u64).min(blocks.end - at) as usize;
+            self.free_addrs(ino, slot, count, at)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Frees `count` addresses from a slot on; `block` is the file's block of the first, for errors.
+    fn free_addrs(&mut self, ino: Ino, slot: Slot, count: usize, block: u64) -> Result<()> {
+        self.drop_extent(ino)?;
+        let node = self.node_mut(slot.nid)?;
+        let old: Vec<BlockAddr> = node.addrs(slot.index..slot.index + count).collect();
+        let mut freed = 0;
+        for (n, addr) in old.iter().enumerate().filter(|(_, addr)| **addr != BlockAddr::NULL) {
+            node.set_addr(slot.index + n, BlockAddr::NULL);
+            freed += u64::from(*addr != BlockAddr::NULL);
+        }
+        for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| addr.is_real()) {
+            self.release_block(addr, Place::File(ino, block + n as u64))?;
+        }
+        self.uncount_blocks(ino, freed)
+    }
+
+    /// Frees everything of a file from `from` on: blocks, and nodes that have nothing left.
+    pub(super) fn free_from(&mut self, ino: Ino, from: u64) -> Result<()> {
+        self.pages.discard(ino, from, u64::MAX);
+        let layout = self.inode(ino)?.layout();
+        let (direct, children) = (layout.direct_addrs() as u64, layout.children() as u64);
+        let in_inode = layout.addrs() as u64;
+        if from < in_inode {
+            let slot = Slot { nid: ino.into(), index: from as usize, left: 0 };
+            self.free_addrs(ino, slot, (in_inode - from) as usize, from)?;
+        }
+        let spans = [
+            (0, direct),
+            (0, direct),
+            (1, children * direct),
+            (1, children * direct),
+            (2, children * children * direct),
+        ];
+        let mut start = in_inode;
+        for (child, (height, span)) in spans.into_iter().enumerate() {
+            if from < start + span {
+                self.free_subtree(ino, ino.into(), child, height, start, from, direct, children)?;
+            }
+            start += span;
+        }
+        Ok(())
+    }
+
+    /// Frees what lies at or after `from` below one child of a node; and the child, if nothing of it stays.
+    #[allow(clippy::too_many_arguments)] // the position in the tree is five numbers
+    fn free_subtree(
+        &mut self,
+        ino: Ino,
+        parent: Nid,
+        child: usize,
+        height: u32,
+        start: u64,
+        from: u64,
+        direct: u64,
+        children: u64,
+    ) -> Result<()> {
+        let nid = self.node(parent)?.child(child);
+        if nid == Nid::NULL {
+            return Ok(());
+        }
+        let node = self.node(nid)?;
+        if node.ino() != ino || node.is_inode() {
+            return Err(Error::corrupt(Place::Nat(nid), format!("{nid} is in the map of {ino}")));
+        }
+        if height == 0 {
+            drop(node);
+            let first = from.saturating_sub(start);
+            let slot = Slot { nid, index: first as usize, left: 0 };
+            self.free_addrs(ino, slot, (direct - first) as usize, start + first)?;
+        } else {
+            let used: Vec<usize> = (0..children as usize).filter(|n| node.child(*n) != Nid::NULL).collect();
+            drop(node);
+            let span = direct * children.pow(height - 1);
+            for n in used {
+                let below = start + n as u64 * span;
+                if from < below + span {
+                    self.free_subtree(ino, nid, n, height - 1, below, from, direct, children)?;
+                }
+            }
+        }
+        if from <= start {
+            self.node_mut(parent)?.set_child(child, Nid::NULL);
+            self.remove_node(nid)?;
+            // remove_node has counted it out of the volume already.
+            let head = self.inode_mut(ino)?.head_mut();
+            let rest = head.blocks.get().saturating_sub(1);
+            head.blocks.set(rest.max(1));
+        }
+        Ok(())
+    }
+
+    /// The log that a file's data goes to: by kind, and by the hints in its inode.
+    pub(super) fn log_of_data(&self, inode: &NodeBlock) -> SegmentType {
+        let directory = inode.is_directory();
+        let best = if directory || inode.has_advise(advise::HOT) {
+            SegmentType::HotData
+        } else if inode.has_advise(advise::COLD) {
+            SegmentType::ColdData
+        } else {
+            SegmentType::WarmData
+        };
+        log_for(self.options.active_logs, best, directory)
+    }
+}
+
+fn check_child(node: &NodeBlock, ino: Ino, offset: u32) -> Result<()> {
+    let footer = node.footer();
+    if footer.ino != ino || footer.offset != offset || node.is_inode() {
+        let what = format!(
+            "{} has offset {} in {}, wanted was offset {offset} in {ino}",
+            footer.nid, footer.offset, footer.ino
+        );
+        return Err(Error::corrupt(Place::Inode(ino), what));
+    }
+    Ok(())
+}

@@ -1,0 +1,483 @@
+//! The names of a volume: making, linking, removing and renaming inodes.
+//!
+//! *Invariant*: each operation looks at everything that may refuse it, space included, before it changes
+//! anything.
+
+use super::{Volume, dir_write::ENTRY_BLOCKS};
+use crate::{
+    Error, Result,
+    format::{
+        FileType,
+        inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
+        node::NodeBlock,
+        superblock::Features,
+    },
+    units::{Ino, Time},
+};
+
+/// A new inode.
+#[derive(Debug, Clone)]
+pub struct NewNode {
+    /// Kind and permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The device that a device node stands for.
+    pub device: Option<DeviceNumber>,
+    /// Last access, change of the inode and of the content, and creation; where `None`, now.
+    pub times: Option<Times>,
+}
+
+impl NewNode {
+    /// A node of this mode that belongs to root and is made now.
+    pub fn new(mode: u16) -> NewNode {
+        NewNode { mode, uid: 0, gid: 0, device: None, times: None }
+    }
+}
+
+/// The times of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Creation, where the volume records it.
+    pub crtime: Time,
+}
+
+impl Times {
+    /// All the same.
+    pub fn all(time: Time) -> Times {
+        Times { atime: time, ctime: time, mtime: time, crtime: time }
+    }
+}
+
+/// What a rename does about the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replaces it.
+    #[default]
+    Replace,
+    /// Refuses if it is there.
+    NoReplace,
+    /// Exchanges the two.
+    Exchange,
+}
+
+impl Volume {
+    /// Makes an inode of any kind under a name. A symbolic link gets its target with
+    /// [`symlink`](Self::symlink).
+    pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
+        self.begin()?;
+        let kind = FileType::from_mode(new.mode)
+            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no kind of file", new.mode).into()))?;
+        self.check_change(dir, name)?;
+        if self.find_for_change(dir, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        if self.inode(dir)?.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        self.require_space(ENTRY_BLOCKS + 2)?;
+        let ino = Ino(self.take_nid()?.0);
+        let node = self.new_inode(ino, dir, name, kind, new)?;
+        self.add_node(node)?;
+        if kind == FileType::Directory {
+            self.fill_new_dir(ino, dir)?;
+        }
+        self.enter(dir, name, ino, kind)?;
+        let now = new.times.map_or_else(|| self.time(), |times| times.mtime);
+        let parent = self.inode_mut(dir)?;
+        if kind == FileType::Directory {
+            let links = parent.head().links.get();
+            parent.head_mut().links.set(links.saturating_add(1));
+        }
+        parent.set_mtime(now);
+        parent.set_ctime(now);
+        Ok(ino)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::Invalid("the target of a link must not be empty or have a zero in it".into()));
+        }
+        // Linux reads links with their terminating zero from one page.
+        if target.len() >= self.geometry.block_size.bytes() {
+            return Err(Error::NameTooLong);
+        }
+        let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;
+        let ino = self.create(dir, name, &NewNode { mode, ..new.clone() })?;
+        self.write_content(ino, 0, target)?;
+        Ok(ino)
+    }
+
+    /// Gives an inode one more name.
+    pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.check_change(dir, name)?;
+        let inode = self.inode(ino)?;
+        let kind = inode.file_type();
+        if kind == FileType::Directory || inode.has_flag(flag::IMMUTABLE | flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.head().links.get() == u32::MAX {
+            return Err(Error::TooManyLinks);
+        }
+        if inode.head().links.get() == 0 && !self.orphans.contains(&ino) {
+            return Err(Error::NotFound);
+        }
+        drop(inode);
+        if self.find_for_change(dir, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.require_space(ENTRY_BLOCKS)?;
+        self.enter(dir, name, ino, kind)?;
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        let links = inode.head().links.get();
+        inode.head_mut().links.set(links + 1);
+        inode.set_last_name(dir, name);
+        inode.set_ctime(now);
+        self.orphans.remove(&ino);
+        self.touch_dir(dir)
+    }
+
+    /// Removes the name of anything but a directory. The inode goes with its last name, or when nobody holds it
+    /// any more.
+    pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.check_change(dir, name)?;
+        let found = self.find_for_change(dir, name)?.ok_or(Error::NotFound)?;
+        let inode = self.inode(found.ino)?;
+        if inode.is_directory() {
+            return Err(Error::IsDirectory);
+        }
+        if inode.has_flag(flag::IMMUTABLE | flag::APPEND) || self.inode(dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        drop(inode);
+        self.leave(dir, &found)?;
+        self.touch_dir(dir)?;
+        self.drop_link(found.ino)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.check_change(dir, name)?;
+        if name == b"." {
+            return Err(Error::Invalid("a directory is not removed by its own dot".into()));
+        }
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        let found = self.find_for_change(dir, name)?.ok_or(Error::NotFound)?;
+        let inode = self.directory(found.ino)?;
+        if inode.has_flag(flag::IMMUTABLE | flag::APPEND) || self.inode(dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        drop(inode);
+        if !self.is_empty_dir(found.ino)? {
+            return Err(Error::NotEmpty);
+        }
+        self.leave(dir, &found)?;
+        self.touch_dir(dir)?;
+        self.add_links(dir, -1)?;
+        self.add_links(found.ino, -1)?;
+        self.drop_link(found.ino)
+    }
+
+    /// Gives an inode another name, in the same or another directory.
+    pub fn rename(
+        &mut self,
+        from_dir: Ino,
+        from: &[u8],
+        to_dir: Ino,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.begin()?;
+        self.check_change(from_dir, from)?;
+        self.check_change(to_dir, to)?;
+        if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {
+            return Err(Error::Invalid("the dots are not renamed".into()));
+        }
+        let source = self.find_for_change(from_dir, from)?.ok_or(Error::NotFound)?;
+        let target = self.find_for_change(to_dir, to)?;
+        let moved = self.inode(source.ino)?;
+        let (kind, moved_is_dir) = (moved.file_type(), moved.is_directory());
+        let fixed = |node: &NodeBlock| node.has_flag(flag::IMMUTABLE | flag::APPEND);
+        if fixed(&moved) || self.inode(from_dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        drop(moved);
+        if moved_is_dir && self.is_ancestor(source.ino, to_dir)? {
+            return Err(Error::Invalid("a directory cannot move into itself".into()));
+        }
+        for dir in [from_dir, to_dir] {
+            if self.inode(dir)?.has_advise(advise::ENCRYPT) {
+                return Err(Error::NoKey);
+            }
+        }
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+            (RenameMode::Exchange, None) => return Err(Error::NotFound),
+            (RenameMode::Exchange, Some(target)) => {
+                if fixed(&*self.inode(target.ino)?) {
+                    return Err(Error::NotPermitted);
+                }
+                let other = self.inode(target.ino)?;
+                let (other_kind, other_is_dir) = (other.file_type(), other.is_directory());
+                drop(other);
+                if other_is_dir && self.is_ancestor(target.ino, from_dir)? {
+                    return Err(Error::Invalid("a directory cannot move into itself".into()));
+                }
+                if source.ino == target.ino {
+                    return Ok(());
+                }
+                self.require_space(ENTRY_BLOCKS)?;
+                self.set_target(from_dir, &source, target.ino, other_kind)?;
+                self.set_target(to_dir, &target, source.ino, kind)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                self.moved(target.ino, other_is_dir, to_dir, from_dir, from)?;
+            }
+            (_, Some(target)) => {
+                if source.ino == target.ino {
+                    return Ok(());
+                }
+                let victim = self.inode(target.ino)?;
+                let victim_is_dir = victim.is_directory();
+                if fixed(&victim) || self.inode(to_dir)?.has_flag(flag::APPEND) {
+                    return Err(Error::NotPermitted);
+                }
+                drop(victim);
+                match (moved_is_dir, victim_is_dir) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    (true, true) if !self.is_empty_dir(target.ino)? => return Err(Error::NotEmpty),
+                    _ => {}
+                }
+                self.set_target(to_dir, &target, source.ino, kind)?;
+                self.leave(from_dir, &source)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                if victim_is_dir {
+                    self.add_links(to_dir, -1)?;
+                    self.add_links(target.ino, -1)?;
+                }
+                self.drop_link(target.ino)?;
+            }
+            (_, None) => {
+                self.require_space(ENTRY_BLOCKS)?;
+                self.enter(to_dir, to, source.ino, kind)?;
+                // Entering may have moved an inline directory's entries into blocks.
+                let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+                self.leave(from_dir, &source)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+            }
+        }
+        self.touch_dir(from_dir)?;
+        self.touch_dir(to_dir)
+    }
+
+    /// Keeps an inode although its last name may go: somebody has it open.
+    pub fn hold(&mut self, ino: Ino) {
+        *self.held.entry(ino).or_default() += 1;
+    }
+
+    /// Gives up one [`hold`](Self::hold). An inode without a name goes with the last.
+    pub fn release(&mut self, ino: Ino) -> Result<()> {
+        let Some(count) = self.held.get_mut(&ino) else { return Ok(()) };
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        self.held.remove(&ino);
+        if self.orphans.contains(&ino) && self.read_only_reason().is_none() {
+            self.begin()?;
+            self.evict(ino)?;
+        }
+        Ok(())
+    }
+
+    /// Removes an inode with all that it has.
+    pub(super) fn evict(&mut self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let xattr_nid = inode.xattr_nid();
+        let has_map = !inode.has_inline(inline::DATA | inline::DENTRY)
+            && matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        drop(inode);
+        self.pages.discard(ino, 0, u64::MAX);
+        if has_map {
+            self.free_from(ino, 0)?;
+        }
+        if xattr_nid.0 != 0 {
+            self.remove_node(xattr_nid)?;
+        }
+        self.remove_node(ino.into())?;
+        self.orphans.remove(&ino);
+        self.dirs.forget(ino);
+        Ok(())
+    }
+
+    /// The inode block of a new inode.
+    pub(super) fn new_inode(
+        &mut self,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+        kind: FileType,
+        new: &NewNode,
+    ) -> Result<NodeBlock> {
+        let parent = self.inode(dir)?;
+        let flags = Volume::inherited_flags(&parent, kind);
+        let project = match parent.has_flag(flag::PROJECT_INHERIT) {
+            true => parent.project().unwrap_or(0),
+            false => 0,
+        };
+        drop(parent);
+        let mut node = self.blank_inode(ino, kind, new);
+        node.head_mut().flags.set(flags);
+        node.set_project(project);
+        node.set_last_name(dir, name);
+        if kind == FileType::Regular {
+            node.head_mut().advise |=
+                temperature(&self.superblock.cold_extensions, &self.superblock.hot_extensions, name);
+        }
+        Ok(node)
+    }
+
+    /// An inode block with everything that does not depend on where it is entered.
+    pub(super) fn blank_inode(&mut self, ino: Ino, kind: FileType, new: &NewNode) -> NodeBlock {
+        let options = &self.options;
+        let mut bits = 0;
+        match kind {
+            FileType::Regular | FileType::Symlink if options.inline_data => bits |= inline::DATA,
+            FileType::Directory if options.inline_dentry => bits |= inline::DENTRY,
+            _ => {}
+        }
+        // Without the flexible size, the room in inodes is there or not, as the flag says.
+        let flexible = self.format.features.has(Features::FLEXIBLE_INLINE_XATTR);
+        let words = if options.inline_xattr { INLINE_XATTR_WORDS as u16 } else { 0 };
+        if options.inline_xattr {
+            bits |= inline::XATTR;
+        }
+        debug_assert!(flexible || words == 0 || words as usize == INLINE_XATTR_WORDS);
+        let mut node = NodeBlock::new_inode(self.format, ino, new.mode, bits, words);
+        let times = new.times.unwrap_or_else(|| Times::all((self.options.clock)()));
+        let generation = self.generation(ino);
+        let head = node.head_mut();
+        head.uid.set(new.uid);
+        head.gid.set(new.gid);
+        head.generation.set(generation);
+        node.set_atime(times.atime);
+        node.set_ctime(times.ctime);
+        node.set_mtime(times.mtime);
+        node.set_crtime(times.crtime);
+        if let (Some(device), FileType::CharDevice | FileType::BlockDevice) = (new.device, kind) {
+            node.set_device_number(device);
+        }
+        node
+    }
+
+    /// Tells an inode from earlier ones of its number: the seed decides, so that runs repeat.
+    fn generation(&mut self, ino: Ino) -> u32 {
+        let version = self.nat.get(&self.io, ino.into()).map_or(0, |entry| entry.version);
+        let mut mixed = self.options.seed ^ u64::from(ino.0) << 8 ^ u64::from(version);
+        // SplitMix64's finaliser.
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) as u32
+    }
+
+    /// Takes one link from an inode; without links it goes, unless it is held.
+    fn drop_link(&mut self, ino: Ino) -> Result<()> {
+        self.add_links(ino, -1)?;
+        let now = self.time();
+        self.inode_mut(ino)?.set_ctime(now);
+        if self.inode(ino)?.head().links.get() > 0 {
+            return Ok(());
+        }
+        if self.held.contains_key(&ino) {
+            self.orphans.insert(ino);
+            return Ok(());
+        }
+        self.evict(ino)
+    }
+
+    fn add_links(&mut self, ino: Ino, change: i32) -> Result<()> {
+        let head = self.inode_mut(ino)?.head_mut();
+        let links = head.links.get().saturating_add_signed(change);
+        head.links.set(links);
+        Ok(())
+    }
+
+    /// What a move changes besides the entries: the inode's own idea of its name, and its "..".
+    fn moved(&mut self, ino: Ino, is_dir: bool, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.set_last_name(to_dir, to);
+        inode.set_ctime(now);
+        if is_dir && from_dir != to_dir {
+            if let Some(dots) = self.find_entry(ino, b"..")? {
+                self.set_target(ino, &dots, to_dir, FileType::Directory)?;
+            }
+            self.add_links(from_dir, -1)?;
+            self.add_links(to_dir, 1)?;
+        }
+        Ok(())
+    }
+
+    fn touch_dir(&mut self, dir: Ino) -> Result<()> {
+        let now = self.time();
+        let inode = self.inode_mut(dir)?;
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        Ok(())
+    }
+}
+
+/// The hint that a file's name gives about its data (Linux, `set_file_temperature`).
+fn temperature(cold: &[String], hot: &[String], name: &[u8]) -> u8 {
+    let has = |list: &[String]| list.iter().any(|extension| has_extension(name, extension.as_bytes()));
+    if has(cold) {
+        advise::COLD
+    } else if has(hot) {
+        advise::HOT
+    } else {
+        0
+    }
+}
+
+/// Whether a name has an extension, also followed by something: "a.jpg", "a.JPEG" for "jp", "a.mp3.part".
+fn has_extension(name: &[u8], extension: &[u8]) -> bool {
+    if extension == b"*" {
+        return true;
+    }
+    if name.len() < extension.len() + 2 {
+        return false;
+    }
+    (1..name.len() - extension.len())
+        .any(|at| name[at] == b'.' && name[at + 1..at + 1 + extension.len()].eq_ignore_ascii_case(extension))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_are_found_as_linux_finds_them() {
+        let has = |name: &str, extension: &str| has_extension(name.as_bytes(), extension.as_bytes());
+        assert!(has("a.jpg", "jp") && has("a.JPEG", "jp") && has("film.mp4.part", "mp"));
+        assert!(!has(".jpg", "jp") && !has("jpg", "jp") && !has("a.png", "jp") && !has("a.jp", "jpg"));
+        assert!(has("a.so", "so") && has("x", "*"));
+        assert_eq!(temperature(&["mp".into()], &["db".into()], b"x.db"), advise::HOT);
+        assert_eq!(temperature(&["mp".into()], &["db".into()], b"x.db.mp3"), advise::COLD);
+        assert_eq!(temperature(&["mp".into()], &["db".into()], b"x"), 0);
+    }
+}

@@ -1,0 +1,140 @@
+//! Changing nodes: new ones, changed ones, removed ones, and their way to the logs.
+
+use std::sync::Arc;
+
+use super::{Volume, allocate::log_for};
+use crate::{
+    Error, Place, Result,
+    format::{
+        checkpoint::RESERVED_NIDS, nat::NatEntry, node::NodeBlock, node_path::NodeKind, sit::SegmentType,
+        summary::Owner,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+/// What fsync marks a node with, for roll-forward recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Marks {
+    /// Recovery counts the node.
+    pub fsync: bool,
+    /// Recovery must make the directory entry too.
+    pub dentry: bool,
+}
+
+impl Volume {
+    /// A node, to change it. It is written with the next write-back.
+    pub(super) fn node_mut(&mut self, nid: Nid) -> Result<&mut NodeBlock> {
+        if !self.nodes.is_dirty(nid) {
+            let node = self.node(nid)?;
+            return Ok(self.nodes.insert_dirty(nid, node));
+        }
+        Ok(self.nodes.get_dirty(nid).expect("it was just found dirty"))
+    }
+
+    /// An inode, to change it.
+    pub(super) fn inode_mut(&mut self, ino: Ino) -> Result<&mut NodeBlock> {
+        let node = self.node_mut(ino.into())?;
+        if !node.is_inode() {
+            return Err(Error::corrupt(Place::Inode(ino), format!("it is a node of {}", node.ino())));
+        }
+        Ok(node)
+    }
+
+    /// Takes a nid for a node of `ino`, or of itself where that is `None`. The node exists with
+    /// [`add_node`](Self::add_node).
+    pub(super) fn take_nid(&mut self) -> Result<Nid> {
+        let most = self.geometry.nids_end().0 - RESERVED_NIDS;
+        if self.counters.valid_nodes >= most {
+            return Err(Error::NoInodes);
+        }
+        self.nat.take_free(&self.io)
+    }
+
+    /// Adds a new node to the volume and counts it. The caller has made sure of the space for it, and counts it in
+    /// `i_blocks` where it is no inode.
+    pub(super) fn add_node(&mut self, node: NodeBlock) -> Result<()> {
+        let (nid, ino) = (node.nid(), node.ino());
+        let old = self.nat.get(&self.io, nid)?;
+        if !old.is_free() {
+            return Err(Error::corrupt(Place::Nat(nid), "a free node is in use"));
+        }
+        self.nat.set(nid, NatEntry { ino, addr: BlockAddr::NEW, ..old });
+        self.counters.valid_blocks += 1;
+        self.counters.valid_nodes += 1;
+        self.counters.valid_inodes += u32::from(node.is_inode());
+        self.nodes.insert_dirty(nid, Arc::new(node));
+        Ok(())
+    }
+
+    /// Makes a node of an existing file.
+    pub(super) fn add_child_node(&mut self, ino: Ino, offset: u32, cold: bool) -> Result<Nid> {
+        let nid = self.take_nid()?;
+        self.add_node(NodeBlock::new(self.format, nid, ino, offset, cold))?;
+        Ok(nid)
+    }
+
+    /// Removes a node, and counts it out.
+    pub(super) fn remove_node(&mut self, nid: Nid) -> Result<()> {
+        let entry = self.nat.get(&self.io, nid)?;
+        if entry.is_free() {
+            return Err(Error::corrupt(Place::Nat(nid), "a node in use has no address"));
+        }
+        if entry.addr != BlockAddr::NEW {
+            self.release_block(entry.addr, Place::Nat(nid))?;
+        }
+        self.nat.release(nid, entry.version);
+        self.nodes.remove(nid);
+        let uncount = |counter: &mut u32| *counter = counter.saturating_sub(1);
+        uncount(&mut self.counters.valid_nodes);
+        if entry.ino.0 == nid.0 {
+            uncount(&mut self.counters.valid_inodes);
+        }
+        self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Writes all dirty nodes to their logs.
+    pub(super) fn write_nodes(&mut self) -> Result<()> {
+        for nid in self.nodes.dirty_nids() {
+            self.write_node(nid, Marks::default())?;
+        }
+        Ok(())
+    }
+
+    /// Writes a dirty node to its log.
+    pub(super) fn write_node(&mut self, nid: Nid, marks: Marks) -> Result<()> {
+        let entry = self.nat.get(&self.io, nid)?;
+        let node = self.nodes.get(nid).expect("the node is dirty");
+        let footer = node.footer();
+        drop(node);
+        let kind = self.log_of_node(footer.offset, footer.cold);
+        let owner = Owner { nid, version: 0, offset: 0 };
+        let place = self.allocate(kind, owner)?;
+        if entry.addr.is_real() {
+            self.release_block(entry.addr, Place::Nat(nid))?;
+        }
+        let cp_ver = self.checkpoint.node_version();
+        let node = self.nodes.get_dirty(nid).expect("the node is dirty");
+        let mut footer = footer;
+        (footer.fsync, footer.dentry) = (marks.fsync, marks.dentry);
+        (footer.cp_ver, footer.next_addr) = (cp_ver, place.next);
+        node.set_footer(footer);
+        node.seal();
+        let result = self.logs.push(&self.io, kind, place.addr, node.bytes());
+        self.fail_on_error(result)?;
+        self.nodes.set_clean(nid);
+        self.nat.set(nid, NatEntry { addr: place.addr, ..entry });
+        Ok(())
+    }
+
+    /// The log that a node goes to. Direct nodes, inodes and xattr nodes of a file are warm, those of a directory
+    /// hot; indirect nodes are cold.
+    fn log_of_node(&self, offset: u32, cold: bool) -> SegmentType {
+        let best = match NodeKind::of(self.geometry.block_size, offset) {
+            Some(NodeKind::Indirect | NodeKind::DoubleIndirect) => SegmentType::ColdNode,
+            _ if cold => SegmentType::WarmNode,
+            _ => SegmentType::HotNode,
+        };
+        log_for(self.options.active_logs, best, !cold)
+    }
+}

@@ -1,0 +1,306 @@
+//! Writing volumes, judged by fsck.f2fs and by reading them back.
+
+mod support;
+
+use f2fs::{
+    Error, Volume,
+    format::inode::DeviceNumber,
+    units::Ino,
+    volume::{NewNode, RenameMode, XattrMode},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const DIR: u16 = 0o040_755;
+
+/// Volumes of every layout that is written: mkfs.f2fs's arguments and the size.
+const LAYOUTS: [(u64, &[&str]); 5] = [
+    (64 << 20, &[]),
+    (128 << 20, &["-s", "2", "-z", "2"]),
+    (100 << 20, &["-O", "extra_attr,inode_checksum,sb_checksum,inode_crtime,lost_found"]),
+    (100 << 20, &["-O", "extra_attr,inode_checksum,flexible_inline_xattr,project_quota"]),
+    (1 << 30, &["-i", "-O", "extra_attr,compression,casefold", "-C", "utf8"]),
+];
+
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+    let mut bytes = vec![0; volume.stat(ino).unwrap().size as usize];
+    let length = volume.read(ino, 0, &mut bytes).unwrap();
+    assert_eq!(length, bytes.len());
+    bytes
+}
+
+fn names(volume: &Volume, dir: Ino) -> Vec<String> {
+    let mut names: Vec<String> = volume
+        .entries(dir, 0)
+        .unwrap()
+        .map(|entry| String::from_utf8(entry.unwrap().name).unwrap())
+        .filter(|name| name != "." && name != "..")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_formatted_volume_is_clean_and_takes_every_kind_of_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut volume = support::format(&path, 64 << 20, &["extra_attr", "inode_checksum"]);
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+
+    let sizes = [0, 1, 100, 3452, 3453, 4096, 4097, 100_000, 4_000_000];
+    let files: Vec<Ino> = sizes
+        .iter()
+        .map(|size| {
+            let ino = volume.create(ROOT, format!("file{size}").as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.write(ino, 0, &pattern(*size as u64, *size)).unwrap();
+            ino
+        })
+        .collect();
+    let sub = volume.create(ROOT, b"sub", &NewNode::new(DIR)).unwrap();
+    volume.link(files[2], sub, b"hard").unwrap();
+    let link = volume.symlink(sub, b"link", b"../file100", &NewNode::new(0o777)).unwrap();
+    let long = volume.symlink(sub, b"long", &[b'x'; 4000], &NewNode::new(0o777)).unwrap();
+    let device = DeviceNumber { major: 259, minor: 70_000 };
+    let node =
+        volume.create(sub, b"device", &NewNode { device: Some(device), ..NewNode::new(0o060_600) }).unwrap();
+    volume.create(sub, b"fifo", &NewNode::new(0o010_600)).unwrap();
+    volume.create(sub, b"socket", &NewNode::new(0o140_600)).unwrap();
+    volume.set_xattr(files[3], b"user.short", b"value", XattrMode::Create).unwrap();
+    volume.set_xattr(files[3], b"user.long", &pattern(7, 3000), XattrMode::Set).unwrap();
+    volume.set_xattr(sub, b"trusted.x", b"", XattrMode::Set).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+
+    let volume = support::open(&path);
+    for (ino, size) in files.iter().zip(sizes) {
+        assert!(read(&volume, *ino) == pattern(size as u64, size), "{size} bytes");
+    }
+    assert_eq!(names(&volume, sub), ["device", "fifo", "hard", "link", "long", "socket"]);
+    assert_eq!(volume.stat(files[2]).unwrap().links, 2);
+    assert_eq!(volume.read_link(link).unwrap(), b"../file100");
+    assert_eq!(volume.read_link(long).unwrap(), [b'x'; 4000]);
+    assert_eq!(volume.stat(node).unwrap().device, Some(device));
+    assert_eq!(volume.get_xattr(files[3], b"user.short").unwrap(), b"value");
+    assert_eq!(volume.get_xattr(files[3], b"user.long").unwrap(), pattern(7, 3000));
+    assert_eq!(volume.stat(ROOT).unwrap().links, 3);
+}
+
+#[test]
+fn every_layout_is_written_and_stays_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for (bytes, arguments) in LAYOUTS {
+        support::mkfs(&path, bytes, arguments);
+        let mut volume = support::open(&path);
+        assert_eq!(volume.read_only_reason(), None, "{arguments:?}");
+        let mut inos = Vec::new();
+        for n in 0..300u64 {
+            let name = format!("some longer name, number {n}");
+            let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.write(ino, n * 13, &pattern(n, 5000 + 100 * n as usize)).unwrap();
+            if n % 7 == 0 {
+                volume.set_xattr(ino, b"user.n", &pattern(n, n as usize * 3), XattrMode::Set).unwrap();
+            }
+            inos.push(ino);
+        }
+        volume.checkpoint().unwrap();
+        for n in (0..300u64).step_by(3) {
+            volume.unlink(ROOT, format!("some longer name, number {n}").as_bytes()).unwrap();
+        }
+        for n in (1..300u64).step_by(3) {
+            volume.truncate(inos[n as usize], n * 50).unwrap();
+        }
+        volume.unmount().unwrap();
+        drop(volume);
+        support::assert_clean(&path);
+        let volume = support::open(&path);
+        assert!(names(&volume, ROOT).len() >= 200);
+        let content = read(&volume, inos[2]);
+        assert!(content[26..] == pattern(2, 5200) && content[..26] == [0; 26], "{arguments:?}");
+        let shrunk = read(&volume, inos[100]);
+        assert_eq!(shrunk.len(), 5000);
+        assert!(shrunk[1300..] == pattern(100, 15_000)[..3700]);
+    }
+}
+
+#[test]
+fn sparse_and_deep_files_use_every_level_of_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 128 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"sparse", &NewNode::new(FILE)).unwrap();
+    let n = 1018u64;
+    let places = [
+        0,
+        872,
+        873,
+        873 + n,
+        873 + 2 * n,
+        873 + 2 * n + n * n,
+        873 + 2 * n + 2 * n * n,
+        873 + 2 * n + 2 * n * n + n * n * n - 1,
+    ];
+    for block in places {
+        volume.write(ino, block * 4096 + 5, &block.to_le_bytes()).unwrap();
+    }
+    let end = volume.stat(ino).unwrap().size;
+    assert!(matches!(volume.write(ino, end + 4096, b"x"), Err(Error::FileTooLarge)));
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    let reopened = support::open_read_only(&path);
+    for block in places {
+        let mut buf = [1; 8];
+        reopened.read(ino, block * 4096 + 5, &mut buf).unwrap();
+        assert_eq!(u64::from_le_bytes(buf), block);
+    }
+    volume.punch_hole(ino, 872 * 4096, 4096).unwrap();
+    volume.truncate(ino, (873 + 2 * n) * 4096 + 9).unwrap();
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    volume.truncate(ino, 10).unwrap();
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    assert_eq!(volume.stat(ino).unwrap().sectors, 8);
+    volume.unlink(ROOT, b"sparse").unwrap();
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    assert_eq!(volume.counters().valid_nodes, 1);
+}
+
+#[test]
+fn directories_grow_and_shrink() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 512 << 20, &[]);
+    let mut volume = support::open(&path);
+    let big = volume.create(ROOT, b"big", &NewNode::new(DIR)).unwrap();
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let name = |n: u32| format!("{n:x}-{}", "y".repeat(n as usize % 60)).into_bytes();
+    for n in 0..20_000 {
+        volume.link(file, big, &name(n)).unwrap();
+    }
+    assert!(matches!(volume.link(file, big, &name(77)), Err(Error::Exists)));
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    drop(volume);
+    let mut volume = support::open(&path);
+    assert_eq!(names(&volume, big).len(), 20_000);
+    for n in 0..20_000 {
+        assert_eq!(volume.lookup(big, &name(n)).unwrap(), file);
+    }
+    assert!(matches!(volume.remove_dir(ROOT, b"big"), Err(Error::NotEmpty)));
+    for n in 0..20_000 {
+        volume.unlink(big, &name(n)).unwrap();
+    }
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    volume.remove_dir(ROOT, b"big").unwrap();
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    assert_eq!(names(&volume, ROOT), ["file"]);
+}
+
+#[test]
+fn renames_replace_exchange_and_refuse() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let a = volume.create(ROOT, b"a", &NewNode::new(DIR)).unwrap();
+    let b = volume.create(ROOT, b"b", &NewNode::new(DIR)).unwrap();
+    let x = volume.create(a, b"x", &NewNode::new(FILE)).unwrap();
+    let y = volume.create(b, b"y", &NewNode::new(DIR)).unwrap();
+    use RenameMode::{Exchange, NoReplace, Replace};
+    assert!(matches!(volume.rename(a, b"x", b, b"y", NoReplace), Err(Error::Exists)));
+    assert!(matches!(volume.rename(a, b"x", b, b"y", Replace), Err(Error::IsDirectory)));
+    assert!(matches!(volume.rename(ROOT, b"a", a, b"z", Replace), Err(Error::Invalid(_))));
+    volume.rename(a, b"x", b, b"y", Exchange).unwrap();
+    assert_eq!((volume.lookup(a, b"x").unwrap(), volume.lookup(b, b"y").unwrap()), (y, x));
+    assert_eq!(volume.lookup(y, b"..").unwrap(), a);
+    assert_eq!((volume.stat(a).unwrap().links, volume.stat(b).unwrap().links), (3, 2));
+    volume.rename(a, b"x", ROOT, b"b2", NoReplace).unwrap();
+    volume.rename(ROOT, b"b2", ROOT, b"a", Replace).unwrap();
+    assert_eq!(volume.lookup(ROOT, b"a").unwrap(), y);
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    assert_eq!(volume.stat(ROOT).unwrap().links, 4);
+    assert_eq!(names(&volume, ROOT), ["a", "b"]);
+}
+
+#[test]
+fn an_unlinked_file_that_is_held_goes_with_its_last_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &pattern(1, 10_000)).unwrap();
+    volume.hold(ino);
+    volume.unlink(ROOT, b"gone").unwrap();
+    assert_eq!(read(&volume, ino).len(), 10_000);
+    volume.checkpoint().unwrap();
+    assert!(volume.orphans().contains(&ino));
+    volume.release(ino).unwrap();
+    assert!(volume.stat(ino).is_err());
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+}
+
+#[test]
+fn a_full_volume_refuses_cleanly_and_recovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let chunk = pattern(3, 64 << 10);
+    let mut count = 0;
+    let error = loop {
+        let name = format!("f{count}");
+        let made = volume
+            .create(ROOT, name.as_bytes(), &NewNode::new(FILE))
+            .and_then(|ino| volume.write(ino, 0, &chunk));
+        match made {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    assert!(count > 50, "{count}");
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+    for round in 0..5u64 {
+        for n in (0..count).filter(|n| (n + round) % 3 == 0) {
+            let ino = volume.lookup(ROOT, format!("f{n}").as_bytes()).unwrap();
+            volume.write(ino, 0, &pattern(round, 64 << 10)).unwrap();
+        }
+    }
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+}
+
+#[test]
+#[should_panic(expected = "fsck.f2fs")]
+fn the_judge_sees_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut volume = support::format(&path, 64 << 20, &[]);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.unmount().unwrap();
+    let addr = volume.nat_entry(ino.into()).unwrap().addr;
+    volume.device().write(u64::from(addr.0) * 4096 + 24, &[9]).unwrap();
+    support::assert_clean(&path);
+}
