@@ -1,0 +1,216 @@
+//! The flash itself: blocks of pages that are programmed once, in order, and erased as a whole.
+//!
+//! *Invariants*, asserted at every step: a page is programmed only when it and every later page of its block
+//! are erased; only blocks that hold nothing wanted are erased; a bad block is never handed out. The array
+//! remembers what each page was programmed *for* (its tag, a logical page), which is how a layer finds its
+//! data again and how a test proves that nothing was lost.
+//!
+//! Memory goes with the blocks that were ever touched. A card that was written in full before it was opened
+//! (`preconditioned`) holds in block `n` the logical pages of block `n`, without memory for them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{op::Refusal, profile::Profile};
+
+/// Tag of a page that holds nothing.
+pub const NOTHING: u32 = u32::MAX;
+
+/// Number of a block of the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BlockNo(pub u32);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Block {
+    erases: u32,
+    /// Pages below this can no longer be programmed.
+    next: u32,
+    /// Tags of the pages below `next`.
+    tags: Vec<u32>,
+}
+
+/// Operations since the last [`Array::take_work`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Pages programmed.
+    pub programs: u64,
+    /// Pages read.
+    pub reads: u64,
+    /// Blocks erased.
+    pub erases: u64,
+}
+
+/// The flash of a card.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Array {
+    pages_per_block: u32,
+    block_count: u32,
+    endurance_erases: u32,
+    /// Blocks from here on were never handed out.
+    fresh: u32,
+    /// Blocks below this hold their own logical pages until they are erased.
+    implicit: u32,
+    blocks: HashMap<u32, Block>,
+    /// Erased blocks by wear.
+    free: BinaryHeap<Reverse<(u32, u32)>>,
+    retired: u32,
+    #[serde(skip)]
+    work: Work,
+}
+
+impl Array {
+    /// The flash of a card of this profile: fresh from the factory, or with every address written once.
+    pub fn new(profile: &Profile, preconditioned: bool) -> Array {
+        let data_blocks = profile.data_blocks();
+        let block_count = data_blocks + profile.flash.spare_blocks - profile.flash.bad_blocks;
+        let implicit = if preconditioned { data_blocks } else { 0 };
+        Array {
+            pages_per_block: profile.pages_per_block(),
+            block_count,
+            endurance_erases: profile.flash.endurance_erases,
+            fresh: implicit,
+            implicit,
+            blocks: HashMap::new(),
+            free: BinaryHeap::new(),
+            retired: 0,
+            work: Work::default(),
+        }
+    }
+
+    /// Pages in a block.
+    pub fn pages_per_block(&self) -> u32 {
+        self.pages_per_block
+    }
+
+    /// Blocks that can be handed out now.
+    pub fn free_blocks(&self) -> u32 {
+        self.free.len() as u32 + (self.block_count - self.fresh)
+    }
+
+    /// Blocks that wore out.
+    pub fn retired_blocks(&self) -> u32 {
+        self.retired
+    }
+
+    /// Whether block `n` still holds the logical pages of block `n` from before the card was opened.
+    pub fn is_implicit(&self, block: BlockNo) -> bool {
+        block.0 < self.implicit && !self.blocks.contains_key(&block.0)
+    }
+
+    /// Hands out an erased block, the least worn first.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`] when none is left.
+    pub fn take(&mut self) -> Result<BlockNo, Refusal> {
+        // A fresh block has no wear; a used one without wear cannot be in the pool.
+        let number = if self.fresh < self.block_count {
+            self.fresh += 1;
+            self.fresh - 1
+        } else {
+            let Reverse((_, number)) = self.free.pop().ok_or(Refusal::WornOut)?;
+            number
+        };
+        let erases = self.blocks.get(&number).map_or(0, |block| block.erases);
+        self.blocks.insert(number, Block { erases, next: 0, tags: Vec::new() });
+        Ok(BlockNo(number))
+    }
+
+    /// The page after the last that was programmed.
+    pub fn next_page(&self, block: BlockNo) -> u32 {
+        match self.blocks.get(&block.0) {
+            Some(block) => block.next,
+            None if block.0 < self.implicit => self.pages_per_block,
+            None => 0,
+        }
+    }
+
+    /// Programs `count` pages from `page` on for the logical pages from `tag` on.
+    pub fn program(&mut self, block: BlockNo, page: u32, count: u32, tag: u32) {
+        let pages_per_block = self.pages_per_block;
+        let block = self.blocks.get_mut(&block.0).expect("only blocks that were handed out are programmed");
+        assert!(page >= block.next, "page {page} is not erased: {} are programmed", block.next);
+        assert!(page + count <= pages_per_block, "a block has {pages_per_block} pages");
+        block.tags.resize(page as usize, NOTHING);
+        block.tags.extend(tag..tag + count);
+        block.next = page + count;
+        self.work.programs += u64::from(count);
+    }
+
+    /// Counts programs of a chip whose pages the caller keeps account of.
+    pub fn count_programs(&mut self, count: u32) {
+        self.work.programs += u64::from(count);
+    }
+
+    /// Counts pages that were read.
+    pub fn read(&mut self, count: u32) {
+        self.work.reads += u64::from(count);
+    }
+
+    /// What a page was programmed for.
+    pub fn tag(&self, block: BlockNo, page: u32) -> u32 {
+        match self.blocks.get(&block.0) {
+            Some(block) => block.tags.get(page as usize).copied().unwrap_or(NOTHING),
+            None if block.0 < self.implicit => block.0 * self.pages_per_block + page,
+            None => NOTHING,
+        }
+    }
+
+    /// Erases a block and takes it back. A block past its endurance is retired instead.
+    pub fn erase(&mut self, block: BlockNo) {
+        let number = block.0;
+        let block = self.blocks.entry(number).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+        block.erases += 1;
+        block.next = 0;
+        block.tags = Vec::new();
+        self.work.erases += 1;
+        if block.erases >= self.endurance_erases {
+            self.retired += 1;
+        } else {
+            self.free.push(Reverse((block.erases, number)));
+        }
+    }
+
+    /// Erases a block that stays where it is, as on a bare chip. Blocks past their endurance fail.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`].
+    pub fn erase_in_place(&mut self, block: BlockNo) -> Result<(), Refusal> {
+        let block = self.blocks.entry(block.0).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+        if block.erases >= self.endurance_erases {
+            return Err(Refusal::WornOut);
+        }
+        self.retired += u32::from(block.erases + 1 == self.endurance_erases);
+        block.erases += 1;
+        block.next = 0;
+        block.tags = Vec::new();
+        self.work.erases += 1;
+        Ok(())
+    }
+
+    /// Makes sure that a bare chip's block can be programmed.
+    pub fn adopt(&mut self, block: BlockNo) {
+        self.blocks.entry(block.0).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+    }
+
+    /// The operations since the last call.
+    pub fn take_work(&mut self) -> Work {
+        std::mem::take(&mut self.work)
+    }
+
+    /// Erases of a block -> number of blocks. Blocks that were never touched have none.
+    pub fn wear(&self) -> BTreeMap<u32, u64> {
+        let mut wear = BTreeMap::new();
+        for block in self.blocks.values() {
+            *wear.entry(block.erases).or_insert(0) += 1;
+        }
+        let untouched = u64::from(self.block_count) - self.blocks.len() as u64;
+        if untouched > 0 {
+            *wear.entry(0).or_insert(0) += untouched;
+        }
+        wear
+    }
+}

@@ -1,0 +1,187 @@
+//! What a card did and what the time went into.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{layer::Cost, op::Command};
+
+/// Everything that is counted. Times are of the virtual clock.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Commands of the host.
+    pub host: HostCounters,
+    /// Operations of the flash.
+    pub flash: FlashCounters,
+    /// What the translation layer did.
+    pub layer: LayerCounters,
+    /// Where the time went. The parts add up to the time that commands took, queueing apart.
+    pub time_ns: TimeCounters,
+}
+
+/// Commands of the host, after requests were split.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it, units included")]
+pub struct HostCounters {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub discards: u64,
+    pub discarded_bytes: u64,
+    /// Writes that start or end within a page of the flash.
+    pub unaligned_writes: u64,
+    /// Writes that start where the command before ended.
+    pub continuing_writes: u64,
+    /// log2 of the bytes -> reads.
+    pub reads_by_log2_bytes: BTreeMap<u32, u64>,
+    /// log2 of the bytes -> writes.
+    pub writes_by_log2_bytes: BTreeMap<u32, u64>,
+}
+
+/// Operations of the flash.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct FlashCounters {
+    pub page_programs: u64,
+    pub page_reads: u64,
+    pub block_erases: u64,
+}
+
+/// What the translation layer did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct LayerCounters {
+    pub switch_merges: u64,
+    pub partial_merges: u64,
+    pub full_merges: u64,
+    pub collections: u64,
+    pub copied_pages: u64,
+    pub filled_pages: u64,
+    pub small_writes: u64,
+    pub unit_switches: u64,
+    pub stream_misses: u64,
+}
+
+/// Where the time went, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct TimeCounters {
+    pub command: u64,
+    pub transfer: u64,
+    pub page_read: u64,
+    pub page_program: u64,
+    /// Merges and garbage collection: copies and erases.
+    pub merge: u64,
+    pub small_write: u64,
+    pub unit_switch: u64,
+    pub stream_miss: u64,
+    pub read_crossing: u64,
+    pub flush: u64,
+    pub discard: u64,
+    /// Waiting for room in the write cache, or for chips that were still busy.
+    pub wait: u64,
+    /// Planned stalls and noise.
+    pub stall: u64,
+}
+
+impl TimeCounters {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.parts().iter().map(|(_, ns)| ns).sum()
+    }
+
+    fn parts(&self) -> [(&'static str, u64); 13] {
+        [
+            ("command", self.command),
+            ("transfer", self.transfer),
+            ("page read", self.page_read),
+            ("page program", self.page_program),
+            ("merge", self.merge),
+            ("small write", self.small_write),
+            ("unit switch", self.unit_switch),
+            ("stream miss", self.stream_miss),
+            ("read crossing", self.read_crossing),
+            ("flush", self.flush),
+            ("discard", self.discard),
+            ("wait", self.wait),
+            ("stall", self.stall),
+        ]
+    }
+}
+
+impl Counters {
+    pub(crate) fn count_command(&mut self, command: Command, bytes: u64) {
+        let log2 = bytes.max(1).ilog2();
+        match command {
+            Command::Read => {
+                self.host.reads += 1;
+                self.host.read_bytes += bytes;
+                *self.host.reads_by_log2_bytes.entry(log2).or_insert(0) += 1;
+            }
+            Command::Write => {
+                self.host.writes += 1;
+                self.host.written_bytes += bytes;
+                *self.host.writes_by_log2_bytes.entry(log2).or_insert(0) += 1;
+            }
+            Command::Flush => self.host.flushes += 1,
+            Command::Discard => {
+                self.host.discards += 1;
+                self.host.discarded_bytes += bytes;
+            }
+        }
+    }
+
+    pub(crate) fn count_cost(&mut self, cost: &Cost) {
+        self.layer.switch_merges += cost.switch_merges;
+        self.layer.partial_merges += cost.partial_merges;
+        self.layer.full_merges += cost.full_merges;
+        self.layer.collections += cost.collections;
+        self.layer.copied_pages += cost.copied_pages;
+        self.layer.filled_pages += cost.filled_pages;
+        self.layer.small_writes += cost.small_writes;
+    }
+
+    /// Bytes programmed for each byte that the host wrote; nothing before it wrote any.
+    pub fn write_amplification(&self, page_bytes: u32) -> Option<f64> {
+        let programmed = self.flash.page_programs as f64 * f64::from(page_bytes);
+        (self.host.written_bytes > 0).then(|| programmed / self.host.written_bytes as f64)
+    }
+
+    /// The counters as lines for people.
+    pub fn to_text(&self, page_bytes: u32) -> String {
+        let mut text = String::new();
+        let host = &self.host;
+        let mut line = |name: &str, value: String| {
+            writeln!(text, "{name:<22}{value}").expect("a string takes everything");
+        };
+        line("reads", format!("{} ({} bytes)", host.reads, host.read_bytes));
+        line("writes", format!("{} ({} bytes)", host.writes, host.written_bytes));
+        line("  unaligned", host.unaligned_writes.to_string());
+        line("  continuing", host.continuing_writes.to_string());
+        for (log2, count) in &host.writes_by_log2_bytes {
+            line(&format!("  of {} bytes on", 1u64 << log2), count.to_string());
+        }
+        line("flushes", host.flushes.to_string());
+        line("discards", format!("{} ({} bytes)", host.discards, host.discarded_bytes));
+        line("page programs", self.flash.page_programs.to_string());
+        line("page reads", self.flash.page_reads.to_string());
+        line("block erases", self.flash.block_erases.to_string());
+        let LayerCounters { switch_merges, partial_merges, full_merges, .. } = self.layer;
+        line("merges", format!("{switch_merges} switch, {partial_merges} partial, {full_merges} full"));
+        line("collections", self.layer.collections.to_string());
+        line("pages copied", self.layer.copied_pages.to_string());
+        line("small writes", self.layer.small_writes.to_string());
+        line("unit switches", self.layer.unit_switches.to_string());
+        line("stream misses", self.layer.stream_misses.to_string());
+        if let Some(amplification) = self.write_amplification(page_bytes) {
+            line("write amplification", format!("{amplification:.3}"));
+        }
+        line("busy", format!("{:.6} s", self.time_ns.total() as f64 / 1e9));
+        for (name, ns) in self.time_ns.parts().into_iter().filter(|(_, ns)| *ns > 0) {
+            line(&format!("  {name}"), format!("{:.6} s", ns as f64 / 1e9));
+        }
+        text
+    }
+}

@@ -1,0 +1,64 @@
+//! What goes wrong with a card, by plan and by seed.
+
+use std::ops::Range;
+
+use block::Rng;
+use serde::{Deserialize, Serialize};
+
+/// The plan. The default is a card without faults.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FaultPlan {
+    /// Of every choice below.
+    pub seed: u64,
+    /// The power goes while this command (from 0) is under way.
+    pub power_cut_at: Option<u64>,
+    /// Reads that touch one of these ranges of bytes fail.
+    pub unreadable_bytes: Vec<Range<u64>>,
+    /// The card answers flushes and ignores them.
+    pub drops_flushes: bool,
+    /// Each command takes longer by up to this share of its time, evenly spread.
+    pub jitter: f64,
+    /// Share of the commands that are held up, for reasons of the card's own.
+    pub stall_chance: f64,
+    /// How long such a stall is: half to three halves of this.
+    pub stall_ns: u64,
+}
+
+/// A plan under way.
+#[derive(Debug, Clone)]
+pub(crate) struct Faults {
+    pub plan: FaultPlan,
+    rng: Rng,
+    pub commands: u64,
+}
+
+impl Faults {
+    pub fn new(plan: FaultPlan) -> Faults {
+        let rng = Rng::new(plan.seed);
+        Faults { plan, rng, commands: 0 }
+    }
+
+    /// Counts a command; whether the power goes during it.
+    pub fn cuts_now(&mut self) -> bool {
+        self.commands += 1;
+        self.plan.power_cut_at == Some(self.commands - 1)
+    }
+
+    /// Time lost to noise and stalls by a command of this length.
+    pub fn delay_ns(&mut self, service_ns: u64) -> u64 {
+        let mut delay = 0;
+        if self.plan.jitter > 0.0 {
+            delay += (service_ns as f64 * self.plan.jitter * self.rng.unit()) as u64;
+        }
+        if self.plan.stall_chance > 0.0 && self.rng.chance(self.plan.stall_chance) {
+            delay += self.plan.stall_ns / 2 + self.rng.below(self.plan.stall_ns.max(1));
+        }
+        delay
+    }
+
+    pub fn is_unreadable(&self, range: &Range<u64>) -> bool {
+        let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
+        self.plan.unreadable_bytes.iter().any(touches)
+    }
+}

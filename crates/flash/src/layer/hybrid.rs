@@ -1,0 +1,477 @@
+//! The log-block layer of memory cards and sticks.
+//!
+//! Every block of addresses has at most one data block, whose pages lie in order, and, while its allocation
+//! unit is open, at most one log block that takes what is written now. A unit is closed when more are wanted
+//! than may be open: its log block then becomes the data block. If the log was written in order, the rest of
+//! it is copied from the old data block first (a partial merge; nothing to copy: a switch). If not, both are
+//! merged into a third block (a full merge). A layer that takes writes in order only does the same whenever
+//! a write goes back in its block or to another block of the unit.
+//!
+//! What covers a page in part, and small writes that do not continue the command before, go to a buffer,
+//! page-mapped, from where merges fetch them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Cost, page_map::PageMap};
+use crate::{
+    array::{Array, BlockNo},
+    op::Refusal,
+    profile::{Layer, Profile},
+};
+
+/// Blocks that the buffer of small writes may take.
+const BUFFER_BLOCKS: u32 = 4;
+
+/// The layer's state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hybrid {
+    page_bytes: u32,
+    pages_per_block: u32,
+    blocks_per_unit: u32,
+    /// Blocks of addresses.
+    chunks: u32,
+    open_limit: usize,
+    random_limit: usize,
+    small_write_bytes: u64,
+    preconditioned: bool,
+    /// Data blocks by their number of addresses. Absent: of before the card was opened, or none.
+    data: HashMap<u32, Data>,
+    /// Open units, the one that was written last at the end.
+    open: Vec<Unit>,
+    buffer: PageMap,
+    /// Pages in the buffer by when they came, and the other way round.
+    buffered: BTreeMap<u64, u32>,
+    buffered_since: HashMap<u32, u64>,
+    arrivals: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Data {
+    In(BlockNo),
+    Nothing,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Unit {
+    number: u32,
+    log: Option<Log>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Log {
+    /// Number of the addresses that it holds, in blocks.
+    chunk: u32,
+    block: BlockNo,
+    /// Place of each page, once they are out of order.
+    places: Option<HashMap<u32, u32>>,
+}
+
+impl Hybrid {
+    /// The layer of a card of this profile.
+    pub fn new(profile: &Profile, preconditioned: bool) -> Hybrid {
+        let Layer::Hybrid { au_bytes, open_units, open_random, small_write_bytes, .. } = profile.layer else {
+            unreachable!("called for this layer only");
+        };
+        let pages_per_block = profile.pages_per_block();
+        let all = 0..profile.data_blocks() * pages_per_block;
+        Hybrid {
+            page_bytes: profile.flash.page_bytes,
+            pages_per_block,
+            blocks_per_unit: au_bytes / profile.flash.block_bytes,
+            chunks: profile.data_blocks(),
+            open_limit: open_units as usize,
+            random_limit: open_random as usize,
+            small_write_bytes: u64::from(small_write_bytes),
+            preconditioned,
+            data: HashMap::new(),
+            open: Vec::new(),
+            buffer: PageMap::new(all, pages_per_block, BUFFER_BLOCKS, 0, false),
+            buffered: BTreeMap::new(),
+            buffered_since: HashMap::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Writes a range of bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`].
+    pub fn write(
+        &mut self,
+        array: &mut Array,
+        range: Range<u64>,
+        continues: bool,
+        cost: &mut Cost,
+    ) -> Result<(), Refusal> {
+        let page_bytes = u64::from(self.page_bytes);
+        if !continues && range.end - range.start < self.small_write_bytes {
+            cost.small_writes += 1;
+            for page in range.start / page_bytes..range.end.div_ceil(page_bytes) {
+                self.put_into_buffer(array, page as u32, cost)?;
+            }
+            return Ok(());
+        }
+        let block_bytes = page_bytes * u64::from(self.pages_per_block);
+        for chunk in range.start / block_bytes..range.end.div_ceil(block_bytes) {
+            let start = range.start.max(chunk * block_bytes);
+            let end = range.end.min((chunk + 1) * block_bytes);
+            self.open_unit(array, chunk as u32 / self.blocks_per_unit, cost)?;
+            let pages = (start / page_bytes) as u32..(end / page_bytes) as u32;
+            if pages.start < pages.end {
+                if start % page_bytes != 0 && !self.is_buffered(pages.start) {
+                    self.fill(array, pages.start, cost);
+                }
+                self.append(array, chunk as u32, pages, cost)?;
+            }
+            if end % page_bytes != 0 {
+                let last = (end / page_bytes) as u32;
+                let begins_here = start <= u64::from(last) * page_bytes;
+                if !begins_here && !self.is_buffered(last) {
+                    self.fill(array, last, cost);
+                }
+                self.put_into_buffer(array, last, cost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the pages of whole blocks of addresses.
+    pub fn trim(&mut self, array: &mut Array, pages: Range<u32>, cost: &mut Cost) {
+        for chunk in pages.start.div_ceil(self.pages_per_block)..pages.end / self.pages_per_block {
+            if let Some(log) = self.take_log(chunk) {
+                array.erase(log.block);
+                cost.erases += 1;
+            }
+            if let Some(block) = self.data_block(chunk) {
+                array.erase(block);
+                cost.erases += 1;
+            }
+            self.data.insert(chunk, Data::Nothing);
+            for page in self.pages_of(chunk) {
+                self.take_from_buffer(page);
+            }
+        }
+    }
+
+    /// Where a logical page lies: the buffer is newer than the log, and the log than the data.
+    pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
+        if let Some(place) = self.buffer.location(array, page) {
+            return Some(place);
+        }
+        let (chunk, at) = (page / self.pages_per_block, page % self.pages_per_block);
+        if let Some(log) = self.log(chunk) {
+            let place = match &log.places {
+                Some(places) => places.get(&at).copied(),
+                None => (array.tag(log.block, at) == page).then_some(at),
+            };
+            if let Some(place) = place {
+                return Some((log.block, place));
+            }
+        }
+        let data = self.data_block(chunk)?;
+        (array.tag(data, at) == page).then_some((data, at))
+    }
+
+    /// Numbers of the open units, the one that was written last at the end.
+    pub fn open_units(&self) -> Vec<u32> {
+        self.open.iter().map(|unit| unit.number).collect()
+    }
+
+    /// Leaves whole blocks of pages to another area.
+    pub fn exclude(&mut self, pages: Range<u32>) {
+        for chunk in pages.start / self.pages_per_block..pages.end / self.pages_per_block {
+            self.data.insert(chunk, Data::Nothing);
+        }
+    }
+
+    /// Blocks that the layer holds.
+    pub fn held_blocks(&self) -> u32 {
+        let data = self.data.values().filter(|data| matches!(data, Data::In(_))).count() as u32;
+        let untouched = if self.preconditioned { self.chunks - self.data.len() as u32 } else { 0 };
+        let logs = self.open.iter().filter(|unit| unit.log.is_some()).count() as u32;
+        data + untouched + logs + self.buffer.held_blocks()
+    }
+
+    /// Closes all units.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`].
+    pub fn close_all(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
+        while !self.open.is_empty() {
+            self.close_oldest(array, cost)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a unit the one that was written last; others are closed if too many are open.
+    fn open_unit(&mut self, array: &mut Array, number: u32, cost: &mut Cost) -> Result<(), Refusal> {
+        if let Some(at) = self.open.iter().position(|unit| unit.number == number) {
+            let unit = self.open.remove(at);
+            self.open.push(unit);
+            return Ok(());
+        }
+        while self.open.len() >= self.open_limit {
+            self.close_oldest(array, cost)?;
+        }
+        self.open.push(Unit { number, log: None });
+        Ok(())
+    }
+
+    fn close_oldest(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
+        let unit = self.open.remove(0);
+        match unit.log {
+            Some(log) => self.merge(array, log, cost),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes whole pages of one block of addresses to the log of its unit, which is open.
+    fn append(
+        &mut self,
+        array: &mut Array,
+        chunk: u32,
+        pages: Range<u32>,
+        cost: &mut Cost,
+    ) -> Result<(), Refusal> {
+        let mut next = pages.start;
+        while next < pages.end {
+            let at = next % self.pages_per_block;
+            let mut log = self.log_for(array, chunk, at, cost)?;
+            let written = array.next_page(log.block);
+            if log.places.is_none() && at > written {
+                self.copy(array, log.block, chunk, written..at, cost);
+            }
+            let place = array.next_page(log.block).max(if log.places.is_none() { at } else { 0 });
+            let count = (pages.end - next).min(self.pages_per_block - place);
+            array.program(log.block, place, count, next);
+            if let Some(places) = &mut log.places {
+                places.extend((0..count).map(|n| (at + n, place + n)));
+            }
+            for page in next..next + count {
+                self.take_from_buffer(page);
+            }
+            cost.pages += u64::from(count);
+            next += count;
+            if log.places.is_none() && array.next_page(log.block) == self.pages_per_block {
+                self.merge(array, log, cost)?;
+            } else {
+                self.current().log = Some(log);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out the log of the unit that was written last if a page can be written to it at `at`, or merges
+    /// it and starts a new one.
+    fn log_for(&mut self, array: &mut Array, chunk: u32, at: u32, cost: &mut Cost) -> Result<Log, Refusal> {
+        if let Some(mut log) = self.current().log.take() {
+            let written = array.next_page(log.block);
+            let in_order = log.places.is_none();
+            if log.chunk == chunk && in_order && at == written {
+                return Ok(log);
+            }
+            if log.chunk == chunk && written < self.pages_per_block {
+                if self.random_limit > 0 {
+                    if in_order {
+                        let tag = chunk * self.pages_per_block;
+                        let held = (0..written).filter(|n| array.tag(log.block, *n) == tag + n);
+                        log.places = Some(held.map(|n| (n, n)).collect());
+                        self.limit_random(array, cost)?;
+                    }
+                    return Ok(log);
+                }
+                if at > written {
+                    return Ok(log);
+                }
+            }
+            self.merge(array, log, cost)?;
+        }
+        // A block that was closed before its end, with nothing to complete it from, goes on where it ended.
+        if let Some(block) = self.data_block(chunk) {
+            if at > 0 && array.next_page(block) == at {
+                self.data.insert(chunk, Data::Nothing);
+                return Ok(Log { chunk, block, places: None });
+            }
+        }
+        let mut log = Log { chunk, block: array.take()?, places: None };
+        if self.random_limit > 0 && at > 0 {
+            log.places = Some(HashMap::new());
+            self.limit_random(array, cost)?;
+        }
+        Ok(log)
+    }
+
+    /// Merges the oldest log that is out of order, if with one more there are too many.
+    fn limit_random(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
+        let is_random = |unit: &Unit| unit.log.as_ref().is_some_and(|log| log.places.is_some());
+        if self.open.iter().filter(|unit| is_random(unit)).count() >= self.random_limit {
+            let oldest = self.open.iter().position(is_random).expect("at least one was counted");
+            if let Some(log) = self.open[oldest].log.take() {
+                self.merge(array, log, cost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a log the data block of its addresses.
+    fn merge(&mut self, array: &mut Array, log: Log, cost: &mut Cost) -> Result<(), Refusal> {
+        let (chunk, old) = (log.chunk, self.data_block(log.chunk));
+        let written = array.next_page(log.block);
+        let block = match log.places {
+            None => {
+                let rest = written..self.pages_per_block;
+                if old.is_some() && !rest.is_empty() {
+                    self.copy(array, log.block, chunk, rest, cost);
+                    cost.partial_merges += 1;
+                } else {
+                    cost.switch_merges += 1;
+                }
+                log.block
+            }
+            Some(places) => {
+                let block = array.take()?;
+                self.merge_into(array, block, &log.block, &places, chunk, cost);
+                array.erase(log.block);
+                cost.erases += 1;
+                cost.full_merges += 1;
+                block
+            }
+        };
+        if let Some(old) = old {
+            array.erase(old);
+            cost.erases += 1;
+        }
+        self.data.insert(chunk, Data::In(block));
+        Ok(())
+    }
+
+    /// Programs a fresh block with the newest of every page of its addresses.
+    fn merge_into(
+        &mut self,
+        array: &mut Array,
+        block: BlockNo,
+        log: &BlockNo,
+        places: &HashMap<u32, u32>,
+        chunk: u32,
+        cost: &mut Cost,
+    ) {
+        let data = self.data_block(chunk);
+        for (at, page) in (0..).zip(self.pages_of(chunk)) {
+            let in_log = places.get(&at).is_some_and(|place| array.tag(*log, *place) == page);
+            let in_data = data.is_some_and(|data| array.tag(data, at) == page);
+            if in_log || in_data || self.take_from_buffer(page) {
+                self.take_from_buffer(page);
+                array.read(1);
+                array.program(block, at, 1, page);
+                cost.copied_pages += 1;
+            }
+        }
+    }
+
+    /// Copies pages of a block of addresses to the log at their own places, as far as they hold anything.
+    fn copy(&mut self, array: &mut Array, log: BlockNo, chunk: u32, places: Range<u32>, cost: &mut Cost) {
+        let data = self.data_block(chunk);
+        let first = chunk * self.pages_per_block;
+        for at in places {
+            let page = first + at;
+            let in_data = data.is_some_and(|data| array.tag(data, at) == page);
+            if self.take_from_buffer(page) || in_data {
+                array.read(1);
+                array.program(log, at, 1, page);
+                cost.copied_pages += 1;
+            }
+        }
+    }
+
+    /// Reads the page that a command covers in part, if it holds anything.
+    fn fill(&self, array: &mut Array, page: u32, cost: &mut Cost) {
+        if self.location(array, page).is_some() {
+            array.read(1);
+            cost.filled_pages += 1;
+        }
+    }
+
+    fn put_into_buffer(&mut self, array: &mut Array, page: u32, cost: &mut Cost) -> Result<(), Refusal> {
+        let room = ((BUFFER_BLOCKS - 2) * self.pages_per_block) as usize;
+        while self.buffered.len() >= room && !self.is_buffered(page) {
+            self.fold_oldest(array)?;
+        }
+        // What the buffer's own upkeep costs is part of `small_write_ns`.
+        self.buffer.write(array, page..page + 1, &mut Cost::default())?;
+        if !self.is_buffered(page) {
+            self.arrivals += 1;
+            self.buffered.insert(self.arrivals, page);
+            self.buffered_since.insert(page, self.arrivals);
+        }
+        cost.pages += 1;
+        Ok(())
+    }
+
+    /// Merges the block of addresses that has the oldest page in the buffer.
+    fn fold_oldest(&mut self, array: &mut Array) -> Result<(), Refusal> {
+        let (_, &page) = self.buffered.first_key_value().expect("called when the buffer is full");
+        let chunk = page / self.pages_per_block;
+        let cost = &mut Cost::default();
+        if let Some(log) = self.take_log(chunk) {
+            self.merge(array, log, cost)?;
+        }
+        if self.is_buffered(page) {
+            let block = array.take()?;
+            let old = self.data_block(chunk);
+            self.merge_into(array, block, &block, &HashMap::new(), chunk, cost);
+            if let Some(old) = old {
+                array.erase(old);
+            }
+            self.data.insert(chunk, Data::In(block));
+        }
+        Ok(())
+    }
+
+    fn is_buffered(&self, page: u32) -> bool {
+        self.buffered_since.contains_key(&page)
+    }
+
+    /// Forgets a page of the buffer; whether it was there.
+    fn take_from_buffer(&mut self, page: u32) -> bool {
+        let since = self.buffered_since.remove(&page);
+        if let Some(since) = since {
+            self.buffered.remove(&since);
+            self.buffer.trim(page..page + 1);
+        }
+        since.is_some()
+    }
+
+    /// The unit that was opened last.
+    fn current(&mut self) -> &mut Unit {
+        self.open.last_mut().expect("a unit is opened before it is written")
+    }
+
+    fn log(&self, chunk: u32) -> Option<&Log> {
+        let number = chunk / self.blocks_per_unit;
+        let unit = self.open.iter().rev().find(|unit| unit.number == number)?;
+        unit.log.as_ref().filter(|log| log.chunk == chunk)
+    }
+
+    fn take_log(&mut self, chunk: u32) -> Option<Log> {
+        self.log(chunk)?;
+        let number = chunk / self.blocks_per_unit;
+        self.open.iter_mut().find(|unit| unit.number == number)?.log.take()
+    }
+
+    fn data_block(&self, chunk: u32) -> Option<BlockNo> {
+        match self.data.get(&chunk) {
+            Some(Data::In(block)) => Some(*block),
+            Some(Data::Nothing) => None,
+            None => self.preconditioned.then_some(BlockNo(chunk)),
+        }
+    }
+
+    fn pages_of(&self, chunk: u32) -> Range<u32> {
+        chunk * self.pages_per_block..(chunk + 1) * self.pages_per_block
+    }
+}

@@ -1,0 +1,196 @@
+//! What stands between the host's addresses and the flash.
+//!
+//! A layer turns each command into operations of the [`Array`] and says in a [`Cost`] what the command
+//! waits for. It knows no time: the model prices the cost.
+
+mod hybrid;
+mod page_map;
+mod raw;
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    array::{Array, BlockNo},
+    op::Refusal,
+    profile::{self, Profile},
+};
+use hybrid::Hybrid;
+use page_map::PageMap;
+use raw::Raw;
+
+/// What a command makes the card do, beyond moving its data over the link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Pages programmed for the data of the command.
+    pub pages: u64,
+    /// Those of them that are in the FAT area.
+    pub fat_pages: u64,
+    /// Pages read because the command covers them in part.
+    pub filled_pages: u64,
+    /// Pages copied by merges and garbage collection: each a read and a program.
+    pub copied_pages: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Log blocks that took the place of their data block.
+    pub switch_merges: u64,
+    /// Log blocks that were completed from their data block first.
+    pub partial_merges: u64,
+    /// Log blocks that were merged with their data block into a third.
+    pub full_merges: u64,
+    /// Blocks whose valid pages garbage collection moved.
+    pub collections: u64,
+    /// Writes that went to the buffer of small writes.
+    pub small_writes: u64,
+}
+
+/// A translation layer, with the FAT area in front of it if there is one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Layer {
+    page_bytes: u32,
+    fat: Option<PageMap>,
+    main: Main,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Main {
+    Hybrid(Box<Hybrid>),
+    Page(PageMap),
+    Raw(Raw),
+}
+
+impl Layer {
+    /// The layer of a card of this profile, over an array that was made with the same choice.
+    pub fn new(profile: &Profile, preconditioned: bool) -> Layer {
+        let page_bytes = profile.flash.page_bytes;
+        let page = |bytes: u64| bytes.div_ceil(u64::from(page_bytes)) as u32;
+        let pages_per_block = profile.pages_per_block();
+        let fat = profile.fat_area.as_ref().map(|fat| {
+            let pages = page(fat.start_bytes)..page(fat.start_bytes + fat.length_bytes);
+            let blocks = pages.len() as u32 / pages_per_block;
+            PageMap::new(pages, pages_per_block, blocks + 2, 0, preconditioned)
+        });
+        let all = 0..profile.data_blocks() * pages_per_block;
+        let main = match profile.layer {
+            profile::Layer::Hybrid { .. } => {
+                let mut hybrid = Hybrid::new(profile, preconditioned);
+                if let Some(fat) = &fat {
+                    hybrid.exclude(fat.pages());
+                }
+                Main::Hybrid(Box::new(hybrid))
+            }
+            profile::Layer::Page { reserve_blocks } => {
+                let fat_blocks = fat.as_ref().map_or(0, |fat| fat.pages().len() as u32 / pages_per_block + 2);
+                let good = profile.data_blocks() + profile.flash.spare_blocks - profile.flash.bad_blocks;
+                let limit = good - fat_blocks - reserve_blocks;
+                let mut map = PageMap::new(all, pages_per_block, limit, reserve_blocks, preconditioned);
+                if let Some(fat) = &fat {
+                    map.exclude(fat.pages());
+                }
+                Main::Page(map)
+            }
+            profile::Layer::Nor => Main::Raw(Raw::nor(profile)),
+            profile::Layer::Nand => Main::Raw(Raw::nand(profile)),
+        };
+        Layer { page_bytes, fat, main }
+    }
+
+    /// Writes bytes. `continues` says that the range starts where the command before ended.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`]; on a bare chip [`Refusal::NotErased`] and [`Refusal::Unaligned`].
+    pub fn write(
+        &mut self,
+        array: &mut Array,
+        range: Range<u64>,
+        continues: bool,
+        cost: &mut Cost,
+    ) -> Result<(), Refusal> {
+        let page_bytes = u64::from(self.page_bytes);
+        for (in_fat, part) in self.parts(range) {
+            if in_fat {
+                let fat = self.fat.as_mut().expect("only then is a part in it");
+                fat.write_bytes(array, part, page_bytes, cost)?;
+            } else {
+                match &mut self.main {
+                    Main::Hybrid(hybrid) => hybrid.write(array, part, continues, cost)?,
+                    Main::Page(map) => map.write_bytes(array, part, page_bytes, cost)?,
+                    Main::Raw(raw) => raw.write(array, part, cost)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the pages that lie within the range; on a bare chip, erases its blocks.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`] on a bare chip.
+    pub fn discard(&mut self, array: &mut Array, range: Range<u64>, cost: &mut Cost) -> Result<(), Refusal> {
+        let page_bytes = u64::from(self.page_bytes);
+        for (in_fat, part) in self.parts(range) {
+            let pages = part.start.div_ceil(page_bytes) as u32..(part.end / page_bytes) as u32;
+            match (&mut self.main, &mut self.fat) {
+                (_, Some(fat)) if in_fat => fat.trim(pages),
+                (Main::Hybrid(hybrid), _) => hybrid.trim(array, pages, cost),
+                (Main::Page(map), _) => map.trim(pages),
+                (Main::Raw(raw), _) => raw.erase(array, part, cost)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a logical page lies, if anywhere.
+    pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
+        if let Some(fat) = self.fat.as_ref().filter(|fat| fat.pages().contains(&page)) {
+            return fat.location(array, page);
+        }
+        match &self.main {
+            Main::Hybrid(hybrid) => hybrid.location(array, page),
+            Main::Page(map) => map.location(array, page),
+            Main::Raw(raw) => raw.location(array, page),
+        }
+    }
+
+    /// Blocks of the array that the layer holds; all others are free or retired.
+    pub fn held_blocks(&self) -> u32 {
+        let main = match &self.main {
+            Main::Hybrid(hybrid) => hybrid.held_blocks(),
+            Main::Page(map) => map.held_blocks(),
+            Main::Raw(_) => 0,
+        };
+        main + self.fat.as_ref().map_or(0, PageMap::held_blocks)
+    }
+
+    /// Allocation units that are open, the one that was written last at the end.
+    pub fn open_units(&self) -> Vec<u32> {
+        match &self.main {
+            Main::Hybrid(hybrid) => hybrid.open_units(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The mapping is lost to a power cut as far as a real card would lose it: the open units are closed.
+    ///
+    /// # Errors
+    /// [`Refusal::WornOut`].
+    pub fn recover(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
+        match &mut self.main {
+            Main::Hybrid(hybrid) => hybrid.close_all(array, cost),
+            _ => Ok(()),
+        }
+    }
+
+    /// Parts of a range within and outside of the FAT area, in order.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (bool, Range<u64>)> + use<> {
+        let page_bytes = u64::from(self.page_bytes);
+        let fat = self.fat.as_ref().map_or(0..0, |fat| {
+            u64::from(fat.pages().start) * page_bytes..u64::from(fat.pages().end) * page_bytes
+        });
+        let cut = |from: u64, to: u64| range.start.max(from)..range.end.min(to);
+        let parts =
+            [(false, cut(0, fat.start)), (true, cut(fat.start, fat.end)), (false, cut(fat.end, u64::MAX))];
+        parts.into_iter().filter(|(_, part)| part.start < part.end)
+    }
+}

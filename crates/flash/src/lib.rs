@@ -1,0 +1,18 @@
+//! Modelled flash: cards, sticks and chips as software, and the probe that finds out what a card is.
+//!
+//! *Invariant*: nothing here knows a file system. The [`Model`] is a pure event model, `submit(now, op) ->
+//! completion`; a [`Card`] is a model with data and a clock, and a [`block::Device`]; everything that serves
+//! a card (in process, over NBD) is a front end over it.
+
+pub mod array;
+pub mod counters;
+mod fault;
+pub mod layer;
+mod model;
+pub mod op;
+pub mod profile;
+
+pub use fault::FaultPlan;
+pub use model::{Model, State};
+pub use op::{Command, Completion, Op, Refusal};
+pub use profile::{Profile, ProfileError};

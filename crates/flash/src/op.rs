@@ -1,0 +1,117 @@
+//! What a host asks of a card, and when it is done.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Reads the range.
+    Read,
+    /// Writes the range.
+    Write,
+    /// Empties the write cache.
+    Flush,
+    /// Says that the range holds nothing any more. On a raw chip: erases the blocks that lie within it.
+    Discard,
+}
+
+/// One request of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Op {
+    /// What.
+    pub command: Command,
+    /// Where, in bytes; nothing for a flush.
+    pub offset_bytes: u64,
+    /// How much, in bytes; nothing for a flush.
+    pub length_bytes: u64,
+    /// Whether a write must be on the flash before it is done (force unit access).
+    pub fua: bool,
+}
+
+impl Op {
+    /// A read.
+    pub fn read(offset_bytes: u64, length_bytes: u64) -> Op {
+        Op { command: Command::Read, offset_bytes, length_bytes, fua: false }
+    }
+
+    /// A write that may stay in the cache.
+    pub fn write(offset_bytes: u64, length_bytes: u64) -> Op {
+        Op { command: Command::Write, offset_bytes, length_bytes, fua: false }
+    }
+
+    /// A flush.
+    pub fn flush() -> Op {
+        Op { command: Command::Flush, offset_bytes: 0, length_bytes: 0, fua: false }
+    }
+
+    /// A discard, or an erase of a raw chip.
+    pub fn discard(offset_bytes: u64, length_bytes: u64) -> Op {
+        Op { command: Command::Discard, offset_bytes, length_bytes, fua: false }
+    }
+
+    /// The byte after the last.
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes + self.length_bytes
+    }
+}
+
+/// When a request was served, in nanoseconds of the virtual clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Completion {
+    /// The card began with it.
+    pub start_ns: u64,
+    /// The host has the answer.
+    pub done_ns: u64,
+}
+
+/// Why a card refuses a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The range passes the end of the card.
+    #[error("{length_bytes} bytes at {offset_bytes} pass the end of the card")]
+    PastEnd {
+        /// Where it starts.
+        offset_bytes: u64,
+        /// Its length.
+        length_bytes: u64,
+    },
+    /// A raw chip was to program what is not erased, or a page of NAND out of order.
+    #[error("page at {offset_bytes} is not erased, or a later page of its block is programmed")]
+    NotErased {
+        /// The page, in bytes.
+        offset_bytes: u64,
+    },
+    /// A raw chip programs whole pages.
+    #[error("the chip programs whole pages of {page_bytes} bytes")]
+    Unaligned {
+        /// What it programs.
+        page_bytes: u32,
+    },
+    /// Too many blocks are worn out: the card only reads.
+    #[error("the flash is worn out")]
+    WornOut,
+    /// A planned fault.
+    #[error("medium error at {offset_bytes}")]
+    Medium {
+        /// Where the request started.
+        offset_bytes: u64,
+    },
+    /// The power is off.
+    #[error("the power is off")]
+    PowerOff,
+}
+
+impl From<Refusal> for std::io::Error {
+    fn from(refusal: Refusal) -> std::io::Error {
+        use std::io::ErrorKind;
+        let kind = match refusal {
+            Refusal::PastEnd { .. } => ErrorKind::InvalidInput,
+            Refusal::NotErased { .. } | Refusal::Unaligned { .. } => ErrorKind::InvalidInput,
+            Refusal::WornOut => ErrorKind::ReadOnlyFilesystem,
+            Refusal::Medium { .. } => ErrorKind::Other,
+            Refusal::PowerOff => ErrorKind::NotConnected,
+        };
+        std::io::Error::new(kind, refusal)
+    }
+}

@@ -1,0 +1,347 @@
+//! What a card is, as figures: each parameter of the model, with the source of each.
+//!
+//! *Invariant*: a [`Profile`] that [`Profile::parse`] or [`Profile::check`] let pass makes a model that
+//! divides by no zero and overflows nowhere.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A device and the host link it is used behind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// How commands name it: lower case, digits, dashes.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// Usable size in bytes.
+    pub size_bytes: u64,
+    /// The host's side of the link.
+    pub host: Host,
+    /// How long things take.
+    pub time: Times,
+    /// The flash chips.
+    pub flash: Flash,
+    /// What stands between the addresses and the chips.
+    pub layer: Layer,
+    /// Costs of jumping about.
+    #[serde(default)]
+    pub locality: Locality,
+    /// An area with rules of its own, made for the FAT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fat_area: Option<FatArea>,
+    /// Figure (`time.erase_block_ns`, or a table as a whole: `host`) -> where it is from.
+    pub sources: BTreeMap<String, String>,
+}
+
+/// What the host and the link allow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Larger requests are split into commands of at most this many bytes.
+    pub max_request_bytes: u32,
+    /// Commands under way at once.
+    pub queue_depth: u32,
+    /// Whether flushes reach the card. Without, the host takes every completed write for durable.
+    pub flush: bool,
+    /// Whether discards reach the card.
+    pub discard: bool,
+    /// Volatile write cache of the card in bytes; 0: none.
+    #[serde(default)]
+    pub write_cache_bytes: u32,
+}
+
+/// Durations in nanoseconds, rates in bytes a second. A rate of 0 stands for a link that costs no time (its
+/// share is then in the other figures).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Times {
+    /// Of a read command, before any data.
+    pub read_command_ns: u64,
+    /// Of a write command, before any data.
+    pub write_command_ns: u64,
+    /// Of a flush, beyond what it waits for.
+    #[serde(default)]
+    pub flush_ns: u64,
+    /// Of a discard.
+    #[serde(default)]
+    pub discard_ns: u64,
+    /// Of the link, card to host.
+    pub read_bytes_per_s: u64,
+    /// Of the link, host to card.
+    #[serde(default)]
+    pub write_bytes_per_s: u64,
+    /// To read a page of flash.
+    #[serde(default)]
+    pub read_page_ns: u64,
+    /// To program a page of flash.
+    pub program_page_ns: u64,
+    /// To erase a block of flash.
+    #[serde(default)]
+    pub erase_block_ns: u64,
+}
+
+/// The chips, as the layer above uses them: a page may be several planes' pages, a block several blocks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flash {
+    /// What is programmed at once.
+    pub page_bytes: u32,
+    /// What is erased at once, and what a log-block layer merges.
+    pub block_bytes: u32,
+    /// Pages that are read or programmed side by side.
+    #[serde(default = "one")]
+    pub channels: u32,
+    /// Blocks beyond those that the size needs.
+    pub spare_blocks: u32,
+    /// Erases that a block survives.
+    pub endurance_erases: u32,
+    /// Spare blocks that are bad from the start.
+    #[serde(default)]
+    pub bad_blocks: u32,
+}
+
+/// The translation layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Layer {
+    /// Data in blocks, changes in log blocks: memory cards and sticks.
+    Hybrid {
+        /// The unit that is open or not: an allocation unit.
+        au_bytes: u32,
+        /// Allocation units that are open at once.
+        open_units: u32,
+        /// How many of them may be written out of order; 0: each only from start to end.
+        #[serde(default)]
+        open_random: u32,
+        /// Writes shorter than this that do not continue the command before go to a buffer of their own.
+        #[serde(default)]
+        small_write_bytes: u32,
+        /// What such a write costs beyond its page: the buffer's upkeep.
+        #[serde(default)]
+        small_write_ns: u64,
+    },
+    /// Every page anywhere, garbage collection by the fewest valid pages: eMMC, UFS, SSDs, good cards.
+    Page {
+        /// Blocks that garbage collection keeps free.
+        reserve_blocks: u32,
+    },
+    /// A bare NOR chip: any byte can be programmed once after an erase.
+    Nor,
+    /// A bare NAND chip: whole pages, in order, once after an erase.
+    Nand,
+}
+
+/// What a command costs beyond its pages because of where it is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Locality {
+    /// The unit below; 0: no such cost.
+    pub unit_bytes: u32,
+    /// A write in another unit than the write before.
+    #[serde(default)]
+    pub unit_switch_ns: u64,
+    /// Ends of writes that the card remembers.
+    #[serde(default)]
+    pub streams: u32,
+    /// A write that starts at none of them, and not further on in the unit of the write before or the next.
+    #[serde(default)]
+    pub stream_miss_ns: u64,
+    /// A read that crosses from one unit into the next.
+    #[serde(default)]
+    pub read_crossing_ns: u64,
+}
+
+/// An area that the card treats as the place of a FAT: every page anywhere, no units, no misses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FatArea {
+    /// Where it starts.
+    pub start_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+    /// To program a page there.
+    pub program_page_ns: u64,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Why a profile is none.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The text is no TOML, or has unknown or missing figures.
+    #[error("{0}")]
+    Syntax(Box<toml::de::Error>),
+    /// A figure makes no sense.
+    #[error("{figure}: {why}")]
+    Figure {
+        /// Which.
+        figure: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No profile has this name.
+    #[error("no profile is called {0:?}; `card list` shows those there are")]
+    Unknown(String),
+}
+
+/// The profiles that come with the program.
+const BUILT_IN: &[&str] = &[];
+
+impl Profile {
+    /// Reads a profile from its file's text.
+    ///
+    /// # Errors
+    /// [`ProfileError::Syntax`], [`ProfileError::Figure`].
+    pub fn parse(text: &str) -> Result<Profile, ProfileError> {
+        let profile: Profile = toml::from_str(text).map_err(|e| ProfileError::Syntax(Box::new(e)))?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// The profiles that come with the program, in the order in which they are listed.
+    pub fn built_in() -> Vec<Profile> {
+        BUILT_IN.iter().map(|text| Profile::parse(text).expect("a test reads each of them")).collect()
+    }
+
+    /// The built-in profile of this name.
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`].
+    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+        let found = Profile::built_in().into_iter().find(|profile| profile.name == name);
+        found.ok_or_else(|| ProfileError::Unknown(name.to_string()))
+    }
+
+    /// The profile as a file's text.
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("every figure has a form in TOML")
+    }
+
+    /// Whether the model is a bare chip, without a translation layer.
+    pub fn is_raw(&self) -> bool {
+        matches!(self.layer, Layer::Nor | Layer::Nand)
+    }
+
+    /// The same device with another size.
+    ///
+    /// # Errors
+    /// When the size does not fit the other figures.
+    pub fn with_size(mut self, size_bytes: u64) -> Result<Profile, ProfileError> {
+        self.size_bytes = size_bytes;
+        self.check()?;
+        Ok(self)
+    }
+
+    /// Blocks that hold the addresses, without the spare ones.
+    pub fn data_blocks(&self) -> u32 {
+        self.size_bytes.div_ceil(u64::from(self.flash.block_bytes)) as u32
+    }
+
+    /// Pages in a block.
+    pub fn pages_per_block(&self) -> u32 {
+        self.flash.block_bytes / self.flash.page_bytes
+    }
+
+    /// Whether the figures make sense together.
+    ///
+    /// # Errors
+    /// [`ProfileError::Figure`] for the first that does not.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        let fail = |figure, why: String| Err(ProfileError::Figure { figure, why });
+        let need = |ok: bool, figure, why: &str| match ok {
+            true => Ok(()),
+            false => Err(ProfileError::Figure { figure, why: why.to_string() }),
+        };
+        let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        need(!self.name.is_empty() && self.name.bytes().all(named), "name", "lower case, digits, dashes")?;
+        let Flash { page_bytes, block_bytes, channels, spare_blocks, .. } = self.flash;
+        need(page_bytes.is_power_of_two(), "flash.page_bytes", "must be a power of two")?;
+        need((512..=1 << 20).contains(&page_bytes) || self.is_raw(), "flash.page_bytes", "512 to 1 MiB")?;
+        need(
+            block_bytes != 0 && block_bytes % page_bytes == 0 && block_bytes <= 1 << 30,
+            "flash.block_bytes",
+            "must be a whole number of pages, up to 1 GiB",
+        )?;
+        need((1..=1024).contains(&channels), "flash.channels", "1 to 1024")?;
+        need(self.size_bytes != 0 && self.size_bytes % 512 == 0, "size_bytes", "must be whole sectors")?;
+        if self.size_bytes / u64::from(page_bytes) >= u64::from(u32::MAX) - (1 << 24) {
+            return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
+        }
+        need(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20")?;
+        let good = i64::from(spare_blocks) - i64::from(self.flash.bad_blocks);
+        need(self.flash.endurance_erases >= 1, "flash.endurance_erases", "at least 1")?;
+        let Host { max_request_bytes, queue_depth, .. } = self.host;
+        need(
+            max_request_bytes >= 512 && max_request_bytes % 512 == 0,
+            "host.max_request_bytes",
+            "must be whole sectors",
+        )?;
+        need((1..=65536).contains(&queue_depth), "host.queue_depth", "1 to 65536")?;
+        match self.layer {
+            Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
+                need(
+                    au_bytes != 0 && au_bytes % block_bytes == 0,
+                    "layer.au_bytes",
+                    "must be a whole number of blocks",
+                )?;
+                need((1..=4096).contains(&open_units), "layer.open_units", "1 to 4096")?;
+                need(open_random <= open_units, "layer.open_random", "no more than open_units")?;
+                // A log for each open unit, one for a merge, and four for the buffer.
+                let wanted = i64::from(open_units) + 1 + 4 + if self.fat_area.is_some() { 4 } else { 0 };
+                if good < wanted {
+                    return fail("flash.spare_blocks", format!("{good} good ones, and {wanted} are needed"));
+                }
+            }
+            Layer::Page { reserve_blocks } => {
+                need(reserve_blocks >= 1, "layer.reserve_blocks", "at least 1")?;
+                let wanted = i64::from(reserve_blocks) + 2 + if self.fat_area.is_some() { 4 } else { 0 };
+                if good < wanted {
+                    return fail("flash.spare_blocks", format!("{good} good ones, and {wanted} are needed"));
+                }
+            }
+            Layer::Nor | Layer::Nand => {
+                need(self.fat_area.is_none(), "fat_area", "a bare chip has none")?;
+                need(
+                    self.size_bytes % u64::from(block_bytes) == 0,
+                    "size_bytes",
+                    "a bare chip is whole blocks",
+                )?;
+            }
+        }
+        if let Some(fat) = &self.fat_area {
+            let block = u64::from(block_bytes);
+            let end = fat.start_bytes.checked_add(fat.length_bytes);
+            need(
+                fat.length_bytes != 0
+                    && fat.start_bytes % block == 0
+                    && fat.length_bytes % block == 0
+                    && end.is_some_and(|end| end <= self.size_bytes),
+                "fat_area",
+                "must be whole blocks on the card",
+            )?;
+        }
+        let Times { read_command_ns, write_command_ns, flush_ns, discard_ns, .. } = self.time;
+        let Times { read_page_ns, program_page_ns, erase_block_ns, .. } = self.time;
+        let longest = [
+            read_command_ns,
+            write_command_ns,
+            flush_ns,
+            discard_ns,
+            read_page_ns,
+            program_page_ns,
+            erase_block_ns,
+            self.locality.unit_switch_ns,
+            self.locality.stream_miss_ns,
+            self.locality.read_crossing_ns,
+            self.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns),
+        ];
+        // 100 s: with the largest block the longest command still ends within the clock's 584 years.
+        need(longest.iter().all(|&ns| ns <= 100_000_000_000), "time", "no step may take over 100 s")?;
+        need(self.locality.streams <= 1024, "locality.streams", "at most 1024")?;
+        Ok(())
+    }
+}
