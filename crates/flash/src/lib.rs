@@ -5,14 +5,20 @@
 //! a card (in process, over NBD) is a front end over it.
 
 pub mod array;
+mod card;
+mod clock;
 pub mod counters;
 mod fault;
 pub mod layer;
 mod model;
 pub mod op;
 pub mod profile;
+mod trace;
 
+pub use card::{Card, Pace, is_refusal, replay};
+pub use clock::{Clock, WallClock};
 pub use fault::FaultPlan;
 pub use model::{Model, State};
 pub use op::{Command, Completion, Op, Refusal};
 pub use profile::{Profile, ProfileError};
+pub use trace::{Entry, Trace, TraceError, TraceFormat};

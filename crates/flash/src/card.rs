@@ -1,0 +1,475 @@
+//! A card: the model with data and a clock.
+//!
+//! *Invariant*: a power cut loses only what a card of the profile may lose: the data of the write under way,
+//! in whole sectors, and what its write cache held. Everything that was flushed, or written without a cache,
+//! is there again.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use block::{ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng};
+
+use crate::{
+    clock::Clock,
+    fault::FaultPlan,
+    model::Model,
+    op::{Completion, Op, Refusal},
+    profile::Profile,
+    trace::{Entry, Trace},
+};
+
+/// How the card's time passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Each request advances the clock by what it costs; nobody waits.
+    Virtual,
+    /// The clock is the host's; requests sleep until they are done.
+    RealTime,
+}
+
+/// A modelled card as a device.
+pub struct Card {
+    data: Box<dyn Device>,
+    /// A bare chip is all ones when erased: it is stored inverted, so that erased is a hole.
+    inverted: bool,
+    pace: Pace,
+    plugged_in: Instant,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    model: Model,
+    now_ns: u64,
+    /// What the data was before each write that the cache may still hold, oldest first.
+    undo: VecDeque<(u64, Vec<u8>)>,
+    undo_bytes: u64,
+    /// The last command was cut off by the power.
+    lost: bool,
+    trace: Option<Vec<Entry>>,
+}
+
+impl Card {
+    /// A card of this profile with its data in memory, in virtual time.
+    pub fn new(profile: Profile, preconditioned: bool) -> Card {
+        let data = MemoryDevice::new(profile.size_bytes);
+        Card::from_parts(Model::new(profile, preconditioned), Box::new(data), Pace::Virtual)
+    }
+
+    /// A card that was used before: `data` holds what a card of this model held.
+    pub fn from_parts(model: Model, data: Box<dyn Device>, pace: Pace) -> Card {
+        assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
+        Card {
+            data,
+            inverted: model.profile().is_raw(),
+            pace,
+            plugged_in: Instant::now(),
+            inner: Mutex::new(Inner {
+                model,
+                now_ns: 0,
+                undo: VecDeque::new(),
+                undo_bytes: 0,
+                lost: false,
+                trace: None,
+            }),
+        }
+    }
+
+    /// Looks at the model.
+    pub fn with_model<R>(&self, look: impl FnOnce(&Model) -> R) -> R {
+        look(&self.lock().model)
+    }
+
+    /// Faults from here on.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let mut inner = self.lock();
+        inner.model = inner.model.clone().with_faults(plan);
+    }
+
+    /// Lets virtual time pass without a request.
+    pub fn pass_ns(&self, ns: u64) {
+        self.lock().now_ns += ns;
+    }
+
+    /// Records requests from here on; what was recorded before is forgotten.
+    pub fn start_trace(&self) {
+        self.lock().trace = Some(Vec::new());
+    }
+
+    /// The requests since [`start_trace`](Card::start_trace), and no further recording.
+    pub fn stop_trace(&self) -> Trace {
+        Trace { entries: self.lock().trace.take().unwrap_or_default() }
+    }
+
+    /// Cuts the power and turns it on again. What was lost is the choice of `seed`.
+    ///
+    /// # Errors
+    /// Those of the device that holds the data; a flash that is worn out.
+    pub fn power_cycle(&self, seed: u64) -> io::Result<()> {
+        let mut inner = self.lock();
+        self.lose_cache(&mut inner, &mut Rng::new(seed))?;
+        inner.model.power_cycle()?;
+        inner.lost = false;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves a request: prices it, does what it does to the data, waits if the clock is real.
+    fn serve(&self, op: Op, act: impl FnOnce(&mut Inner) -> io::Result<()>) -> io::Result<()> {
+        let completion = {
+            let mut inner = self.lock();
+            if self.pace == Pace::RealTime {
+                inner.now_ns = inner.now_ns.max(self.plugged_in.elapsed().as_nanos() as u64);
+            }
+            let now_ns = inner.now_ns;
+            let completion = inner.model.submit(now_ns, op)?;
+            if let Some(trace) = &mut inner.trace {
+                trace.push(Entry { at_ns: now_ns, done_ns: completion.done_ns, op });
+            }
+            act(&mut inner)?;
+            if self.pace == Pace::Virtual {
+                inner.now_ns = completion.done_ns;
+            }
+            completion
+        };
+        self.wait_until(completion);
+        Ok(())
+    }
+
+    fn wait_until(&self, completion: Completion) {
+        if self.pace == Pace::Virtual {
+            return;
+        }
+        // Sleeps overshoot: sleep short and spin the rest.
+        const SPIN: Duration = Duration::from_micros(120);
+        let due = self.plugged_in + Duration::from_nanos(completion.done_ns);
+        if let Some(ahead) = due.checked_duration_since(Instant::now()).and_then(|d| d.checked_sub(SPIN)) {
+            std::thread::sleep(ahead);
+        }
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn store(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        match self.inverted {
+            true => self.data.write(offset_bytes, &buf.iter().map(|byte| !byte).collect::<Vec<_>>()),
+            false => self.data.write(offset_bytes, buf),
+        }
+    }
+
+    /// Remembers what a cached write overwrites.
+    fn remember(&self, inner: &mut Inner, offset_bytes: u64, length: usize) -> io::Result<()> {
+        let room = u64::from(inner.model.profile().host.write_cache_bytes);
+        if room == 0 {
+            return Ok(());
+        }
+        let mut old = vec![0; length];
+        self.data.read(offset_bytes, &mut old)?;
+        inner.undo_bytes += length as u64;
+        inner.undo.push_back((offset_bytes, old));
+        while inner.undo_bytes > room {
+            let Some((_, old)) = inner.undo.pop_front() else { break };
+            inner.undo_bytes -= old.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Undoes what the cache held, sector by sector as chance has it. A sector whose newer content survives
+    /// keeps it.
+    fn lose_cache(&self, inner: &mut Inner, rng: &mut Rng) -> io::Result<()> {
+        let mut kept: HashSet<u64> = HashSet::new();
+        while let Some((offset, old)) = inner.undo.pop_back() {
+            for (n, sector) in old.chunks(ATOMIC_BYTES).enumerate() {
+                let at = offset + (n * ATOMIC_BYTES) as u64;
+                if !kept.contains(&at) {
+                    match rng.chance(0.5) {
+                        true => self.data.write(at, sector)?,
+                        false => _ = kept.insert(at),
+                    }
+                }
+            }
+        }
+        inner.undo_bytes = 0;
+        Ok(())
+    }
+
+    /// The power went during this write: some of its sectors arrived.
+    fn tear(&self, inner: &mut Inner, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        let mut rng = Rng::new(inner.model.fault_plan().seed);
+        self.lose_cache(inner, &mut rng)?;
+        for (n, sector) in buf.chunks(ATOMIC_BYTES).enumerate() {
+            if rng.chance(0.5) {
+                self.store(offset_bytes + (n * ATOMIC_BYTES) as u64, sector)?;
+            }
+        }
+        inner.lost = true;
+        Ok(())
+    }
+
+    /// A write with or without force unit access.
+    ///
+    /// # Errors
+    /// [`Refusal`] as an I/O error, and those of the device that holds the data.
+    pub fn write_fua(&self, offset_bytes: u64, buf: &[u8], fua: bool) -> io::Result<()> {
+        let op = Op { fua, ..Op::write(offset_bytes, buf.len() as u64) };
+        let done = self.serve(op, |inner| {
+            if !fua {
+                self.remember(inner, offset_bytes, buf.len())?;
+            }
+            self.store(offset_bytes, buf)
+        });
+        if done.is_err() {
+            let mut inner = self.lock();
+            if !inner.model.is_powered() && !inner.lost {
+                self.tear(&mut inner, offset_bytes, buf)?;
+            }
+        }
+        done
+    }
+}
+
+impl Device for Card {
+    fn geometry(&self) -> Geometry {
+        let size_bytes = self.with_model(|model| model.profile().size_bytes);
+        Geometry { size_bytes, sector_bytes: ATOMIC_BYTES as u32 }
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.geometry().check_read(offset_bytes, buf.len())?;
+        self.serve(Op::read(offset_bytes, buf.len() as u64), |_| self.data.read(offset_bytes, buf))?;
+        if self.inverted {
+            buf.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.geometry().check_write(offset_bytes, buf.len())?;
+        self.write_fua(offset_bytes, buf, false)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.serve(Op::flush(), |inner| {
+            if inner.model.profile().host.flush && !inner.model.fault_plan().drops_flushes {
+                inner.undo.clear();
+                inner.undo_bytes = 0;
+                self.data.flush()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// On a bare chip: erases the blocks within the range, which then read as ones.
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.serve(Op::discard(offset_bytes, length_bytes), |inner| {
+            let profile = inner.model.profile();
+            let (mut start, mut end) = (offset_bytes, offset_bytes + length_bytes);
+            if profile.is_raw() {
+                let block = u64::from(profile.flash.block_bytes);
+                (start, end) = (start.next_multiple_of(block), end / block * block);
+            } else if !profile.host.discard {
+                return Ok(());
+            }
+            if start < end { self.data.discard(start, end - start) } else { Ok(()) }
+        })
+    }
+}
+
+impl Clock for Card {
+    fn now_ns(&self) -> u64 {
+        match self.pace {
+            Pace::Virtual => self.lock().now_ns,
+            Pace::RealTime => self.plugged_in.elapsed().as_nanos() as u64,
+        }
+    }
+}
+
+/// Whether an I/O error is this refusal.
+pub fn is_refusal(error: &io::Error, refusal: &Refusal) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()) == Some(refusal)
+}
+
+/// Requests of a trace again, on a model: each at its time, or as soon as the one before is done.
+///
+/// # Errors
+/// The first refusal.
+pub fn replay(trace: &Trace, model: &mut Model, keep_times: bool) -> Result<Vec<Completion>, Refusal> {
+    let mut now_ns = 0;
+    let mut completions = Vec::with_capacity(trace.entries.len());
+    for entry in &trace.entries {
+        now_ns = if keep_times { now_ns.max(entry.at_ns) } else { now_ns };
+        let completion = model.submit(now_ns, entry.op)?;
+        if !keep_times {
+            now_ns = completion.done_ns;
+        }
+        completions.push(completion);
+    }
+    Ok(completions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Flash, Host, Layer, Locality, Times};
+
+    fn profile(write_cache_bytes: u32, layer: Layer) -> Profile {
+        Profile {
+            name: "test".into(),
+            title: "test".into(),
+            size_bytes: 4 << 20,
+            host: Host {
+                max_request_bytes: 1 << 20,
+                queue_depth: 1,
+                flush: true,
+                discard: true,
+                write_cache_bytes,
+            },
+            time: Times {
+                read_command_ns: 1000,
+                write_command_ns: 2000,
+                program_page_ns: 3000,
+                erase_block_ns: 9000,
+                ..Times::default()
+            },
+            flash: Flash {
+                page_bytes: 4096,
+                block_bytes: 64 << 10,
+                channels: 1,
+                spare_blocks: 8,
+                endurance_erases: 1000,
+                bad_blocks: 0,
+            },
+            layer,
+            locality: Locality::default(),
+            fat_area: None,
+            sources: Default::default(),
+        }
+    }
+
+    #[test]
+    fn requests_move_the_clock_and_the_data() {
+        let card = Card::new(profile(0, Layer::Page { reserve_blocks: 2 }), false);
+        card.start_trace();
+        card.write(4096, &[7; 8192]).expect("within the card");
+        assert_eq!(card.now_ns(), 2000 + 2 * 3000);
+        let mut buf = [0; 3];
+        card.read(4095, &mut buf).expect("within the card");
+        assert_eq!((buf, card.now_ns()), ([0, 7, 7], 9000));
+        card.pass_ns(1000);
+        card.discard(0, 4 << 20).expect("within the card");
+        card.read(4096, &mut buf).expect("within the card");
+        assert_eq!(buf, [0; 3]);
+        let trace = card.stop_trace();
+        assert_eq!(trace.entries.len(), 4);
+        assert_eq!(trace.entries[2].at_ns, 10_000);
+        let mut twin = Model::new(profile(0, Layer::Page { reserve_blocks: 2 }), false);
+        let again = replay(&trace, &mut twin, true).expect("it went once");
+        let dones: Vec<u64> = trace.entries.iter().map(|entry| entry.done_ns).collect();
+        assert_eq!(again.iter().map(|completion| completion.done_ns).collect::<Vec<_>>(), dones);
+        assert_eq!(twin.counters(), &card.with_model(|model| model.counters().clone()));
+    }
+
+    #[test]
+    fn a_real_time_card_takes_as_long_as_it_says() {
+        let mut slow = profile(0, Layer::Page { reserve_blocks: 2 });
+        slow.time.write_command_ns = 20_000_000;
+        let model = Model::new(slow, false);
+        let card = Card::from_parts(model, Box::new(MemoryDevice::new(4 << 20)), Pace::RealTime);
+        let start = Instant::now();
+        card.write(0, &[1; 4096]).expect("within the card");
+        assert!(start.elapsed() >= Duration::from_millis(20), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn an_erased_chip_is_all_ones() {
+        let chip = Card::new(profile(0, Layer::Nand), false);
+        let mut buf = [0; 4096];
+        chip.read(0, &mut buf).expect("within the chip");
+        assert!(buf.iter().all(|&byte| byte == 0xff));
+        chip.write(0, &[0x5a; 4096]).expect("erased");
+        chip.read(0, &mut buf).expect("within the chip");
+        assert!(buf.iter().all(|&byte| byte == 0x5a));
+        let error = chip.write(0, &[0x5a; 4096]).unwrap_err();
+        assert!(is_refusal(&error, &Refusal::NotErased { offset_bytes: 0 }));
+        chip.discard(0, 64 << 10).expect("whole blocks");
+        chip.read(0, &mut buf).expect("within the chip");
+        assert!(buf.iter().all(|&byte| byte == 0xff));
+    }
+
+    /// Writes numbered 1.. to pages in turn until the power goes; flushes where `flush` says so.
+    fn cut(card: &Card, at: u64, seed: u64, flush: impl Fn(u8) -> bool) -> (u8, Vec<u8>) {
+        card.set_faults(FaultPlan { seed, power_cut_at: Some(at), ..card_plan(card) });
+        let mut flushed = 0;
+        for n in 1..=250u8 {
+            if card.write(u64::from(n) % 8 * 4096, &[n; 4096]).is_err() {
+                break;
+            }
+            if flush(n) {
+                if card.flush().is_err() {
+                    break;
+                }
+                flushed = n;
+            }
+        }
+        assert!(card.read(0, &mut [0; 1]).is_err(), "the power is off");
+        card.power_cycle(seed).expect("comes back");
+        let mut bytes = vec![0; 8 * 4096];
+        card.read(0, &mut bytes).expect("the power is on");
+        (flushed, bytes)
+    }
+
+    fn card_plan(card: &Card) -> FaultPlan {
+        card.with_model(|model| model.fault_plan().clone())
+    }
+
+    #[test]
+    fn every_flushed_block_comes_back() {
+        let mut lost_something = 0;
+        for at in 1..150 {
+            let card = Card::new(profile(64 << 10, Layer::Page { reserve_blocks: 2 }), false);
+            let (flushed, bytes) = cut(&card, at, at, |n| n % 5 == 0);
+            for n in flushed.saturating_sub(7).max(1)..=flushed {
+                let page = &bytes[usize::from(n % 8) * 4096..][..4096];
+                for sector in page.chunks(512) {
+                    assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
+                    assert!(sector[0] >= n, "write {n} was flushed, and {} is there", sector[0]);
+                }
+                lost_something += usize::from(page.iter().any(|byte| *byte != page[0]));
+            }
+        }
+        assert!(lost_something > 20, "the cuts tear pages: {lost_something}");
+    }
+
+    #[test]
+    fn without_a_cache_only_the_write_under_way_is_torn() {
+        for at in 0..40 {
+            let card = Card::new(profile(0, Layer::Page { reserve_blocks: 2 }), false);
+            let (_, bytes) = cut(&card, at, 7, |_| false);
+            let done = at as u8;
+            for n in done.saturating_sub(6).max(1)..=done {
+                assert!(bytes[usize::from(n % 8) * 4096..][..4096].iter().all(|byte| *byte == n), "{at} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_card_that_lies_loses_flushed_blocks() {
+        let mut lost = 0;
+        for seed in 0..20 {
+            let card = Card::new(profile(64 << 10, Layer::Page { reserve_blocks: 2 }), false);
+            card.set_faults(FaultPlan { drops_flushes: true, ..FaultPlan::default() });
+            let (flushed, bytes) = cut(&card, 31, seed, |n| n % 5 == 0);
+            assert_eq!(flushed, 25);
+            lost +=
+                usize::from(bytes[usize::from(flushed % 8) * 4096..][..4096].iter().any(|b| *b < flushed));
+        }
+        assert!(lost > 10, "{lost}");
+    }
+}
