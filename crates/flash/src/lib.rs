@@ -9,6 +9,7 @@ mod card;
 mod clock;
 pub mod counters;
 mod fault;
+pub mod flashbench;
 pub mod layer;
 mod model;
 pub mod op;

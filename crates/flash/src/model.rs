@@ -274,9 +274,12 @@ impl Model {
         let (switch_ns, miss_ns) = self.locate(range);
         self.settle(&cost);
         written?;
-        let ready_ns = self.controller(start_ns, self.profile.time.write_command_ns, switch_ns + miss_ns);
-        let link_ns = ready_ns.max(self.link_free_ns);
         let bytes = range.end - range.start;
+        let times = &self.profile.time;
+        let short = bytes < u64::from(times.short_write_bytes) && cost.fat_pages == 0;
+        let command_ns = times.write_command_ns + if short { times.short_write_ns } else { 0 };
+        let ready_ns = self.controller(start_ns, command_ns, switch_ns + miss_ns);
+        let link_ns = ready_ns.max(self.link_free_ns);
         let transfer_ns = transfer_ns(bytes, self.profile.time.write_bytes_per_s);
         let accepted_ns = self.wait_for_cache(link_ns + transfer_ns, bytes);
         if transfer_ns > 0 {
@@ -533,6 +536,7 @@ mod tests {
                 read_page_ns: 30 * US,
                 program_page_ns: 300 * US,
                 erase_block_ns: 2000 * US,
+                ..Times::default()
             },
             flash: Flash {
                 page_bytes: 4096,

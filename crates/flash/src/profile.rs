@@ -72,6 +72,12 @@ pub struct Times {
     /// Of the link, host to card.
     #[serde(default)]
     pub write_bytes_per_s: u64,
+    /// Write commands shorter than this cost more, wherever they are: the card works in larger pieces.
+    #[serde(default)]
+    pub short_write_bytes: u32,
+    /// How much more.
+    #[serde(default)]
+    pub short_write_ns: u64,
     /// To read a page of flash.
     #[serde(default)]
     pub read_page_ns: u64,
@@ -189,7 +195,24 @@ pub enum ProfileError {
 }
 
 /// The profiles that come with the program.
-const BUILT_IN: &[&str] = &[];
+const BUILT_IN: &[&str] = &[
+    include_str!("../profiles/transcend-16g-desktop.toml"),
+    include_str!("../profiles/transcend-16g-phone.toml"),
+    include_str!("../profiles/bergmann-stick.toml"),
+    include_str!("../profiles/survey-class4.toml"),
+    include_str!("../profiles/survey-toshiba-4g.toml"),
+    include_str!("../profiles/survey-class10.toml"),
+    include_str!("../profiles/survey-a1.toml"),
+    include_str!("../profiles/survey-a2.toml"),
+    include_str!("../profiles/survey-usb-stick.toml"),
+    include_str!("../profiles/survey-emmc45.toml"),
+    include_str!("../profiles/survey-emmc51.toml"),
+    include_str!("../profiles/survey-ufs21.toml"),
+    include_str!("../profiles/survey-ufs31.toml"),
+    include_str!("../profiles/survey-ssd.toml"),
+    include_str!("../profiles/nor-2003.toml"),
+    include_str!("../profiles/nand-2003.toml"),
+];
 
 impl Profile {
     /// Reads a profile from its file's text.
@@ -334,6 +357,7 @@ impl Profile {
             read_page_ns,
             program_page_ns,
             erase_block_ns,
+            self.time.short_write_ns,
             self.locality.unit_switch_ns,
             self.locality.stream_miss_ns,
             self.locality.read_crossing_ns,
@@ -343,5 +367,81 @@ impl Profile {
         need(longest.iter().all(|&ns| ns <= 100_000_000_000), "time", "no step may take over 100 s")?;
         need(self.locality.streams <= 1024, "locality.streams", "at most 1024")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_is_valid_and_has_its_own_name() {
+        let names: Vec<String> = Profile::built_in().into_iter().map(|profile| profile.name).collect();
+        assert_eq!(names.len(), BUILT_IN.len());
+        for (n, name) in names.iter().enumerate() {
+            assert_eq!(names.iter().position(|other| other == name), Some(n));
+            assert_eq!(Profile::named(name).expect("listed").name, *name);
+        }
+        assert!(matches!(Profile::named("nothing"), Err(ProfileError::Unknown(_))));
+    }
+
+    /// Figure by figure: itself, or the table it is in, has a source; and no source is for nothing.
+    #[test]
+    fn every_figure_has_a_source() {
+        for (text, profile) in BUILT_IN.iter().zip(Profile::built_in()) {
+            let table: toml::Table = toml::from_str(text).expect("it was parsed before");
+            let mut used = std::collections::BTreeSet::new();
+            for (name, value) in
+                table.iter().filter(|(name, _)| !["name", "title", "sources"].contains(&name.as_str()))
+            {
+                let figures: Vec<String> = match value {
+                    toml::Value::Table(inner) => inner.keys().map(|key| format!("{name}.{key}")).collect(),
+                    _ => vec![name.clone()],
+                };
+                for figure in figures {
+                    let source = [&figure, name].into_iter().find(|key| profile.sources.contains_key(*key));
+                    used.insert(source.unwrap_or_else(|| panic!("{}: {figure}", profile.name)).clone());
+                }
+            }
+            let given: Vec<&String> = profile.sources.keys().collect();
+            assert_eq!(given, used.iter().collect::<Vec<_>>(), "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn a_profile_survives_its_file() {
+        for profile in Profile::built_in() {
+            assert_eq!(Profile::parse(&profile.to_toml()).expect("its own text"), profile);
+        }
+    }
+
+    #[test]
+    fn figures_that_make_no_sense_are_named() {
+        let good = BUILT_IN[2];
+        for (from, to, figure) in [
+            ("page_bytes = 4096", "page_bytes = 4095", "flash.page_bytes"),
+            ("page_bytes = 4096", "page_bytes = 0", "flash.page_bytes"),
+            ("\nblock_bytes = 131072", "\nblock_bytes = 0", "flash.block_bytes"),
+            ("channels = 1", "channels = 0", "flash.channels"),
+            ("size_bytes = 2097151488", "size_bytes = 18446744073709551104", "size_bytes"),
+            ("size_bytes = 2097151488", "size_bytes = 0", "size_bytes"),
+            ("spare_blocks = 64", "spare_blocks = 5", "flash.spare_blocks"),
+            ("max_request_bytes = 122880", "max_request_bytes = 0", "host.max_request_bytes"),
+            ("queue_depth = 1", "queue_depth = 0", "host.queue_depth"),
+            ("au_bytes = 4194304", "au_bytes = 4194305", "layer.au_bytes"),
+            ("open_units = 2", "open_units = 0", "layer.open_units"),
+            ("length_bytes = 4194304", "length_bytes = 18446744073709551615", "fat_area"),
+            ("erase_block_ns = 500000", "erase_block_ns = 1000000000000", "time"),
+            ("name = \"bergmann-stick\"", "name = \"A B\"", "name"),
+        ] {
+            let changed = good.replace(from, to);
+            assert_ne!(changed, good, "{from}");
+            match Profile::parse(&changed) {
+                Err(ProfileError::Figure { figure: found, .. }) => assert_eq!(found, figure),
+                Err(ProfileError::Syntax(_)) if to.len() > 30 => {}
+                other => panic!("{to}: {other:?}"),
+            }
+        }
+        assert!(matches!(Profile::parse("name = 1"), Err(ProfileError::Syntax(_))));
     }
 }

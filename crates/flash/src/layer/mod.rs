@@ -111,7 +111,9 @@ impl Layer {
         for (in_fat, part) in self.parts(range) {
             if in_fat {
                 let fat = self.fat.as_mut().expect("only then is a part in it");
+                let before = cost.pages;
                 fat.write_bytes(array, part, page_bytes, cost)?;
+                cost.fat_pages += cost.pages - before;
             } else {
                 match &mut self.main {
                     Main::Hybrid(hybrid) => hybrid.write(array, part, continues, cost)?,
