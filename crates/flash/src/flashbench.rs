@@ -54,7 +54,7 @@ pub fn align(
         let mut sums = [0.0; 3];
         for n in 0..u64::from(count) {
             // Odd multiples only: even ones are boundaries of the next power of two as well.
-            let place = (n * 2 + 1) % places | 1;
+            let place = ((n * 2 + 1) % places) | 1;
             let at = place.min(places) * boundary_bytes;
             for (sum, offset) in sums.iter_mut().zip([at - read_bytes, at - read_bytes / 2, at]) {
                 *sum += timed(offset)?;
