@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
 };
 
@@ -12,17 +12,25 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    kernel::Kernel,
+    kernel::{Kernel, Machine},
     modules::{Modules, WANTED},
     workspace::{root, run, var},
 };
 
-/// What the guest's init is compiled for: statically linked, so that it needs nothing else.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What the guest's init is compiled for, and how: statically linked, so that it needs nothing else. For the
+/// foreign machine the compiler's own linker and C library do.
+fn target(machine: Machine) -> (&'static str, &'static str) {
+    match machine {
+        Machine::Amd64 => ("x86_64-unknown-linux-gnu", "-C target-feature=+crt-static"),
+        Machine::Arm64With16K => {
+            ("aarch64-unknown-linux-musl", "-C linker=rust-lld -C link-self-contained=yes")
+        }
+    }
+}
 
 /// The initial file system for `kernel`, made where it is not in the cache.
-pub fn build(kernel: &Kernel) -> Result<PathBuf> {
-    let agent = fs::read(build_agent()?)?;
+pub fn build(machine: Machine, kernel: &Kernel) -> Result<PathBuf> {
+    let agent = fs::read(build_agent(machine)?)?;
     let cache = var("guest")?;
     let digest = Sha256::new().chain_update(&agent).chain_update(format!("{WANTED:?}")).finalize();
     let key: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -55,19 +63,20 @@ fn archive(agent: &[u8], modules: &Modules) -> Result<Vec<u8>> {
 }
 
 /// Compiles the guest's init into a target directory of its own, since its flags differ from all else.
-fn build_agent() -> Result<PathBuf> {
+fn build_agent(machine: Machine) -> Result<PathBuf> {
+    let (target, flags) = target(machine);
     let target_dir = var("guest")?.join("target");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
         .current_dir(root())
         .args(["build", "--quiet", "--release", "--package", "guest", "--bin", "guest-agent"])
-        .args(["--target", TARGET, "--target-dir"])
+        .args(["--target", target, "--target-dir"])
         .arg(&target_dir)
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+        .env("RUSTFLAGS", flags);
     run(&mut command).context("cannot build the guest's init")?;
-    Ok(target_dir.join(Path::new(TARGET)).join("release/guest-agent"))
+    Ok(target_dir.join(target).join("release/guest-agent"))
 }
 
 /// A cpio archive in the "newc" format (Linux, `Documentation/driver-api/early-userspace/buffer-format.rst`).

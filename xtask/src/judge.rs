@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use guest::{Bytes, Manifest, Op, op::Message};
 
 use crate::{
+    kernel::Machine,
     vm::{Disk, Vm, show},
     workspace::{run, system},
 };
@@ -34,6 +35,8 @@ pub struct Image {
     pub read_only: bool,
     /// Logical sector of the disk.
     pub sector_bytes: u32,
+    /// The machine that mounts it.
+    pub machine: Machine,
 }
 
 impl Image {
@@ -46,6 +49,7 @@ impl Image {
             options: String::new(),
             read_only: true,
             sector_bytes: 512,
+            machine: Machine::Amd64,
         }
     }
 }
@@ -92,7 +96,8 @@ impl Judge {
     /// The same, where an image that cannot be mounted or walked is a value.
     pub fn verdicts(images: &[Image]) -> Result<Vec<Result<Verdict>>> {
         let mut verdicts = Vec::new();
-        for batch in images.chunks(IMAGES_A_BOOT) {
+        for batch in images.chunk_by(|a, b| a.machine == b.machine).flat_map(|run| run.chunks(IMAGES_A_BOOT))
+        {
             let mut disks = Vec::new();
             for image in batch {
                 let files = [&image.path].into_iter().chain(&image.more);
@@ -100,7 +105,7 @@ impl Judge {
                     files.map(|file| Disk { sector_bytes: image.sector_bytes, ..Disk::scratch(file) }),
                 );
             }
-            let mut vm = Vm::boot(&disks)?;
+            let mut vm = Vm::boot(batch[0].machine, &disks)?;
             let mut disk = 0;
             for image in batch {
                 verdicts.push(judge(&mut vm, image, disk)?);

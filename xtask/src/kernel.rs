@@ -1,4 +1,4 @@
-//! The judge's kernel: the distribution's stock one, unpacked but not installed.
+//! The judge's kernels: a distribution's stock ones, unpacked but not installed.
 
 use std::{
     fs,
@@ -7,12 +7,16 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::{run, system, var};
+use crate::{apt::Apt, workspace::var};
 
-/// Packages that depend on the newest kernel: Debian's and Ubuntu's.
-const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
-/// File of the cache that holds the name of the kernel's directory.
-const CURRENT: &str = "current";
+/// What a virtual machine is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// x86-64 with pages, and so F2FS blocks, of 4096 bytes: the machine's own distribution's kernel.
+    Amd64,
+    /// 64-bit ARM with pages, and so F2FS blocks, of 16384 bytes: the kernel of Debian's stable release.
+    Arm64With16K,
+}
 
 /// A kernel that can be booted.
 #[derive(Debug, Clone)]
@@ -25,26 +29,43 @@ pub struct Kernel {
     pub modules: PathBuf,
 }
 
+impl Machine {
+    /// Packages that depend on the newest kernel; the first that apt knows counts.
+    fn meta_packages(self) -> &'static [&'static str] {
+        match self {
+            Machine::Amd64 => &["linux-image-amd64", "linux-image-generic"], // Debian's and Ubuntu's
+            Machine::Arm64With16K => &["linux-image-arm64-16k"],
+        }
+    }
+
+    /// File of the cache that holds the name of the kernel's directory.
+    fn current(self) -> &'static str {
+        match self {
+            Machine::Amd64 => "current",
+            Machine::Arm64With16K => "current-arm64-16k",
+        }
+    }
+}
+
 impl Kernel {
     /// The kernel of the cache; downloaded by apt where there is none yet.
-    pub fn find() -> Result<Kernel> {
+    pub fn find(machine: Machine) -> Result<Kernel> {
         let cache = var("kernel")?;
-        if let Ok(name) = fs::read_to_string(cache.join(CURRENT)) {
+        if let Ok(name) = fs::read_to_string(cache.join(machine.current())) {
             return Kernel::at(&cache.join(name.trim()));
         }
-        let name = download(&cache)?;
+        let name = download(machine, &cache)?;
         let kernel = Kernel::at(&cache.join(&name))?;
-        fs::write(cache.join(CURRENT), name)?;
+        fs::write(cache.join(machine.current()), name)?;
         Ok(kernel)
     }
 
     /// The kernel below an unpacked package.
     fn at(dir: &Path) -> Result<Kernel> {
         let boot = dir.join("boot");
-        let prefix = "vmlinuz-";
         for file in fs::read_dir(&boot).with_context(|| boot.display().to_string())? {
             let name = file?.file_name().to_string_lossy().into_owned();
-            if let Some(release) = name.strip_prefix(prefix) {
+            if let Some(release) = name.strip_prefix("vmlinuz-") {
                 let modules = ["lib/modules", "usr/lib/modules"]
                     .map(|below| dir.join(below).join(release))
                     .into_iter()
@@ -58,30 +79,27 @@ impl Kernel {
 }
 
 /// Downloads and unpacks the packages of the newest kernel; returns the name of their directory.
-fn download(cache: &Path) -> Result<String> {
-    let image = META_PACKAGES
-        .iter()
-        .find_map(|meta| newest(meta).transpose())
-        .context("apt knows none of linux-image-amd64 and linux-image-generic; run apt-get update")??;
+fn download(machine: Machine, cache: &Path) -> Result<String> {
+    let work = tempfile::tempdir_in(cache)?;
+    let apt = match machine {
+        Machine::Amd64 => Apt::of_machine(work.path()),
+        Machine::Arm64With16K => Apt::of_debian(work.path(), "stable", "arm64")?,
+    };
+    let image = machine.meta_packages().iter().find_map(|meta| newest(&apt, meta));
+    let image = image.with_context(|| {
+        format!("apt knows none of {}; run apt-get update", machine.meta_packages().join(", "))
+    })?;
     // Ubuntu keeps the modules in packages of their own.
     let extra = ["linux-modules-", "linux-modules-extra-"]
         .map(|prefix| image.replacen("linux-image-", prefix, 1))
         .into_iter()
-        .filter(|package| matches!(version(package), Ok(Some(_))));
+        .filter(|package| matches!(apt.version(package), Ok(Some(_))));
     let packages: Vec<String> = [image.clone()].into_iter().chain(extra).collect();
-    let version = version(&image)?.with_context(|| format!("no version of {image}"))?;
+    let version = apt.version(&image)?.with_context(|| format!("no version of {image}"))?;
     let name = format!("{image}_{version}");
 
-    let work = tempfile::tempdir_in(cache)?;
-    // apt drops its rights for the download and warns where it cannot write as that user; that does no harm.
-    run(system("apt-get").arg("download").args(&packages).current_dir(work.path()))?;
     let unpacked = work.path().join("unpacked");
-    for file in fs::read_dir(work.path())? {
-        let file = file?.path();
-        if file.extension().is_some_and(|ext| ext == "deb") {
-            run(system("dpkg").arg("-x").arg(&file).arg(&unpacked))?;
-        }
-    }
+    apt.unpack(&packages, &unpacked)?;
     let target = cache.join(&name);
     if target.exists() {
         fs::remove_dir_all(&target)?;
@@ -90,21 +108,11 @@ fn download(cache: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// The image package that a package depends on, itself or through another one.
-fn newest(meta: &str) -> Result<Option<String>> {
-    let Ok(text) = run(system("apt-cache").args(["depends", "--important", meta])) else {
-        return Ok(None);
-    };
-    let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let image = |name: &&str| {
+/// The image package that a package depends on.
+fn newest(apt: &Apt, meta: &str) -> Option<String> {
+    // apt fails for a package that it does not know.
+    let depends = apt.depends(meta).unwrap_or_default();
+    depends.into_iter().find(|name| {
         name.strip_prefix("linux-image-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    Ok(depends.map(str::trim).find(image).map(str::to_owned))
-}
-
-/// The version that apt would install.
-fn version(package: &str) -> Result<Option<String>> {
-    let text = run(system("apt-cache").args(["policy", package]))?;
-    let candidate = text.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
-    Ok(candidate.filter(|version| *version != "(none)").map(str::to_owned))
+    })
 }

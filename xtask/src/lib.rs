@@ -3,6 +3,7 @@
 //! The judge is Debian's stock kernel in a virtual machine: [`kernel`] finds it, [`initramfs`] gives it our
 //! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image.
 
+pub mod apt;
 pub mod golden;
 pub mod initramfs;
 pub mod judge;
@@ -14,4 +15,5 @@ pub mod workspace;
 
 pub use guest;
 pub use judge::{Image, Judge, Verdict};
+pub use kernel::Machine;
 pub use vm::{Disk, Vm};

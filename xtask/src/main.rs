@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use xtask::{Image, Judge, golden, judge, kernel::Kernel, spec, workspace};
+use xtask::{Image, Judge, Machine, golden, judge, kernel::Kernel, spec, workspace};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
@@ -22,7 +22,11 @@ enum Task {
         check: bool,
     },
     /// Downloads the judge's kernel, if it is not there, and prints its release
-    Kernel,
+    Kernel {
+        /// The one for volumes of 16K blocks
+        #[arg(long = "16k")]
+        sixteen: bool,
+    },
     /// Mounts images in the judge's kernel and prints what it sees as JSON, one manifest after the other
     Judge {
         /// Type of the file systems
@@ -31,6 +35,9 @@ enum Task {
         /// Mount options
         #[arg(short = 'o', long, default_value = "")]
         options: String,
+        /// On the machine for volumes of 16K blocks
+        #[arg(long = "16k")]
+        sixteen: bool,
         /// The images; they stay as they are
         #[arg(required = true)]
         images: Vec<PathBuf>,
@@ -57,9 +64,14 @@ fn main() -> Result<()> {
     let mut out = std::io::stdout().lock();
     match Arguments::parse().task {
         Task::Spec { check } => spec::run(workspace::root(), check)?,
-        Task::Kernel => writeln!(out, "{}", Kernel::find()?.release)?,
-        Task::Judge { fs, options, images } => {
-            let image = |path| Image { fs: fs.clone(), options: options.clone(), ..Image::f2fs(path) };
+        Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
+        Task::Judge { fs, options, sixteen, images } => {
+            let image = |path| Image {
+                fs: fs.clone(),
+                options: options.clone(),
+                machine: machine(sixteen),
+                ..Image::f2fs(path)
+            };
             let images: Vec<Image> = images.into_iter().map(image).collect();
             for manifest in Judge::manifests(&images)? {
                 manifest.write_json(&mut out)?;
@@ -83,4 +95,8 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn machine(sixteen: bool) -> Machine {
+    if sixteen { Machine::Arm64With16K } else { Machine::Amd64 }
 }

@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use crate::{
     initramfs,
-    kernel::Kernel,
+    kernel::{Kernel, Machine},
     workspace::{run, system},
 };
 
@@ -41,7 +41,7 @@ const BOOT_DATE: &str = "2024-02-29T12:00:00";
 const IN_FLIGHT: usize = 64;
 /// Lines of the console that an error shows.
 const CONSOLE_LINES: usize = 25;
-/// The most disks of one machine: 8 functions in each of the free slots of q35.
+/// The most disks of one machine: 8 functions in each of the free slots.
 pub const DISKS_MAX: usize = 8 * 24;
 
 /// A disk of the guest; it is `/disk/N` there, N its index.
@@ -100,24 +100,30 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Boots the judge's kernel with `disks`.
-    pub fn boot(disks: &[Disk]) -> Result<Vm> {
+    /// Boots the judge's kernel on `machine` with `disks`.
+    pub fn boot(machine: Machine, disks: &[Disk]) -> Result<Vm> {
         if disks.len() > DISKS_MAX {
             bail!("{} disks, and one machine takes {DISKS_MAX}", disks.len());
         }
-        let kernel = Kernel::find()?;
-        let initramfs = initramfs::build(&kernel)?;
+        let kernel = Kernel::find(machine)?;
+        let initramfs = initramfs::build(machine, &kernel)?;
         let work = tempfile::tempdir()?;
-        let mut command = system("qemu-system-x86_64");
+        let (program, board, cpu, serial) = match machine {
+            Machine::Amd64 => ("qemu-system-x86_64", "q35", "max", "ttyS0"),
+            // QEMU's own pointer authentication is much faster than the architecture's.
+            Machine::Arm64With16K => ("qemu-system-aarch64", "virt", "max,pauth-impdef=on", "ttyAMA0"),
+        };
+        let kernel_line = format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests");
+        let mut command = system(program);
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-M", "q35", "-m", "1024"])
+            .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "1024"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
             .args(["-rtc", &format!("base={BOOT_DATE}")])
             .arg("-kernel")
             .arg(&kernel.image)
             .arg("-initrd")
             .arg(&initramfs)
-            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off cryptomgr.notests"])
+            .args(["-append", &kernel_line])
             .args(["-chardev", &format!("file,id=console,path={}", quoted(&work.path().join("console"))?)])
             .args(["-serial", "chardev:console"])
             .args(["-chardev", "stdio,id=port,signal=off", "-device", "virtio-serial-pci,addr=2"])
@@ -131,7 +137,7 @@ impl Vm {
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
-            .context("cannot start qemu-system-x86_64")?;
+            .with_context(|| format!("cannot start {program}"))?;
         let input = qemu.stdin.take().expect("standard input is a pipe");
         let output = qemu.stdout.take().expect("standard output is a pipe");
         let (sender, lines) = channel();

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     judge::{Image, Judge, Verdict, device_paths, fsck, link_devices},
+    kernel::Machine,
     vm::{Disk, Vm},
     workspace::{root, run, system},
 };
@@ -132,7 +133,7 @@ pub fn make(recipes: &[Recipe]) -> Result<()> {
 
 /// Fills all volumes in one boot; says of each whether its power was cut.
 fn fill(recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
-    let mut vm = Vm::boot(disks)?;
+    let mut vm = Vm::boot(Machine::Amd64, disks)?;
     let mut filled = Vec::new();
     let mut disk = 0;
     for recipe in recipes {

@@ -1,0 +1,26 @@
+# What to run: `make setup`, then any of the others. Each is a line that can be typed by hand too.
+
+# Where rustup puts cargo, for a shell that has not been told yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: setup test lint unit golden
+
+## setup: install what is missing on Debian or Ubuntu
+setup:
+	scripts/setup
+
+## test: everything that has to hold, virtual machines included
+test: setup lint unit
+
+
+lint:
+	cargo fmt --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo xtask spec --check
+
+unit:
+	cargo test --workspace --quiet
+
+## golden: make the golden images anew with the kernel
+golden: setup
+	cargo xtask golden
