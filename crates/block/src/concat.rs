@@ -4,8 +4,8 @@ use std::io;
 
 use crate::{Device, Geometry};
 
-/// Devices one after the other, each with its whole blocks only: what a device has beyond its last whole
-/// block is not part of the address space.
+/// Devices one after the other, each with its first bytes only: what a device has beyond the length given for
+/// it is not part of the address space.
 pub struct Concat<D> {
     /// Each device with the offset at which it starts and the bytes it contributes.
     parts: Vec<Part<D>>,
@@ -19,29 +19,29 @@ struct Part<D> {
 }
 
 impl<D: Device> Concat<D> {
-    /// Joins `devices` in order, in whole blocks of `block_bytes`. The sector of the whole is the largest of
-    /// the parts'.
+    /// Joins devices in order, each with the bytes that it contributes. The sector of the whole is the
+    /// largest of the parts'.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] when there is no device, a block is not a whole number of sectors, or
-    /// the sizes overflow.
-    pub fn new(devices: Vec<D>, block_bytes: u32) -> io::Result<Concat<D>> {
-        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
-        if devices.is_empty() || block_bytes == 0 {
-            return Err(invalid("no device, or blocks of no bytes"));
+    /// [`io::ErrorKind::InvalidInput`] when there is no device, a length is no whole number of sectors or
+    /// more than the device has, or the lengths overflow.
+    pub fn new(devices: Vec<(D, u64)>) -> io::Result<Concat<D>> {
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        if devices.is_empty() {
+            return Err(invalid("no device".into()));
         }
+        let sector_bytes = devices.iter().map(|(device, _)| device.geometry().sector_bytes).max();
+        let mut geometry = Geometry { size_bytes: 0, sector_bytes: sector_bytes.unwrap_or(1).max(1) };
         let mut parts = Vec::new();
-        let mut geometry = Geometry { size_bytes: 0, sector_bytes: 1 };
-        for device in devices {
-            let own = device.geometry();
-            if own.sector_bytes == 0 || block_bytes % own.sector_bytes != 0 {
-                return Err(invalid("a block is not a whole number of sectors"));
+        for (device, length_bytes) in devices {
+            let has = device.geometry().size_bytes;
+            if length_bytes > has || length_bytes % u64::from(geometry.sector_bytes) != 0 {
+                return Err(invalid(format!("{length_bytes} bytes of a device that has {has}")));
             }
-            let length_bytes = own.size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
             let start_bytes = geometry.size_bytes;
-            geometry.size_bytes =
-                start_bytes.checked_add(length_bytes).ok_or_else(|| invalid("the sizes overflow"))?;
-            geometry.sector_bytes = geometry.sector_bytes.max(own.sector_bytes);
+            geometry.size_bytes = start_bytes
+                .checked_add(length_bytes)
+                .ok_or_else(|| invalid("the lengths overflow".into()))?;
             parts.push(Part { device, start_bytes, length_bytes });
         }
         Ok(Concat { parts, geometry })
@@ -117,11 +117,12 @@ mod tests {
     use crate::MemoryDevice;
 
     fn three(sizes: [u64; 3]) -> Concat<MemoryDevice> {
-        Concat::new(sizes.map(MemoryDevice::new).into(), 4096).expect("whole sectors")
+        let part = |size: u64| (MemoryDevice::new(size), size / 4096 * 4096);
+        Concat::new(sizes.map(part).into()).expect("whole sectors")
     }
 
     #[test]
-    fn borders_are_where_whole_blocks_end() {
+    fn borders_are_where_the_lengths_end() {
         let concat = three([8192 + 4095, 100, 4096]);
         assert_eq!(concat.geometry().size_bytes, 12288);
         assert_eq!((0..3).map(|n| concat.start_bytes(n)).collect::<Vec<_>>(), [0, 8192, 8192]);
@@ -139,9 +140,10 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(Concat::<MemoryDevice>::new(vec![], 4096).is_err());
-        let coarse = MemoryDevice::with_geometry(Geometry { size_bytes: 1 << 20, sector_bytes: 4096 });
-        assert!(Concat::new(vec![coarse], 512).is_err());
+        assert!(Concat::<MemoryDevice>::new(vec![]).is_err());
+        let coarse = || MemoryDevice::with_geometry(Geometry { size_bytes: 1 << 20, sector_bytes: 4096 });
+        assert!(Concat::new(vec![(coarse(), 512)]).is_err());
+        assert!(Concat::new(vec![(coarse(), (1 << 20) + 4096)]).is_err());
     }
 
     proptest! {

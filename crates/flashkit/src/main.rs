@@ -1,2 +1,34 @@
-//! The command.
-fn main() {}
+//! The command: parse, open, run one verb, render.
+//!
+//! *Invariants*: no logic here; stdout is data and stderr is for people; a broken pipe is success; the exit
+//! code is 0, 1 for a failure and 2 for a call that makes no sense.
+
+mod cli;
+mod record;
+mod render;
+mod target;
+mod verbs;
+
+use std::{io, process::ExitCode};
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match verbs::run(cli.verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flashkit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the reader of our output has gone, as in `flashkit ls ... | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -493,7 +493,8 @@ pub fn seal(raw: &mut raw::Superblock) {
     }
 }
 
-fn label_of(raw: &raw::Superblock) -> String {
+/// The label as text.
+pub fn label_of(raw: &raw::Superblock) -> String {
     let units = raw.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
     char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }

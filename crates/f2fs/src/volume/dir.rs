@@ -114,6 +114,24 @@ impl Volume {
         Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), damage: None, ended: false })
     }
 
+    /// The areas of a directory that hold its entries, each with its block: all blocks but holes, or the one
+    /// inside the inode.
+    pub fn directory_areas(&self, dir: Ino) -> Result<impl Iterator<Item = Result<(u64, Box<[u8]>)>> + '_> {
+        let inode = self.directory(dir)?;
+        let is_inline = inode.has_inline(inline::DENTRY);
+        let end = inode.head().size.get().div_ceil(1 << self.superblock().block_size.log());
+        let mut next = 0;
+        Ok(std::iter::from_fn(move || {
+            if is_inline {
+                let first = std::mem::replace(&mut next, 1) == 0;
+                return first.then(|| Ok((0, inode.inline_area().into())));
+            }
+            let area = self.next_dir_block(&inode, next, end).transpose()?;
+            next = area.as_ref().map_or(end, |(block, _)| block + 1);
+            Some(area)
+        }))
+    }
+
     /// Whether a directory has no entries but "." and "..".
     pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
         for entry in self.entries(dir, 0)? {

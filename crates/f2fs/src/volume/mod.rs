@@ -8,6 +8,7 @@
 mod allocate;
 mod attributes;
 mod checkpoint;
+mod devices;
 mod dir;
 mod dir_write;
 mod file;
@@ -42,6 +43,7 @@ use rustc_hash::FxHashMap;
 
 pub use allocate::NextSegment;
 pub use attributes::{SetAttr, XattrMode};
+pub use devices::join;
 pub use dir::{DirCursor, DirEntry, Found};
 pub use file::{Extent, ExtentKind};
 pub use geometry::Geometry;
@@ -49,6 +51,7 @@ pub use io::Io;
 pub use make::Blank;
 pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
+pub use open::{read_raw_superblock, read_superblock};
 pub use options::{ActiveLogs, Clock, InPlace, Options};
 pub use stat::Stat;
 
@@ -58,7 +61,7 @@ use crate::{
         checkpoint::{Checkpoint, RESERVED_NIDS},
         nat::NatEntry,
         node::{NodeBlock, NodeFormat},
-        sit::SitEntry,
+        sit::{SegmentType, SitEntry},
         summary::Summary,
         superblock::Superblock,
     },
@@ -189,6 +192,17 @@ impl Volume {
             return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
         }
         self.sit.peek(&self.io, segment)
+    }
+
+    /// The summary of a segment, as of now.
+    pub fn summary(&self, segment: SegNo) -> Result<Summary> {
+        if segment.0 >= self.geometry.segments {
+            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
+        }
+        if let Some(kind) = SegmentType::ALL.iter().find(|kind| self.logs.get(**kind).segment == segment) {
+            return Ok(self.logs.get(*kind).summary.clone());
+        }
+        self.read_summary(segment)
     }
 
     /// A node. What the NAT says about it holds; see [`NodeBlock::check`].

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use block::Device;
+use zerocopy::FromBytes;
 
 use super::{
     Access, Counters, Geometry, Io, Options, Volume,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     Error, Place, Result,
     format::{
-        BLOCKS_PER_SEGMENT, BlockSize,
+        BLOCKS_PER_SEGMENT, BlockSize, MAGIC,
         checkpoint::{Checkpoint, FIXED_BLOCKS, Flags, LogPosition, PackEnd, newest},
         nat::NatEntry,
         node::{NodeFooter, NodeFormat},
@@ -46,7 +47,7 @@ const WRITABLE: Features = Features(
 impl Volume {
     /// Opens the volume on a device. Several devices are to be concatenated before.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
-        let (superblock, _) = read_superblock(&*device)?;
+        let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
         let (pack, checkpoint) = read_checkpoint(&io, &geometry, &superblock)?;
@@ -128,9 +129,9 @@ impl Volume {
     }
 }
 
-/// Reads the superblock: the first copy, or the second where the first is damaged. Also says which.
-pub fn read_superblock(device: &dyn Device) -> Result<(Superblock, u8)> {
-    let size = device.geometry().size_bytes;
+/// Reads the superblock: the first copy, or the second where the first is damaged. Also says which. The
+/// volume must fit into `size` bytes: the device's, or those of all its devices together.
+pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8)> {
     let read = |copy: u8, block_bytes: u64| -> Result<Superblock> {
         let at = Place::Superblock(copy);
         // Whole sectors: real devices read nothing smaller.
@@ -139,8 +140,9 @@ pub fn read_superblock(device: &dyn Device) -> Result<(Superblock, u8)> {
         let bytes = block[superblock::OFFSET..].try_into().expect("3072 bytes follow");
         Superblock::check(bytes, copy, size)
     };
-    if size < 2 * BlockSize::B4K.bytes() as u64 {
-        return Err(Error::NotF2fs(format!("{size} bytes are too few").into()));
+    let has = device.geometry().size_bytes;
+    if has < 2 * BlockSize::B4K.bytes() as u64 {
+        return Err(Error::NotF2fs(format!("{has} bytes are too few").into()));
     }
     let first = match read(0, 0) {
         Ok(sb) => return Ok((sb, 0)),
@@ -154,6 +156,23 @@ pub fn read_superblock(device: &dyn Device) -> Result<(Superblock, u8)> {
         }
     }
     Err(first)
+}
+
+/// A superblock copy as it lies on the device, with nothing checked but that it is one.
+pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::raw::Superblock> {
+    // Where the second copy lies depends on the block size, which only a superblock says.
+    let at = Place::Superblock(copy);
+    for block_size in [BlockSize::B4K, BlockSize::B16K] {
+        let mut block = vec![0; 4096];
+        let offset = u64::from(copy) << block_size.log();
+        device.read(offset, &mut block).map_err(|source| Error::Io { at, source })?;
+        let raw = superblock::raw::Superblock::read_from_bytes(&block[superblock::OFFSET..])
+            .expect("3072 bytes follow");
+        if raw.magic.get() == MAGIC {
+            return Ok(raw);
+        }
+    }
+    Err(Error::NotF2fs(format!("no magic number in superblock copy {copy}").into()))
 }
 
 /// Finds and reads the newest valid checkpoint, and says which pack it is in.

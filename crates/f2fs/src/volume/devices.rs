@@ -1,0 +1,51 @@
+//! Several devices as one address space.
+
+use std::sync::Arc;
+
+use block::{Concat, Device};
+
+use super::open::read_superblock;
+use crate::{
+    Error, Place, Result,
+    format::{BLOCKS_PER_SEGMENT, superblock::Superblock},
+};
+
+/// The address space of a volume on `devices`, given in the volume's order. One device is returned as it is.
+///
+/// Each device contributes the segments that the superblock says; the first one's are counted from segment
+/// 0, so the blocks before it come in addition (Linux, `f2fs_scan_devices`).
+///
+/// # Errors
+/// [`Error::Invalid`] where the volume is on another number of devices, or one is too small.
+pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
+    let given = devices.len();
+    let Some(first) = devices.first() else {
+        return Err(Error::Invalid("no device".into()));
+    };
+    // Whether the volume fits is judged where it is opened; here its list of devices is wanted.
+    let (superblock, _) = read_superblock(&**first, u64::MAX)?;
+    let wanted = superblock.devices.len().max(1);
+    if given != wanted {
+        let paths: Vec<&str> = superblock.devices.iter().map(|device| device.path.as_str()).collect();
+        let names = if paths.is_empty() { String::new() } else { format!(": {}", paths.join(", ")) };
+        return Err(Error::Invalid(
+            format!("the volume is on {wanted} device(s){names}; {given} given").into(),
+        ));
+    }
+    if given == 1 {
+        return Ok(devices.remove(0));
+    }
+    let parts = devices.into_iter().zip(lengths(&superblock)).collect();
+    let joined = Concat::new(parts).map_err(|source| Error::Io { at: Place::Volume, source })?;
+    Ok(Arc::new(joined))
+}
+
+/// Bytes that each device of a volume contributes.
+fn lengths(superblock: &Superblock) -> impl Iterator<Item = u64> {
+    let before = u64::from(superblock.checkpoint.start.0);
+    let block_bytes = superblock.block_size.bytes() as u64;
+    superblock.devices.iter().enumerate().map(move |(n, device)| {
+        let blocks = u64::from(device.segments) * u64::from(BLOCKS_PER_SEGMENT);
+        (blocks + if n == 0 { before } else { 0 }) * block_bytes
+    })
+}

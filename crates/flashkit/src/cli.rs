@@ -1,0 +1,40 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::verbs;
+
+/// Flash file systems in user space: make, fill and look into F2FS volumes without root and without a
+/// kernel module.
+#[derive(Parser)]
+#[command(name = "flashkit", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Everything that the command can do.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Say what a volume is: geometry, features, use, state.
+    Info(verbs::info::Args),
+    /// List a directory of a volume.
+    Ls(verbs::ls::Args),
+    /// Draw the tree of a volume.
+    Tree(verbs::tree::Args),
+    /// Show everything that an inode says.
+    Stat(verbs::stat::Args),
+    /// Print the content of files.
+    Cat(verbs::cat::Args),
+    /// Show extended attributes.
+    Getfattr(verbs::getfattr::Args),
+    /// Show on-disk structures.
+    Dump(verbs::dump::Args),
+    /// Report what compression saves, and what could be released.
+    Compression(verbs::compression::Args),
+    /// Print the completions of a shell.
+    Completions(verbs::completions::Args),
+    /// Write the man pages.
+    Man(verbs::man::Args),
+}

@@ -1,0 +1,146 @@
+//! The facts of an inode as a record: what `stat`, `ls` and `tree` print.
+
+use f2fs::{
+    Result,
+    format::{FileType, inode::flag},
+    units::{Ino, Time},
+    volume::{Stat, Volume},
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::render;
+
+/// An inode, with the name it was found under.
+#[derive(Serialize)]
+pub struct Entry {
+    /// Name or path.
+    pub name: String,
+    /// Inode number.
+    pub inode: u32,
+    /// Kind of the file.
+    pub kind: &'static str,
+    /// Permissions in octal.
+    pub mode: String,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that the inode has.
+    pub links: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Space that it takes, in bytes.
+    pub allocated_bytes: u64,
+    /// Last access.
+    pub accessed: String,
+    /// Last change of the content.
+    pub modified: String,
+    /// Last change of the inode.
+    pub changed: String,
+    /// Creation, where the volume records it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// Where a symbolic link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Major and minor number of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    /// Project id.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub project: u32,
+    /// Flags as chattr(1) names them, and further states.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<&'static str>,
+    /// Algorithm and blocks of a cluster of a compressed file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<String>,
+    /// File type and permissions, to print them as `ls -l` does.
+    #[serde(skip)]
+    pub raw_mode: u16,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Entry {
+    /// Everything about an inode.
+    pub fn of(volume: &Volume, ino: Ino, name: &[u8]) -> Result<Entry> {
+        let stat = volume.stat(ino)?;
+        let target = match stat.kind {
+            FileType::Symlink => Some(render::name(&volume.read_link(ino)?)),
+            _ => None,
+        };
+        Ok(Entry {
+            name: render::name(name),
+            inode: ino.0,
+            kind: kind(stat.kind),
+            mode: format!("{:04o}", stat.mode & 0o7777),
+            uid: stat.uid,
+            gid: stat.gid,
+            links: stat.links,
+            size_bytes: stat.size,
+            allocated_bytes: stat.sectors * 512,
+            accessed: time(stat.atime),
+            modified: time(stat.mtime),
+            changed: time(stat.ctime),
+            created: stat.crtime.map(time),
+            target,
+            device: stat.device.map(|device| (device.major, device.minor)),
+            project: stat.project,
+            flags: flags(&stat),
+            compression: stat.compression.map(|how| {
+                format!("{}, clusters of {} blocks", how.algorithm.name(), 1u32 << how.log_cluster_blocks)
+            }),
+            raw_mode: stat.mode,
+        })
+    }
+}
+
+/// A kind of file in a word.
+pub fn kind(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// A time in ISO 8601, UTC, with all its nanoseconds; one that no calendar holds as seconds.
+pub fn time(time: Time) -> String {
+    match Timestamp::new(time.seconds, time.nanoseconds as i32) {
+        Ok(timestamp) => format!("{timestamp:.9}"),
+        Err(_) => format!("{}.{:09} s", time.seconds, time.nanoseconds),
+    }
+}
+
+fn flags(stat: &Stat) -> Vec<&'static str> {
+    let named = [
+        (flag::COMPRESS, "compressed"),
+        (flag::SYNC, "sync"),
+        (flag::IMMUTABLE, "immutable"),
+        (flag::APPEND, "append-only"),
+        (flag::NODUMP, "no-dump"),
+        (flag::NOATIME, "no-atime"),
+        (flag::NOCOMPRESS, "no-compression"),
+        (flag::DIRSYNC, "dir-sync"),
+        (flag::PROJECT_INHERIT, "project-inherit"),
+        (flag::CASEFOLD, "casefold"),
+    ];
+    let mut flags: Vec<_> =
+        named.iter().filter(|(bit, _)| stat.flags & bit != 0).map(|(_, name)| *name).collect();
+    let states = [
+        (stat.encrypted, "encrypted"),
+        (stat.sealed, "verity"),
+        (stat.pinned, "pinned"),
+        (stat.released, "released"),
+    ];
+    flags.extend(states.iter().filter(|(on, _)| *on).map(|(_, name)| *name));
+    flags
+}

@@ -1,0 +1,120 @@
+//! What a verb works on: `IMAGE` or `IMAGE:PATH`.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use block::{Device, FileDevice, OpenOptions};
+use f2fs::{
+    units::Ino,
+    volume::{Options, Volume},
+};
+
+/// An image (or block device), and a path inside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The file or block device.
+    pub image: PathBuf,
+    /// Path inside the volume, `/` where none was given.
+    pub path: String,
+}
+
+impl FromStr for Target {
+    type Err = std::convert::Infallible;
+
+    /// The path starts after the first colon whose left side is an existing file; a file whose own name
+    /// holds a colon is therefore found too.
+    fn from_str(text: &str) -> Result<Target, Self::Err> {
+        let whole = || Target { image: text.into(), path: "/".into() };
+        if Path::new(text).exists() {
+            return Ok(whole());
+        }
+        let split = |(at, _): (usize, &str)| (&text[..at], &text[at + 1..]);
+        let mut candidates = text.match_indices(':').map(split);
+        let first = candidates.clone().next();
+        Ok(match candidates.find(|(image, _)| Path::new(image).exists()).or(first) {
+            Some((image, path)) => {
+                Target { image: image.into(), path: format!("/{}", path.trim_matches('/')) }
+            }
+            None => whole(),
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.image.display(), self.path)
+    }
+}
+
+/// The image that a verb works on as a whole.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Image {
+    /// The image or block device.
+    pub image: PathBuf,
+    #[command(flatten)]
+    pub further: Further,
+}
+
+/// The further devices of a volume on several.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Further {
+    /// A further device of a volume on several; repeat in the volume's order.
+    #[arg(long = "device", value_name = "FILE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Opens a file or block device for reading only.
+pub fn open_device(path: &Path) -> Result<FileDevice> {
+    FileDevice::open(path, OpenOptions::default()).with_context(|| path.display().to_string())
+}
+
+/// Opens a volume for reading only. One that was not unmounted is shown as recovery makes it; nothing is
+/// written to it.
+pub fn open_read_only(image: &Path, further: &Further) -> Result<Volume> {
+    let devices = std::iter::once(image)
+        .chain(further.devices.iter().map(PathBuf::as_path))
+        .map(|path| -> Result<Arc<dyn Device>> { Ok(Arc::new(open_device(path)?)) })
+        .collect::<Result<Vec<_>>>()?;
+    let device = f2fs::volume::join(devices).with_context(|| image.display().to_string())?;
+    Volume::open(device, Options::read_only()).with_context(|| image.display().to_string())
+}
+
+impl Target {
+    /// Opens the volume for reading only and finds the path. The last part of the path is not followed where
+    /// it is a symbolic link.
+    pub fn find(&self, further: &Further) -> Result<(Volume, Ino)> {
+        let volume = open_read_only(&self.image, further)?;
+        let ino = volume.resolve(self.path.as_bytes(), false).with_context(|| self.to_string())?;
+        Ok((volume, ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_starts_after_the_colon_that_follows_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("card.img");
+        let odd = folder.path().join("a:b.img");
+        std::fs::write(&plain, "").unwrap();
+        std::fs::write(&odd, "").unwrap();
+        let parse = |text: String| text.parse::<Target>().unwrap();
+        let plain_text = plain.display();
+        let odd_text = odd.display();
+        assert_eq!(parse(format!("{plain_text}")), Target { image: plain.clone(), path: "/".into() });
+        assert_eq!(
+            parse(format!("{plain_text}:/etc/x:y")),
+            Target { image: plain.clone(), path: "/etc/x:y".into() }
+        );
+        assert_eq!(parse(format!("{plain_text}:etc/")), Target { image: plain.clone(), path: "/etc".into() });
+        assert_eq!(parse(format!("{odd_text}:/c")), Target { image: odd.clone(), path: "/c".into() });
+        assert_eq!(parse("none.img:/c".into()), Target { image: "none.img".into(), path: "/c".into() });
+    }
+}

@@ -1,0 +1,146 @@
+//! `compression`: what compression saves on a volume, and what could be released.
+
+use std::{collections::HashSet, io::Write};
+
+use anyhow::{Context, Result};
+use f2fs::{format::FileType, units::Ino, volume::Volume};
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+use super::ls::children;
+use crate::{
+    render,
+    target::{Further, Target},
+};
+
+/// Arguments of `compression`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  flashkit compression system.img:/app --files")]
+pub struct Args {
+    /// The image, and a path inside it.
+    #[arg(value_name = "IMAGE[:PATH]")]
+    target: Target,
+    #[command(flatten)]
+    further: Further,
+    /// List each compressed file.
+    #[arg(long)]
+    files: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One compressed file.
+#[derive(Serialize)]
+struct File {
+    path: String,
+    algorithm: &'static str,
+    cluster_blocks: u32,
+    logical_bytes: u64,
+    saved_bytes: u64,
+    released: bool,
+}
+
+/// The sums.
+#[derive(Serialize, Default)]
+struct Report {
+    regular_files: u64,
+    compressed_files: u64,
+    /// Content of the compressed files.
+    logical_bytes: u64,
+    /// What their clusters take, without those that compression saved.
+    stored_bytes: u64,
+    /// Blocks that compression saved and that are still kept in reserve for the files.
+    releasable_blocks: u64,
+    /// Blocks that compression saved and that have been given back.
+    released_blocks: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<File>>,
+}
+
+/// Prints the report.
+pub fn run(args: &Args) -> Result<()> {
+    let (volume, root) = args.target.find(&args.further)?;
+    let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
+    let path = args.target.path.trim_end_matches('/').to_owned();
+    let mut seen = HashSet::new();
+    let mut stack = vec![(root, path.into_bytes())];
+    while let Some((ino, path)) = stack.pop() {
+        if !seen.insert(ino) {
+            continue;
+        }
+        let context = || render::name(&path);
+        match volume.stat(ino).with_context(context)?.kind {
+            FileType::Directory => {
+                for entry in children(&volume, ino).with_context(context)? {
+                    stack.push((entry.ino, [&path, b"/".as_slice(), &entry.name].concat()));
+                }
+            }
+            FileType::Regular => report.add(&volume, ino, &path).with_context(context)?,
+            _ => {}
+        }
+    }
+    if let Some(files) = &mut report.files {
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+    render::print(&report, args.json, |report, out| report.text(out))
+}
+
+impl Report {
+    fn add(&mut self, volume: &Volume, ino: Ino, path: &[u8]) -> f2fs::Result<()> {
+        self.regular_files += 1;
+        let stat = volume.stat(ino)?;
+        let Some(how) = stat.compression else { return Ok(()) };
+        let block_bytes = volume.superblock().block_size.bytes() as u64;
+        self.compressed_files += 1;
+        self.logical_bytes += stat.size;
+        let whole_blocks = stat.size.div_ceil(block_bytes);
+        self.stored_bytes += whole_blocks.saturating_sub(stat.saved_blocks) * block_bytes;
+        *(if stat.released { &mut self.released_blocks } else { &mut self.releasable_blocks }) +=
+            stat.saved_blocks;
+        if let Some(files) = &mut self.files {
+            files.push(File {
+                path: render::name(path),
+                algorithm: how.algorithm.name(),
+                cluster_blocks: 1 << how.log_cluster_blocks,
+                logical_bytes: stat.size,
+                saved_bytes: stat.saved_blocks * block_bytes,
+                released: stat.released,
+            });
+        }
+        Ok(())
+    }
+
+    fn text(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        for file in self.files.iter().flatten() {
+            writeln!(
+                out,
+                "{}: {} of {} saved, {} in clusters of {} blocks{}",
+                file.path,
+                BinaryBytes(file.saved_bytes),
+                BinaryBytes(file.logical_bytes),
+                file.algorithm,
+                file.cluster_blocks,
+                if file.released { ", released" } else { "" }
+            )?;
+        }
+        writeln!(
+            out,
+            "{} of {} regular files are compressed",
+            HumanCount(self.compressed_files),
+            HumanCount(self.regular_files)
+        )?;
+        writeln!(
+            out,
+            "content {}, stored in {}",
+            BinaryBytes(self.logical_bytes),
+            BinaryBytes(self.stored_bytes)
+        )?;
+        writeln!(
+            out,
+            "{} blocks could be released, {} have been",
+            HumanCount(self.releasable_blocks),
+            HumanCount(self.released_blocks)
+        )
+    }
+}

@@ -1,0 +1,32 @@
+//! One file a verb: its arguments, and what it does with them.
+
+pub mod cat;
+pub mod completions;
+pub mod compression;
+pub mod dump;
+pub mod getfattr;
+pub mod info;
+pub mod ls;
+pub mod man;
+pub mod stat;
+pub mod tree;
+
+use anyhow::Result;
+
+use crate::cli::Verb;
+
+/// Runs a verb.
+pub fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Info(args) => info::run(&args),
+        Verb::Ls(args) => ls::run(&args),
+        Verb::Tree(args) => tree::run(&args),
+        Verb::Stat(args) => stat::run(&args),
+        Verb::Cat(args) => cat::run(&args),
+        Verb::Getfattr(args) => getfattr::run(&args),
+        Verb::Dump(args) => dump::run(&args),
+        Verb::Compression(args) => compression::run(&args),
+        Verb::Completions(args) => completions::run(&args),
+        Verb::Man(args) => man::run(&args),
+    }
+}
