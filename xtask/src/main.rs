@@ -44,6 +44,9 @@ enum Task {
     },
     /// Makes the golden images anew, all or some
     Golden {
+        /// Leaves the images as they are and only asks the kernel anew what it sees there
+        #[arg(long)]
+        again: bool,
         /// Their names
         names: Vec<String>,
     },
@@ -77,14 +80,15 @@ fn main() -> Result<()> {
                 manifest.write_json(&mut out)?;
             }
         }
-        Task::Golden { names } => {
+        Task::Golden { again, names } => {
             let known: Vec<_> = golden::recipes().collect();
             if let Some(name) = names.iter().find(|name| known.iter().all(|recipe| recipe.name != **name)) {
                 bail!("there is no golden image {name}");
             }
             let wanted =
                 known.into_iter().filter(|it| names.is_empty() || names.iter().any(|n| n == it.name));
-            golden::make(&wanted.collect::<Vec<_>>())?;
+            let wanted: Vec<_> = wanted.collect();
+            if again { golden::judge_again(&wanted)? } else { golden::make(&wanted)? }
         }
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
         Task::Fsck { images } => {

@@ -354,7 +354,7 @@ fn read_flags(fd: &OwnedFd, entry: &mut Entry) {
 
 fn read_xattrs(full: &Path, xattrs: &mut BTreeMap<Bytes, Bytes>) -> Result<(), Errno> {
     const LONGEST: usize = 65536; // XATTR_LIST_MAX and XATTR_SIZE_MAX of Linux
-    if fs::llistxattr(full, &mut [0_u8; 0])? == 0 {
+    if fs::llistxattr_query(full)? == 0 {
         return Ok(());
     }
     let mut names = vec![0_u8; LONGEST];

@@ -97,7 +97,7 @@ impl Volume {
     }
 
     /// The first byte at or after `offset` that is data (`SEEK_DATA`); `None` where none follows. Reserved blocks
-    /// count as a hole.
+    /// are passed over.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         let size = self.inode(ino)?.head().size.get();
         let mut at = offset;
@@ -116,28 +116,16 @@ impl Volume {
         Ok(None)
     }
 
-    /// The first byte at or after `offset` that is no data (`SEEK_HOLE`): a hole, or the end of the file;
-    /// `None` past the end.
+    /// The first byte at or after `offset` that is a hole (`SEEK_HOLE`), the end of the file being one; `None`
+    /// past the end. As in Linux, reserved blocks are neither found here nor by [`seek_data`](Self::seek_data).
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         let size = self.inode(ino)?.head().size.get();
         if offset >= size {
             return Ok(None);
         }
         let mut at = offset;
-        while at < size {
-            let Some(extent) = self.next_extent(ino, at)? else { break };
-            let written = match extent.kind {
-                ExtentKind::Unwritten => self.written_page(ino, extent) == Some(extent.offset),
-                ExtentKind::Data | ExtentKind::Inline | ExtentKind::Compressed => true,
-            };
-            if extent.offset > at || !written {
-                break;
-            }
-            at = if extent.kind == ExtentKind::Unwritten {
-                self.block_after(at)
-            } else {
-                extent.offset + extent.length
-            };
+        while let Some(extent) = self.next_extent(ino, at)?.filter(|extent| extent.offset == at) {
+            at = extent.offset + extent.length;
         }
         Ok(Some(at.min(size)))
     }
@@ -284,11 +272,6 @@ impl Volume {
         let end = (extent.offset + extent.length) >> log;
         let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
         Some((block << log).max(extent.offset))
-    }
-
-    fn block_after(&self, offset: u64) -> u64 {
-        let log = self.superblock().block_size.log();
-        ((offset >> log) + 1) << log
     }
 
     /// Where a run of plain blocks must end at the latest: clusters of compressed files are looked at one by one.

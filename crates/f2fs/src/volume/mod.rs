@@ -53,7 +53,7 @@ pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
 pub use options::{ActiveLogs, Clock, InPlace, Options};
-pub use stat::Stat;
+pub use stat::{Space, Stat};
 
 use crate::{
     Error, Place, Result,

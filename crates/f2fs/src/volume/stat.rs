@@ -5,7 +5,8 @@ use crate::{
     Result,
     format::{
         FileType,
-        inode::{Compression, DeviceNumber, advise, inline},
+        checkpoint::RESERVED_NIDS,
+        inode::{Compression, DeviceNumber, advise, flag, inline},
     },
     units::{Ino, Time},
 };
@@ -29,7 +30,7 @@ pub struct Stat {
     pub project: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Blocks without the inode's own, in units of 512 bytes.
+    /// Units of 512 bytes that it takes: its blocks without the inode's own, or of inline content the size.
     pub sectors: u64,
     /// Last access.
     pub atime: Time,
@@ -47,6 +48,8 @@ pub struct Stat {
     pub flags: u32,
     /// Content, or names in the directory, are encrypted.
     pub encrypted: bool,
+    /// The content, or the directory's entries, lie in the inode.
+    pub inline: bool,
     /// Sealed with fs-verity.
     pub sealed: bool,
     /// The blocks must not move.
@@ -59,22 +62,92 @@ pub struct Stat {
     pub released: bool,
 }
 
+impl Stat {
+    /// The flags that `lsattr` shows: the stored ones that Linux passes on, and those that stand for other facts
+    /// (Linux, `f2fs_fileattr_get`).
+    pub fn shown_flags(&self) -> u32 {
+        const ENCRYPTED: u32 = 0x800;
+        const SEALED: u32 = 0x10_0000;
+        const PINNED: u32 = 0x80_0000;
+        const INLINE: u32 = 0x1000_0000;
+        let shown = flag::COMPRESS
+            | flag::SYNC
+            | flag::IMMUTABLE
+            | flag::APPEND
+            | flag::NODUMP
+            | flag::NOATIME
+            | flag::NOCOMPRESS
+            | flag::INDEX
+            | flag::DIRSYNC
+            | flag::PROJECT_INHERIT
+            | flag::CASEFOLD;
+        let facts = [
+            (self.encrypted, ENCRYPTED),
+            (self.sealed, SEALED),
+            (self.pinned, PINNED),
+            (self.inline, INLINE),
+        ];
+        let stored =
+            if self.kind == FileType::Regular { self.flags & !flag::PROJECT_INHERIT } else { self.flags };
+        facts.into_iter().filter(|(fact, _)| *fact).fold(stored & shown, |flags, (_, bit)| flags | bit)
+    }
+}
+
+/// Room of a volume, as `statfs` gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Blocks from the checkpoint area on.
+    pub blocks: u64,
+    /// Blocks that files may still take.
+    pub free_blocks: u64,
+    /// Inodes that there can be.
+    pub inodes: u64,
+    /// Inodes that can still be made.
+    pub free_inodes: u64,
+}
+
 impl Volume {
+    /// Room of the volume (Linux, `f2fs_statfs`).
+    pub fn space(&self) -> Space {
+        let (sb, counters) = (self.superblock(), self.counters());
+        let user_blocks = self.last_checkpoint().user_blocks;
+        let free_blocks = user_blocks.saturating_sub(counters.valid_blocks);
+        let all_nodes = u64::from(sb.nat_blocks()) * sb.block_size.nat_entries() as u64;
+        let nodes = all_nodes.saturating_sub(u64::from(RESERVED_NIDS));
+        let (inodes, free_inodes) = if nodes > user_blocks {
+            (user_blocks, free_blocks)
+        } else {
+            (nodes, nodes.saturating_sub(u64::from(counters.valid_nodes)).min(free_blocks))
+        };
+        Space {
+            blocks: sb.blocks.saturating_sub(u64::from(sb.checkpoint.start.0)),
+            free_blocks,
+            inodes,
+            free_inodes,
+        }
+    }
+
     /// Facts of an inode.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
         let head = inode.head();
-        let blocks = head.blocks.get().saturating_sub(1);
+        let kind = inode.file_type();
+        let inline = inode.has_inline(inline::DATA | inline::DENTRY);
+        let mut sectors = (head.blocks.get().saturating_sub(1))
+            .saturating_mul(self.superblock().block_size.bytes() as u64 / 512);
+        if inline && kind != FileType::Symlink {
+            sectors = sectors.saturating_add(head.size.get().div_ceil(512));
+        }
         let mut stat = Stat {
             ino,
-            kind: inode.file_type(),
+            kind,
             mode: head.mode.get(),
             links: head.links.get(),
             uid: head.uid.get(),
             gid: head.gid.get(),
             project: inode.project().unwrap_or(0),
             size: head.size.get(),
-            sectors: blocks.saturating_mul(self.superblock().block_size.bytes() as u64 / 512),
+            sectors,
             atime: inode.atime(),
             mtime: inode.mtime(),
             ctime: inode.ctime(),
@@ -83,6 +156,7 @@ impl Volume {
             generation: head.generation.get(),
             flags: head.flags.get(),
             encrypted: inode.has_advise(advise::ENCRYPT),
+            inline,
             sealed: inode.has_advise(advise::VERITY),
             pinned: inode.has_inline(inline::PIN),
             compression: inode.compression(),
