@@ -1,7 +1,8 @@
 //! Development only: what builds, judges and measures flashkit and is never shipped.
 //!
 //! The judge is Debian's stock kernel in a virtual machine: [`kernel`] finds it, [`initramfs`] gives it our
-//! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image.
+//! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image. [`uml_kernel`] builds the kernel of the
+//! other guest, the lab's.
 
 pub mod apt;
 pub mod golden;
@@ -10,6 +11,7 @@ pub mod judge;
 pub mod kernel;
 pub mod modules;
 pub mod spec;
+pub mod uml_kernel;
 pub mod vm;
 pub mod workspace;
 

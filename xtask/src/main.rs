@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use xtask::{Image, Judge, Machine, golden, judge, kernel::Kernel, spec, workspace};
+use xtask::{Image, Judge, Machine, golden, judge, kernel::Kernel, spec, uml_kernel, workspace};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
@@ -26,6 +26,18 @@ enum Task {
         /// The one for volumes of 16K blocks
         #[arg(long = "16k")]
         sixteen: bool,
+    },
+    /// Builds the lab's kernel, if it is not there, and prints where it is
+    UmlKernel {
+        /// A kernel tree to build from instead of the distribution's linux-source package
+        #[arg(long)]
+        tree: Option<PathBuf>,
+        /// Compilers at once
+        #[arg(long)]
+        jobs: Option<usize>,
+        /// Builds also where the same kernel is there already
+        #[arg(long)]
+        force: bool,
     },
     /// Mounts images in the judge's kernel and prints what it sees as JSON, one manifest after the other
     Judge {
@@ -68,6 +80,10 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Spec { check } => spec::run(workspace::root(), check)?,
         Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
+        Task::UmlKernel { tree, jobs, force } => {
+            let program = uml_kernel::build(&uml_kernel::Options { tree, jobs, force })?;
+            writeln!(out, "{}", program.display())?;
+        }
         Task::Judge { fs, options, sixteen, images } => {
             let image = |path| Image {
                 fs: fs.clone(),

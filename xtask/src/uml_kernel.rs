@@ -1,0 +1,335 @@
+//! The lab's kernel: Linux as a user-mode program whose time is ours to give.
+//!
+//! Distributions ship no user-mode kernel with time travel, so it is built here: from the distribution's
+//! `linux-source` package, unpacked but not installed, or from a kernel tree that the user names. Kept are the
+//! program and a record of what it was made from; sources and objects are removed, they take 3 GB.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    apt::Apt,
+    workspace::{run, var},
+};
+
+/// What the kernel must be able to do, merged over `allnoconfig`.
+const CONFIG: &str = include_str!("../data/uml.config");
+/// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
+/// may have dropped or renamed it.
+const NEEDED: [&str; 5] = ["UML_TIME_TRAVEL_SUPPORT", "VIRTIO_UML", "VIRTIO_BLK", "HOSTFS", "TMPFS"];
+/// The package that depends on the newest `linux-source-X.Y`, in Debian and Ubuntu.
+const META_PACKAGE: &str = "linux-source";
+/// What the kernel's configuration is made with and a compiler's package does not bring along: program, and
+/// the packages that have it.
+const TOOLS: [(&str, &[&str]); 4] =
+    [("flex", &["flex"]), ("bison", &["bison"]), ("m4", &["m4", "libsigsegv2"]), ("bc", &["bc"])];
+
+/// What is done when the verb is called.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// A kernel tree to build from; the distribution's package where there is none.
+    pub tree: Option<PathBuf>,
+    /// Compilers at once; as many as there are processors where it is not said.
+    pub jobs: Option<usize>,
+    /// Builds also where the same kernel is there already.
+    pub force: bool,
+}
+
+/// What a kernel was made from; lies beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The kernel's release.
+    pub release: String,
+    /// Package and its version, or the tree's path.
+    pub source: String,
+    /// SHA-256 of the configuration that was asked for.
+    pub wanted_sha256: String,
+    /// SHA-256 of the configuration that came of it.
+    pub config_sha256: String,
+    /// SHA-256 of the program.
+    pub program_sha256: String,
+    /// First line of the compiler's version.
+    pub compiler: String,
+    /// Options that this kernel does not have.
+    pub missing: Vec<String>,
+    /// What the build took.
+    pub build_s: u64,
+}
+
+/// Builds the kernel into `var/uml` unless it is there, and returns its program's path.
+pub fn build(options: &Options) -> Result<PathBuf> {
+    let cache = var("uml")?;
+    let program = cache.join("linux");
+    let source = Source::choose(options.tree.as_deref())?;
+    if let Some(record) = kept(&cache) {
+        let same = record.source == source.name() && record.wanted_sha256 == sha256(CONFIG.as_bytes());
+        if same && !options.force {
+            eprintln!(
+                "{}: Linux {} of {} is there already",
+                program.display(),
+                record.release,
+                record.source
+            );
+            return Ok(program);
+        }
+    }
+
+    let work = tempfile::tempdir_in(&cache)?;
+    let tools = Tools::find(&cache)?;
+    let tree = source.unpack(work.path())?;
+    let build = work.path().join("build");
+    fs::create_dir(&build)?;
+    let (config, missing) = configure(&tree, &build, &tools)?;
+    let started = Instant::now();
+    compile(&tree, &build, &tools, options.jobs)?;
+    let release = fs::read_to_string(build.join("include/config/kernel.release"))?.trim().to_owned();
+
+    let built = build.join("linux");
+    run(Command::new("strip").arg("--strip-debug").arg(&built))?;
+
+    let record = Record {
+        release,
+        source: source.name(),
+        wanted_sha256: sha256(CONFIG.as_bytes()),
+        config_sha256: sha256(config.as_bytes()),
+        program_sha256: sha256(&fs::read(&built)?),
+        compiler: compiler()?,
+        missing,
+        build_s: started.elapsed().as_secs(),
+    };
+    // The record last: a program without one is built anew.
+    let _ = fs::remove_file(cache.join("linux.json"));
+    fs::rename(&built, &program)?;
+    fs::write(cache.join("linux.config"), config)?;
+    fs::write(cache.join("linux.json"), serde_json::to_vec_pretty(&record)?)?;
+    eprintln!("{}: Linux {} of {}", program.display(), record.release, record.source);
+    Ok(program)
+}
+
+/// The record of the kernel in the cache.
+fn kept(cache: &Path) -> Option<Record> {
+    cache.join("linux").exists().then_some(())?;
+    serde_json::from_slice(&fs::read(cache.join("linux.json")).ok()?).ok()
+}
+
+/// Where the kernel comes from.
+enum Source {
+    Package { name: String, version: String },
+    Tree(PathBuf),
+}
+
+impl Source {
+    fn choose(tree: Option<&Path>) -> Result<Source> {
+        if let Some(tree) = tree {
+            let tree = tree.canonicalize().with_context(|| tree.display().to_string())?;
+            if !tree.join("arch/um/Kconfig").exists() {
+                bail!("{} is no kernel tree: it has no arch/um", tree.display());
+            }
+            return Ok(Source::Tree(tree));
+        }
+        let apt = Apt::of_machine(Path::new("."));
+        let depends = apt.depends(META_PACKAGE)?;
+        let name = depends.into_iter().find(|name| name.starts_with("linux-source-"));
+        let name =
+            name.context("apt knows no linux-source; run apt-get update, or name a kernel tree with --tree")?;
+        let version = apt.version(&name)?.with_context(|| format!("apt has no version of {name}"))?;
+        Ok(Source::Package { name, version })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Source::Package { name, version } => format!("{name} {version}"),
+            Source::Tree(path) => path.display().to_string(),
+        }
+    }
+
+    /// The tree to build from. A tree that the user named is not written to.
+    fn unpack(&self, work: &Path) -> Result<PathBuf> {
+        let Source::Package { name, version } = self else {
+            let Source::Tree(path) = self else { unreachable!("there are two kinds") };
+            return Ok(path.clone());
+        };
+        let step = Step::begin(&format!("download {name} {version} (about 140 MB)"));
+        let package = work.join("package");
+        fs::create_dir(&package)?;
+        Apt::of_machine(work).unpack(std::slice::from_ref(name), &package)?;
+        step.end();
+        let step = Step::begin("unpack it (about 20 s)");
+        let archive = package.join(format!("usr/src/{name}.tar.xz"));
+        run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(work))?;
+        fs::remove_dir_all(&package)?;
+        step.end();
+        Ok(work.join(name))
+    }
+}
+
+/// Where the programs that the build needs lie, if not on the machine.
+struct Tools {
+    /// An unpacked tree with `usr/bin`.
+    dir: PathBuf,
+}
+
+impl Tools {
+    fn find(cache: &Path) -> Result<Tools> {
+        let tools = Tools { dir: cache.join("tools") };
+        for program in ["gcc", "make", "perl"] {
+            if !on_path(program) {
+                bail!("{program} is not installed, and the kernel cannot be built without it");
+            }
+        }
+        let there = |program: &str| on_path(program) || tools.dir.join("usr/bin").join(program).exists();
+        let lacking = TOOLS.iter().filter(|(program, _)| !there(program));
+        let packages: Vec<String> =
+            lacking.flat_map(|(_, packages)| packages.iter().map(|&name| name.to_owned())).collect();
+        if !packages.is_empty() {
+            let step = Step::begin(&format!("download {}", packages.join(", ")));
+            fs::create_dir_all(&tools.dir)?;
+            Apt::of_machine(&tools.dir).unpack(&packages, &tools.dir)?;
+            step.end();
+        }
+        Ok(tools)
+    }
+
+    /// Lets `command` find the programs, and them their data.
+    fn set(&self, command: &mut Command) {
+        let (usr, path) = (self.dir.join("usr"), std::env::var("PATH").unwrap_or_default());
+        command.env("LC_ALL", "C").env("PATH", format!("{path}:{}", usr.join("bin").display()));
+        if usr.join("share/bison").exists() {
+            command.env("BISON_PKGDATADIR", usr.join("share/bison"));
+        }
+        if usr.join("bin/m4").exists() {
+            command.env("M4", usr.join("bin/m4"));
+            command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
+        }
+    }
+}
+
+/// Makes the configuration; returns it and the wanted options that it does not have.
+fn configure(tree: &Path, build: &Path, tools: &Tools) -> Result<(String, Vec<String>)> {
+    let step = Step::begin("configure");
+    let wanted = build.join("wanted.config");
+    fs::write(&wanted, CONFIG)?;
+    let mut make = make(tree, build, tools);
+    make.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &wanted);
+    run(&mut make)?;
+    let config = fs::read_to_string(build.join(".config"))?;
+    let missing = missing(CONFIG, &config);
+    for option in &missing {
+        if NEEDED.iter().any(|needed| *option == format!("CONFIG_{needed}=y")) {
+            bail!("this kernel has no {option}");
+        }
+        eprintln!("  this kernel has no {option}");
+    }
+    step.end();
+    Ok((config, missing))
+}
+
+/// The options of `wanted` that `config` lacks.
+fn missing(wanted: &str, config: &str) -> Vec<String> {
+    let set: std::collections::HashSet<&str> = config.lines().collect();
+    let options = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
+    options.filter(|line| !set.contains(line)).map(str::to_owned).collect()
+}
+
+fn compile(tree: &Path, build: &Path, tools: &Tools, jobs: Option<usize>) -> Result<()> {
+    let jobs = match jobs {
+        Some(jobs) => jobs,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let step = Step::begin(&format!("compile (about 5 minutes of one processor, {jobs} at once)"));
+    let log = build.join("log");
+    let out = fs::File::create(&log)?;
+    let mut make = make(tree, build, tools);
+    make.arg(format!("-j{jobs}")).arg("linux");
+    let status = make.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).status()?;
+    if !status.success() {
+        let text = fs::read_to_string(&log)?;
+        let lines: Vec<&str> = text.lines().collect();
+        bail!("the kernel does not build:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+    }
+    step.end();
+    Ok(())
+}
+
+/// Make for user-mode Linux, at the lowest priority.
+fn make(tree: &Path, build: &Path, tools: &Tools) -> Command {
+    let mut make = Command::new("nice");
+    make.args(["make", "-s", "ARCH=um", "-C"]).arg(tree).arg(format!("O={}", build.display()));
+    // The day and the user's name stay out of the program.
+    make.env("KBUILD_BUILD_TIMESTAMP", "2024-02-29").env("KBUILD_BUILD_USER", "lab");
+    make.env("KBUILD_BUILD_HOST", "lab").env("KBUILD_BUILD_VERSION", "1");
+    tools.set(&mut make);
+    make
+}
+
+fn compiler() -> Result<String> {
+    let text = run(Command::new("gcc").arg("--version"))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A step that takes a while and says so.
+struct Step {
+    started: Instant,
+}
+
+impl Step {
+    fn begin(what: &str) -> Step {
+        eprint!("{what} ... ");
+        let _ = std::io::stderr().flush();
+        Step { started: Instant::now() }
+    }
+
+    fn end(self) {
+        eprintln!("{}", seconds(self.started.elapsed()));
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0..120 => format!("{:.1} s", time.as_secs_f64()),
+        s => format!("{} min {} s", s / 60, s % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_did_not_take_is_missing() {
+        let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_AB=y\n";
+        assert_eq!(missing("# why\nCONFIG_A=y\nCONFIG_B=y\n", config), ["CONFIG_B=y"]);
+    }
+
+    #[test]
+    fn what_is_needed_is_asked_for() {
+        for needed in NEEDED {
+            assert!(CONFIG.lines().any(|line| line == format!("CONFIG_{needed}=y")), "{needed}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_no_kernel_tree_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Source::choose(Some(dir.path())).err().unwrap();
+        assert!(error.to_string().contains("no kernel tree"), "{error}");
+    }
+}
