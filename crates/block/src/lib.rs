@@ -14,6 +14,8 @@ mod overlay;
 mod power_cut;
 mod recording;
 mod rng;
+#[cfg(feature = "vhost-user")]
+pub mod vhost_user;
 
 use std::{io, sync::Arc};
 
