@@ -4,9 +4,9 @@
 //! tree of four levels, 256 block numbers to a block, one byte of the id a level, most significant first; the
 //! numbers of the last level name the leaf blocks, which hold up to 14 records. (Linux, `fs/quota`.)
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::{Error, Place, Result};
 
@@ -18,6 +18,8 @@ const LEVELS: u32 = 4;
 const VERSION: u32 = 1;
 /// Bytes before the records of a leaf.
 const LEAF_HEAD_BYTES: usize = 16;
+/// Records of a leaf.
+const LEAF_RECORDS: usize = (BLOCK_BYTES - LEAF_HEAD_BYTES) / size_of::<raw::QuotaRecord>();
 
 /// What the bytes say.
 pub mod raw {
@@ -104,6 +106,15 @@ impl QuotaKind {
     }
 }
 
+/// What an id uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Inodes.
+    pub inodes: u64,
+    /// Space in bytes: blocks but for the inodes' own.
+    pub bytes: u64,
+}
+
 /// A record in use, and where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
@@ -136,6 +147,55 @@ pub fn records(
     let mut walk = Walk { at, blocks, seen: HashSet::new(), records: Vec::new() };
     walk.tree(ROOT, LEVELS, &mut read)?;
     Ok(walk.records)
+}
+
+/// A quota file without limits, for ids and what they use. Its first blocks are those of mkfs.f2fs: the tree
+/// down to the first leaf.
+pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
+    /// A week.
+    const GRACE_SECONDS: u32 = 7 * 24 * 3600;
+    let mut file = vec![[0; BLOCK_BYTES]; ROOT as usize + 1];
+    let mut leaf = 0;
+    for (number, (id, used)) in usage.iter().enumerate() {
+        // Down the tree; where the way ends, blocks are added.
+        let (mut at, slot) = (ROOT as usize, number % LEAF_RECORDS);
+        for level in 0..LEVELS {
+            let child = 4 * usize::from(id.to_be_bytes()[level as usize]);
+            let place = child..child + 4;
+            let mut next =
+                u32::from_le_bytes(file[at][place.clone()].try_into().expect("four bytes were cut"));
+            if next == 0 {
+                let leaf_is_there = level + 1 == LEVELS && slot > 0;
+                next = if leaf_is_there { leaf } else { file.len() as u32 };
+                if !leaf_is_there {
+                    file.push([0; BLOCK_BYTES]);
+                }
+                file[at][place].copy_from_slice(&next.to_le_bytes());
+            }
+            at = next as usize;
+        }
+        leaf = at as u32;
+        let mut record = raw::QuotaRecord::new_zeroed();
+        record.id.set(*id);
+        record.inodes.set(used.inodes);
+        record.space.set(used.bytes);
+        let start = LEAF_HEAD_BYTES + slot * size_of::<raw::QuotaRecord>();
+        file[at][start..start + size_of::<raw::QuotaRecord>()].copy_from_slice(record.as_bytes());
+        // The leaf's count of records.
+        file[at][8..10].copy_from_slice(&(slot as u16 + 1).to_le_bytes());
+    }
+    let info = raw::QuotaInfo {
+        magic: kind.magic().into(),
+        version: VERSION.into(),
+        block_grace: GRACE_SECONDS.into(),
+        inode_grace: GRACE_SECONDS.into(),
+        flags: 0.into(),
+        blocks: (file.len() as u32).into(),
+        free_block: 0.into(),
+        free_entry: if usage.len() % LEAF_RECORDS == 0 { 0 } else { leaf }.into(),
+    };
+    file[0][..size_of::<raw::QuotaInfo>()].copy_from_slice(info.as_bytes());
+    file.concat()
 }
 
 struct Walk {
@@ -188,8 +248,6 @@ impl Walk {
 
 #[cfg(test)]
 mod tests {
-    use zerocopy::{FromZeros, IntoBytes};
-
     use super::*;
     use crate::units::Ino;
 
@@ -218,6 +276,26 @@ mod tests {
             assert!(reads <= blocks.len(), "each block is read once");
             Ok(blocks[block as usize])
         })
+    }
+
+    #[test]
+    fn what_is_encoded_is_found_again() {
+        let used = |n: u32| Usage { inodes: u64::from(n) + 1, bytes: u64::from(n) << 12 };
+        for ids in
+            [vec![0], vec![0, 1000], (0..300).map(|n| n * 77).collect(), vec![0, 255, 256, 65_536, u32::MAX]]
+        {
+            let usage: BTreeMap<u32, Usage> = ids.iter().map(|id| (*id, used(*id))).collect();
+            let bytes = encode(QuotaKind::Group, &usage);
+            let block = |n: u32| Ok(bytes[n as usize * BLOCK_BYTES..][..BLOCK_BYTES].try_into().unwrap());
+            let found = records(QuotaKind::Group, AT, block).unwrap();
+            let found: BTreeMap<u32, Usage> = found
+                .iter()
+                .map(|found| found.record)
+                .map(|r| (r.id.get(), Usage { inodes: r.inodes.get(), bytes: r.space.get() }))
+                .collect();
+            assert_eq!(found, usage);
+        }
+        assert_eq!(encode(QuotaKind::User, &BTreeMap::from([(0, used(0))])).len(), 6 * BLOCK_BYTES);
     }
 
     #[test]

@@ -20,11 +20,13 @@
 //! there are segments.
 
 mod extensions;
+mod make;
 mod options;
 pub mod overprovision;
 mod plan;
 mod smallest;
 
+pub use make::NewVolume;
 pub use options::{Encoding, Options, parse_features};
 pub use overprovision::Overprovision;
 pub use plan::{DeviceSize, Logs, Plan};

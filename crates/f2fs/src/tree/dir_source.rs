@@ -1,13 +1,14 @@
 //! A directory of the host as a source: depth first, names in byte order whatever order the host gives.
 //!
-//! Works without any right but to read, and leaves no trace where the host allows it (times of last access).
+//! Works without any right but to read, and leaves no trace where the host allows it (times of last
+//! access, but for those of symbolic links).
 //! The tree is followed through directory handles, a bounded number of them, so that neither its depth nor
 //! the length of its paths matters; symbolic links are never followed, and other file systems that are mounted
 //! inside are walked into.
 
 use std::{
     collections::HashMap,
-    ffi::{CString, OsStr},
+    ffi::{CStr, CString, OsStr},
     io,
     ops::Range,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
@@ -78,7 +79,11 @@ impl DirSource {
     pub fn new(root: &Path) -> Result<DirSource> {
         let name = root.as_os_str().as_bytes().to_vec();
         let failed = |errno: Errno| host_error(&name, b"", errno);
-        let fd = host::open(root, DIRECTORY, Mode::empty()).map_err(failed)?;
+        let fd = match host::open(root, DIRECTORY | OFlags::NOATIME, Mode::empty()) {
+            Err(Errno::PERM) => host::open(root, DIRECTORY, Mode::empty()),
+            opened => opened,
+        };
+        let fd = fd.map_err(failed)?;
         let stat = host::fstat(&fd).map_err(failed)?;
         let mut source = DirSource {
             root: name,
@@ -174,9 +179,7 @@ impl DirSource {
         let number = DeviceNumber { major: host::major(stat.st_rdev), minor: host::minor(stat.st_rdev) };
         let kind = match file_type {
             FileType::Directory => {
-                let flags = DIRECTORY.union(OFlags::NOFOLLOW);
-                let fd = host::openat(self.top(), &name, flags, Mode::empty())
-                    .map_err(|e| self.failed(&path, e))?;
+                let fd = self.open_at(&name, DIRECTORY).map_err(|e| self.failed(&path, e))?;
                 self.path = path.clone();
                 self.enter(fd, parent)?;
                 Kind::Directory
@@ -203,24 +206,27 @@ impl DirSource {
         Ok(Entry { path, kind, meta })
     }
 
-    /// Opens a file that has data; gives its ranges where it has holes.
-    fn open_file(&mut self, name: &CString, path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open = |flags| host::openat(self.top(), name, flags, Mode::empty());
-        let opened = match self.no_trace {
-            true => open(flags | OFlags::NOATIME),
-            false => open(flags),
-        };
-        let fd = match opened {
+    /// Opens a name in the directory on top of the stack, without a trace where that is allowed.
+    fn open_at(&mut self, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let open = |flags| host::openat(self.top(), name, flags | OFlags::NOFOLLOW, Mode::empty());
+        if !self.no_trace {
+            return open(flags);
+        }
+        match open(flags | OFlags::NOATIME) {
             // Only the owner of a file may read it without a trace.
-            Err(Errno::PERM) if self.no_trace => {
-                let fd = open(flags);
-                self.no_trace = fd.is_err();
-                fd
+            Err(Errno::PERM) => {
+                let opened = open(flags)?;
+                self.no_trace = false;
+                Ok(opened)
             }
             opened => opened,
-        };
-        let fd = fd.map_err(|errno| self.failed(path, errno))?;
+        }
+    }
+
+    /// Opens a file that has data; gives its ranges where it has holes.
+    fn open_file(&mut self, name: &CStr, path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = self.open_at(name, flags).map_err(|errno| self.failed(path, errno))?;
         let size = stat.st_size as u64;
         let all = 0..size;
         // Only a file with fewer blocks than its size needs can have holes that matter.
@@ -241,7 +247,7 @@ impl DirSource {
 
     /// The attributes of a name in a directory that F2FS can store. There are no calls for attributes
     /// relative to a directory, so it is named through the process's table of open files.
-    fn xattrs_of(&self, dir: &OwnedFd, name: &std::ffi::CStr) -> Result<Vec<Xattr>> {
+    fn xattrs_of(&self, dir: &OwnedFd, name: &CStr) -> Result<Vec<Xattr>> {
         use std::os::fd::AsRawFd;
         let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
         path.extend_from_slice(name.to_bytes());

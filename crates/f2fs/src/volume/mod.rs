@@ -304,12 +304,12 @@ impl Volume {
     }
 
     /// Blocks that users may still take.
-    fn free_user_blocks(&self) -> u64 {
+    pub fn free_user_blocks(&self) -> u64 {
         self.checkpoint.user_blocks.saturating_sub(self.counters.valid_blocks)
     }
 
     /// Nodes that there may still be.
-    fn free_nodes(&self) -> u32 {
+    pub fn free_nodes(&self) -> u32 {
         (self.geometry.nids_end().0 - RESERVED_NIDS).saturating_sub(self.counters.valid_nodes)
     }
 

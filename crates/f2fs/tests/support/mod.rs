@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod tree;
+
 use std::{path::Path, process::Command, sync::Arc};
 
 use block::{Device, FileDevice, OpenOptions};

@@ -1,0 +1,161 @@
+//! Making what a plan says.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use block::Device;
+
+use super::Plan;
+use crate::{
+    Error, Place, Result, Volume,
+    format::{
+        FileType,
+        inode::flag,
+        quota::{self, QuotaKind, Usage},
+        superblock::{self, Area},
+    },
+    units::{BlockAddr, Ino},
+    volume::{self, Blank, NewNode, SetAttr},
+};
+
+/// Name of the directory that fsck puts what it finds into.
+const LOST_FOUND: &[u8] = b"lost+found";
+/// Zeroes that are written at once.
+const WIPE_BYTES: u64 = 1 << 20;
+
+/// A volume in the making: it has a root and can be filled, but until [`finish`](Self::finish) its device holds
+/// no superblock, and so no volume.
+pub struct NewVolume {
+    volume: Volume,
+    device: Arc<dyn Device>,
+    plan: Plan,
+}
+
+impl NewVolume {
+    /// Begins on a device (all of them, concatenated). What the device holds is lost, unless it is `blank`:
+    /// known to read as zeroes, like a new file.
+    pub fn begin(
+        device: Arc<dyn Device>,
+        plan: &Plan,
+        blank: bool,
+        options: volume::Options,
+    ) -> Result<NewVolume> {
+        if !blank {
+            wipe(&*device, plan)?;
+        }
+        let of_plan = Blank {
+            superblock: plan.superblock.clone(),
+            user_blocks: plan.user_blocks,
+            reserved_segments: plan.set_aside.reserved_segments,
+            overprovision_segments: plan.set_aside.overprovision_segments,
+            logs: plan.logs.in_order(),
+            large_nat_bitmap: plan.large_nat_bitmap,
+        };
+        let mut volume = Volume::format(device.clone(), &of_plan, options)?;
+        let owned = |mode| NewNode { uid: plan.root_owner.0, gid: plan.root_owner.1, ..NewNode::new(mode) };
+        volume.make_root(&owned(0o755))?;
+        let root = plan.superblock.root_ino;
+        for (_, ino) in quotas(plan) {
+            volume.make_inode_at(ino, root, &NewNode::new(FileType::Regular.mode_bits() | 0o600))?;
+            let flags = Some(flag::IMMUTABLE | flag::NOATIME);
+            volume.set_attr(ino, &SetAttr { flags, ..SetAttr::default() })?;
+        }
+        if let Some(ino) = plan.lost_found {
+            volume.make_inode_at(ino, root, &owned(FileType::Directory.mode_bits() | 0o700))?;
+            volume.enter_inode(root, LOST_FOUND, ino)?;
+        }
+        let mut new = NewVolume { volume, device, plan: plan.clone() };
+        new.write_quotas()?;
+        Ok(new)
+    }
+
+    /// The volume, to be filled.
+    pub fn volume(&mut self) -> &mut Volume {
+        &mut self.volume
+    }
+
+    /// Writes everything that is in memory, and last the superblocks: now there is a volume.
+    pub fn finish(mut self) -> Result<Volume> {
+        self.write_quotas()?;
+        // Twice, so that both packs are valid and either alone is the volume.
+        self.volume.checkpoint()?;
+        self.volume.unmount()?;
+        let block_bytes = self.plan.superblock.block_size.bytes();
+        let mut block = vec![0; block_bytes];
+        block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(self.plan.superblock_bytes());
+        for copy in [1, 0] {
+            let at = Place::Superblock(copy);
+            let io = |source| Error::Io { at, source };
+            self.device.write(u64::from(copy) * block_bytes as u64, &block).map_err(io)?;
+            self.device.flush().map_err(io)?;
+        }
+        Ok(self.volume)
+    }
+
+    /// Lets the quota files say what everyone uses.
+    fn write_quotas(&mut self) -> Result<()> {
+        let kinds: Vec<(QuotaKind, Ino)> = quotas(&self.plan).collect();
+        if kinds.is_empty() {
+            return Ok(());
+        }
+        let mut usage: [BTreeMap<u32, Usage>; 3] = Default::default();
+        let mut left = self.volume.counters().valid_inodes;
+        for ino in (self.plan.superblock.root_ino.0..self.volume.geometry().nids_end().0).map(Ino) {
+            if left == 0 {
+                break;
+            }
+            let entry = self.volume.nat_entry(ino.into())?;
+            if entry.ino != ino || entry.is_free() {
+                continue;
+            }
+            left -= 1;
+            if kinds.iter().any(|(_, quota)| *quota == ino) {
+                continue;
+            }
+            let stat = self.volume.stat(ino)?;
+            let ids = [stat.uid, stat.gid, stat.project];
+            for (map, id) in usage.iter_mut().zip(ids) {
+                let used = map.entry(id).or_default();
+                used.inodes += 1;
+                used.bytes += stat.sectors * 512;
+            }
+        }
+        for (kind, ino) in kinds {
+            let content = quota::encode(kind, &usage[kind as usize]);
+            self.volume.fill_inode(ino, &content)?;
+        }
+        Ok(())
+    }
+}
+
+/// The quota files of a plan.
+fn quotas(plan: &Plan) -> impl Iterator<Item = (QuotaKind, Ino)> + use<> {
+    let inos = plan.superblock.quota_inos;
+    QuotaKind::ALL.into_iter().zip(inos).filter(|(_, ino)| ino.0 != 0)
+}
+
+/// Makes the places read as zeroes whose old content would be taken for metadata: everything before the SIT, and
+/// the first copies of SIT and NAT.
+fn wipe(device: &dyn Device, plan: &Plan) -> Result<()> {
+    let sb = &plan.superblock;
+    let zeroes = vec![0; WIPE_BYTES as usize];
+    let log = sb.block_size.log();
+    let zero = |area: Area, blocks: std::ops::Range<u64>| {
+        let (mut at, end) = (blocks.start << log, blocks.end << log);
+        while at < end {
+            let length = (end - at).min(WIPE_BYTES);
+            let place = Place::Block(BlockAddr(area.start.0));
+            device.write(at, &zeroes[..length as usize]).map_err(|source| Error::Io { at: place, source })?;
+            at += length;
+        }
+        Ok(())
+    };
+    let segment = u64::from(crate::format::BLOCKS_PER_SEGMENT);
+    zero(sb.checkpoint, 0..u64::from(sb.sit.start.0))?;
+    let sit = u64::from(sb.sit.start.0);
+    zero(sb.sit, sit..sit + sb.sit.blocks() / 2)?;
+    for pair in 0..u64::from(sb.nat.segments / 2) {
+        let first = u64::from(sb.nat.start.0) + 2 * pair * segment;
+        zero(sb.nat, first..first + segment)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! How much room a tree takes on a volume, counted before anything is written.
+//!
+//! The count follows the engine's rules block by block: what lies inline, which nodes a file's map needs, into
+//! which bucket of a directory each name goes. For a new volume it is exact.
+
+use std::{collections::HashMap, ops::Range};
+
+use rustc_hash::FxHashMap;
+
+use super::{Entry, Kind, Metadata};
+use crate::{
+    Error, Result,
+    format::{
+        FileType,
+        acl::Acl,
+        block_size::NODE_FOOTER_BYTES,
+        dentry::{Dentries, slots_for},
+        dir_hash,
+        hash::name_hash,
+        inode::{INLINE_XATTR_WORDS, InodeLayout, inline},
+        node::{NodeBlock, NodeFormat},
+        node_path::NodePath,
+        superblock::Superblock,
+        xattr::{self, index},
+    },
+    units::Ino,
+    volume,
+};
+
+/// What a tree takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// Names, the root not counted.
+    pub entries: u64,
+    /// Bytes of data in files.
+    pub bytes: u64,
+    /// Blocks: nodes and data.
+    pub blocks: u64,
+    /// Nodes: inodes and what hangs below them.
+    pub nodes: u64,
+}
+
+/// What an inode of a volume has room for.
+#[derive(Debug, Clone)]
+pub(super) struct Rooms {
+    layout: InodeLayout,
+    block_bytes: u64,
+    /// Bytes for data in the inode; 0 where it goes to blocks.
+    inline_data: u64,
+    /// Slots for names in the inode; 0 where they go to blocks.
+    inline_slots: usize,
+    block_slots: usize,
+    /// Bytes for attributes in the inode, and with the xattr node.
+    inline_xattrs: usize,
+    all_xattrs: usize,
+}
+
+impl Rooms {
+    /// The room in inodes that a volume opened with these options makes.
+    pub fn of(superblock: &Superblock, options: &volume::Options) -> Rooms {
+        let (xattr_bit, words) = match options.inline_xattr {
+            true => (inline::XATTR, INLINE_XATTR_WORDS as u16),
+            false => (0, 0),
+        };
+        let mode = FileType::Regular.mode_bits();
+        let format = NodeFormat::of(superblock);
+        let inode = NodeBlock::new_inode(format, Ino(3), mode, inline::DATA | xattr_bit, words);
+        let directory = NodeBlock::new_inode(format, Ino(3), mode, inline::DENTRY | xattr_bit, words);
+        let block_bytes = superblock.block_size.bytes();
+        let at = crate::Place::Volume;
+        let slots = Dentries::new(directory.inline_area(), at).slots();
+        let inline_xattrs = inode.inline_xattrs().len();
+        Rooms {
+            layout: inode.layout(),
+            block_bytes: block_bytes as u64,
+            inline_data: if options.inline_data { inode.layout().inline_bytes() as u64 } else { 0 },
+            inline_slots: if options.inline_dentry { slots } else { 0 },
+            block_slots: superblock.block_size.dentries(),
+            inline_xattrs,
+            all_xattrs: inline_xattrs + block_bytes - NODE_FOOTER_BYTES,
+        }
+    }
+
+    /// Whether an inode with this metadata needs an xattr node. Errors where the attributes do not fit it.
+    pub fn xattr_nodes(&self, meta: &Metadata) -> Result<u64> {
+        let mut entries = Vec::with_capacity(meta.xattrs.len());
+        for xattr in &meta.xattrs {
+            let (index, name) = xattr::split_name(&xattr.name)
+                .ok_or_else(|| Error::Unsupported("extended attributes of this name space".into()))?;
+            let value = match index {
+                index::ACL_ACCESS | index::ACL_DEFAULT => Acl::from_system(&xattr.value)?.to_disk(),
+                _ => xattr.value.clone(),
+            };
+            if name.len() > usize::from(u8::MAX) || value.len() > self.all_xattrs {
+                return Err(too_large(name.len() + value.len(), self.all_xattrs));
+            }
+            entries.push((index, name, value));
+        }
+        let stream = xattr::build(entries.iter().map(|(index, name, value)| xattr::Entry {
+            index: *index,
+            name,
+            value,
+        }));
+        match stream.len() {
+            length if length > self.all_xattrs => Err(too_large(length, self.all_xattrs)),
+            length => Ok(u64::from(length > self.inline_xattrs)),
+        }
+    }
+
+    /// Whether a file of this size lies in its inode.
+    pub fn is_inline(&self, size: u64) -> bool {
+        size <= self.inline_data
+    }
+
+    /// Nodes besides the inode that map these blocks of a file, which must ascend.
+    fn map_nodes(&self, blocks: impl Iterator<Item = Range<u64>>) -> Result<u64> {
+        let (in_inode, direct) = (self.layout.addrs() as u64, self.layout.direct_addrs() as u64);
+        let (mut last, mut nodes) = ([0u32; 3], 0);
+        for range in blocks {
+            let mut at = range.start.max(in_inode);
+            while at < range.end {
+                let path = NodePath::of(&self.layout, at).ok_or(Error::FileTooLarge)?;
+                for (step, last) in path.steps().iter().zip(&mut last) {
+                    // Offsets of nodes are not 0, and ascend with the blocks below them.
+                    nodes += u64::from(step.offset != *last);
+                    *last = step.offset;
+                }
+                at += direct - (at - in_inode) % direct;
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+fn too_large(bytes: usize, room: usize) -> Error {
+    Error::Invalid(format!("extended attributes of {bytes} bytes; an inode has room for {room}").into())
+}
+
+/// Counts a tree, entry by entry.
+pub struct NeedCounter {
+    rooms: Rooms,
+    directories: HashMap<Vec<u8>, Directory>,
+    total: Need,
+}
+
+impl NeedCounter {
+    /// A counter for a volume with this superblock, opened with these options. The root directory's inode is
+    /// counted from the start.
+    pub fn new(superblock: &Superblock, options: &volume::Options) -> NeedCounter {
+        let rooms = Rooms::of(superblock, options);
+        let directories = HashMap::from([(Vec::new(), Directory::new(&rooms))]);
+        NeedCounter { rooms, directories, total: Need { blocks: 1, nodes: 1, ..Need::default() } }
+    }
+
+    /// Counts an entry, and directories above it that did not come themselves. An entry that comes twice is
+    /// counted twice, but for directories.
+    pub fn add(&mut self, entry: &Entry) -> Result<()> {
+        if matches!(entry.kind, Kind::Directory) && self.directories.contains_key(&entry.path) {
+            return self.add_nodes(self.rooms.xattr_nodes(&entry.meta)?);
+        }
+        let (parent, name) = split(&entry.path);
+        self.add_parents(parent);
+        self.enter(parent, name);
+        if let Kind::HardLink { .. } = entry.kind {
+            return Ok(());
+        }
+        self.add_nodes(1 + self.rooms.xattr_nodes(&entry.meta)?)?;
+        match &entry.kind {
+            Kind::Directory => drop(self.directories.insert(entry.path.clone(), Directory::new(&self.rooms))),
+            Kind::Symlink { target } => {
+                let inside = self.rooms.is_inline(target.len() as u64);
+                self.total.blocks +=
+                    if inside { 0 } else { (target.len() as u64).div_ceil(self.rooms.block_bytes) };
+            }
+            Kind::File { size, data } => self.add_file(*size, data.as_deref())?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was added so far takes.
+    pub fn need(&self) -> Result<Need> {
+        let mut need = self.total;
+        for directory in self.directories.values() {
+            let (blocks, nodes) = directory.blocks(&self.rooms)?;
+            need.blocks += blocks + nodes;
+            need.nodes += nodes;
+        }
+        Ok(need)
+    }
+
+    fn add_nodes(&mut self, nodes: u64) -> Result<()> {
+        self.total.nodes += nodes;
+        self.total.blocks += nodes;
+        Ok(())
+    }
+
+    fn add_file(&mut self, size: u64, data: Option<&[Range<u64>]>) -> Result<()> {
+        let whole = [Range { start: 0, end: size }];
+        let data = data.unwrap_or(&whole);
+        self.total.bytes += data.iter().map(|range| range.end - range.start).sum::<u64>();
+        if self.rooms.is_inline(size) {
+            return Ok(());
+        }
+        let bytes = self.rooms.block_bytes;
+        let mut end = 0;
+        let blocks: Vec<Range<u64>> = data
+            .iter()
+            .map(|range| {
+                // Ranges may share a block at their ends.
+                let blocks = (range.start / bytes).max(end)..range.end.div_ceil(bytes);
+                end = blocks.end;
+                blocks
+            })
+            .filter(|blocks| !blocks.is_empty())
+            .collect();
+        self.total.blocks += blocks.iter().map(|range| range.end - range.start).sum::<u64>();
+        let nodes = self.rooms.map_nodes(blocks.into_iter())?;
+        self.add_nodes(nodes)
+    }
+
+    fn add_parents(&mut self, path: &[u8]) {
+        if self.directories.contains_key(path) {
+            return;
+        }
+        let (parent, name) = split(path);
+        self.add_parents(parent);
+        self.enter(parent, name);
+        self.directories.insert(path.to_vec(), Directory::new(&self.rooms));
+        (self.total.nodes, self.total.blocks) = (self.total.nodes + 1, self.total.blocks + 1);
+    }
+
+    fn enter(&mut self, directory: &[u8], name: &[u8]) {
+        self.total.entries += 1;
+        let directory = self.directories.get_mut(directory).expect("the caller has added it");
+        directory.enter(&self.rooms, name_hash(name), slots_for(name.len()));
+    }
+}
+
+/// The directory and the name of a path.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// The slots of one directory.
+enum Directory {
+    Inline(Slots),
+    /// By number of the block.
+    Hashed(FxHashMap<u64, Slots>),
+}
+
+impl Directory {
+    fn new(rooms: &Rooms) -> Directory {
+        let dots = |slots| Slots::with_dots(slots);
+        match rooms.inline_slots {
+            0 => Directory::Hashed(FxHashMap::from_iter([(0, dots(rooms.block_slots))])),
+            slots => Directory::Inline(dots(slots)),
+        }
+    }
+
+    fn enter(&mut self, rooms: &Rooms, hash: u32, count: usize) {
+        if let Directory::Inline(slots) = self {
+            if slots.take(count) {
+                return;
+            }
+            // The names move to the first block, each to the slot that it had.
+            let mut first = std::mem::replace(slots, Slots::new(0));
+            first.grow(rooms.block_slots);
+            *self = Directory::Hashed(FxHashMap::from_iter([(0, first)]));
+        }
+        let Directory::Hashed(blocks) = self else { unreachable!("it has just left the inode") };
+        for level in 0..dir_hash::DEPTH_MAX {
+            for block in dir_hash::bucket(level, 0, hash) {
+                let slots = blocks.entry(block).or_insert_with(|| Slots::new(rooms.block_slots));
+                if slots.take(count) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Data blocks, and nodes that map them.
+    fn blocks(&self, rooms: &Rooms) -> Result<(u64, u64)> {
+        let Directory::Hashed(blocks) = self else { return Ok((0, 0)) };
+        let mut numbers: Vec<u64> = blocks.keys().copied().collect();
+        numbers.sort_unstable();
+        let nodes = rooms.map_nodes(numbers.iter().map(|number| *number..number + 1))?;
+        Ok((numbers.len() as u64, nodes))
+    }
+}
+
+/// Which slots of a directory's block are taken.
+struct Slots {
+    words: Box<[u64]>,
+    count: usize,
+    /// So many slots together are known not to be free.
+    not_free: usize,
+}
+
+impl Slots {
+    fn new(count: usize) -> Slots {
+        Slots { words: vec![0; count.div_ceil(64)].into(), count, not_free: count + 1 }
+    }
+
+    fn with_dots(count: usize) -> Slots {
+        let mut slots = Slots::new(count);
+        slots.take(1);
+        slots.take(1);
+        slots
+    }
+
+    fn grow(&mut self, count: usize) {
+        let mut words = vec![0; count.div_ceil(64)];
+        words[..self.words.len()].copy_from_slice(&self.words);
+        *self = Slots { words: words.into(), count, not_free: count + 1 };
+    }
+
+    /// Takes the first `wanted` consecutive slots that are free, if there are any.
+    fn take(&mut self, wanted: usize) -> bool {
+        if wanted >= self.not_free {
+            return false;
+        }
+        let mut run = 0;
+        for slot in 0..self.count {
+            run = if self.words[slot / 64] >> (slot % 64) & 1 == 1 { 0 } else { run + 1 };
+            if run == wanted {
+                for slot in slot + 1 - wanted..=slot {
+                    self.words[slot / 64] |= 1 << (slot % 64);
+                }
+                return true;
+            }
+        }
+        self.not_free = wanted;
+        false
+    }
+}
