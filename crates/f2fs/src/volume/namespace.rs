@@ -358,7 +358,10 @@ impl Volume {
         let mut bits = 0;
         match kind {
             FileType::Regular | FileType::Symlink if options.inline_data => bits |= inline::DATA,
-            FileType::Directory if options.inline_dentry => bits |= inline::DENTRY,
+            // Linux does not mount a volume whose root has no blocks of its own (f2fs_fill_super).
+            FileType::Directory if options.inline_dentry && ino != self.superblock.root_ino => {
+                bits |= inline::DENTRY;
+            }
             _ => {}
         }
         // Without the flexible size, the room in inodes is there or not, as the flag says.
