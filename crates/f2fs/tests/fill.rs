@@ -241,6 +241,7 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
         // The root itself was there before.
         blocks: after.valid_blocks - before.valid_blocks + 1,
         nodes: u64::from(after.valid_nodes - before.valid_nodes) + 1,
+        ids: need.ids,
     };
     assert_eq!(*data.borrow(), filled.bytes);
     (taken, need)
@@ -309,6 +310,42 @@ fn large_directories_are_counted_exactly_and_filled_quickly() {
         (0..100_000).map(|n| entry(format!("name-{n}-{:x}", n * 7919), Kind::Fifo)).collect();
     let (taken, need) = taken_and_counted("", BlockSize::B4K, entries);
     assert_eq!(taken, need);
+}
+
+/// The smallest volume holds its content, with the free space that was asked for; one zone less is planned as
+/// too small.
+#[test]
+fn the_smallest_volume_holds_its_content() {
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let data = RefCell::new(0);
+    for (features, section, count, free_percent) in
+        [("", 1, 10, 0.0), ("", 1, 900, 0.0), ("quota", 1, 333, 25.0), ("lost_found", 4, 600, 0.0)]
+    {
+        let options = mkfs::Options { segments_per_section: section, ..options(features) };
+        let entries: Vec<Entry> = (0..count).map(|n| file(format!("file{n}"), 77_777 + n)).collect();
+        let bytes = mkfs::smallest_for(
+            &mut given(entries.clone(), &data),
+            &Transform::default(),
+            &options,
+            &volume_options(),
+            free_percent,
+        )
+        .unwrap();
+        let plan = plan(&options, bytes);
+        let (_, volume) = make(&image, &plan, bytes, &mut given(entries, &data)).unwrap();
+        let (used, free) = (volume.counters().valid_blocks, volume.free_user_blocks());
+        assert!(free as f64 >= used as f64 * free_percent / 100.0, "{free} of {used} blocks");
+        // Not larger than it must be: a zone less, or the smallest volume there is.
+        let slack = 2 * SLACK_BLOCKS + u64::from(section) * 512 * 2;
+        let smallest = bytes == Plan::smallest_bytes(&options).unwrap();
+        assert!(
+            smallest || free <= (used as f64 * free_percent / 100.0) as u64 + slack,
+            "{free} blocks free"
+        );
+        drop(volume);
+        assert_clean(&image);
+    }
 }
 
 #[test]

@@ -30,3 +30,4 @@ pub use make::NewVolume;
 pub use options::{Encoding, Options, parse_features};
 pub use overprovision::Overprovision;
 pub use plan::{DeviceSize, Logs, Plan};
+pub use smallest::smallest_for;

@@ -21,7 +21,7 @@ const NAT_BITMAP_MIN_BYTES: u32 = 64;
 /// Share of the nodes that could exist at most for which a large NAT has room, in percent.
 const LARGE_NAT_PERCENT: u32 = 20;
 /// Most segments that Linux takes (`F2FS_MAX_SEGMENT`).
-const SEGMENTS_MAX: u64 = 8_388_608;
+pub(super) const SEGMENTS_MAX: u64 = 8_388_608;
 /// Fewest segments (`F2FS_MIN_SEGMENTS`).
 const SEGMENTS_MIN: u64 = 9;
 /// First block address that is none: the last two mean NEW and COMPRESS.

@@ -1,10 +1,15 @@
-//! The smallest size that a volume with given options can have.
+//! The smallest size that a volume with given options, or with given content, can have.
 
 use super::{
-    DeviceSize, Options,
-    plan::{Geometry, Misfit},
+    DeviceSize, Options, Plan,
+    plan::{Geometry, Misfit, SEGMENTS_MAX},
 };
-use crate::{Error, Result, format::superblock::Features};
+use crate::{
+    Error, Result,
+    format::{BLOCKS_PER_SEGMENT, superblock::Features},
+    tree::{Need, SLACK_BLOCKS, Source, Transform, count},
+    volume,
+};
 
 /// Zones that are tried. What fits at all fits long before: reserves of 0.01 % overprovision are ten
 /// thousand sections.
@@ -23,4 +28,59 @@ pub fn bytes(options: &Options, features: Features) -> Result<u64> {
         }
     }
     Err(Error::Invalid("sections or overprovision too large for any volume".into()))
+}
+
+/// The smallest size in bytes of a volume, on one device, that holds what a source has, and besides that as much
+/// free space as `free_percent` of it. `engine` is how the volume will be opened to be filled.
+pub fn smallest_for(
+    source: &mut dyn Source,
+    transform: &Transform,
+    options: &Options,
+    engine: &volume::Options,
+    free_percent: f64,
+) -> Result<u64> {
+    if !(0.0..=1e6).contains(&free_percent) {
+        return Err(Error::Invalid(format!("free space of {free_percent} %").into()));
+    }
+    let least = Plan::smallest_bytes(options)?;
+    let empty = plan(options, least)?;
+    let need = count(source, transform, &empty.superblock, engine)?;
+    let own = own_need(options, &need);
+    let free = (need.blocks as f64 * free_percent / 100.0).ceil() as u64;
+    let blocks = need.blocks + own.blocks + free + SLACK_BLOCKS;
+
+    let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
+    // Nothing smaller than the blocks themselves can do.
+    let zones = (blocks / u64::from(BLOCKS_PER_SEGMENT) / u64::from(options.segments_per_zone()))
+        .saturating_sub(least / zone_bytes);
+    let mut bytes = least + zones * zone_bytes;
+    loop {
+        // A size just above one that does can be too small again, where the formula for overprovision changes;
+        // one that is too large is the end.
+        match plan(options, bytes) {
+            Ok(plan) if holds(&plan, blocks, need.nodes + own.nodes) => return Ok(bytes),
+            Err(error) if bytes > SEGMENTS_MAX * options.block_size.segment_bytes() => return Err(error),
+            _ => bytes += zone_bytes,
+        }
+    }
+}
+
+fn plan(options: &Options, bytes: u64) -> Result<Plan> {
+    Plan::new(options, &[DeviceSize { path: String::new(), bytes }])
+}
+
+fn holds(plan: &Plan, blocks: u64, nodes: u64) -> bool {
+    /// nids 0 to 2 are no nodes.
+    const RESERVED: u64 = 3;
+    let nids = u64::from(plan.superblock.nat_blocks()) * plan.superblock.block_size.nat_entries() as u64;
+    plan.user_blocks >= blocks && nids - RESERVED >= nodes
+}
+
+/// What a volume itself takes: quota files and lost+found. A quota file has at most five blocks of its own, of
+/// 1 KiB, for each further id.
+fn own_need(options: &Options, need: &Need) -> Need {
+    const QUOTA_FILES: u64 = 3;
+    let quota = options.features.has(Features::QUOTA) || options.features.has(Features::PROJECT_QUOTA);
+    let blocks = if quota { QUOTA_FILES * (3 + 5 * need.ids / 4) } else { 0 };
+    Need { blocks: blocks + 2, nodes: QUOTA_FILES + 1, ..Need::default() }
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Entry, Kind, Metadata};
 use crate::{
@@ -38,6 +38,8 @@ pub struct Need {
     pub blocks: u64,
     /// Nodes: inodes and what hangs below them.
     pub nodes: u64,
+    /// Different owners and groups.
+    pub ids: u64,
 }
 
 /// What an inode of a volume has room for.
@@ -140,6 +142,8 @@ fn too_large(bytes: usize, room: usize) -> Error {
 pub struct NeedCounter {
     rooms: Rooms,
     directories: HashMap<Vec<u8>, Directory>,
+    owners: FxHashSet<u32>,
+    groups: FxHashSet<u32>,
     total: Need,
 }
 
@@ -149,12 +153,15 @@ impl NeedCounter {
     pub fn new(superblock: &Superblock, options: &volume::Options) -> NeedCounter {
         let rooms = Rooms::of(superblock, options);
         let directories = HashMap::from([(Vec::new(), Directory::new(&rooms))]);
-        NeedCounter { rooms, directories, total: Need { blocks: 1, nodes: 1, ..Need::default() } }
+        let total = Need { blocks: 1, nodes: 1, ..Need::default() };
+        NeedCounter { rooms, directories, owners: FxHashSet::default(), groups: FxHashSet::default(), total }
     }
 
     /// Counts an entry, and directories above it that did not come themselves. An entry that comes twice is
     /// counted twice, but for directories.
     pub fn add(&mut self, entry: &Entry) -> Result<()> {
+        self.owners.insert(entry.meta.uid);
+        self.groups.insert(entry.meta.gid);
         if matches!(entry.kind, Kind::Directory) && self.directories.contains_key(&entry.path) {
             return self.add_nodes(self.rooms.xattr_nodes(&entry.meta)?);
         }
@@ -181,6 +188,7 @@ impl NeedCounter {
     /// What was added so far takes.
     pub fn need(&self) -> Result<Need> {
         let mut need = self.total;
+        need.ids = (self.owners.len() + self.groups.len()) as u64;
         for directory in self.directories.values() {
             let (blocks, nodes) = directory.blocks(&self.rooms)?;
             need.blocks += blocks + nodes;
