@@ -238,8 +238,8 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
     let taken = Need {
         entries: filled.entries,
         bytes: filled.bytes,
-        // The root itself was there before.
-        blocks: after.valid_blocks - before.valid_blocks + 1,
+        // The root itself was there before, with its first block.
+        blocks: after.valid_blocks - before.valid_blocks + 2,
         nodes: u64::from(after.valid_nodes - before.valid_nodes) + 1,
         ids: need.ids,
     };

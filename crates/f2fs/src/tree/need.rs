@@ -152,7 +152,9 @@ impl NeedCounter {
     /// counted from the start.
     pub fn new(superblock: &Superblock, options: &volume::Options) -> NeedCounter {
         let rooms = Rooms::of(superblock, options);
-        let directories = HashMap::from([(Vec::new(), Directory::new(&rooms))]);
+        // The root directory never lies in its inode.
+        let root = Directory::in_blocks(&rooms);
+        let directories = HashMap::from([(Vec::new(), root)]);
         let total = Need { blocks: 1, nodes: 1, ..Need::default() };
         NeedCounter { rooms, directories, owners: FxHashSet::default(), groups: FxHashSet::default(), total }
     }
@@ -262,11 +264,14 @@ enum Directory {
 
 impl Directory {
     fn new(rooms: &Rooms) -> Directory {
-        let dots = |slots| Slots::with_dots(slots);
         match rooms.inline_slots {
-            0 => Directory::Hashed(FxHashMap::from_iter([(0, dots(rooms.block_slots))])),
-            slots => Directory::Inline(dots(slots)),
+            0 => Directory::in_blocks(rooms),
+            slots => Directory::Inline(Slots::with_dots(slots)),
         }
+    }
+
+    fn in_blocks(rooms: &Rooms) -> Directory {
+        Directory::Hashed(FxHashMap::from_iter([(0, Slots::with_dots(rooms.block_slots))]))
     }
 
     fn enter(&mut self, rooms: &Rooms, hash: u32, count: usize) {
