@@ -133,6 +133,37 @@ impl FileDevice {
         Ok(())
     }
 
+    /// Makes a range of a regular file a hole; whether that could be done.
+    ///
+    /// # Errors
+    /// Those of fallocate(2).
+    pub(crate) fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<bool> {
+        if self.is_block_device || length_bytes == 0 {
+            return Ok(length_bytes == 0);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset_bytes, length_bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Where the extent at `offset_bytes` ends, at most at `end_bytes`, and whether it is a hole. What cannot
+    /// be found out is data.
+    pub(crate) fn extent(&self, offset_bytes: u64, end_bytes: u64) -> (u64, bool) {
+        use rustix::fs::{SeekFrom, seek};
+        match seek(&self.file, SeekFrom::Data(offset_bytes)) {
+            Ok(data) if data > offset_bytes => (data.min(end_bytes), true),
+            Ok(_) => match seek(&self.file, SeekFrom::Hole(offset_bytes)) {
+                Ok(hole) if hole > offset_bytes => (hole.min(end_bytes), false),
+                _ => (end_bytes, false),
+            },
+            Err(Errno::NXIO) => (end_bytes, true),
+            Err(_) => (end_bytes, false),
+        }
+    }
+
     /// The smallest aligned range around a direct request that ends within the device.
     fn widen(&self, offset_bytes: u64, length: usize) -> (u64, usize) {
         let align = DIRECT_BYTES as u64;

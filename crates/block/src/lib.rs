@@ -10,6 +10,7 @@ mod faulty;
 mod file;
 mod in_use;
 mod memory;
+pub mod nbd;
 mod overlay;
 mod power_cut;
 mod recording;

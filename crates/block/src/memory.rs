@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    ops::Range,
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -54,14 +55,23 @@ impl MemoryDevice {
 
     /// Offsets of the pieces of 4096 bytes that hold data, ascending.
     pub fn allocated_pages(&self) -> Vec<u64> {
+        self.allocated_pages_in(0..self.geometry.size_bytes)
+    }
+
+    /// Offsets of the pieces of 4096 bytes that hold data and have a byte in the range, ascending.
+    pub fn allocated_pages_in(&self, range: Range<u64>) -> Vec<u64> {
         let mut offsets = Vec::new();
         for shard in 0..SHARDS as u64 {
             for (number, region) in self.peek(shard).iter() {
                 let start = number * REGION_BYTES as u64;
+                if range.end <= start || start + REGION_BYTES as u64 <= range.start {
+                    continue;
+                }
                 let held = region.iter().enumerate().filter(|(_, page)| page.is_some());
                 offsets.extend(held.map(|(n, _)| start + (n * PAGE_BYTES) as u64));
             }
         }
+        offsets.retain(|page| *page < range.end && range.start < page + PAGE_BYTES as u64);
         offsets.sort_unstable();
         offsets
     }

@@ -1,0 +1,140 @@
+//! What a server can say of a device beyond [`Device`].
+
+use std::{io, ops::Range, sync::Arc};
+
+use crate::{Device, FileDevice, MemoryDevice};
+
+/// Zeroes that are written at once, in bytes.
+const ZEROES: usize = 1 << 20;
+
+/// A device as an NBD server shows it. The defaults do for every device.
+pub trait Export: Device {
+    /// A write that is durable when it returns.
+    ///
+    /// # Errors
+    /// The device's.
+    fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.write(offset_bytes, buf)?;
+        self.flush()
+    }
+
+    /// Makes a range read as zeroes; as a hole, if `may_punch` and the device can.
+    ///
+    /// # Errors
+    /// The device's.
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
+        let _ = may_punch;
+        write_zero_bytes(self, offset_bytes, length_bytes)
+    }
+
+    /// The parts of a range in order: their lengths in bytes, and whether each is a hole that reads as
+    /// zeroes. At least one part, none of them empty, together at most the range.
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        vec![(range.end - range.start, false)]
+    }
+
+    /// Whether a flush makes all connections' writes durable.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// Writes zeroes as bytes.
+pub(super) fn write_zero_bytes(
+    device: &(impl Device + ?Sized),
+    offset_bytes: u64,
+    length_bytes: u64,
+) -> io::Result<()> {
+    let zeroes = vec![0; ZEROES.min(length_bytes as usize)];
+    let mut done = 0;
+    while done < length_bytes {
+        let part = (length_bytes - done).min(ZEROES as u64);
+        device.write(offset_bytes + done, &zeroes[..part as usize])?;
+        done += part;
+    }
+    Ok(())
+}
+
+impl Export for MemoryDevice {
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
+        // A discarded range of memory reads as zeroes.
+        if may_punch {
+            return self.discard(offset_bytes, length_bytes);
+        }
+        write_zero_bytes(self, offset_bytes, length_bytes)
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        let held = self.allocated_pages_in(range.clone());
+        let mut parts: Vec<(u64, bool)> = Vec::new();
+        let mut at = range.start;
+        for page in held {
+            let (start, end) = (page.max(range.start), (page + 4096).min(range.end));
+            push(&mut parts, start - at, true);
+            push(&mut parts, end - start, false);
+            at = end;
+        }
+        push(&mut parts, range.end - at, true);
+        parts
+    }
+}
+
+impl Export for FileDevice {
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
+        if may_punch && self.punch(offset_bytes, length_bytes)? {
+            return Ok(());
+        }
+        write_zero_bytes(self, offset_bytes, length_bytes)
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        // As many as a reply may reasonably hold; the client asks again for the rest.
+        while at < range.end && parts.len() < 4096 {
+            let (end, is_hole) = self.extent(at, range.end);
+            push(&mut parts, end - at, is_hole);
+            at = end;
+        }
+        parts
+    }
+
+    fn is_read_only(&self) -> bool {
+        !self.is_writable()
+    }
+}
+
+fn push(parts: &mut Vec<(u64, bool)>, length: u64, is_hole: bool) {
+    match parts.last_mut() {
+        _ if length == 0 => {}
+        Some((last, kind)) if *kind == is_hole => *last += length,
+        _ => parts.push((length, is_hole)),
+    }
+}
+
+impl<E: Export + ?Sized> Export for Arc<E> {
+    fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        (**self).write_through(offset_bytes, buf)
+    }
+
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
+        (**self).write_zeroes(offset_bytes, length_bytes, may_punch)
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        (**self).allocation(range)
+    }
+
+    fn is_shared(&self) -> bool {
+        (**self).is_shared()
+    }
+
+    fn is_read_only(&self) -> bool {
+        (**self).is_read_only()
+    }
+}

@@ -1,0 +1,179 @@
+//! The handshake: fixed newstyle, one export under every name.
+
+use std::io::{self, Read, Write};
+
+use super::{Export, MAX_REQUEST_BYTES, wire::*};
+
+/// Longest data of an option that is looked at.
+const MAX_OPTION_BYTES: u32 = 64 << 10;
+/// Options that one client may send.
+const MAX_OPTIONS: usize = 1000;
+/// The only metadata context there is, and its number.
+const ALLOCATION: &str = "base:allocation";
+pub const ALLOCATION_ID: u32 = 1;
+
+/// What client and server agreed on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Session {
+    /// Replies may be structured.
+    pub structured: bool,
+    /// Block status may be asked for.
+    pub allocation: bool,
+}
+
+/// Leads a client to the transmission phase; none if it went away as it should.
+pub fn handshake(
+    stream: &mut (impl Read + Write),
+    export: &(impl Export + ?Sized),
+) -> io::Result<Option<Session>> {
+    let mut greeting = Vec::new();
+    greeting.extend(INIT_MAGIC.to_be_bytes());
+    greeting.extend(OPTION_MAGIC.to_be_bytes());
+    greeting.extend((FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
+    stream.write_all(&greeting)?;
+    let client_flags = read_u32(stream)?;
+    if client_flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
+        return Err(invalid("the client sets flags that were not offered"));
+    }
+    let no_zeroes = client_flags & u32::from(FLAG_NO_ZEROES) != 0;
+    let mut session = Session::default();
+    for _ in 0..MAX_OPTIONS {
+        if read_u64(stream)? != OPTION_MAGIC {
+            return Err(invalid("no option where one is due"));
+        }
+        let option = read_u32(stream)?;
+        let length = read_u32(stream)?;
+        if length > MAX_OPTION_BYTES {
+            skip(stream, u64::from(length))?;
+            reply(stream, option, REP_ERR_TOO_BIG, b"the option is too long")?;
+            continue;
+        }
+        let mut data = vec![0; length as usize];
+        stream.read_exact(&mut data)?;
+        match option {
+            OPT_EXPORT_NAME => {
+                let mut answer = Vec::new();
+                answer.extend(export.geometry().size_bytes.to_be_bytes());
+                answer.extend(transmission_flags(export, session).to_be_bytes());
+                if !no_zeroes {
+                    answer.extend([0; 124]);
+                }
+                stream.write_all(&answer)?;
+                return Ok(Some(session));
+            }
+            OPT_ABORT => {
+                reply(stream, option, REP_ACK, &[])?;
+                return Ok(None);
+            }
+            OPT_LIST if data.is_empty() => {
+                // The default export has the empty name.
+                reply(stream, option, REP_SERVER, &0u32.to_be_bytes())?;
+                reply(stream, option, REP_ACK, &[])?;
+            }
+            OPT_INFO | OPT_GO => {
+                let Some(wanted) = parse_info(&data) else {
+                    reply(stream, option, REP_ERR_INVALID, b"the request is cut off")?;
+                    continue;
+                };
+                let mut info = INFO_EXPORT.to_be_bytes().to_vec();
+                info.extend(export.geometry().size_bytes.to_be_bytes());
+                info.extend(transmission_flags(export, session).to_be_bytes());
+                reply(stream, option, REP_INFO, &info)?;
+                if wanted.contains(&INFO_BLOCK_SIZE) {
+                    let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
+                    for size in [1, 4096, MAX_REQUEST_BYTES] {
+                        info.extend(size.to_be_bytes());
+                    }
+                    reply(stream, option, REP_INFO, &info)?;
+                }
+                reply(stream, option, REP_ACK, &[])?;
+                if option == OPT_GO {
+                    return Ok(Some(session));
+                }
+            }
+            OPT_STRUCTURED_REPLY if data.is_empty() => {
+                session.structured = true;
+                reply(stream, option, REP_ACK, &[])?;
+            }
+            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => {
+                let Some(queries) = parse_queries(&data).filter(|_| session.structured) else {
+                    reply(stream, option, REP_ERR_INVALID, b"no structured replies, or cut off")?;
+                    continue;
+                };
+                let lists = option == OPT_LIST_META_CONTEXT;
+                let matches =
+                    |query: &Vec<u8>| query == ALLOCATION.as_bytes() || (lists && query == b"base:");
+                let found = (lists && queries.is_empty()) || queries.iter().any(matches);
+                if found {
+                    let id = if lists { 0 } else { ALLOCATION_ID };
+                    let mut answer = id.to_be_bytes().to_vec();
+                    answer.extend(ALLOCATION.as_bytes());
+                    reply(stream, option, REP_META_CONTEXT, &answer)?;
+                }
+                if !lists {
+                    session.allocation = found;
+                }
+                reply(stream, option, REP_ACK, &[])?;
+            }
+            OPT_LIST | OPT_STRUCTURED_REPLY => {
+                reply(stream, option, REP_ERR_INVALID, b"the option takes no data")?;
+            }
+            _ => reply(stream, option, REP_ERR_UNSUP, b"")?,
+        }
+    }
+    Err(invalid("the client never comes to an end"))
+}
+
+fn reply(stream: &mut impl Write, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(20 + data.len());
+    bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    bytes.extend(option.to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    stream.write_all(&bytes)
+}
+
+fn transmission_flags(export: &(impl Export + ?Sized), session: Session) -> u16 {
+    let mut flags = TRANSMIT_HAS_FLAGS | TRANSMIT_FLUSH | TRANSMIT_FUA;
+    flags |= TRANSMIT_TRIM | TRANSMIT_WRITE_ZEROES;
+    if session.structured {
+        flags |= TRANSMIT_DF;
+    }
+    if export.is_shared() {
+        flags |= TRANSMIT_MULTI_CONN;
+    }
+    if export.is_read_only() {
+        flags |= TRANSMIT_READ_ONLY;
+    }
+    flags
+}
+
+/// The kinds of information that an INFO or GO asks for: name length, name, count, kinds.
+fn parse_info(data: &[u8]) -> Option<Vec<u16>> {
+    let mut rest = data;
+    let name = read_u32(&mut rest).ok()? as usize;
+    rest = rest.get(name..)?;
+    let count = read_u16(&mut rest).ok()?;
+    let kinds = (0..count).map(|_| read_u16(&mut rest).ok()).collect::<Option<Vec<u16>>>()?;
+    rest.is_empty().then_some(kinds)
+}
+
+/// The contexts that a META_CONTEXT option asks for: name length, name, count, each with its length.
+fn parse_queries(data: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut rest = data;
+    let name = read_u32(&mut rest).ok()? as usize;
+    rest = rest.get(name..)?;
+    let count = read_u32(&mut rest).ok()?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        let length = read_u32(&mut rest).ok()? as usize;
+        queries.push(rest.get(..length)?.to_vec());
+        rest = &rest[length..];
+    }
+    rest.is_empty().then_some(queries)
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}

@@ -1,0 +1,252 @@
+//! An NBD server for any device: fixed newstyle, over a Unix socket or TCP on the loopback interface.
+//!
+//! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection
+//! that breaks the protocol or stays silent in the handshake is closed, and each connection has its own
+//! threads, so that a slow one keeps no other waiting.
+
+mod export;
+mod handshake;
+mod transmission;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    os::unix::{fs::FileTypeExt, net::UnixListener},
+    path::PathBuf,
+    str::FromStr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+pub use export::Export;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    fd::{AsFd, BorrowedFd},
+};
+use wire::Socket;
+
+/// Longest read or write, in bytes.
+const MAX_REQUEST_BYTES: u32 = 32 << 20;
+/// Connections at once.
+const MAX_CONNECTIONS: usize = 32;
+/// How long a client may be silent in the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may leave its replies unread.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the requests under way may take when the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the listener looks whether it should stop.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Where a server listens: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// TCP.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Address {
+    type Err = io::Error;
+
+    fn from_str(text: &str) -> io::Result<Address> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.is_empty() {
+                true => Err(invalid("unix: needs a path")),
+                false => Ok(Address::Unix(path.into())),
+            };
+        }
+        let address = text.to_socket_addrs()?.next().ok_or_else(|| invalid("no such host"))?;
+        // The protocol asks nobody who they are.
+        match address.ip().is_loopback() {
+            true => Ok(Address::Tcp(address)),
+            false => Err(invalid("only addresses of this machine (127.0.0.1, ::1, localhost) are served")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    /// As the URI that NBD clients take.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "nbd+unix:///?socket={}", path.display()),
+            Address::Tcp(address) => write!(f, "nbd://{address}"),
+        }
+    }
+}
+
+/// A server at work. Dropping it stops it.
+pub struct Server {
+    address: Address,
+    shared: Arc<Shared>,
+    listener: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stopping: AtomicBool,
+    connections: Mutex<HashMap<u64, (Socket, JoinHandle<()>)>>,
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Server {
+    /// Serves `export` at `address` until it is stopped.
+    ///
+    /// # Errors
+    /// Those of listening; [`io::ErrorKind::AddrInUse`] when another server listens on the socket. A socket
+    /// that a dead server left is taken over.
+    pub fn start(export: Arc<dyn Export>, address: &Address) -> io::Result<Server> {
+        let (listener, address) = match address {
+            Address::Unix(path) => {
+                let is_socket = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
+                if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+                    std::fs::remove_file(path)?;
+                }
+                (Listener::Unix(UnixListener::bind(path)?), address.clone())
+            }
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                let address = Address::Tcp(listener.local_addr()?);
+                (Listener::Tcp(listener), address)
+            }
+        };
+        listener.set_nonblocking()?;
+        let shared = Arc::new(Shared { stopping: AtomicBool::new(false), connections: Mutex::default() });
+        let of_listener = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("nbd-listener".into())
+            .spawn(move || listen(&listener, &export, &of_listener))?;
+        Ok(Server { address, shared, listener: Some(thread) })
+    }
+
+    /// Where it listens; with the port that was chosen, if any was to be.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        let connections = self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.values().filter(|(_, thread)| !thread.is_finished()).count()
+    }
+
+    /// Takes no further connection or request, answers those under way, and flushes the device.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        if let Some(listener) = self.listener.take() {
+            // A listener that panicked has stopped listening.
+            let _ = listener.join();
+        }
+        if let Address::Unix(path) = &self.address {
+            // Somebody else may have removed it; it is of no use any more.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            self.shut_down();
+        }
+    }
+}
+
+impl Listener {
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Listener::Unix(listener) => listener.set_nonblocking(true),
+            Listener::Tcp(listener) => listener.set_nonblocking(true),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Ok(Socket::Unix(stream))
+            }
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                Ok(Socket::Tcp(stream))
+            }
+        }
+    }
+}
+
+fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
+    let mut number = 0;
+    while !shared.stopping.load(Ordering::SeqCst) {
+        let fd = listener.as_fd();
+        let mut waiting = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        if !matches!(rustix::event::poll(&mut waiting, Some(&TICK)), Ok(1..)) {
+            continue;
+        }
+        let Ok(socket) = listener.accept() else { continue };
+        let mut connections = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|_, (_, thread)| !thread.is_finished());
+        if connections.len() >= MAX_CONNECTIONS {
+            continue;
+        }
+        let Ok(other) = socket.try_clone() else { continue };
+        let export = Arc::clone(export);
+        let thread = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
+            // What a client does wrong ends its connection and concerns nobody else.
+            let _ = connect(&socket, &*export);
+            // The listener has a copy of the socket, which alone would keep the connection open.
+            socket.close();
+        });
+        if let Ok(thread) = thread {
+            connections.insert(number, (other, thread));
+            number += 1;
+        }
+    }
+    let connections = std::mem::take(&mut *shared.connections.lock().unwrap_or_else(PoisonError::into_inner));
+    connections.values().for_each(|(socket, _)| socket.stop_reading());
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    for (socket, thread) in connections.into_values() {
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Who does not read its replies now never will.
+        socket.close();
+        // A connection that panicked is closed.
+        let _ = thread.join();
+    }
+    // There is nobody left to tell.
+    let _ = export.flush();
+}
+
+fn connect(socket: &Socket, export: &dyn Export) -> io::Result<()> {
+    socket.set_timeouts(Some(HANDSHAKE_TIMEOUT), Some(WRITE_TIMEOUT))?;
+    let mut stream = socket.try_clone()?;
+    let Some(session) = handshake::handshake(&mut stream, export)? else { return Ok(()) };
+    socket.set_timeouts(None, Some(WRITE_TIMEOUT))?;
+    let output = socket.try_clone()?;
+    transmission::transmit(&mut io::BufReader::with_capacity(128 << 10, stream), output, export, session)
+}

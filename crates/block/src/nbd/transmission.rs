@@ -1,0 +1,216 @@
+//! The transmission phase: requests in, replies out, several under way.
+
+use std::{
+    io::{self, Read, Write},
+    sync::{Mutex, PoisonError, mpsc},
+};
+
+use super::{
+    Export, MAX_REQUEST_BYTES,
+    handshake::{ALLOCATION_ID, Session},
+    wire::*,
+};
+
+/// Requests of one connection that are served at once.
+const WORKERS: usize = 8;
+
+/// One request, with the data of a write.
+struct Request {
+    flags: u16,
+    command: u16,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+    data: Vec<u8>,
+}
+
+/// What a request is answered with.
+enum Answer {
+    Done,
+    Data(Vec<u8>),
+    Status(Vec<(u64, bool)>),
+    Failed(u32, String),
+}
+
+/// Serves requests until the client says goodbye, goes away, or breaks the protocol.
+pub fn transmit<R: Read, W: Write + Send>(
+    input: &mut R,
+    output: W,
+    export: &(impl Export + ?Sized),
+    session: Session,
+) -> io::Result<()> {
+    let output = Mutex::new(output);
+    // The queue is short: a client that sends without reading fills it and then waits.
+    let (sender, receiver) = mpsc::sync_channel::<Request>(1);
+    let receiver = Mutex::new(receiver);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                loop {
+                    let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(request) = next else { return };
+                    let answer = serve(export, session, &request);
+                    let bytes = encode(&request, answer, session);
+                    let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+                    // A client that is gone needs no answer; the reader ends the connection.
+                    let _ = output.write_all(&bytes);
+                }
+            });
+        }
+        let result = receive(input, &sender);
+        // The workers finish what is under way and end with the channel.
+        drop(sender);
+        result
+    })
+}
+
+fn receive(input: &mut impl Read, sender: &mpsc::SyncSender<Request>) -> io::Result<()> {
+    loop {
+        let magic = match read_u32(input) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        };
+        if magic != REQUEST_MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no request where one is due"));
+        }
+        let flags = read_u16(input)?;
+        let command = read_u16(input)?;
+        let cookie = read_u64(input)?;
+        let offset = read_u64(input)?;
+        let length = read_u32(input)?;
+        let mut data = Vec::new();
+        if command == CMD_DISCONNECT {
+            return Ok(());
+        }
+        if command == CMD_WRITE {
+            if length <= MAX_REQUEST_BYTES {
+                // Grows as data comes: a length alone takes no memory.
+                let read = input.take(u64::from(length)).read_to_end(&mut data)?;
+                if read as u64 != u64::from(length) {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            } else {
+                skip(input, u64::from(length))?;
+            }
+        }
+        let request = Request { flags, command, cookie, offset, length, data };
+        if sender.send(request).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn serve(export: &(impl Export + ?Sized), session: Session, request: &Request) -> Answer {
+    let Request { flags, command, offset, length, .. } = *request;
+    let failed = |errno: u32, what: &str| Answer::Failed(errno, what.to_string());
+    let known = match command {
+        CMD_READ => CMD_FLAG_DF | CMD_FLAG_FUA,
+        CMD_WRITE | CMD_TRIM | CMD_FLUSH => CMD_FLAG_FUA,
+        CMD_WRITE_ZEROES => CMD_FLAG_FUA | CMD_FLAG_NO_HOLE,
+        CMD_BLOCK_STATUS => CMD_FLAG_REQ_ONE | CMD_FLAG_FUA,
+        _ => return failed(EINVAL, "no such command"),
+    };
+    if flags & !known != 0 {
+        return failed(EINVAL, "a flag that the command does not have");
+    }
+    let writes = matches!(command, CMD_WRITE | CMD_TRIM | CMD_WRITE_ZEROES);
+    if writes && export.is_read_only() {
+        return failed(EPERM, "the export is read-only");
+    }
+    if matches!(command, CMD_READ | CMD_WRITE) && length > MAX_REQUEST_BYTES {
+        return failed(EOVERFLOW, "the request is longer than the server takes");
+    }
+    let length = u64::from(length);
+    if command != CMD_FLUSH && !export.geometry().contains(offset, length) {
+        return failed(if writes { ENOSPC } else { EINVAL }, "the range passes the end of the export");
+    }
+    let through = flags & CMD_FLAG_FUA != 0;
+    let flushed = |done: io::Result<()>| if through { done.and_then(|()| export.flush()) } else { done };
+    let done = match command {
+        CMD_READ => {
+            let mut data = vec![0; length as usize];
+            match export.read(offset, &mut data) {
+                Ok(()) => return Answer::Data(data),
+                Err(error) => Err(error),
+            }
+        }
+        CMD_WRITE if through => export.write_through(offset, &request.data),
+        CMD_WRITE => export.write(offset, &request.data),
+        CMD_FLUSH => export.flush(),
+        CMD_TRIM => flushed(export.discard(offset, length)),
+        CMD_WRITE_ZEROES => flushed(export.write_zeroes(offset, length, flags & CMD_FLAG_NO_HOLE == 0)),
+        _ if !session.allocation => return failed(EINVAL, "no metadata context was chosen"),
+        _ if length == 0 => return failed(EINVAL, "block status of nothing"),
+        _ => {
+            let mut parts = export.allocation(offset..offset + length);
+            if flags & CMD_FLAG_REQ_ONE != 0 {
+                parts.truncate(1);
+            }
+            return Answer::Status(parts);
+        }
+    };
+    match done {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Failed(errno(&error), error.to_string()),
+    }
+}
+
+fn errno(error: &io::Error) -> u32 {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => EPERM,
+        io::ErrorKind::InvalidInput => EINVAL,
+        io::ErrorKind::StorageFull | io::ErrorKind::WriteZero => ENOSPC,
+        _ => EIO,
+    }
+}
+
+fn encode(request: &Request, answer: Answer, session: Session) -> Vec<u8> {
+    let structured = session.structured && matches!(request.command, CMD_READ | CMD_BLOCK_STATUS);
+    match answer {
+        Answer::Failed(errno, what) if structured => {
+            let mut data = errno.to_be_bytes().to_vec();
+            let what = &what.as_bytes()[..what.len().min(1000)];
+            data.extend((what.len() as u16).to_be_bytes());
+            data.extend(what);
+            chunk(request.cookie, REPLY_ERROR, &[&data])
+        }
+        Answer::Failed(errno, _) => simple(request.cookie, errno, &[]),
+        // A chunk of data is never empty.
+        Answer::Data(data) if structured && data.is_empty() => chunk(request.cookie, 0, &[]),
+        Answer::Data(data) if structured => {
+            chunk(request.cookie, REPLY_OFFSET_DATA, &[&request.offset.to_be_bytes(), &data])
+        }
+        Answer::Data(data) => simple(request.cookie, 0, &data),
+        Answer::Status(parts) => {
+            let mut data = ALLOCATION_ID.to_be_bytes().to_vec();
+            for (length, is_hole) in parts {
+                // A request is at most 4 GiB - 1 long, and so is each of its parts.
+                data.extend((length as u32).to_be_bytes());
+                data.extend(if is_hole { STATE_HOLE_AND_ZERO } else { 0 }.to_be_bytes());
+            }
+            chunk(request.cookie, REPLY_BLOCK_STATUS, &[&data])
+        }
+        Answer::Done => simple(request.cookie, 0, &[]),
+    }
+}
+
+fn simple(cookie: u64, errno: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 + data.len());
+    bytes.extend(SIMPLE_REPLY_MAGIC.to_be_bytes());
+    bytes.extend(errno.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn chunk(cookie: u64, kind: u16, data: &[&[u8]]) -> Vec<u8> {
+    let length: usize = data.iter().map(|part| part.len()).sum();
+    let mut bytes = Vec::with_capacity(20 + length);
+    bytes.extend(STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    bytes.extend(REPLY_FLAG_DONE.to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend((length as u32).to_be_bytes());
+    data.iter().for_each(|part| bytes.extend(*part));
+    bytes
+}

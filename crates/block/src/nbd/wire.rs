@@ -1,0 +1,166 @@
+//! Numbers of the NBD protocol (NetworkBlockDevice/nbd, doc/proto.md) and the socket they go over.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+
+pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
+pub const FLAG_NO_ZEROES: u16 = 2;
+
+pub const OPT_EXPORT_NAME: u32 = 1;
+pub const OPT_ABORT: u32 = 2;
+pub const OPT_LIST: u32 = 3;
+pub const OPT_INFO: u32 = 6;
+pub const OPT_GO: u32 = 7;
+pub const OPT_STRUCTURED_REPLY: u32 = 8;
+pub const OPT_LIST_META_CONTEXT: u32 = 9;
+pub const OPT_SET_META_CONTEXT: u32 = 10;
+
+pub const REP_ACK: u32 = 1;
+pub const REP_SERVER: u32 = 2;
+pub const REP_INFO: u32 = 3;
+pub const REP_META_CONTEXT: u32 = 4;
+pub const REP_ERR_UNSUP: u32 = 0x8000_0001;
+pub const REP_ERR_INVALID: u32 = 0x8000_0003;
+pub const REP_ERR_TOO_BIG: u32 = 0x8000_0009;
+
+pub const INFO_EXPORT: u16 = 0;
+pub const INFO_BLOCK_SIZE: u16 = 3;
+
+pub const TRANSMIT_HAS_FLAGS: u16 = 1;
+pub const TRANSMIT_READ_ONLY: u16 = 1 << 1;
+pub const TRANSMIT_FLUSH: u16 = 1 << 2;
+pub const TRANSMIT_FUA: u16 = 1 << 3;
+pub const TRANSMIT_TRIM: u16 = 1 << 5;
+pub const TRANSMIT_WRITE_ZEROES: u16 = 1 << 6;
+pub const TRANSMIT_DF: u16 = 1 << 7;
+pub const TRANSMIT_MULTI_CONN: u16 = 1 << 8;
+
+pub const CMD_READ: u16 = 0;
+pub const CMD_WRITE: u16 = 1;
+pub const CMD_DISCONNECT: u16 = 2;
+pub const CMD_FLUSH: u16 = 3;
+pub const CMD_TRIM: u16 = 4;
+pub const CMD_WRITE_ZEROES: u16 = 6;
+pub const CMD_BLOCK_STATUS: u16 = 7;
+
+pub const CMD_FLAG_FUA: u16 = 1;
+pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
+pub const CMD_FLAG_DF: u16 = 1 << 2;
+pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
+
+pub const REPLY_FLAG_DONE: u16 = 1;
+pub const REPLY_OFFSET_DATA: u16 = 1;
+pub const REPLY_BLOCK_STATUS: u16 = 5;
+pub const REPLY_ERROR: u16 = 0x8001;
+
+/// `base:allocation`: the range may take no space, and reads as zeroes.
+pub const STATE_HOLE_AND_ZERO: u32 = 3;
+
+pub const EPERM: u32 = 1;
+pub const EIO: u32 = 5;
+pub const EINVAL: u32 = 22;
+pub const ENOSPC: u32 = 28;
+pub const EOVERFLOW: u32 = 75;
+
+/// A connection.
+pub enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    pub fn try_clone(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Socket::Unix(stream) => Socket::Unix(stream.try_clone()?),
+            Socket::Tcp(stream) => Socket::Tcp(stream.try_clone()?),
+        })
+    }
+
+    pub fn set_timeouts(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()> {
+        match self {
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(write)
+            }
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(write)
+            }
+        }
+    }
+
+    /// Ends the connection for all who hold the socket.
+    pub fn close(&self) {
+        // A connection that is gone already is closed.
+        let _ = match self {
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Nothing more is read: the peer's next request meets the end of the stream.
+    pub fn stop_reading(&self) {
+        // A connection that is gone already has nothing to stop.
+        let _ = match self {
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Read),
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Read),
+        };
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => stream.read(buf),
+            Socket::Tcp(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => stream.write(buf),
+            Socket::Tcp(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub fn read_u16(stream: &mut impl Read) -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    stream.read_exact(&mut bytes)?;
+    Ok(u16::from_be_bytes(bytes))
+}
+
+pub fn read_u32(stream: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes)?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+pub fn read_u64(stream: &mut impl Read) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    stream.read_exact(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+/// Reads and forgets.
+pub fn skip(stream: &mut impl Read, length: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut stream.take(length), &mut io::sink())?;
+    if skipped == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}

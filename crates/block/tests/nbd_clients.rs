@@ -1,0 +1,155 @@
+//! The NBD server against the clients that people use: qemu-img, qemu-io, nbdinfo, nbdcopy.
+//!
+//! `scripts/setup` installs them; without them these tests fail and say so.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+};
+
+use block::{
+    Device, FileDevice, MemoryDevice, OpenOptions, Rng,
+    nbd::{Address, Server},
+};
+
+const SIZE: u64 = 64 << 20;
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let Output { status, stdout, stderr } =
+        output.unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup installs it"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
+    stdout.into_owned()
+}
+
+/// A file with random data in places and holes between.
+fn sparse_file(path: &Path) {
+    let file = FileDevice::create(path, SIZE).expect("a new file");
+    let mut rng = Rng::new(5);
+    for _ in 0..200 {
+        let length = 512 * (1 + rng.below(64)) as usize;
+        let data: Vec<u8> = (0..length).map(|_| rng.next_u64() as u8).collect();
+        file.write(rng.below((SIZE - length as u64) / 512) * 512, &data).expect("within the file");
+    }
+    file.flush().expect("flushed");
+}
+
+fn unix(dir: &Path) -> (Address, String) {
+    let address = Address::Unix(dir.join("socket"));
+    let uri = address.to_string();
+    (address, uri)
+}
+
+#[test]
+fn qemu_img_converts_and_compares() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let source = dir.path().join("source");
+    sparse_file(&source);
+    let source = source.to_str().expect("UTF-8");
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    let (address, uri) = unix(dir.path());
+    let server = Server::start(device.clone(), &address).expect("listens");
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
+    assert!(device.allocated_bytes() < SIZE / 4, "holes stay holes: {}", device.allocated_bytes());
+    let map = run("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
+    assert!(map.matches("\"zero\": true").count() > 50, "{map}");
+    server.stop();
+    let mut bytes = vec![0; SIZE as usize];
+    device.read(0, &mut bytes).expect("within the device");
+    assert!(bytes == std::fs::read(source).expect("readable"));
+}
+
+#[test]
+fn nbdcopy_goes_both_ways_over_tcp_with_several_connections() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (source, back) = (dir.path().join("source"), dir.path().join("back"));
+    sparse_file(&source);
+    let server = Server::start(
+        Arc::new(FileDevice::create(dir.path().join("served"), SIZE).expect("a new file")),
+        &"127.0.0.1:0".parse().expect("an address"),
+    )
+    .expect("listens");
+    let uri = server.address().to_string();
+    let (source_text, back_text) = (source.to_str().expect("UTF-8"), back.to_str().expect("UTF-8"));
+    run("nbdcopy", &["--connections=4", "--flush", source_text, &uri]);
+    run("nbdcopy", &["--connections=4", &uri, back_text]);
+    assert!(std::fs::read(&source).expect("readable") == std::fs::read(&back).expect("readable"));
+    server.stop();
+    let served = FileDevice::open(dir.path().join("served"), OpenOptions::default()).expect("there");
+    let mut bytes = vec![0; SIZE as usize];
+    served.read(0, &mut bytes).expect("within the file");
+    assert!(bytes == std::fs::read(&source).expect("readable"));
+}
+
+#[test]
+fn nbdinfo_lists_what_is_offered() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (address, uri) = unix(dir.path());
+    let _server = Server::start(Arc::new(MemoryDevice::new(SIZE)), &address).expect("listens");
+    let list = run("nbdinfo", &["--list", &uri]);
+    for what in [
+        "export-size: 67108864",
+        "base:allocation",
+        "can_multi_conn: true",
+        "can_flush: true",
+        "can_fua: true",
+        "can_trim: true",
+        "can_zero: true",
+        "is_read_only: false",
+    ] {
+        assert!(list.contains(what), "{what}\n{list}");
+    }
+    run("nbdinfo", &["--map", &uri]);
+    assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), "67108864");
+}
+
+#[test]
+fn qemu_io_keeps_several_requests_under_way() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (address, uri) = unix(dir.path());
+    let _server = Server::start(Arc::new(MemoryDevice::new(SIZE)), &address).expect("listens");
+    let mut script: Vec<String> = Vec::new();
+    for n in 0..32 {
+        script.push(format!("aio_write -P {} {}k 64k", n + 1, n * 100));
+    }
+    script.push("aio_flush".into());
+    for n in 0..32 {
+        script.push(format!("aio_read -P {} {}k 64k", n + 1, n * 100));
+    }
+    script.extend(
+        [
+            "aio_flush",
+            "write -f -P 9 0 512",
+            "write -z 100k 64k",
+            "read -P 0 100k 64k",
+            "discard 0 1M",
+            "flush",
+        ]
+        .map(String::from),
+    );
+    let mut arguments = vec!["-f", "raw"];
+    for line in &script {
+        arguments.extend(["-c", line]);
+    }
+    arguments.push(&uri);
+    let output = run("qemu-io", &arguments);
+    assert!(!output.contains("verification failed") && !output.contains("error"), "{output}");
+    assert_eq!(output.matches("bytes at offset").count(), 68, "{output}");
+}
+
+#[test]
+fn a_read_only_file_is_served_as_such() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("source");
+    sparse_file(&path);
+    let (address, uri) = unix(dir.path());
+    let file = FileDevice::open(&path, OpenOptions::default()).expect("there");
+    let _server = Server::start(Arc::new(file), &address).expect("listens");
+    assert!(run("nbdinfo", &[&uri]).contains("is_read_only: true"));
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", path.to_str().expect("UTF-8"), &uri]);
+    let written = Command::new("qemu-io").args(["-f", "raw", "-c", "write 0 512", &uri]).output();
+    assert!(!written.expect("installed").status.success());
+}
