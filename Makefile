@@ -3,14 +3,14 @@
 # Where rustup puts cargo, for a shell that has not been told yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: setup test lint unit golden
+.PHONY: setup test lint unit hostile golden
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
 	scripts/setup
 
 ## test: everything that has to hold, virtual machines included
-test: setup lint unit
+test: setup lint unit hostile
 
 
 lint:
@@ -20,6 +20,11 @@ lint:
 
 unit:
 	cargo test --workspace --quiet
+
+## hostile: read golden images with random bytes overlaid; SECONDS=3600 goes on for an hour
+SECONDS ?= 60
+hostile:
+	cargo run --quiet -p fuzz --bin hostile -- --seconds $(SECONDS)
 
 ## golden: make the golden images anew with the kernel
 golden: setup

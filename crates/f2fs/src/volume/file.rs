@@ -78,7 +78,7 @@ impl Volume {
                 let length = (blocks.end << log) - start;
                 return Ok(Some(Extent { offset: start, length, physical, kind: ExtentKind::Compressed }));
             }
-            let Run { blocks, addr } = self.run(&inode, block, self.plain_limit(&inode, block, limit))?;
+            let Run { blocks, addr } = self.run(&inode, block, limit)?;
             if addr == BlockAddr::NULL {
                 block = blocks.end;
                 continue;
@@ -162,7 +162,7 @@ impl Volume {
                 rest[..length].copy_from_slice(&inside[..length]);
                 at += length as u64;
             } else {
-                let run = self.run(inode, block, self.plain_limit(inode, block, limit))?;
+                let run = self.run(inode, block, limit)?;
                 let length = rest.len().min(((run.blocks.end << log) - at) as usize);
                 self.read_run(inode, &run, at, &mut rest[..length])?;
                 at += length as u64;
@@ -272,11 +272,5 @@ impl Volume {
         let end = (extent.offset + extent.length) >> log;
         let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
         Some((block << log).max(extent.offset))
-    }
-
-    /// Where a run of plain blocks must end at the latest: clusters of compressed files are looked at one by one.
-    fn plain_limit(&self, inode: &NodeBlock, block: u64, limit: u64) -> u64 {
-        let size = inode.layout().cluster_blocks() as u64;
-        if size == 1 { limit } else { limit.min(block - block % size + size) }
     }
 }

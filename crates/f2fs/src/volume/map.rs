@@ -48,7 +48,8 @@ impl Run {
     }
 }
 
-/// How a cluster of a compressed file is stored.
+/// How a cluster of a compressed file is stored. A run that starts in a plain cluster never reaches into a
+/// compressed one, which begins with an address that follows no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cluster {
     /// As plain blocks.

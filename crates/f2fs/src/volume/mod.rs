@@ -29,6 +29,7 @@ mod node_write;
 mod open;
 mod options;
 mod pages;
+mod quota;
 mod sit;
 mod stat;
 mod xattr;

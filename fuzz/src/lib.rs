@@ -1,0 +1,55 @@
+//! Hostile volumes: golden images with some bytes overlaid, of which everything is read.
+//!
+//! A case is a string of bytes: the first says which image, the rest is patches (see [`case`]). The same
+//! function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run overlay --features libfuzzer`) and by
+//! the seeded runner that the tests use (`cargo run --release -p fuzz --bin hostile`).
+//!
+//! *Invariant*: whatever the bytes, reading ends, with an answer or with an error, in bounded work; it never
+//! panics and never writes.
+
+pub mod case;
+pub mod images;
+pub mod survey;
+
+use std::sync::Arc;
+
+use block::{Counted, Device, Overlay};
+use f2fs::{Volume, volume::Options};
+
+pub use images::Images;
+pub use survey::Survey;
+
+/// Memory for caches while a case runs: little, so that caches are exercised too.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// What came of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The volume was refused.
+    Refused,
+    /// The volume opened.
+    Read(Survey),
+}
+
+/// Runs a case.
+///
+/// # Panics
+/// Where the invariant does not hold. That is the finding.
+pub fn run(images: &Images, case: &[u8]) -> Outcome {
+    let Some((image, patches)) = case.split_first() else { return Outcome::Refused };
+    let image = images.get(usize::from(*image));
+    let device = Arc::new(Counted::new(Overlay::new(image.device.clone())));
+    case::patch(image, patches, device.inner());
+    let changed = device.inner().changed_ranges();
+    let options = Options { cache_bytes: CACHE_BYTES, ..Options::read_only() };
+    let Ok(volume) = Volume::open(device.clone(), options) else { return Outcome::Refused };
+    let survey = survey::read_everything(&volume);
+    drop(volume);
+    assert_eq!(device.inner().changed_ranges(), changed, "reading has written");
+    let counts = device.counts();
+    assert_eq!((counts.writes, counts.discards), (0, 0), "reading has written");
+    Outcome::Read(survey)
+}
+
+/// A device that is shared, as everything here takes it.
+pub type Shared = Arc<dyn Device>;

@@ -1,0 +1,140 @@
+//! Reads everything that a volume offers, with a bound on the work.
+
+use std::collections::HashSet;
+
+use f2fs::{
+    Error, Volume,
+    format::{FileType, quota::QuotaKind},
+    units::{Ino, Nid, SegNo},
+};
+
+/// Entries of directories that are looked at.
+const ENTRIES_MAX: usize = 3000;
+/// Inodes that are looked at.
+const INODES_MAX: usize = 400;
+/// Parts of a file that are looked at.
+const EXTENTS_MAX: usize = 12;
+/// Bytes that are read of each part.
+const READ_BYTES: usize = 20_000;
+
+/// What was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Inodes that could be read.
+    pub inodes: usize,
+    /// Entries that could be read.
+    pub entries: usize,
+    /// Bytes of files that could be read.
+    pub bytes: u64,
+    /// Errors that were met.
+    pub errors: usize,
+}
+
+impl Survey {
+    fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.errors += 1;
+                // An error must be able to say where it is.
+                assert!(!error.to_string().is_empty());
+                None
+            }
+        }
+    }
+}
+
+/// Reads everything, as far as the bounds allow.
+pub fn read_everything(volume: &Volume) -> Survey {
+    let mut survey = Survey::default();
+    let mut seen = HashSet::new();
+    let mut pending = vec![volume.superblock().root_ino];
+    let hidden = volume.superblock().quota_inos;
+    pending.extend(hidden.iter().filter(|ino| ino.0 != 0));
+    pending.extend(volume.orphans().iter().take(50));
+    while let Some(ino) = pending.pop() {
+        if seen.len() >= INODES_MAX || !seen.insert(ino) {
+            continue;
+        }
+        look(volume, ino, &mut survey, &mut pending);
+    }
+    // What no directory names, too.
+    for nid in (0..600).map(Nid) {
+        if let Some(entry) = survey.note(volume.nat_entry(nid)) {
+            if entry.addr.is_real() && entry.ino.0 == nid.0 && !seen.contains(&entry.ino) {
+                look(volume, entry.ino, &mut survey, &mut Vec::new());
+            }
+        }
+    }
+    for segment in (0..volume.geometry().segments.min(64)).map(SegNo) {
+        survey.note(volume.sit_entry(segment));
+    }
+    for kind in QuotaKind::ALL {
+        survey.note(volume.quota_records(kind));
+    }
+    let _ = volume.space();
+    survey.note(volume.resolve(b"/a/../link/./b", true));
+    survey
+}
+
+fn look(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
+    let Some(stat) = survey.note(volume.stat(ino)) else { return };
+    survey.inodes += 1;
+    let _ = stat.shown_flags();
+    survey.note(volume.xattrs(ino));
+    if let Some(names) = survey.note(volume.list_xattrs(ino)) {
+        for name in names {
+            survey.note(volume.get_xattr(ino, &name));
+        }
+    }
+    match stat.kind {
+        FileType::Directory => directory(volume, ino, survey, pending),
+        FileType::Regular => file(volume, ino, survey),
+        FileType::Symlink => {
+            survey.note(volume.read_link(ino));
+        }
+        _ => {}
+    }
+}
+
+fn directory(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
+    survey.note(volume.is_empty_dir(ino));
+    survey.note(volume.lookup(ino, b"no such name"));
+    let Some(entries) = survey.note(volume.entries(ino, 0)) else { return };
+    let mut last_cookie = 0;
+    for (n, entry) in entries.enumerate() {
+        let Some(entry) = survey.note(entry) else { continue };
+        assert!(entry.next_cookie > last_cookie, "cookies grow");
+        last_cookie = entry.next_cookie;
+        survey.entries += 1;
+        if survey.entries > ENTRIES_MAX {
+            return;
+        }
+        if n < 60 {
+            survey.note(volume.lookup(ino, &entry.name));
+        }
+        if entry.name != b"." && entry.name != b".." {
+            pending.push(entry.ino);
+        }
+    }
+}
+
+fn file(volume: &Volume, ino: Ino, survey: &mut Survey) {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut at = 0;
+    for _ in 0..EXTENTS_MAX {
+        let Some(Some(extent)) = survey.note(volume.next_extent(ino, at)) else { break };
+        assert!(extent.offset >= at && extent.length > 0, "extents go on");
+        if let Some(read) = survey.note(volume.read_raw(ino, extent.offset, &mut buffer)) {
+            survey.bytes += read as u64;
+        }
+        at = extent.offset.saturating_add(extent.length);
+    }
+    for at in [0, 4095, 1 << 22, 1 << 33, u64::MAX - 5] {
+        if let Some(read) = survey.note(volume.read(ino, at, &mut buffer[..5000])) {
+            survey.bytes += read as u64;
+        }
+        survey.note(volume.seek_data(ino, at));
+        survey.note(volume.seek_hole(ino, at));
+    }
+}
