@@ -122,7 +122,7 @@ impl Volume {
     /// Closes the segment of a log and opens the next. With `even_prefree`, segments count as free that only the
     /// last checkpoint needs: for the checkpoint itself, after which nothing needs them.
     pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
-        let current = self.logs.segments();
+        let current = self.closed_segments();
         let old = self.logs.get(kind).segment;
         let next = match self.next_of_section(old, &current)? {
             Some(next) => Some((next, false)),

@@ -66,6 +66,8 @@ impl Volume {
         let now = self.time();
         if let Some(flags) = set.flags {
             self.check_flags(ino, flags)?;
+            // Recovery must find the directory as it was when names were entered.
+            self.since_checkpoint.renamed.insert(ino);
         }
         let inode = self.inode_mut(ino)?;
         let head = inode.head_mut();

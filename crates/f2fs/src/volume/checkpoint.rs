@@ -3,7 +3,7 @@
 //! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
 //! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
 
-use super::{Volume, log::Log};
+use super::{Volume, fsync::SinceCheckpoint, log::Log};
 use crate::{
     Place, Result,
     format::{
@@ -117,6 +117,7 @@ impl Volume {
         self.pack = pack;
         self.opened_seconds = (self.options.clock)().seconds;
         self.changed = false;
+        self.since_checkpoint = SinceCheckpoint::default();
         self.after_commit()
     }
 

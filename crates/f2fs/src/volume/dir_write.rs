@@ -134,9 +134,20 @@ impl Volume {
             return Err(Error::NoKey);
         }
         let hash = self.wanted(&inode, name)?.expect("the name is not empty").hash();
-        let is_inline = inode.has_inline(inline::DENTRY);
         drop(inode);
-        if is_inline {
+        self.enter_with_hash(dir, hash, name, ino, kind)
+    }
+
+    /// As [`enter`](Self::enter), for a name as it is stored.
+    pub(super) fn enter_with_hash(
+        &mut self,
+        dir: Ino,
+        hash: u32,
+        name: &[u8],
+        ino: Ino,
+        kind: FileType,
+    ) -> Result<()> {
+        if self.directory(dir)?.has_inline(inline::DENTRY) {
             let inode = self.inode_mut(dir)?;
             let mut area = Dentries::new(inode.inline_area_mut(), Place::Dir(dir, 0));
             if let Some(slot) = area.room_for(slots_for(name.len())) {
@@ -294,7 +305,7 @@ impl Volume {
         let zeroes = vec![0; self.geometry.block_size.bytes()];
         let addr = self.relocate(dir, slot, block, kind, &zeroes)?;
         if old == BlockAddr::NULL {
-            self.counters.valid_blocks += 1;
+            self.count_blocks(1);
             self.add_blocks(dir, 1)?;
         }
         Ok(addr)

@@ -117,7 +117,7 @@ impl Volume {
                     .filter(|index| node.addr(*index) == BlockAddr::NULL)
                     .collect();
                 drop(node);
-                self.counters.valid_blocks += holes.len() as u64;
+                self.count_blocks(holes.len() as u64);
                 self.add_blocks(ino, holes.len() as u64)?;
                 let node = self.node_mut(slot.nid)?;
                 for index in holes {
@@ -193,7 +193,7 @@ impl Volume {
             slot.left -= 1;
         }
         if added > 0 {
-            self.counters.valid_blocks += added;
+            self.count_blocks(added);
             self.add_blocks(ino, added)?;
         }
         Ok(())
@@ -299,7 +299,7 @@ impl Volume {
         if there {
             let slot = self.make_slot(ino, 0)?;
             self.relocate(ino, slot, 0, kind, &content)?;
-            self.counters.valid_blocks += 1;
+            self.count_blocks(1);
             self.add_blocks(ino, 1)?;
         }
         Ok(())

@@ -101,6 +101,11 @@ impl Logs {
         Ok(())
     }
 
+    /// Writes the run of a log.
+    pub fn write(&mut self, io: &Io, kind: SegmentType) -> Result<()> {
+        self.logs[kind.index()].run.write(io)
+    }
+
     /// Writes all runs.
     pub fn write_all(&mut self, io: &Io) -> Result<()> {
         self.logs.iter_mut().try_for_each(|log| log.run.write(io))

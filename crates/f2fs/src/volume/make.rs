@@ -97,6 +97,8 @@ impl Volume {
             now: 0,
             changed: true,
             opened_segment: true,
+            since_checkpoint: Default::default(),
+            avoid: Vec::new(),
             written_before: 0,
         })
     }

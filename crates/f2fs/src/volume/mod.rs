@@ -13,6 +13,7 @@ mod dir;
 mod dir_write;
 mod file;
 mod file_write;
+mod fsync;
 mod geometry;
 mod hidden_name;
 mod io;
@@ -30,6 +31,7 @@ mod open;
 mod options;
 mod pages;
 mod quota;
+mod recovery;
 mod sit;
 mod stat;
 mod xattr;
@@ -97,6 +99,9 @@ pub struct Volume {
     opened_seconds: i64,
     /// Seconds for which the volume was mounted, ever, as of the operation that runs.
     now: u64,
+    since_checkpoint: fsync::SinceCheckpoint,
+    /// Segments that no log may open: recovery still needs what is in them.
+    avoid: Vec<SegNo>,
     /// Something was changed since the newest checkpoint.
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.
@@ -302,6 +307,17 @@ impl Volume {
             self.changed = true;
         }
         Ok(())
+    }
+
+    /// Counts blocks that were taken.
+    fn count_blocks(&mut self, blocks: u64) {
+        self.counters.valid_blocks += blocks;
+        self.since_checkpoint.taken_blocks += blocks;
+    }
+
+    /// Segments that no log may open now.
+    fn closed_segments(&self) -> Vec<SegNo> {
+        [&self.logs.segments(), &*self.avoid].concat()
     }
 
     /// Blocks that users may still take.

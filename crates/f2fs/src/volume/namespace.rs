@@ -143,6 +143,7 @@ impl Volume {
         let links = inode.head().links.get();
         inode.head_mut().links.set(links + 1);
         inode.set_last_name(dir, name);
+        inode.head_mut().advise &= !advise::LOST_PINO;
         inode.set_ctime(now);
         self.orphans.remove(&ino);
         self.touch_dir(dir)
@@ -161,7 +162,13 @@ impl Volume {
         if inode.has_flag(flag::IMMUTABLE | flag::APPEND) || self.inode(dir)?.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
+        let loses_name =
+            inode.head().links.get() > 1 && inode.last_name() == name && inode.head().pino.get() == dir.0;
         drop(inode);
+        if loses_name {
+            // Recovery would enter it under the name that goes.
+            self.inode_mut(found.ino)?.head_mut().advise |= advise::LOST_PINO;
+        }
         self.leave(dir, &found)?;
         self.touch_dir(dir)?;
         self.drop_link(found.ino)
@@ -399,7 +406,7 @@ impl Volume {
     }
 
     /// Takes one link from an inode; without links it goes, unless it is held.
-    fn drop_link(&mut self, ino: Ino) -> Result<()> {
+    pub(super) fn drop_link(&mut self, ino: Ino) -> Result<()> {
         self.add_links(ino, -1)?;
         let now = self.time();
         self.inode_mut(ino)?.set_ctime(now);
@@ -413,7 +420,7 @@ impl Volume {
         self.evict(ino)
     }
 
-    fn add_links(&mut self, ino: Ino, change: i32) -> Result<()> {
+    pub(super) fn add_links(&mut self, ino: Ino, change: i32) -> Result<()> {
         let head = self.inode_mut(ino)?.head_mut();
         let links = head.links.get().saturating_add_signed(change);
         head.links.set(links);
@@ -422,9 +429,13 @@ impl Volume {
 
     /// What a move changes besides the entries: the inode's own idea of its name, and its "..".
     fn moved(&mut self, ino: Ino, is_dir: bool, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
+        // Roll-forward knows new names, but not that an old one went: what the old name leads to must not depend
+        // on it.
+        self.since_checkpoint.renamed.extend([ino, from_dir, to_dir]);
         let now = self.time();
         let inode = self.inode_mut(ino)?;
         inode.set_last_name(to_dir, to);
+        inode.head_mut().advise &= !advise::LOST_PINO;
         inode.set_ctime(now);
         if is_dir && from_dir != to_dir {
             if let Some(dots) = self.find_entry(ino, b"..")? {

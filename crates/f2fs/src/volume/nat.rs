@@ -42,8 +42,10 @@ pub struct Nat {
 #[derive(Clone, Copy)]
 struct Change {
     entry: NatEntry,
-    /// Not in the checkpoint: changed since.
+    /// Changed since the last checkpoint.
     dirty: bool,
+    /// In use in the last checkpoint.
+    was_used: bool,
 }
 
 impl Nat {
@@ -61,7 +63,7 @@ impl Nat {
                 let what = format!("the NAT journal has an entry for {nid}, the NAT ends at {end}");
                 return Err(Error::corrupt(Place::Checkpoint(pack), what));
             }
-            changes.insert(nid, Change { entry, dirty: false });
+            changes.insert(nid, Change { entry, dirty: false, was_used: !entry.is_free() });
         }
         let first_free = if checkpoint.next_free_nid < end { checkpoint.next_free_nid } else { Nid::NULL };
         Ok(Nat {
@@ -89,15 +91,25 @@ impl Nat {
         Ok(nat::entry(&self.block(io, block)?, index))
     }
 
+    /// Whether the last checkpoint has a node of this number.
+    pub fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
+        match self.changes.get(&nid) {
+            Some(change) => Ok(change.was_used),
+            None => Ok(!self.get(io, nid)?.is_free()),
+        }
+    }
+
     /// Sets the entry of a nid.
-    pub fn set(&mut self, nid: Nid, entry: NatEntry) {
-        self.changes.insert(nid, Change { entry, dirty: true });
+    pub fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
+        let was_used = self.is_checkpointed(io, nid)?;
+        self.changes.insert(nid, Change { entry, dirty: true, was_used });
+        Ok(())
     }
 
     /// Marks a nid as free; its version goes up, so that summaries of its old blocks no longer match.
-    pub fn release(&mut self, nid: Nid, version: u8) {
+    pub fn release(&mut self, io: &Io, nid: Nid, version: u8) -> Result<()> {
         let entry = NatEntry { version: version.wrapping_add(1), ino: Ino(0), addr: BlockAddr::NULL };
-        self.set(nid, entry);
+        self.set(io, nid, entry)
     }
 
     /// Takes a free nid. Its entry must be [`set`](Self::set) by the caller.
@@ -143,6 +155,7 @@ impl Nat {
         }
         for change in self.changes.values_mut() {
             change.dirty = false;
+            change.was_used = !change.entry.is_free();
         }
         Ok(journal)
     }

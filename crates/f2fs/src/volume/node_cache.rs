@@ -3,11 +3,17 @@
 //! *Invariants*: a node is in `dirty` or in the clean cache, not in both; what is in the clean cache equals what
 //! the NAT's address for it holds.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use rustc_hash::FxHashMap;
 
-use crate::{format::node::NodeBlock, units::Nid};
+use crate::{
+    format::node::NodeBlock,
+    units::{Ino, Nid},
+};
 
 /// Locks over the clean nodes.
 const SHARDS: usize = 16;
@@ -15,6 +21,8 @@ const SHARDS: usize = 16;
 /// The cache. Readers share it; the dirty part is only touched by whoever has the volume to itself.
 pub struct NodeCache {
     dirty: FxHashMap<Nid, Arc<NodeBlock>>,
+    /// The dirty nodes by file.
+    by_file: BTreeSet<(Ino, Nid)>,
     clean: [Mutex<Shard>; SHARDS],
     shard_nodes: usize,
 }
@@ -31,6 +39,7 @@ impl NodeCache {
     pub fn new(nodes: usize) -> NodeCache {
         NodeCache {
             dirty: FxHashMap::default(),
+            by_file: BTreeSet::new(),
             clean: Default::default(),
             shard_nodes: (nodes / SHARDS / 2).max(4),
         }
@@ -66,13 +75,16 @@ impl NodeCache {
         shard.young.remove(&nid);
         shard.old.remove(&nid);
         drop(shard);
+        self.by_file.insert((node.ino(), nid));
         let slot = self.dirty.entry(nid).insert_entry(node).into_mut();
         Arc::make_mut(slot)
     }
 
     /// Forgets a node.
     pub fn remove(&mut self, nid: Nid) {
-        self.dirty.remove(&nid);
+        if let Some(node) = self.dirty.remove(&nid) {
+            self.by_file.remove(&(node.ino(), nid));
+        }
         let mut shard = self.shard(nid);
         shard.young.remove(&nid);
         shard.old.remove(&nid);
@@ -88,16 +100,20 @@ impl NodeCache {
         self.dirty.len()
     }
 
-    /// The dirty nodes' numbers, ascending.
+    /// The dirty nodes' numbers, by file.
     pub fn dirty_nids(&self) -> Vec<Nid> {
-        let mut nids: Vec<Nid> = self.dirty.keys().copied().collect();
-        nids.sort_unstable();
-        nids
+        self.by_file.iter().map(|(_, nid)| *nid).collect()
+    }
+
+    /// The numbers of a file's dirty nodes.
+    pub fn dirty_of(&self, ino: Ino) -> Vec<Nid> {
+        self.by_file.range((ino, Nid(0))..=(ino, Nid(u32::MAX))).map(|(_, nid)| *nid).collect()
     }
 
     /// Moves a dirty node, which has been written, to the clean ones.
     pub fn set_clean(&mut self, nid: Nid) {
         if let Some(node) = self.dirty.remove(&nid) {
+            self.by_file.remove(&(node.ino(), nid));
             self.insert_clean(nid, node);
         }
     }

@@ -58,8 +58,8 @@ impl Volume {
         if !old.is_free() {
             return Err(Error::corrupt(Place::Nat(nid), "a free node is in use"));
         }
-        self.nat.set(nid, NatEntry { ino, addr: BlockAddr::NEW, ..old });
-        self.counters.valid_blocks += 1;
+        self.nat.set(&self.io, nid, NatEntry { ino, addr: BlockAddr::NEW, ..old })?;
+        self.count_blocks(1);
         self.counters.valid_nodes += 1;
         self.counters.valid_inodes += u32::from(node.is_inode());
         self.nodes.insert_dirty(nid, Arc::new(node));
@@ -82,7 +82,7 @@ impl Volume {
         if entry.addr != BlockAddr::NEW {
             self.release_block(entry.addr, Place::Nat(nid))?;
         }
-        self.nat.release(nid, entry.version);
+        self.nat.release(&self.io, nid, entry.version)?;
         self.nodes.remove(nid);
         let uncount = |counter: &mut u32| *counter = counter.saturating_sub(1);
         uncount(&mut self.counters.valid_nodes);
@@ -123,8 +123,10 @@ impl Volume {
         let result = self.logs.push(&self.io, kind, place.addr, node.bytes());
         self.fail_on_error(result)?;
         self.nodes.set_clean(nid);
-        self.nat.set(nid, NatEntry { addr: place.addr, ..entry });
-        Ok(())
+        if !marks.fsync && footer.cold {
+            self.since_checkpoint.unmarked.insert(footer.ino);
+        }
+        self.nat.set(&self.io, nid, NatEntry { addr: place.addr, ..entry })
     }
 
     /// The log that a node goes to. Direct nodes, inodes and xattr nodes of a file are warm, those of a directory

@@ -81,16 +81,23 @@ impl Volume {
             summaries: Default::default(),
             changed: false,
             opened_segment: true,
+            since_checkpoint: Default::default(),
+            avoid: Vec::new(),
             written_before: tail.written_kilobytes,
         };
+        let read_only = volume.options.read_only;
+        let writable = volume.superblock.features.0 & !WRITABLE.0 == 0;
         if volume.read_only_reason().is_none() {
             volume.prepare_logs()?;
+            volume.recover()?;
+        } else if read_only && volume.options.roll_forward && writable && volume.has_chain()? {
+            volume.recover_in_memory()?;
         }
         Ok(volume)
     }
 
     /// Checks the logs against the segment table, completes their summaries, and counts the used segments.
-    fn prepare_logs(&mut self) -> Result<()> {
+    pub(super) fn prepare_logs(&mut self) -> Result<()> {
         let mut empty = 0;
         for kind in SegmentType::ALL {
             let LogPosition { segment: number, offset, fills_holes } = self.logs.get(kind).position();

@@ -1,0 +1,119 @@
+//! fsync without a checkpoint: the file's data, and its changed nodes in the warm node log, the last of them
+//! marked; then one flush. Opening the volume finds them there, see [`recovery`](super::recovery).
+
+use rustc_hash::FxHashSet;
+
+use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_write::Marks};
+use crate::{
+    Result,
+    format::{FileType, inode::advise, node::NodeBlock, node_path::NodeKind, sit::SegmentType},
+    units::{Ino, Nid},
+};
+
+/// An fsync of so many blocks overwrites in place (Linux, `DEF_MIN_FSYNC_BLOCKS`).
+const IN_PLACE_BLOCKS_MAX: usize = 8;
+
+/// What fsync has to know about the time since the last checkpoint.
+#[derive(Default)]
+pub(super) struct SinceCheckpoint {
+    /// Inodes that changed their name, and the directories that they moved between.
+    pub renamed: FxHashSet<Ino>,
+    /// New inodes that recovery would find with their name.
+    named: FxHashSet<Ino>,
+    /// Files of which nodes were written without a mark.
+    pub unmarked: FxHashSet<Ino>,
+    /// Blocks that were taken, whatever was given back.
+    pub taken_blocks: u64,
+}
+
+impl Volume {
+    /// Makes the content and the attributes of an inode durable. `data_only` promises no more than that the content
+    /// can be read back.
+    pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
+        if self.write_file(ino, data_only)? {
+            let result = self.io.flush();
+            self.fail_on_error(result)?;
+        }
+        Ok(())
+    }
+
+    /// Does all of an [`fsync`](Self::fsync) but its flush, and says whether a flush of the
+    /// [`device`](Self::device) is still needed: several files can share one, without holding the volume.
+    pub fn write_file(&mut self, ino: Ino, data_only: bool) -> Result<bool> {
+        self.start()?;
+        let inode = self.inode(ino)?;
+        if self.needs_checkpoint(&inode)? {
+            drop(inode);
+            if self.changed {
+                self.write_checkpoint(Reason::Sync)?;
+            }
+            return Ok(false);
+        }
+        drop(inode);
+        let pages = self.pages.blocks_of(ino, 0, u64::MAX);
+        let in_place =
+            self.options.in_place != InPlace::Never && (data_only || pages.len() <= IN_PLACE_BLOCKS_MAX);
+        for block in pages {
+            self.write_page(ino, block, in_place)?;
+        }
+        self.write_marked(ino)?;
+        for kind in
+            [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
+        {
+            let result = self.logs.write(&self.io, kind);
+            self.fail_on_error(result)?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the changed nodes of a file that roll-forward can use: the inode last, and only the last one marked,
+    /// so that recovery takes all of them or none.
+    fn write_marked(&mut self, ino: Ino) -> Result<()> {
+        let own = Nid::from(ino);
+        let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
+        if is_new || self.since_checkpoint.unmarked.contains(&ino) {
+            // The mark must follow all that was written without one, and the name must be in the inode.
+            self.node_mut(own)?;
+        }
+        let mut nids = Vec::new();
+        for nid in self.nodes.dirty_of(ino) {
+            let offset = self.node(nid)?.footer().offset;
+            let kind = NodeKind::of(self.geometry.block_size, offset);
+            if nid != own && !matches!(kind, Some(NodeKind::Indirect | NodeKind::DoubleIndirect)) {
+                nids.push(nid);
+            }
+        }
+        if self.nodes.is_dirty(own) {
+            nids.push(own);
+        }
+        let Some((last, others)) = nids.split_last() else { return Ok(()) };
+        for nid in others {
+            self.write_node(*nid, Marks::default())?;
+        }
+        self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
+        if is_new {
+            self.since_checkpoint.named.insert(ino);
+        }
+        self.since_checkpoint.unmarked.remove(&ino);
+        Ok(())
+    }
+
+    /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and
+    /// more careful about renames).
+    fn needs_checkpoint(&self, inode: &NodeBlock) -> Result<bool> {
+        let head = inode.head();
+        let parent = Ino(head.pino.get());
+        let since = &self.since_checkpoint;
+        let log = super::allocate::log_for(self.options.active_logs, SegmentType::WarmNode, false);
+        Ok(inode.file_type() != FileType::Regular
+            || inode.compression().is_some()
+            || head.links.get() != 1
+            || inode.has_advise(advise::LOST_PINO)
+            || since.renamed.contains(&inode.ino())
+            || since.renamed.contains(&parent)
+            || !self.nat.is_checkpointed(&self.io, parent.into())?
+            || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
+            || self.options.active_logs == ActiveLogs::Two
+            || log != SegmentType::WarmNode)
+    }
+}

@@ -1,0 +1,518 @@
+//! Roll-forward: what was fsynced after the last checkpoint comes back when the volume is opened; and orphans go.
+//!
+//! Nodes that were written after the checkpoint form a chain: it starts where the warm node log goes on, each
+//! node says where the next one is, and all carry the checkpoint's version. Of a file that has a marked node in the
+//! chain, everything up to its last marked node is taken over. (Linux, `f2fs_recover_fsync_data`.)
+//!
+//! *Invariants*: until the checkpoint that ends recovery counts, nothing of the chain, and no block that it names, is
+//! overwritten, so that a cut during recovery only means another recovery. The chain is finite: a walk that meets
+//! a node again stops.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
+
+use block::Overlay;
+use rustc_hash::FxHashSet;
+
+use super::{Access, Io, Volume, checkpoint::Reason, map_write::Slot};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, bits,
+        hash::name_hash,
+        inode::{advise, flag, inline},
+        node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
+        node_path::NodeKind,
+        sit::SegmentType,
+        summary::{Owner, Summary},
+    },
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+/// Bytes of the hash that follows a name in an inode, where the directory is encrypted and casefolded.
+const HASH_BYTES: usize = 4;
+
+/// The nodes that were written after the last checkpoint.
+#[derive(Default)]
+struct Chain {
+    /// Their addresses, in the order in which they were written.
+    addrs: Vec<BlockAddr>,
+    /// The files to recover.
+    files: BTreeMap<Ino, ChainFile>,
+    /// Segments that the chain, or a block that it names, lies in.
+    segments: Vec<SegNo>,
+}
+
+/// A file with a marked node in the chain; the numbers are places in the chain.
+#[derive(Default, Clone, Copy)]
+struct ChainFile {
+    /// Its last marked node.
+    last: usize,
+    /// The first inode with its name that makes it, where the checkpoint does not have it.
+    birth: Option<usize>,
+    /// The last inode with its name.
+    name: Option<usize>,
+}
+
+impl Volume {
+    /// Whether nodes were written after the last checkpoint.
+    pub(super) fn has_chain(&self) -> Result<bool> {
+        Ok(self.chain_node(self.chain_start())?.is_some())
+    }
+
+    /// Brings back what was fsynced, removes orphans, and writes a checkpoint if there was anything to do.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let chain = if self.options.roll_forward { self.read_chain()? } else { Chain::default() };
+        if chain.addrs.is_empty() && self.orphans.is_empty() {
+            return Ok(());
+        }
+        self.start()?;
+        self.changed = true;
+        if !chain.addrs.is_empty() {
+            self.avoid = chain.segments.clone();
+            for kind in SegmentType::ALL {
+                match self.open_segment(kind, false) {
+                    // Nothing else is left: then the log goes on where it is, as Linux's always do.
+                    Ok(()) | Err(Error::NoSpace { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for ino in self.orphans.clone() {
+            self.inode_mut(ino)?.head_mut().links.set(0);
+            self.evict(ino)?;
+        }
+        self.recover_files(&chain)?;
+        self.write_checkpoint(Reason::Sync)?;
+        self.avoid.clear();
+        Ok(())
+    }
+
+    /// Recovers in memory only; the device is not written.
+    pub(super) fn recover_in_memory(&mut self) -> Result<()> {
+        let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
+        let below = self.io.device().clone();
+        self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
+        self.prepare_logs()?;
+        self.recover()?;
+        self.access = reason;
+        Ok(())
+    }
+
+    fn chain_start(&self) -> BlockAddr {
+        let log = self.checkpoint.logs[SegmentType::WarmNode.index()];
+        self.geometry.block(log.segment, log.offset)
+    }
+
+    /// The node of the chain at an address, or `None` where the chain has ended: there is another block, or one
+    /// that was torn while it was written, so that nobody was told it is safe.
+    fn chain_node(&self, addr: BlockAddr) -> Result<Option<NodeBlock>> {
+        if !self.geometry.in_main(addr) {
+            return Ok(None);
+        }
+        let bytes = self.io.read_block(addr, Place::Block(addr))?;
+        let footer = NodeFooter::of(&bytes);
+        if !self.checkpoint.is_written_after(footer.cp_ver) {
+            return Ok(None);
+        }
+        Ok(NodeBlock::check(self.format, bytes, footer.nid, footer.ino, addr).ok())
+    }
+
+    fn read_chain(&self) -> Result<Chain> {
+        let mut chain = Chain::default();
+        let mut seen = FxHashSet::default();
+        let mut segments = FxHashSet::default();
+        let mut addr = self.chain_start();
+        while seen.insert(addr) {
+            let Some(node) = self.chain_node(addr)? else { break };
+            let footer = node.footer();
+            segments.insert(self.geometry.position(addr).0);
+            let holds_addrs = match NodeKind::of(self.geometry.block_size, footer.offset) {
+                Some(NodeKind::Inode) => has_map(&node),
+                Some(NodeKind::Direct { .. }) => true,
+                _ => false,
+            };
+            if holds_addrs {
+                let named = node.addrs(0..node.addr_count()).filter(|addr| self.geometry.in_main(*addr));
+                segments.extend(named.map(|addr| self.geometry.position(addr).0));
+            }
+            self.note_mark(&mut chain, &node, footer)?;
+            chain.addrs.push(addr);
+            addr = footer.next_addr;
+        }
+        chain.segments = segments.into_iter().collect();
+        chain.segments.sort_unstable();
+        Ok(chain)
+    }
+
+    /// Takes note of a marked node; `chain` does not have it yet.
+    fn note_mark(&self, chain: &mut Chain, node: &NodeBlock, footer: NodeFooter) -> Result<()> {
+        if !footer.fsync {
+            return Ok(());
+        }
+        let place = chain.addrs.len();
+        let names = footer.dentry && node.is_inode();
+        let file = match chain.files.entry(footer.ino) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(vacant) => {
+                let in_range = footer.ino.0 >= self.superblock.root_ino.0
+                    && Nid::from(footer.ino) < self.geometry.nids_end();
+                let exists = in_range
+                    && !self.nat.get(&self.io, footer.ino.into())?.is_free()
+                    && !self.orphans.contains(&footer.ino);
+                if !in_range || !(exists || names) {
+                    return Ok(());
+                }
+                let birth = (!exists).then_some(place);
+                vacant.insert(ChainFile { birth, ..ChainFile::default() })
+            }
+        };
+        file.last = place;
+        if names {
+            file.name = Some(place);
+        }
+        Ok(())
+    }
+
+    fn recover_files(&mut self, chain: &Chain) -> Result<()> {
+        let node_at = |volume: &Volume, place: usize| -> Result<NodeBlock> {
+            let addr = chain.addrs[place];
+            let ended = || Error::corrupt(Place::Block(addr), "a node changed while it was recovered");
+            volume.chain_node(addr)?.ok_or_else(ended)
+        };
+        for (ino, file) in &chain.files {
+            if let Some(place) = file.birth {
+                self.recover_birth(*ino, &node_at(self, place)?)?;
+            }
+        }
+        for place in 0..chain.addrs.len() {
+            let node = node_at(self, place)?;
+            let ino = node.ino();
+            let Some(file) = chain.files.get(&ino).filter(|file| place <= file.last) else { continue };
+            if self.nat.get(&self.io, ino.into())?.is_free() {
+                // A file of the same name has taken its place since.
+                continue;
+            }
+            if node.is_inode() {
+                self.recover_attributes(ino, &node)?;
+                if file.name == Some(place) {
+                    self.recover_name(ino, &node)?;
+                }
+            }
+            self.recover_content(ino, &node)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file that the checkpoint does not have, without content and name.
+    fn recover_birth(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        let mut node = from.clone();
+        let has_map = has_map(&node);
+        clear_content(&mut node, has_map);
+        let head = node.head_mut();
+        head.size.set(0);
+        head.blocks.set(1);
+        head.links.set(1);
+        head.xattr_nid.set(0);
+        node.inline_xattrs_mut().fill(0);
+        self.add_node(node)?;
+        self.inode_mut(ino)?;
+        Ok(())
+    }
+
+    /// Takes over what an inode says about itself (Linux, `recover_inode`).
+    fn recover_attributes(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        let source = from.head().clone();
+        let project = from.project();
+        let inode = self.inode_mut(ino)?;
+        if inode.head().mode.get() & !0o7777 != source.mode.get() & !0o7777 {
+            return Err(Error::corrupt(Place::Inode(ino), "an inode of another kind was written for it"));
+        }
+        let kept = inline::PIN;
+        let head = inode.head_mut();
+        head.mode = source.mode;
+        head.uid = source.uid;
+        head.gid = source.gid;
+        head.size = source.size;
+        head.atime = source.atime;
+        head.mtime = source.mtime;
+        head.ctime = source.ctime;
+        head.atime_nsec = source.atime_nsec;
+        head.mtime_nsec = source.mtime_nsec;
+        head.ctime_nsec = source.ctime_nsec;
+        head.advise = source.advise;
+        head.flags = source.flags;
+        head.pino = source.pino;
+        head.namelen = source.namelen;
+        head.name = source.name;
+        head.inline = head.inline & !kept | source.inline & kept;
+        if let Some(project) = project {
+            inode.set_project(project);
+        }
+        Ok(())
+    }
+
+    /// Enters a file under its name; what has the name loses it.
+    fn recover_name(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        let dir = Ino(from.head().pino.get());
+        let name = from.last_name().to_vec();
+        let parent = self.directory(dir)?;
+        if name.is_empty() || parent.head().links.get() == 0 {
+            return Err(Error::corrupt(Place::Inode(ino), format!("its name cannot be entered into {dir}")));
+        }
+        let encrypted = parent.has_advise(advise::ENCRYPT);
+        let hash = if encrypted && parent.has_flag(flag::CASEFOLD) {
+            let bytes = &from.head().name[name.len()..];
+            let hash = bytes.first_chunk::<HASH_BYTES>();
+            u32::from_le_bytes(
+                *hash.ok_or_else(|| Error::corrupt(Place::Inode(ino), "a name without its hash"))?,
+            )
+        } else if encrypted {
+            name_hash(&name)
+        } else {
+            self.wanted(&parent, &name)?.expect("the name is not empty").hash()
+        };
+        let wanted = super::dir::Wanted::Exact { hash, name: &name };
+        let found = self.search(&parent, &wanted, true)?;
+        drop(parent);
+        if let Some(found) = found {
+            if found.ino == ino {
+                return Ok(());
+            }
+            self.leave(dir, &found)?;
+            let victim_is_dir = self.inode(found.ino)?.is_directory();
+            if victim_is_dir {
+                if !self.is_empty_dir(found.ino)? {
+                    return Err(Error::corrupt(
+                        Place::Inode(ino),
+                        "its name belongs to a directory with entries",
+                    ));
+                }
+                self.add_links(dir, -1)?;
+                self.add_links(found.ino, -1)?;
+            }
+            self.drop_link(found.ino)?;
+        }
+        let kind = self.inode(ino)?.file_type();
+        self.enter_with_hash(dir, hash, &name, ino, kind)
+    }
+
+    /// Takes over what a node holds: inline content, xattrs, addresses (Linux, `do_recover_data`).
+    fn recover_content(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        if from.footer().offset == XATTR_NODE_OFFSET {
+            return self.recover_xattr_node(ino, from);
+        }
+        if from.is_inode() {
+            self.recover_inline_xattrs(ino, from)?;
+            if self.recover_inline_data(ino, from)? || !has_map(from) {
+                return Ok(());
+            }
+        }
+        let layout = self.inode(ino)?.layout();
+        let kind = NodeKind::of(self.geometry.block_size, from.footer().offset);
+        let Some(first) = kind.and_then(|kind| kind.first_block(&layout)) else { return Ok(()) };
+        let count =
+            if from.is_inode() { layout.addrs().min(from.addr_count()) } else { layout.direct_addrs() };
+        for index in 0..count {
+            self.recover_address(ino, first + index as u64, from.addr(index))?;
+        }
+        Ok(())
+    }
+
+    fn recover_address(&mut self, ino: Ino, block: u64, to: BlockAddr) -> Result<()> {
+        let slot = self.slot(ino, block)?;
+        let now = match slot {
+            Some(slot) => self.node(slot.nid)?.addr(slot.index),
+            None => BlockAddr::NULL,
+        };
+        if now == to {
+            return Ok(());
+        }
+        if now != BlockAddr::NULL {
+            self.free_blocks(ino, block..block + 1)?;
+        }
+        if to == BlockAddr::NULL {
+            return Ok(());
+        }
+        let inode = self.inode(ino)?;
+        let log = self.geometry.block_size.log();
+        let grows = !inode.has_advise(advise::KEEP_SIZE) && inode.head().size.get() <= block << log;
+        drop(inode);
+        if grows {
+            self.inode_mut(ino)?.head_mut().size.set((block + 1) << log);
+        }
+        let slot = self.make_slot(ino, block)?;
+        if to.is_real() {
+            self.take_recovered(ino, block, slot, to, now == BlockAddr::NULL)?;
+        } else if to != BlockAddr::NEW {
+            return Err(Error::corrupt(
+                Place::File(ino, block),
+                "compressed clusters are not rolled forward",
+            ));
+        }
+        self.drop_extent(ino)?;
+        self.node_mut(slot.nid)?.set_addr(slot.index, to);
+        self.count_blocks(1);
+        self.add_blocks(ino, 1)
+    }
+
+    /// Makes a block that was written after the checkpoint belong to a file.
+    fn take_recovered(
+        &mut self,
+        ino: Ino,
+        block: u64,
+        slot: Slot,
+        addr: BlockAddr,
+        is_new: bool,
+    ) -> Result<()> {
+        if !self.geometry.in_main(addr) {
+            return Err(Error::corrupt(Place::File(ino, block), format!("{addr} is not in the main area")));
+        }
+        let (segment, offset) = self.geometry.position(addr);
+        let entry = self.sit.segment(&self.io, segment)?.clone();
+        if bits::msb(&entry.map, usize::from(offset)) {
+            self.take_from_owner(addr, segment, offset)?;
+        }
+        let kind = match entry.valid_blocks {
+            0 if is_new => SegmentType::ColdData,
+            0 => SegmentType::WarmData,
+            _ if entry.kind.is_node() => {
+                let what = format!("{addr} is in a segment of nodes");
+                return Err(Error::corrupt(Place::File(ino, block), what));
+            }
+            _ => entry.kind,
+        };
+        self.sit.take(&self.io, addr, kind, self.now)?;
+        let version = self.nat.get(&self.io, slot.nid)?.version;
+        self.set_owner(segment, offset, Owner { nid: slot.nid, version, offset: slot.index as u16 })
+    }
+
+    /// A block that belongs to something else moves: its old owner loses it.
+    fn take_from_owner(&mut self, addr: BlockAddr, segment: SegNo, offset: u16) -> Result<()> {
+        let at = Place::Ssa(segment);
+        let owner = self.read_summary(segment)?.owners[usize::from(offset)];
+        let node = self.node(owner.nid)?;
+        let index = usize::from(owner.offset);
+        let holds =
+            (!node.is_inode() || has_map(&node)) && index < node.addr_count() && node.addr(index) == addr;
+        if !holds {
+            return Err(Error::corrupt(at, format!("{addr} is valid, but not in {}", owner.nid)));
+        }
+        let (ino, footer) = (node.ino(), node.footer());
+        drop(node);
+        let layout = self.inode(ino)?.layout();
+        let first =
+            NodeKind::of(self.geometry.block_size, footer.offset).and_then(|kind| kind.first_block(&layout));
+        let first = first.ok_or_else(|| Error::corrupt(at, format!("{} holds no addresses", owner.nid)))?;
+        let block = first + index as u64;
+        self.free_blocks(ino, block..block + 1)
+    }
+
+    /// Records the owner of a block in its segment's summary.
+    pub(super) fn set_owner(&mut self, segment: SegNo, offset: u16, owner: Owner) -> Result<()> {
+        let kinds = SegmentType::ALL.into_iter();
+        if let Some(kind) = kinds.into_iter().find(|kind| self.logs.get(*kind).segment == segment) {
+            self.logs.get_mut(kind).summary.owners[usize::from(offset)] = owner;
+            return Ok(());
+        }
+        if !self.summaries.contains_key(&segment) {
+            let free = self.sit.segment(&self.io, segment)?.checkpointed_blocks == 0;
+            let summary = if free { Summary::empty(false) } else { self.read_summary(segment)? };
+            self.summaries.insert(segment, summary);
+        }
+        let summary = self.summaries.get_mut(&segment).expect("it was just inserted");
+        summary.is_node = false;
+        summary.owners[usize::from(offset)] = owner;
+        Ok(())
+    }
+
+    fn recover_inline_xattrs(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        let (bit, area) = (from.head().inline & inline::XATTR, from.inline_xattrs().to_vec());
+        if from.xattr_nid() == Nid::NULL {
+            self.drop_xattr_node(ino)?;
+        }
+        let inode = self.inode_mut(ino)?;
+        if inode.head().inline & inline::XATTR != bit {
+            return Err(Error::corrupt(Place::Inode(ino), "the room for xattrs in it has come or gone"));
+        }
+        let room = inode.inline_xattrs_mut();
+        if room.len() != area.len() {
+            return Err(Error::corrupt(Place::Inode(ino), "the room for xattrs in it has another size"));
+        }
+        room.copy_from_slice(&area);
+        Ok(())
+    }
+
+    fn recover_xattr_node(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
+        self.drop_xattr_node(ino)?;
+        let cold = !self.inode(ino)?.is_directory();
+        let nid = self.add_child_node(ino, XATTR_NODE_OFFSET, cold)?;
+        self.node_mut(nid)?.payload_mut().copy_from_slice(from.payload());
+        self.inode_mut(ino)?.head_mut().xattr_nid.set(nid.0);
+        self.add_blocks(ino, 1)
+    }
+
+    fn drop_xattr_node(&mut self, ino: Ino) -> Result<()> {
+        let nid = self.inode(ino)?.xattr_nid();
+        if nid != Nid::NULL {
+            self.remove_node(nid)?;
+            let head = self.inode_mut(ino)?.head_mut();
+            head.xattr_nid.set(0);
+            let blocks = head.blocks.get().saturating_sub(1).max(1);
+            head.blocks.set(blocks);
+        }
+        Ok(())
+    }
+
+    /// Takes over inline data, or that there is none any more. Says whether the inode holds all of the content
+    /// (Linux, `f2fs_recover_inline_data`).
+    fn recover_inline_data(&mut self, ino: Ino, from: &NodeBlock) -> Result<bool> {
+        let was = self.inode(ino)?.has_inline(inline::DATA);
+        let is = from.has_inline(inline::DATA);
+        if is && !was {
+            self.free_from(ino, 0)?;
+        }
+        let inode = self.inode_mut(ino)?;
+        if was && !is {
+            inode.inline_area_mut().fill(0);
+            inode.head_mut().inline &= !(inline::DATA | inline::DATA_EXIST);
+        }
+        if is {
+            let bits = from.head().inline & (inline::DATA | inline::DATA_EXIST);
+            inode.head_mut().inline |= bits;
+            let area = inode.inline_area_mut();
+            let source = from.inline_area();
+            if area.len() != source.len() {
+                return Err(Error::corrupt(Place::Inode(ino), "the room for data in it has another size"));
+            }
+            area.copy_from_slice(source);
+        }
+        Ok(is)
+    }
+}
+
+/// Whether an inode's address area holds addresses of blocks.
+fn has_map(node: &NodeBlock) -> bool {
+    node.is_inode()
+        && !node.has_inline(inline::DATA | inline::DENTRY)
+        && matches!(node.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink)
+}
+
+/// Leaves an inode without content.
+fn clear_content(node: &mut NodeBlock, has_map: bool) {
+    if has_map {
+        for index in 0..node.addr_count() {
+            node.set_addr(index, BlockAddr::NULL);
+        }
+    } else if node.has_inline(inline::DATA) {
+        node.inline_area_mut().fill(0);
+    }
+    for child in 0..node.child_count() {
+        node.set_child(child, Nid::NULL);
+    }
+    let head = node.head_mut();
+    head.inline &= !(inline::DATA | inline::DATA_EXIST);
+    head.extent.len.set(0);
+}

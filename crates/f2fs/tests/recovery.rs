@@ -1,0 +1,324 @@
+//! What comes back after a power cut: everything that fsync or a checkpoint promised, and nothing torn.
+
+mod support;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, power_cut};
+use f2fs::{
+    Volume,
+    format::BlockSize,
+    units::Ino,
+    volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, XattrMode},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const BYTES: u64 = 64 << 20;
+
+fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+    let mut bytes = vec![0; volume.stat(ino).unwrap().size as usize];
+    volume.read(ino, 0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Opens an image again as after a crash, also checks that reading alone shows the same.
+fn reopen(path: &std::path::Path) -> Volume {
+    let before = std::fs::read(path).unwrap();
+    let shown = support::open_read_only(path);
+    let seen: Vec<_> = shown.entries(ROOT, 0).unwrap().map(|entry| entry.unwrap().name).collect();
+    drop(shown);
+    assert!(std::fs::read(path).unwrap() == before, "opening for reading has written");
+    let volume = support::open(path);
+    let names: Vec<_> = volume.entries(ROOT, 0).unwrap().map(|entry| entry.unwrap().name).collect();
+    assert_eq!(names, seen);
+    volume
+}
+
+#[test]
+fn what_was_fsynced_comes_back_and_the_rest_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut volume = support::format(&path, BYTES, &["extra_attr", "inode_checksum"]);
+    let old = volume.create(ROOT, b"old", &NewNode::new(FILE)).unwrap();
+    volume.write(old, 0, &[1; 20_000]).unwrap();
+    let shrinks = volume.create(ROOT, b"shrinks", &NewNode::new(FILE)).unwrap();
+    volume.write(shrinks, 0, &[2; 5_000_000]).unwrap();
+    let victim = volume.create(ROOT, b"victim", &NewNode::new(FILE)).unwrap();
+    volume.set_xattr(old, b"user.a", &[7; 3000], XattrMode::Set).unwrap();
+    volume.checkpoint().unwrap();
+
+    volume.write(old, 4096, &[3; 4096]).unwrap();
+    volume.remove_xattr(old, b"user.a").unwrap();
+    volume.fsync(old, false).unwrap();
+    volume.write(old, 8192, &[4; 4096]).unwrap();
+    volume.truncate(shrinks, 100_000).unwrap();
+    volume.fsync(shrinks, false).unwrap();
+    let new = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
+    volume.write(new, 10, &[5; 5_000_000]).unwrap();
+    volume.set_xattr(new, b"user.b", &[8; 3500], XattrMode::Set).unwrap();
+    volume.fsync(new, true).unwrap();
+    volume.write(new, 0, &[6; 10]).unwrap();
+    volume.fsync(new, false).unwrap();
+    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
+    volume.write(small, 0, b"inline").unwrap();
+    volume.fsync(small, false).unwrap();
+    volume.unlink(ROOT, b"victim").unwrap();
+    let heir = volume.create(ROOT, b"victim", &NewNode::new(FILE)).unwrap();
+    volume.write(heir, 0, &[9; 9000]).unwrap();
+    volume.fsync(heir, false).unwrap();
+    volume.create(ROOT, b"never synced", &NewNode::new(FILE)).unwrap();
+    drop(volume);
+
+    let mut volume = reopen(&path);
+    let content = read(&volume, old);
+    assert!(
+        content[..4096] == [1; 4096] && content[4096..8192] == [3; 4096] && content[8192..] == [1; 11_808]
+    );
+    assert!(volume.list_xattrs(old).unwrap().is_empty());
+    assert!(read(&volume, shrinks) == [2; 100_000]);
+    let content = read(&volume, new);
+    assert!(content[..10] == [6; 10] && content[10..] == [5; 5_000_000]);
+    assert_eq!(volume.get_xattr(new, b"user.b").unwrap(), [8; 3500]);
+    assert_eq!(read(&volume, small), b"inline");
+    assert_eq!(volume.lookup(ROOT, b"victim").unwrap(), heir);
+    assert!(heir != victim && read(&volume, heir) == [9; 9000]);
+    assert!(volume.lookup(ROOT, b"never synced").is_err());
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn an_fsynced_overwrite_costs_two_writes_and_a_flush() {
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 1 << 20]).unwrap();
+    volume.checkpoint().unwrap();
+    device.take_trace();
+    volume.write(ino, 40_960, &[2; 4096]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    let verbs: Vec<_> = device.trace().iter().map(|request| (request.verb, request.length_bytes)).collect();
+    use block::Verb::{Flush, Write};
+    assert_eq!(verbs, [(Write, 4096), (Write, 4096), (Flush, 0)]);
+}
+
+#[test]
+fn a_rename_is_not_undone_by_a_new_file_of_the_old_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut volume = support::format(&path, BYTES, &[]);
+    let first = volume.create(ROOT, b"log", &NewNode::new(FILE)).unwrap();
+    volume.write(first, 0, b"first").unwrap();
+    volume.checkpoint().unwrap();
+    volume.rename(ROOT, b"log", ROOT, b"log.1", RenameMode::Replace).unwrap();
+    let second = volume.create(ROOT, b"log", &NewNode::new(FILE)).unwrap();
+    volume.write(second, 0, b"second").unwrap();
+    volume.fsync(second, false).unwrap();
+    drop(volume);
+    let mut volume = reopen(&path);
+    assert_eq!(read(&volume, volume.lookup(ROOT, b"log").unwrap()), b"second");
+    assert_eq!(read(&volume, volume.lookup(ROOT, b"log.1").unwrap()), b"first");
+    volume.unmount().unwrap();
+    support::assert_clean(&path);
+}
+
+#[test]
+fn orphans_go_when_the_volume_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut volume = support::format(&path, BYTES, &[]);
+    for n in 0..5 {
+        let name = format!("file{n}");
+        let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[1; 50_000]).unwrap();
+        volume.hold(ino);
+        volume.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    assert_eq!(volume.orphans().len(), 5);
+    drop(volume);
+    let mut volume = support::open(&path);
+    assert_eq!((volume.orphans().len(), volume.counters().valid_inodes), (0, 1));
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+/// One file of the model: its contents over time.
+#[derive(Default)]
+struct Story {
+    /// (requests of the trace when the content became this, content; `None` where the file is gone)
+    versions: Vec<(usize, Option<Vec<u8>>)>,
+    /// (requests of the trace when a promise was made, number of the version it is about)
+    promises: Vec<(usize, usize)>,
+    /// Requests during which an fsync of the file ran.
+    syncs: Vec<(usize, usize)>,
+}
+
+/// Runs random operations and returns the trace and the stories by name. Names are never used twice.
+fn run(
+    seed: u64,
+    steps: usize,
+    logs: ActiveLogs,
+    device: &Arc<Recording<MemoryDevice>>,
+) -> BTreeMap<String, Story> {
+    let mut rng = Rng::new(seed);
+    let first = support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K);
+    drop(first);
+    let options = Options { active_logs: logs, in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let mut stories: BTreeMap<String, Story> = BTreeMap::new();
+    let mut live: Vec<(String, Ino, Vec<u8>)> = Vec::new();
+    for step in 0..steps {
+        let at = device.trace().len();
+        let pick = if live.is_empty() { 0 } else { rng.below(live.len() as u64) as usize };
+        match rng.below(10) {
+            0 | 1 => {
+                let name = format!("file {step}");
+                let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+                stories.entry(name.clone()).or_default().versions = vec![(0, None), (at, Some(Vec::new()))];
+                live.push((name, ino, Vec::new()));
+            }
+            2..=4 if !live.is_empty() => {
+                let (name, ino, content) = &mut live[pick];
+                let offset = rng.below(60_000) as usize;
+                let data = vec![step as u8; 1 + rng.below(20_000) as usize];
+                volume.write(*ino, offset as u64, &data).unwrap();
+                content.resize(content.len().max(offset + data.len()), 0);
+                content[offset..offset + data.len()].copy_from_slice(&data);
+                stories.get_mut(name).unwrap().versions.push((at, Some(content.clone())));
+            }
+            5 if !live.is_empty() => {
+                let (name, ino, content) = &mut live[pick];
+                let size = rng.below(80_000) as usize;
+                volume.truncate(*ino, size as u64).unwrap();
+                content.resize(size, 0);
+                stories.get_mut(name).unwrap().versions.push((at, Some(content.clone())));
+            }
+            6 if live.len() > 3 => {
+                let (name, ..) = live.remove(pick);
+                volume.unlink(ROOT, name.as_bytes()).unwrap();
+                stories.get_mut(&name).unwrap().versions.push((at, None));
+            }
+            7 | 8 if !live.is_empty() => {
+                let (name, ino, _) = &live[pick];
+                volume.fsync(*ino, rng.chance(0.5)).unwrap();
+                let done = device.trace().len();
+                let story = stories.get_mut(name).unwrap();
+                story.promises.push((done, story.versions.len() - 1));
+                story.syncs.push((at, done));
+            }
+            9 => {
+                volume.checkpoint().unwrap();
+                let done = device.trace().len();
+                for story in stories.values_mut() {
+                    story.promises.push((done, story.versions.len() - 1));
+                }
+            }
+            _ => {}
+        }
+    }
+    stories
+}
+
+/// Cuts the power after `at` requests, opens the volume and holds it against the stories.
+fn cut(
+    trace: &[Request],
+    at: usize,
+    survivors: &Survivors,
+    stories: &BTreeMap<String, Story>,
+) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    power_cut(trace, at, survivors, &*device).unwrap();
+    let what = format!("cut after {at} of {} requests, {survivors:?}", trace.len());
+    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW))
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    for (name, story) in stories {
+        let promised =
+            story.promises.iter().filter(|(done, _)| *done <= at).map(|(_, version)| *version).max();
+        let found = volume.lookup(ROOT, name.as_bytes()).ok().map(|ino| read(&volume, ino));
+        let possible = &story.versions[promised.unwrap_or(0)..];
+        let mut possible = possible.iter().filter(|(begun, _)| *begun <= at).map(|(_, content)| content);
+        // Data and nodes of an fsync share one flush: while it runs, its own file may be torn.
+        let torn = story.syncs.iter().any(|(from, to)| *from < at && at < *to);
+        let excused = torn && !matches!(survivors, Survivors::All | Survivors::None);
+        let found_is = found.as_ref().map(Vec::len);
+        assert!(
+            excused || possible.any(|content| *content == found),
+            "{what}: {name:?} has {found_is:?} bytes"
+        );
+    }
+    volume.unmount().unwrap();
+    device
+}
+
+#[test]
+fn every_cut_leaves_what_was_promised() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut cuts = 0;
+    for (seed, logs) in
+        [(1, ActiveLogs::Six), (2, ActiveLogs::Four), (3, ActiveLogs::Two), (4, ActiveLogs::Six)]
+    {
+        let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
+        let stories = run(seed, 100, logs, &device);
+        let trace = device.take_trace();
+        // The volume itself is there with the first checkpoint.
+        let begin = trace
+            .iter()
+            .enumerate()
+            .filter(|(_, request)| request.verb == block::Verb::Flush)
+            .nth(1)
+            .unwrap()
+            .0
+            + 1;
+        for at in begin..=trace.len() {
+            for survivors in
+                [Survivors::None, Survivors::All, Survivors::Torn { seed: seed * 1000 + at as u64 }]
+            {
+                let left = cut(&trace, at, &survivors, &stories);
+                cuts += 1;
+                if cuts % 23 == 0 {
+                    std::fs::write(&path, left.to_vec()).unwrap();
+                    support::assert_clean(&path);
+                }
+            }
+        }
+    }
+    assert!(cuts > 400, "{cuts} cuts were tried");
+}
+
+#[test]
+fn a_cut_during_recovery_means_another_recovery() {
+    let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
+    let stories = run(7, 120, ActiveLogs::Six, &device);
+    let trace = device.take_trace();
+    // The state after a crash without a last checkpoint, and the recovery of it, cut at each of its requests.
+    let crashed = || {
+        let memory = MemoryDevice::new(BYTES);
+        power_cut(&trace, trace.len(), &Survivors::All, &memory).unwrap();
+        memory
+    };
+    let recording = Arc::new(Recording::with_data(crashed()));
+    drop(Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap());
+    let recovery = recording.take_trace();
+    assert!(!recovery.is_empty(), "there was something to recover");
+    for at in 0..=recovery.len() {
+        for survivors in [Survivors::None, Survivors::All, Survivors::Torn { seed: at as u64 }] {
+            let memory = Arc::new(crashed());
+            power_cut(&recovery, at, &survivors, &*memory).unwrap();
+            let volume =
+                Volume::open(memory.clone() as Arc<dyn Device>, Options::new(|| support::NOW)).unwrap();
+            for (name, story) in &stories {
+                let promised = story.promises.last().map_or(0, |(_, version)| *version);
+                let found = volume.lookup(ROOT, name.as_bytes()).ok().map(|ino| read(&volume, ino));
+                assert!(
+                    story.versions[promised..].iter().any(|(_, content)| *content == found),
+                    "{at} {name}"
+                );
+            }
+        }
+    }
+}
