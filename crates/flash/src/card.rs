@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng};
+use block::{ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng, nbd::Export};
 
 use crate::{
     clock::Clock,
@@ -59,7 +59,7 @@ impl Card {
         Card::from_parts(Model::new(profile, preconditioned), Box::new(data), Pace::Virtual)
     }
 
-    /// A card that was used before: `data` holds what a card of this model held.
+    /// A card that was used before: `data` holds what a card of this model held. Its clock starts at 0.
     pub fn from_parts(model: Model, data: Box<dyn Device>, pace: Pace) -> Card {
         assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
         Card {
@@ -279,6 +279,13 @@ impl Device for Card {
             }
             if start < end { self.data.discard(start, end - start) } else { Ok(()) }
         })
+    }
+}
+
+impl Export for Card {
+    fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.geometry().check_write(offset_bytes, buf.len())?;
+        self.write_fua(offset_bytes, buf, true)
     }
 }
 

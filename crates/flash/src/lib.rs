@@ -6,6 +6,7 @@
 
 pub mod array;
 mod card;
+mod card_file;
 mod clock;
 pub mod counters;
 mod fault;
@@ -15,8 +16,10 @@ mod model;
 pub mod op;
 pub mod profile;
 mod trace;
+pub mod verbs;
 
 pub use card::{Card, Pace, is_refusal, replay};
+pub use card_file::{CardError, CardFile};
 pub use clock::{Clock, WallClock};
 pub use fault::FaultPlan;
 pub use model::{Model, State};

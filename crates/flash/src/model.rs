@@ -58,8 +58,6 @@ pub struct State {
     last_end_bytes: u64,
     /// Ends of the last writes, the newest at the end.
     streams: VecDeque<u64>,
-    /// Nanoseconds that the card was in use before it was plugged in.
-    age_ns: u64,
 }
 
 impl Model {
@@ -72,7 +70,6 @@ impl Model {
             counters: Counters::default(),
             last_end_bytes: u64::MAX,
             streams: VecDeque::new(),
-            age_ns: 0,
         };
         Model::resume(profile, state)
     }

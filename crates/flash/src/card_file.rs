@@ -1,0 +1,255 @@
+//! A card in a file: its data in `FILE`, sparse, and what it is and went through in `FILE.card`.
+//!
+//! *Invariant*: `FILE.card` is replaced as a whole, when the card is put away. A card that was not put away (its
+//! program was killed) comes back as after a power cut: the data is there, the counters and the mapping are
+//! those of the last time.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use block::{FileDevice, OpenOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    card::{Card, Pace},
+    model::{Model, State},
+    profile::{Profile, ProfileError},
+};
+
+/// What can go wrong with a card's files.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The profile is none.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The state is damaged.
+    #[error("{path}: not the state of a card: {what}")]
+    State {
+        /// Of the state.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// Version of the state's form.
+const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Stored<S> {
+    format: u32,
+    /// Whether the card is in use, or was when its program died.
+    in_use: bool,
+    /// The profile as a file of its own would have it.
+    profile: String,
+    preconditioned: bool,
+    state: S,
+}
+
+/// A card whose files are open. [`close`](CardFile::close) puts it away.
+pub struct CardFile {
+    path: PathBuf,
+    card: std::sync::Arc<Card>,
+    preconditioned: bool,
+}
+
+impl CardFile {
+    /// Makes the two files of a new card. Neither may be there.
+    ///
+    /// # Errors
+    /// [`CardError::Io`].
+    pub fn create(path: &Path, profile: Profile, preconditioned: bool) -> Result<(), CardError> {
+        let state_path = state_path(path);
+        if state_path.exists() {
+            return Err(io_error(&state_path, io::ErrorKind::AlreadyExists.into()));
+        }
+        FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
+        let model = Model::new(profile, preconditioned);
+        store(path, &model, preconditioned, false)
+    }
+
+    /// Opens a card for use.
+    ///
+    /// # Errors
+    /// [`CardError`]; [`io::ErrorKind::ResourceBusy`] when another program has it.
+    pub fn open(path: &Path, pace: Pace) -> Result<CardFile, CardError> {
+        let options = OpenOptions { write: true, direct: false };
+        let data = FileDevice::open(path, options).map_err(|e| io_error(path, e))?;
+        let (mut model, preconditioned, was_in_use) = load(path)?;
+        if was_in_use {
+            model.power_cycle().map_err(|refusal| io_error(path, refusal.into()))?;
+        }
+        let size_bytes = block::Device::geometry(&data).size_bytes;
+        if size_bytes != model.profile().size_bytes {
+            let what = format!("the card has {} bytes and its data {size_bytes}", model.profile().size_bytes);
+            return Err(CardError::State { path: state_path(path), what });
+        }
+        store(path, &model, preconditioned, true)?;
+        let card = std::sync::Arc::new(Card::from_parts(model, Box::new(data), pace));
+        Ok(CardFile { path: path.to_path_buf(), card, preconditioned })
+    }
+
+    /// Looks at a card that may be in use: what its state was when it was last put away.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn peek(path: &Path) -> Result<Model, CardError> {
+        Ok(load(path)?.0)
+    }
+
+    /// The card, to be used and served.
+    pub fn card(&self) -> &std::sync::Arc<Card> {
+        &self.card
+    }
+
+    /// Puts the card away: its data and state are durable.
+    ///
+    /// # Errors
+    /// [`CardError::Io`].
+    pub fn close(self) -> Result<(), CardError> {
+        block::Device::flush(&*self.card).map_err(|e| io_error(&self.path, e))?;
+        self.card.with_model(|model| store(&self.path, model, self.preconditioned, false))
+    }
+}
+
+/// Where the state of the card at `path` is.
+fn state_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".card");
+    name.into()
+}
+
+fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
+    let path = state_path(path);
+    let text = fs::read(&path).map_err(|e| io_error(&path, e))?;
+    let broken = |what: String| CardError::State { path: path.clone(), what };
+    let stored: Stored<State> = serde_json::from_slice(&text).map_err(|e| broken(e.to_string()))?;
+    if stored.format != FORMAT {
+        return Err(broken(format!("its form is {}, and this program knows {FORMAT}", stored.format)));
+    }
+    let profile = Profile::parse(&stored.profile)?;
+    Ok((Model::resume(profile, stored.state), stored.preconditioned, stored.in_use))
+}
+
+fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Result<(), CardError> {
+    let path = state_path(path);
+    let stored = Stored {
+        format: FORMAT,
+        in_use,
+        profile: model.profile().to_toml(),
+        preconditioned,
+        state: model.state(),
+    };
+    let write = || -> io::Result<()> {
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(".new");
+        let mut file = io::BufWriter::new(fs::File::create(&fresh)?);
+        serde_json::to_writer(&mut file, &stored)?;
+        let file = file.into_inner().map_err(|e| e.into_error())?;
+        file.sync_all()?;
+        fs::rename(&fresh, &path)
+    };
+    write().map_err(|e| io_error(&path, e))
+}
+
+fn io_error(path: &Path, source: io::Error) -> CardError {
+    CardError::Io { path: path.to_path_buf(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::Device;
+
+    use super::*;
+
+    fn small(name: &str) -> Profile {
+        Profile::named(name).expect("built in").with_size(64 << 20).expect("a smaller card")
+    }
+
+    #[test]
+    fn a_card_goes_on_where_it_was_put_away() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for name in ["bergmann-stick", "survey-class10", "survey-ssd", "nand-2003", "survey-class4"] {
+            let path = dir.path().join(name);
+            // A bare chip that was written in full would have to be erased first.
+            let full = name != "nand-2003";
+            let whole = Card::new(small(name), full);
+            CardFile::create(&path, small(name), full).expect("a new card");
+            let mut rng = block::Rng::new(1);
+            for round in 0..3u8 {
+                let file = CardFile::open(&path, Pace::Virtual).expect("put away");
+                for n in 0..200u64 {
+                    let at = match name {
+                        "nand-2003" => (u64::from(round) * 200 + n) * 4096,
+                        _ => rng.below(4096) * 4096,
+                    };
+                    file.card().write(at, &[round + 1; 4096]).expect("within the card");
+                    whole.write(at, &[round + 1; 4096]).expect("within the card");
+                }
+                file.card().flush().expect("flushed");
+                whole.flush().expect("flushed");
+                file.close().expect("put away");
+            }
+            let model = CardFile::peek(&path).expect("put away");
+            let counters = whole.with_model(|model| model.counters().clone());
+            // Putting it away flushes once more.
+            assert_eq!(model.counters().host.writes, counters.host.writes, "{name}");
+            assert_eq!(model.counters().flash, counters.flash, "{name}");
+            assert_eq!(model.counters().layer, counters.layer, "{name}");
+            let file = CardFile::open(&path, Pace::Virtual).expect("put away");
+            let (mut one, mut two) = (vec![0; 16 << 20], vec![0; 16 << 20]);
+            file.card().read(0, &mut one).expect("within the card");
+            whole.read(0, &mut two).expect("within the card");
+            assert!(one == two, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_card_whose_program_died_comes_back_as_after_a_power_cut() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        let file = CardFile::open(&path, Pace::Virtual).expect("free");
+        assert!(matches!(CardFile::open(&path, Pace::Virtual), Err(CardError::Io { .. })), "it is in use");
+        file.card().write(8 << 20, &[7; 4096]).expect("within the card");
+        file.card().flush().expect("flushed");
+        drop(file);
+        let file = CardFile::open(&path, Pace::Virtual).expect("free again");
+        let mut buf = [0; 4096];
+        file.card().read(8 << 20, &mut buf).expect("within the card");
+        assert_eq!(buf, [7; 4096]);
+        assert!(file.card().with_model(|model| model.layer().open_units().is_empty()));
+    }
+
+    #[test]
+    fn damaged_states_are_named_and_nothing_is_overwritten() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        CardFile::create(&path, small("bergmann-stick"), false).expect("a new card");
+        let again = CardFile::create(&path, small("bergmann-stick"), false);
+        assert!(matches!(again, Err(CardError::Io { .. })));
+        let good = fs::read_to_string(state_path(&path)).expect("readable");
+        for bad in [
+            String::new(),
+            good[..good.len() / 2].to_string(),
+            good.replace("\"format\":1", "\"format\":9"),
+            good.replace("page_bytes = 4096", "page_bytes = 4095"),
+            good.replace("size_bytes = 67108864", "size_bytes = 134217728"),
+        ] {
+            assert_ne!(bad, good);
+            fs::write(state_path(&path), &bad).expect("writable");
+            assert!(CardFile::open(&path, Pace::Virtual).is_err());
+            assert_eq!(fs::read_to_string(state_path(&path)).expect("readable"), bad);
+        }
+    }
+}

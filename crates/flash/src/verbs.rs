@@ -1,0 +1,238 @@
+//! What `flashkit card` does: a function for each verb, from arguments to a value; the command prints.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use block::nbd::{Address, Server};
+use serde::Serialize;
+
+use crate::{
+    card::Pace,
+    card_file::{CardError, CardFile},
+    counters::Counters,
+    model::Model,
+    profile::{Profile, ProfileError},
+};
+
+/// A line of `card list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Name of the profile.
+    pub name: String,
+    /// Usable size in bytes.
+    pub size_bytes: u64,
+    /// What it is.
+    pub title: String,
+}
+
+impl std::fmt::Display for Listed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mib = self.size_bytes as f64 / f64::from(1 << 20);
+        write!(f, "{:<22} {mib:>9.0} MiB  {}", self.name, self.title)
+    }
+}
+
+/// `card list`: the built-in profiles.
+pub fn list() -> Vec<Listed> {
+    let listed = |Profile { name, size_bytes, title, .. }| Listed { name, size_bytes, title };
+    Profile::built_in().into_iter().map(listed).collect()
+}
+
+/// The profile that a command line names: a built-in one, the file of one, or a card's.
+///
+/// # Errors
+/// [`CardError`].
+pub fn profile(name_or_path: &str) -> Result<Profile, CardError> {
+    match Profile::named(name_or_path) {
+        Err(ProfileError::Unknown(_)) if Path::new(name_or_path).is_file() => {
+            let path = PathBuf::from(name_or_path);
+            if let Ok(model) = CardFile::peek(&path) {
+                return Ok(model.profile().clone());
+            }
+            let text = std::fs::read_to_string(&path).map_err(|source| CardError::Io { path, source })?;
+            Ok(Profile::parse(&text)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// How `card new` makes a card.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NewCard {
+    /// Another size than the profile's, in bytes.
+    pub size_bytes: Option<u64>,
+    /// As if every address had been written once: what measurements want.
+    pub preconditioned: bool,
+}
+
+/// `card new FILE --profile P`.
+///
+/// # Errors
+/// [`CardError`].
+pub fn new(path: &Path, profile: Profile, how: NewCard) -> Result<(), CardError> {
+    let profile = match how.size_bytes {
+        Some(size_bytes) => profile.with_size(size_bytes)?,
+        None => profile,
+    };
+    CardFile::create(path, profile, how.preconditioned)
+}
+
+/// A card that is served; [`stop`](Serving::stop) puts it away.
+pub struct Serving {
+    server: Server,
+    file: CardFile,
+}
+
+/// `card serve FILE --nbd ADDRESS [--realtime]`.
+///
+/// # Errors
+/// [`CardError`].
+pub fn serve(path: &Path, address: &Address, real_time: bool) -> Result<Serving, CardError> {
+    let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
+    let export: Arc<dyn block::nbd::Export> = Arc::clone(file.card()) as Arc<dyn block::nbd::Export>;
+    let server = Server::start(export, address)
+        .map_err(|source| CardError::Io { path: PathBuf::from(address.to_string()), source })?;
+    Ok(Serving { server, file })
+}
+
+impl Serving {
+    /// Where clients find it, as a URI.
+    pub fn uri(&self) -> String {
+        self.server.address().to_string()
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Arc<crate::card::Card> {
+        self.file.card()
+    }
+
+    /// Answers what is under way, stops serving, and puts the card away.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn stop(self) -> Result<(), CardError> {
+        self.server.stop();
+        self.file.close()
+    }
+}
+
+/// What `card stats` says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stats {
+    /// Name of the profile.
+    pub profile: String,
+    /// What was counted since the card was made.
+    pub counters: Counters,
+    /// Bytes programmed for each byte written; none before the first write.
+    pub write_amplification: Option<f64>,
+    /// Erases of a block -> blocks.
+    pub wear_blocks_by_erases: BTreeMap<u32, u64>,
+    /// Blocks that wore out.
+    pub retired_blocks: u32,
+    /// Blocks that are erased and free.
+    pub free_blocks: u32,
+    /// Allocation units that are open, the one that was written last at the end.
+    pub open_units: Vec<u32>,
+    /// Of a page of the flash.
+    pub page_bytes: u32,
+}
+
+impl Stats {
+    /// The figures of a model.
+    pub fn of(model: &Model) -> Stats {
+        let page_bytes = model.profile().flash.page_bytes;
+        Stats {
+            profile: model.profile().name.clone(),
+            counters: model.counters().clone(),
+            write_amplification: model.counters().write_amplification(page_bytes),
+            wear_blocks_by_erases: model.array().wear(),
+            retired_blocks: model.array().retired_blocks(),
+            free_blocks: model.array().free_blocks(),
+            open_units: model.layer().open_units(),
+            page_bytes,
+        }
+    }
+
+    /// As lines for people.
+    pub fn to_text(&self) -> String {
+        let mut text = self.counters.to_text(self.page_bytes);
+        for (erases, blocks) in &self.wear_blocks_by_erases {
+            text += &format!("{:<22}{blocks}\n", format!("blocks erased {erases}x"));
+        }
+        text += &format!("{:<22}{}\n", "blocks worn out", self.retired_blocks);
+        text += &format!("{:<22}{}\n", "blocks free", self.free_blocks);
+        text + &format!("{:<22}{:?}\n", "open units", self.open_units)
+    }
+}
+
+/// `card stats FILE`: of a card that is in use, the figures of when it was last put away.
+///
+/// # Errors
+/// [`CardError`].
+pub fn stats(path: &Path) -> Result<Stats, CardError> {
+    Ok(Stats::of(&CardFile::peek(path)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_list_has_the_name_first() {
+        let lines: Vec<String> = list().iter().map(Listed::to_string).collect();
+        assert!(lines[0].starts_with("transcend-16g-desktop "), "{}", lines[0]);
+        assert!(lines.iter().all(|line| !line.contains('\n')));
+    }
+
+    #[test]
+    fn profiles_are_found_by_name_by_file_and_by_card() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let stick = profile("bergmann-stick").expect("built in");
+        let text = dir.path().join("stick.toml");
+        std::fs::write(&text, stick.to_toml()).expect("writable");
+        assert_eq!(profile(text.to_str().expect("UTF-8")).expect("its file"), stick);
+        let card = dir.path().join("card");
+        new(&card, stick.clone(), NewCard { size_bytes: Some(32 << 20), preconditioned: true }).expect("new");
+        assert_eq!(profile(card.to_str().expect("UTF-8")).expect("a card").size_bytes, 32 << 20);
+        assert!(profile("no-such-thing").is_err());
+    }
+
+    #[test]
+    fn a_served_card_keeps_what_clients_wrote_and_counts_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        let how = NewCard { size_bytes: Some(32 << 20), preconditioned: true };
+        new(&path, profile("bergmann-stick").expect("built in"), how).expect("new");
+        let address = Address::Unix(dir.path().join("socket"));
+        for n in 1..=2 {
+            let serving = serve(&path, &address, false).expect("free");
+            let write = format!("aio_write -P {n} {n}M 64k");
+            let status = Command::new("qemu-io")
+                .args([
+                    "-f",
+                    "raw",
+                    "-c",
+                    &write,
+                    "-c",
+                    "aio_flush",
+                    "-c",
+                    "read -P 1 1M 64k",
+                    &serving.uri(),
+                ])
+                .output()
+                .expect("scripts/setup installs it");
+            let output = String::from_utf8_lossy(&status.stdout).into_owned();
+            assert!(status.status.success() && !output.contains("failed"), "{output}");
+            serving.stop().expect("put away");
+            let stats = stats(&path).expect("put away");
+            assert_eq!(stats.counters.host.written_bytes, n * 65536);
+            assert!(stats.to_text().contains("write amplification"));
+            assert!(serde_json::to_string(&stats).expect("figures").contains("\"wear_blocks_by_erases\""));
+        }
+    }
+}
