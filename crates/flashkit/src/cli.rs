@@ -17,6 +17,10 @@ pub struct Cli {
 /// Everything that the command can do.
 #[derive(Subcommand)]
 pub enum Verb {
+    /// Make a volume, empty or filled.
+    Mkfs(Box<verbs::mkfs::Args>),
+    /// Put a directory or tar archive into a volume.
+    Import(Box<verbs::import::Args>),
     /// Say what a volume is: geometry, features, use, state.
     Info(verbs::info::Args),
     /// List a directory of a volume.

@@ -4,8 +4,14 @@
 //! code is 0, 1 for a failure and 2 for a call that makes no sense.
 
 mod cli;
+mod clock;
+mod output;
+mod progress;
 mod record;
 mod render;
+mod signature;
+mod size;
+mod source;
 mod target;
 mod verbs;
 

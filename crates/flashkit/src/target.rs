@@ -7,10 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    units::Ino,
+    units::{Ino, Time},
     volume::{Options, Volume},
 };
 
@@ -76,12 +76,34 @@ pub fn open_device(path: &Path) -> Result<FileDevice> {
 /// Opens a volume for reading only. One that was not unmounted is shown as recovery makes it; nothing is
 /// written to it.
 pub fn open_read_only(image: &Path, further: &Further) -> Result<Volume> {
+    open(image, further, OpenOptions::default(), Options::read_only())
+}
+
+/// Opens a volume for changes that are stamped with `clock`.
+pub fn open_writable(
+    image: &Path,
+    further: &Further,
+    clock: impl Fn() -> Time + Send + Sync + 'static,
+) -> Result<Volume> {
+    if let Some(user) = block::in_use(image).with_context(|| image.display().to_string())? {
+        bail!("{}: {user}", image.display());
+    }
+    let volume = open(image, further, OpenOptions { write: true, direct: false }, Options::new(clock))?;
+    if let Some(reason) = volume.read_only_reason() {
+        bail!("{}: {reason}", image.display());
+    }
+    Ok(volume)
+}
+
+fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> Result<Volume> {
     let devices = std::iter::once(image)
         .chain(further.devices.iter().map(PathBuf::as_path))
-        .map(|path| -> Result<Arc<dyn Device>> { Ok(Arc::new(open_device(path)?)) })
+        .map(|path| -> Result<Arc<dyn Device>> {
+            Ok(Arc::new(FileDevice::open(path, how).with_context(|| path.display().to_string())?))
+        })
         .collect::<Result<Vec<_>>>()?;
     let device = f2fs::volume::join(devices).with_context(|| image.display().to_string())?;
-    Volume::open(device, Options::read_only()).with_context(|| image.display().to_string())
+    Volume::open(device, options).with_context(|| image.display().to_string())
 }
 
 impl Target {

@@ -35,13 +35,13 @@ pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
     if given == 1 {
         return Ok(devices.remove(0));
     }
-    let parts = devices.into_iter().zip(lengths(&superblock)).collect();
+    let parts = devices.into_iter().zip(device_bytes(&superblock)).collect();
     let joined = Concat::new(parts).map_err(|source| Error::Io { at: Place::Volume, source })?;
     Ok(Arc::new(joined))
 }
 
-/// Bytes that each device of a volume contributes.
-fn lengths(superblock: &Superblock) -> impl Iterator<Item = u64> {
+/// Bytes that each device of a volume on several contributes to the address space.
+pub fn device_bytes(superblock: &Superblock) -> impl Iterator<Item = u64> + '_ {
     let before = u64::from(superblock.checkpoint.start.0);
     let block_bytes = superblock.block_size.bytes() as u64;
     superblock.devices.iter().enumerate().map(move |(n, device)| {

@@ -46,7 +46,7 @@ use rustc_hash::FxHashMap;
 
 pub use allocate::NextSegment;
 pub use attributes::{SetAttr, XattrMode};
-pub use devices::join;
+pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
 pub use file::{Extent, ExtentKind};
 pub use geometry::Geometry;

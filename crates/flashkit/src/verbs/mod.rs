@@ -5,9 +5,11 @@ pub mod completions;
 pub mod compression;
 pub mod dump;
 pub mod getfattr;
+pub mod import;
 pub mod info;
 pub mod ls;
 pub mod man;
+pub mod mkfs;
 pub mod stat;
 pub mod tree;
 
@@ -18,6 +20,8 @@ use crate::cli::Verb;
 /// Runs a verb.
 pub fn run(verb: Verb) -> Result<()> {
     match verb {
+        Verb::Mkfs(args) => mkfs::run(&args),
+        Verb::Import(args) => import::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Tree(args) => tree::run(&args),

@@ -1,0 +1,104 @@
+//! Where a new volume is made: a file that appears, or is replaced, only when it is complete; or a block device.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use block::{Device, FileDevice, OpenOptions, in_use};
+use tempfile::TempPath;
+
+use crate::signature;
+
+/// What the name of a new volume stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Nothing is there.
+    Nothing,
+    /// A regular file of this size.
+    File { bytes: u64 },
+    /// A block device of this size.
+    BlockDevice { bytes: u64 },
+}
+
+impl Existing {
+    /// Looks at what is there. Without `force`, refuses what carries a file system; always refuses what is
+    /// mounted or in use.
+    pub fn look(path: &Path, force: bool) -> Result<Existing> {
+        let name = || path.display().to_string();
+        if !path.try_exists().with_context(name)? {
+            return Ok(Existing::Nothing);
+        }
+        if let Some(user) = in_use(path).with_context(name)? {
+            bail!("{}: {user}; nothing was written", path.display());
+        }
+        let device = FileDevice::open(path, OpenOptions::default()).with_context(name)?;
+        let carries = signature::find(&device).with_context(name)?;
+        if let (Some(what), false) = (carries, force) {
+            bail!("{}: carries {what}; -f overwrites it", path.display());
+        }
+        let bytes = device.geometry().size_bytes;
+        Ok(if device.is_block_device() { Existing::BlockDevice { bytes } } else { Existing::File { bytes } })
+    }
+}
+
+/// A device that a volume is being made on.
+pub struct Output {
+    /// The device.
+    pub device: Arc<FileDevice>,
+    /// Whether it is known to read as zeroes.
+    pub is_blank: bool,
+    /// The file under construction and the name it gets in the end; none for a block device.
+    file: Option<(TempPath, PathBuf)>,
+}
+
+impl Output {
+    /// A new file of this size beside `path`, which takes its name with [`finish`](Output::finish); dropped
+    /// before, it is gone. A file that is replaced hands on its permissions.
+    pub fn file(path: &Path, bytes: u64) -> Result<Output> {
+        let name = || path.display().to_string();
+        // A symbolic link stays; what it points to is replaced.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let stem = path.file_name().with_context(name)?.to_string_lossy();
+        let temporary = tempfile::Builder::new()
+            .prefix(&format!(".{stem}."))
+            .tempfile_in(folder)
+            .with_context(name)?
+            .into_temp_path();
+        let permissions = match fs::metadata(&path) {
+            Ok(old) => old.permissions(),
+            Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask()),
+        };
+        fs::set_permissions(&temporary, permissions).with_context(name)?;
+        let mut device =
+            FileDevice::open(&temporary, OpenOptions { write: true, direct: false }).with_context(name)?;
+        device.set_size(bytes).with_context(name)?;
+        Ok(Output { device: Arc::new(device), is_blank: true, file: Some((temporary, path)) })
+    }
+
+    /// A block device, or a file that is part of a volume on several: written where it is.
+    pub fn in_place(path: &Path) -> Result<Output> {
+        let options = OpenOptions { write: true, direct: false };
+        let device = FileDevice::open(path, options).with_context(|| path.display().to_string())?;
+        Ok(Output { device: Arc::new(device), is_blank: false, file: None })
+    }
+
+    /// Gives the file its name.
+    pub fn finish(self) -> Result<()> {
+        self.device.flush().context("flushing")?;
+        if let Some((temporary, path)) = self.file {
+            temporary.persist(&path).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// The mask that new files are made with.
+fn umask() -> u32 {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    mask.bits()
+}

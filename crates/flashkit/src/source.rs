@@ -1,0 +1,151 @@
+//! Where content comes from: a directory, a tar archive, standard input; and what is changed on the way.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Seek},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use f2fs::{
+    tree::{DirSource, FileContexts, FsConfig, OwnerMap, Source, TarSource, Transform, decompressed},
+    units::Time,
+};
+
+/// Changes to what is put in.
+#[derive(clap::Args)]
+#[command(next_help_heading = "What is changed on the way in")]
+pub struct Changes {
+    /// Owner and group of everything.
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    pub all_owned_by: Option<(u32, u32)>,
+    /// Owner and group of the root directory.
+    #[arg(short = 'R', long, value_name = "UID:GID", value_parser = owner)]
+    pub root_owner: Option<(u32, u32)>,
+    /// File of lines that map owners and groups; see docs/FILLING.md.
+    #[arg(long, value_name = "FILE")]
+    pub owner_map: Option<PathBuf>,
+    /// Android's fs_config: a line a path with uid, gid, mode and capabilities.
+    #[arg(long, value_name = "FILE")]
+    pub fs_config: Option<PathBuf>,
+    /// SELinux's file_contexts: labels by path.
+    #[arg(long, value_name = "FILE")]
+    pub file_contexts: Option<PathBuf>,
+    /// Where the volume will be mounted: put before the paths that fs_config and file_contexts are asked for.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub mount_point: String,
+}
+
+impl Changes {
+    /// Reads the files that are named.
+    pub fn read(&self) -> Result<Transform> {
+        fn parsed<T>(path: Option<&PathBuf>, parse: impl Fn(&str) -> f2fs::Result<T>) -> Result<Option<T>> {
+            path.map(|path| {
+                let name = || path.display().to_string();
+                parse(&std::fs::read_to_string(path).with_context(name)?).with_context(name)
+            })
+            .transpose()
+        }
+        Ok(Transform {
+            owners: parsed(self.owner_map.as_ref(), OwnerMap::parse)?,
+            all_owned_by: self.all_owned_by,
+            root_owner: self.root_owner,
+            mount_point: self.mount_point.trim_matches('/').as_bytes().to_vec(),
+            fs_config: parsed(self.fs_config.as_ref(), FsConfig::parse)?,
+            file_contexts: parsed(self.file_contexts.as_ref(), FileContexts::parse)?,
+            latest: epoch()?,
+        })
+    }
+}
+
+/// What SOURCE_DATE_EPOCH says: the latest time that anything in a reproducible image may have.
+pub fn epoch() -> Result<Option<Time>> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => {
+            let seconds = text.parse().with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is no number"))?;
+            Ok(Some(Time { seconds, nanoseconds: 0 }))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Content that can be read, and where it can also be read again.
+pub enum Content {
+    /// A directory.
+    Directory(PathBuf),
+    /// A tar archive in a file.
+    Archive(PathBuf, File),
+    /// A tar archive on standard input: read once.
+    Stream,
+}
+
+impl Content {
+    /// What `--from` or an import names.
+    pub fn find(name: &Path) -> Result<Content> {
+        if name == Path::new("-") {
+            return Ok(Content::Stream);
+        }
+        let kind = std::fs::metadata(name).with_context(|| name.display().to_string())?;
+        if kind.is_dir() {
+            return Ok(Content::Directory(name.to_path_buf()));
+        }
+        let file = File::open(name).with_context(|| name.display().to_string())?;
+        Ok(Content::Archive(name.to_path_buf(), file))
+    }
+
+    /// Whether it can be opened again after it was read.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Content::Directory(_) => true,
+            Content::Archive(_, file) => file.metadata().is_ok_and(|kind| kind.is_file()),
+            Content::Stream => false,
+        }
+    }
+
+    /// Copies a stream into a file without a name, so that it can be read again.
+    pub fn keep(self) -> Result<Content> {
+        if self.is_repeatable() {
+            return Ok(self);
+        }
+        let mut file = tempfile::tempfile().context("a file to keep the archive in")?;
+        match self {
+            Content::Archive(_, mut stream) => io::copy(&mut stream, &mut file),
+            _ => io::copy(&mut io::stdin().lock(), &mut file),
+        }
+        .context("keeping the archive in a temporary file")?;
+        Ok(Content::Archive("standard input".into(), file))
+    }
+
+    /// Opens it from its start.
+    pub fn open(&self) -> Result<Box<dyn Source + '_>> {
+        Ok(match self {
+            Content::Directory(path) => {
+                Box::new(DirSource::new(path).with_context(|| path.display().to_string())?)
+            }
+            Content::Archive(path, file) => {
+                let name = || path.display().to_string();
+                let mut file = file;
+                if self.is_repeatable() {
+                    file.rewind().with_context(name)?;
+                }
+                Box::new(TarSource::new(
+                    decompressed(BufReader::with_capacity(1 << 20, file)).with_context(name)?,
+                ))
+            }
+            Content::Stream => {
+                if std::io::IsTerminal::is_terminal(&io::stdin()) {
+                    bail!("standard input is a terminal; pipe a tar archive into it");
+                }
+                let stream = BufReader::with_capacity(1 << 20, io::stdin());
+                Box::new(TarSource::new(decompressed(stream).context("standard input")?))
+            }
+        })
+    }
+}
+
+/// `UID:GID` as numbers.
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let (uid, gid) = text.split_once(':').ok_or("write it as UID:GID, in numbers")?;
+    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("{text:?} is no number"));
+    Ok((number(uid)?, number(gid)?))
+}

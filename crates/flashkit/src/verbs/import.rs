@@ -1,0 +1,84 @@
+//! `import`: a directory or tar archive into a volume that is there.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use f2fs::tree::{self, FillOptions};
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+use crate::{
+    clock, progress, render,
+    source::{Changes, Content},
+    target::{Further, Target, open_writable},
+};
+
+/// Arguments of `import`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit import photos/ card.img:/DCIM
+  zstdcat backup.tar.zst | flashkit import - /dev/mmcblk0p2")]
+pub struct Args {
+    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input.
+    source: PathBuf,
+    /// The image, and a directory inside it. Directories that are there are added to, files are replaced.
+    #[arg(value_name = "IMAGE[:PATH]")]
+    target: Target,
+    #[command(flatten)]
+    further: Further,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print what was done as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    changes: Changes,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Imported {
+    target: String,
+    entries: u64,
+    content_bytes: u64,
+    free_bytes: u64,
+}
+
+/// Puts the content in. It is all there with the last checkpoint, or nothing of it is.
+pub fn run(args: &Args) -> Result<()> {
+    let name = || args.target.to_string();
+    let transform = args.changes.read()?;
+    let content = Content::find(&args.source)?;
+    let mut volume = open_writable(&args.target.image, &args.further, clock::now)?;
+    let into = volume.resolve(args.target.path.as_bytes(), true).with_context(name)?;
+    let bar = progress::bytes("importing", None, args.quiet || args.json);
+    let mut source = content.open()?;
+    let mut tell = |at: tree::Progress<'_>| {
+        bar.set_position(at.bytes);
+        bar.set_message(format!("{} entries", HumanCount(at.entries)));
+    };
+    let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
+    let done = tree::fill(&mut volume, into, &mut *source, how).with_context(name)?;
+    volume.unmount().with_context(name)?;
+    bar.finish_and_clear();
+    let imported = Imported {
+        target: args.target.to_string(),
+        entries: done.entries,
+        content_bytes: done.bytes,
+        free_bytes: volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64,
+    };
+    if args.quiet && !args.json {
+        return Ok(());
+    }
+    render::print(&imported, args.json, |imported, out| {
+        writeln!(
+            out,
+            "{}: {} entries, {} of data; {} left",
+            imported.target,
+            HumanCount(imported.entries),
+            BinaryBytes(imported.content_bytes),
+            BinaryBytes(imported.free_bytes)
+        )
+    })
+}

@@ -1,0 +1,397 @@
+//! `mkfs`: a new volume, empty or filled. The short flags are mkfs.f2fs's.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use block::{Concat, Device};
+use f2fs::{
+    format::{BlockSize, superblock::Features},
+    mkfs::{self, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
+    tree::{self, FillOptions, Transform},
+    units::Time,
+    volume,
+};
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::{
+    output::{Existing, Output},
+    progress, render, size,
+    source::{Changes, Content, epoch},
+};
+
+/// Arguments of `mkfs`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit mkfs card.img --size 512M -l DATA
+  flashkit mkfs root.img --from rootfs/ --minimize --all-owned-by 0:0
+  tar c tree | flashkit mkfs root.img --size 2G --from -
+  flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2")]
+pub struct Args {
+    /// The image file, which is made where there is none, or the block device.
+    image: PathBuf,
+    /// Sectors to use, as mkfs.f2fs takes them. Everything by default.
+    #[arg(value_name = "SECTORS", conflicts_with = "size")]
+    sectors: Option<u64>,
+    /// Size of the volume: 64M, 16GiB. An image file is made or resized to it.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Fill the volume from a directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on
+    /// standard input.
+    #[arg(long, value_name = "SOURCE")]
+    from: Option<PathBuf>,
+    /// Make the image file as small as the content allows.
+    #[arg(long, requires = "from", conflicts_with_all = ["size", "sectors"])]
+    minimize: bool,
+    /// Free space that --minimize leaves, in percent of what the content takes.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "minimize")]
+    free: f64,
+    /// Overwrite a file system that is there.
+    #[arg(short, long)]
+    force: bool,
+    /// Say what would be made, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print what was made as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    changes: Changes,
+}
+
+/// What the volume is like.
+#[derive(clap::Args)]
+#[command(next_help_heading = "What the volume is like")]
+struct Shape {
+    /// Label.
+    #[arg(short, long, value_name = "LABEL", default_value = "")]
+    label: String,
+    /// UUID; random by default.
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<Uuid>,
+    /// Features by name, separated by commas; repeat for more.
+    #[arg(short = 'O', long, value_name = "FEATURES")]
+    features: Vec<String>,
+    /// Segments in a section.
+    #[arg(short = 's', long, value_name = "SEGMENTS", default_value_t = 1)]
+    segments_per_section: u32,
+    /// Sections in a zone.
+    #[arg(short = 'z', long, value_name = "SECTIONS", default_value_t = 1)]
+    sections_per_zone: u32,
+    /// Space that is set aside for cleaning, in percent; what leaves users the most by default.
+    #[arg(short, long, value_name = "PERCENT")]
+    overprovision: Option<f64>,
+    /// Room for many nodes: a large NAT bitmap.
+    #[arg(short = 'i', long)]
+    large_nat_bitmap: bool,
+    /// Sector size in bytes.
+    #[arg(short = 'w', long, value_name = "BYTES")]
+    sector_size: Option<u32>,
+    /// Block size: 4K or 16K.
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "4K", value_parser = block_size)]
+    block_size: BlockSize,
+    /// Extensions of cold files, besides the built-in ones, separated by commas.
+    #[arg(short = 'e', long, value_name = "EXTENSIONS", value_delimiter = ',')]
+    cold: Vec<String>,
+    /// Extensions of hot files, besides the built-in ones, separated by commas.
+    #[arg(short = 'E', long, value_name = "EXTENSIONS", value_delimiter = ',')]
+    hot: Vec<String>,
+    /// Encoding of names for directories that ignore case, with flags: utf8, utf8:strict.
+    #[arg(short = 'C', long, value_name = "ENCODING", num_args = 0..=1, default_missing_value = "utf8")]
+    encoding: Option<String>,
+    /// Defaults of a platform: android.
+    #[arg(short = 'g', long, value_name = "PLATFORM", value_parser = ["android"])]
+    defaults: Option<String>,
+    /// Further devices of the volume, separated by commas; repeat for more.
+    #[arg(short = 'c', long = "device", value_name = "DEVICES", value_delimiter = ',')]
+    devices: Vec<PathBuf>,
+    /// Whether a block device is discarded first: 0 or 1.
+    #[arg(short = 't', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    trim: u8,
+    /// Time of everything that has none of its own, in seconds since 1970; SOURCE_DATE_EPOCH by default, or
+    /// now.
+    #[arg(short = 'T', long, value_name = "SECONDS")]
+    timestamp: Option<i64>,
+}
+
+/// What was made.
+#[derive(Serialize)]
+struct Made {
+    image: String,
+    uuid: String,
+    label: String,
+    features: Vec<&'static str>,
+    volume_bytes: u64,
+    block_bytes: usize,
+    segments: u32,
+    segments_per_section: u32,
+    sections_per_zone: u32,
+    overprovision_percent: f64,
+    overprovision_segments: u32,
+    reserved_segments: u32,
+    user_bytes: u64,
+    entries: u64,
+    content_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_bytes: Option<u64>,
+    written: bool,
+}
+
+/// Makes the volume.
+pub fn run(args: &Args) -> Result<()> {
+    let name = || args.image.display().to_string();
+    let existing = Existing::look(&args.image, args.force)?;
+    let time = time(args)?;
+    let options = args.shape.options(args, time)?;
+    let transform = args.changes.read()?;
+    let content = args.from.as_deref().map(Content::find).transpose()?;
+    let content = match content {
+        // What is read twice must be there twice.
+        Some(content) if args.minimize || args.dry_run => Some(content.keep()?),
+        other => other,
+    };
+    let sizes = sizes(args, existing, &options, content.as_ref(), &transform, time)?;
+    let plan = Plan::new(&options, &sizes).with_context(name)?;
+    if args.dry_run {
+        let need = match &content {
+            Some(content) => {
+                let mut source = content.open()?;
+                Some(tree::count(&mut *source, &transform, &plan.superblock, &engine(time))?)
+            }
+            None => None,
+        };
+        let filled = need.map(|need| (need.entries, need.bytes)).unwrap_or_default();
+        return report(args, &Made::of(args, &plan, filled, None));
+    }
+
+    let outputs = outputs(args, existing, &sizes)?;
+    let device: Arc<dyn Device> = match &outputs[..] {
+        [only] => only.device.clone(),
+        several => {
+            let parts = several.iter().map(|output| output.device.clone() as Arc<dyn Device>);
+            Arc::new(
+                Concat::new(parts.zip(volume::device_bytes(&plan.superblock)).collect())
+                    .with_context(name)?,
+            )
+        }
+    };
+    let is_blank = outputs.iter().all(|output| output.is_blank);
+    if args.shape.trim == 1 && !is_blank {
+        device.discard(0, device.geometry().size_bytes).with_context(name)?;
+    }
+    let mut new = NewVolume::begin(device, &plan, is_blank, engine(time)).with_context(name)?;
+    let mut filled = (0, 0);
+    if let Some(content) = &content {
+        let bar = progress::bytes("filling", None, args.quiet || args.json);
+        let mut source = content.open()?;
+        let root = new.volume().superblock().root_ino;
+        let mut tell = |at: tree::Progress<'_>| {
+            bar.set_position(at.bytes);
+            bar.set_message(format!("{} entries", HumanCount(at.entries)));
+        };
+        let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
+        let done = tree::fill(new.volume(), root, &mut *source, how).with_context(name)?;
+        bar.finish_and_clear();
+        filled = (done.entries, done.bytes);
+    }
+    let volume = new.finish().with_context(name)?;
+    let used_blocks = volume.counters().valid_blocks;
+    drop(volume);
+    for output in outputs {
+        output.finish()?;
+    }
+    report(args, &Made::of(args, &plan, filled, Some(used_blocks)))
+}
+
+/// The time of everything that has none of its own.
+fn time(args: &Args) -> Result<Time> {
+    if let Some(seconds) = args.shape.timestamp {
+        return Ok(Time { seconds, nanoseconds: 0 });
+    }
+    Ok(epoch()?.unwrap_or_else(crate::clock::now))
+}
+
+/// How the engine is run: everything has one time, so that the image depends on nothing else.
+fn engine(time: Time) -> volume::Options {
+    volume::Options::new(move || time)
+}
+
+impl Shape {
+    fn options(&self, args: &Args, time: Time) -> Result<mkfs::Options> {
+        let reproducible = self.timestamp.is_some() || epoch()?.is_some();
+        let uuid = self.uuid.unwrap_or_else(|| match reproducible {
+            // A name-based UUID: the same call makes the same volume.
+            true => Uuid::new_v5(
+                &Uuid::NAMESPACE_OID,
+                format!("flashkit {} {}", time.seconds, self.label).as_bytes(),
+            ),
+            false => Uuid::new_v4(),
+        });
+        let mut options = mkfs::Options::new(*uuid.as_bytes());
+        options.label = self.label.clone();
+        options.features = mkfs::parse_features(&self.features.join(","))?;
+        options.block_size = self.block_size;
+        options.segments_per_section = self.segments_per_section;
+        options.sections_per_zone = self.sections_per_zone;
+        options.overprovision = self.overprovision.map_or(Overprovision::Automatic, Overprovision::Percent);
+        options.cold_extensions = self.cold.clone();
+        options.hot_extensions = self.hot.clone();
+        options.large_nat_bitmap = self.large_nat_bitmap;
+        if let Some(encoding) = &self.encoding {
+            options.encoding = Encoding::parse(encoding)?;
+            options.features = options.features.with(Features::CASEFOLD);
+        }
+        if let Some(owner) = args.changes.root_owner {
+            options.root_owner = owner;
+        }
+        if self.defaults.is_some() {
+            options = options.android();
+        }
+        if let Some(bytes) = self.sector_size {
+            options.sector_bytes = bytes;
+        }
+        Ok(options)
+    }
+}
+
+/// The devices of the volume, each with the bytes that it gives.
+fn sizes(
+    args: &Args,
+    existing: Existing,
+    options: &mkfs::Options,
+    content: Option<&Content>,
+    transform: &Transform,
+    time: Time,
+) -> Result<Vec<DeviceSize>> {
+    let wanted = args.size.or(args.sectors.map(|sectors| sectors * u64::from(options.sector_bytes)));
+    let first = match (existing, wanted) {
+        (Existing::BlockDevice { bytes }, Some(wanted)) if wanted > bytes => {
+            bail!("{}: has {bytes} bytes, {wanted} are asked for", args.image.display())
+        }
+        (Existing::BlockDevice { .. }, None) if args.minimize => {
+            bail!("{}: --minimize is for image files", args.image.display())
+        }
+        (_, Some(wanted)) => wanted,
+        (_, None) if args.minimize => {
+            let content = content.expect("--minimize requires --from");
+            let mut source = content.open()?;
+            mkfs::smallest_for(&mut *source, transform, options, &engine(time), args.free)?
+        }
+        (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,
+        (Existing::Nothing, None) => bail!(
+            "{}: no such file; --size makes one, and --minimize one that just holds its content",
+            args.image.display()
+        ),
+    };
+    let mut sizes = vec![DeviceSize { path: args.image.display().to_string(), bytes: first }];
+    for path in &args.shape.devices {
+        match Existing::look(path, args.force)? {
+            Existing::File { bytes } | Existing::BlockDevice { bytes } => {
+                sizes.push(DeviceSize { path: path.display().to_string(), bytes });
+            }
+            Existing::Nothing => bail!("{}: no such file or device", path.display()),
+        }
+    }
+    Ok(sizes)
+}
+
+fn outputs(args: &Args, existing: Existing, sizes: &[DeviceSize]) -> Result<Vec<Output>> {
+    let first = match existing {
+        Existing::BlockDevice { .. } => Output::in_place(&args.image)?,
+        Existing::File { .. } | Existing::Nothing => Output::file(&args.image, sizes[0].bytes)?,
+    };
+    let mut outputs = vec![first];
+    for path in &args.shape.devices {
+        outputs.push(Output::in_place(path)?);
+    }
+    Ok(outputs)
+}
+
+impl Made {
+    fn of(args: &Args, plan: &Plan, filled: (u64, u64), used_blocks: Option<u64>) -> Made {
+        let sb = &plan.superblock;
+        let block_bytes = sb.block_size.bytes();
+        Made {
+            image: args.image.display().to_string(),
+            uuid: Uuid::from_bytes(sb.uuid).to_string(),
+            label: sb.label.clone(),
+            features: sb.features.names().collect(),
+            volume_bytes: sb.blocks * block_bytes as u64,
+            block_bytes,
+            segments: sb.segments,
+            segments_per_section: sb.segments_per_section,
+            sections_per_zone: sb.sections_per_zone,
+            overprovision_percent: plan.set_aside.percent,
+            overprovision_segments: plan.set_aside.overprovision_segments,
+            reserved_segments: plan.set_aside.reserved_segments,
+            user_bytes: plan.user_blocks * block_bytes as u64,
+            entries: filled.0,
+            content_bytes: filled.1,
+            used_bytes: used_blocks.map(|blocks| blocks * block_bytes as u64),
+            written: used_blocks.is_some(),
+        }
+    }
+
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let verb = if self.written { "made" } else { "would make" };
+        writeln!(
+            out,
+            "{}: {verb} an F2FS volume of {}, {} for users",
+            self.image,
+            BinaryBytes(self.volume_bytes),
+            BinaryBytes(self.user_bytes)
+        )?;
+        let features = if self.features.is_empty() { "none".into() } else { self.features.join(", ") };
+        writeln!(out, "  UUID {}, label {:?}, features {features}", self.uuid, self.label)?;
+        writeln!(
+            out,
+            "  {} segments, {} a section, {} section(s) a zone; overprovision {:.2} %: {} segments, {} reserved",
+            HumanCount(self.segments.into()),
+            self.segments_per_section,
+            self.sections_per_zone,
+            self.overprovision_percent,
+            self.overprovision_segments,
+            self.reserved_segments
+        )?;
+        if self.entries > 0 {
+            write!(
+                out,
+                "  {} entries, {} of data",
+                HumanCount(self.entries),
+                BinaryBytes(self.content_bytes)
+            )?;
+            match self.used_bytes {
+                Some(used) => writeln!(out, "; {} in use", BinaryBytes(used))?,
+                None => writeln!(out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(args: &Args, made: &Made) -> Result<()> {
+    if args.quiet && !args.json {
+        return Ok(());
+    }
+    render::print(made, args.json, Made::text)
+}
+
+/// `4K` or `16K`, or the same in bytes.
+fn block_size(text: &str) -> Result<BlockSize, String> {
+    match size::parse(text)? {
+        4096 => Ok(BlockSize::B4K),
+        16384 => Ok(BlockSize::B16K),
+        _ => Err("blocks have 4K or 16K".into()),
+    }
+}
