@@ -3,7 +3,7 @@
 # Where rustup puts cargo, for a shell that has not been told yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: setup test lint unit hostile golden
+.PHONY: setup test study bench lint unit hostile golden
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -12,6 +12,13 @@ setup:
 ## test: everything that has to hold, virtual machines included
 test: setup lint unit hostile
 
+## study: a real tree becomes a volume; fsck.f2fs and Linux judge it, other tools stand beside it
+study: setup
+	cargo xtask study
+
+## bench: what flashkit costs, side by side with peers in one run
+bench: setup
+	cargo xtask bench
 
 lint:
 	cargo fmt --check

@@ -5,12 +5,18 @@
 //! other guest, the lab's.
 
 pub mod apt;
+pub mod bench;
+pub mod filling;
 pub mod golden;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;
+pub mod linux_source;
+pub mod measure;
 pub mod modules;
 pub mod spec;
+pub mod step;
+pub mod study;
 pub mod uml_kernel;
 pub mod vm;
 pub mod workspace;

@@ -4,7 +4,9 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use xtask::{Image, Judge, Machine, golden, judge, kernel::Kernel, spec, uml_kernel, workspace};
+use xtask::{
+    Image, Judge, Machine, bench, golden, judge, kernel::Kernel, spec, study, uml_kernel, workspace,
+};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
@@ -62,6 +64,14 @@ enum Task {
         /// Their names
         names: Vec<String>,
     },
+    /// Fills a volume from a real tree, has it judged, and compares the cost with other tools'
+    Study {
+        /// The tree; the kernel's sources of the distribution's linux-source package where it is not named
+        #[arg(long)]
+        tree: Option<PathBuf>,
+    },
+    /// Measures what flashkit costs, side by side with peers
+    Bench,
     /// Prints the manifest of a directory of this machine as JSON
     Manifest {
         /// The directory
@@ -106,6 +116,8 @@ fn main() -> Result<()> {
             let wanted: Vec<_> = wanted.collect();
             if again { golden::judge_again(&wanted)? } else { golden::make(&wanted)? }
         }
+        Task::Study { tree } => study::study(tree)?,
+        Task::Bench => bench::bench()?,
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
         Task::Fsck { images } => {
             for image in images {

@@ -6,10 +6,9 @@
 
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +17,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     apt::Apt,
+    linux_source::LinuxSource,
+    step::Step,
     workspace::{run, var},
 };
 
@@ -26,8 +27,6 @@ const CONFIG: &str = include_str!("../data/uml.config");
 /// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
 /// may have dropped or renamed it.
 const NEEDED: [&str; 5] = ["UML_TIME_TRAVEL_SUPPORT", "VIRTIO_UML", "VIRTIO_BLK", "HOSTFS", "TMPFS"];
-/// The package that depends on the newest `linux-source-X.Y`, in Debian and Ubuntu.
-const META_PACKAGE: &str = "linux-source";
 /// What the kernel's configuration is made with and a compiler's package does not bring along: program, and
 /// the packages that have it.
 const TOOLS: [(&str, &[&str]); 4] =
@@ -123,7 +122,7 @@ fn kept(cache: &Path) -> Option<Record> {
 
 /// Where the kernel comes from.
 enum Source {
-    Package { name: String, version: String },
+    Package(LinuxSource),
     Tree(PathBuf),
 }
 
@@ -136,39 +135,22 @@ impl Source {
             }
             return Ok(Source::Tree(tree));
         }
-        let apt = Apt::of_machine(Path::new("."));
-        let depends = apt.depends(META_PACKAGE)?;
-        let name = depends.into_iter().find(|name| name.starts_with("linux-source-"));
-        let name =
-            name.context("apt knows no linux-source; run apt-get update, or name a kernel tree with --tree")?;
-        let version = apt.version(&name)?.with_context(|| format!("apt has no version of {name}"))?;
-        Ok(Source::Package { name, version })
+        Ok(Source::Package(LinuxSource::find()?))
     }
 
     fn name(&self) -> String {
         match self {
-            Source::Package { name, version } => format!("{name} {version}"),
+            Source::Package(package) => format!("{} {}", package.name, package.version),
             Source::Tree(path) => path.display().to_string(),
         }
     }
 
     /// The tree to build from. A tree that the user named is not written to.
     fn unpack(&self, work: &Path) -> Result<PathBuf> {
-        let Source::Package { name, version } = self else {
-            let Source::Tree(path) = self else { unreachable!("there are two kinds") };
-            return Ok(path.clone());
-        };
-        let step = Step::begin(&format!("download {name} {version} (about 140 MB)"));
-        let package = work.join("package");
-        fs::create_dir(&package)?;
-        Apt::of_machine(work).unpack(std::slice::from_ref(name), &package)?;
-        step.end();
-        let step = Step::begin("unpack it (about 20 s)");
-        let archive = package.join(format!("usr/src/{name}.tar.xz"));
-        run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(work))?;
-        fs::remove_dir_all(&package)?;
-        step.end();
-        Ok(work.join(name))
+        match self {
+            Source::Package(package) => package.unpack(work),
+            Source::Tree(path) => Ok(path.clone()),
+        }
     }
 }
 
@@ -283,30 +265,6 @@ fn on_path(program: &str) -> bool {
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A step that takes a while and says so.
-struct Step {
-    started: Instant,
-}
-
-impl Step {
-    fn begin(what: &str) -> Step {
-        eprint!("{what} ... ");
-        let _ = std::io::stderr().flush();
-        Step { started: Instant::now() }
-    }
-
-    fn end(self) {
-        eprintln!("{}", seconds(self.started.elapsed()));
-    }
-}
-
-fn seconds(time: Duration) -> String {
-    match time.as_secs() {
-        0..120 => format!("{:.1} s", time.as_secs_f64()),
-        s => format!("{} min {} s", s / 60, s % 60),
-    }
 }
 
 #[cfg(test)]

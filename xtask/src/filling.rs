@@ -1,0 +1,142 @@
+//! How long filling a volume from a tree takes, beside other tools.
+//!
+//! *Method*: the tree is read once before anything is timed, so that every tool finds it in the page cache; each
+//! run makes a new image of the same size, and the disk is synced between runs, not within them. Times are wall
+//! time; the run in the middle counts.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::{
+    measure::Cost,
+    step::Step,
+    workspace::{root, run, system},
+};
+
+/// Size of the images: the kernel's sources take 1.6 GiB of it.
+pub const IMAGE_MIB: u64 = 2048;
+/// Runs of each tool.
+const RUNS: usize = 3;
+
+/// One tool's row.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// The tool.
+    pub tool: &'static str,
+    /// What it took.
+    pub cost: Cost,
+    /// What the image takes on the host's disk.
+    pub image_bytes: u64,
+    /// Wall time as a multiple of ours.
+    pub ratio: f64,
+}
+
+/// How a tool makes an image of a tree.
+struct Tool {
+    name: &'static str,
+    runs: usize,
+    make: fn(&Path, &Path) -> Result<Cost>,
+}
+
+const TOOLS: [Tool; 3] = [
+    Tool { name: "flashkit mkfs --from", runs: RUNS, make: flashkit },
+    // It takes half a minute, and its times spread little.
+    Tool { name: "mkfs.f2fs + sload.f2fs", runs: 1, make: sload },
+    Tool { name: "mke2fs -d", runs: RUNS, make: mke2fs },
+];
+
+/// Builds the command that is measured.
+pub fn build() -> Result<()> {
+    let step = Step::begin("build flashkit (release)");
+    run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "flashkit"]).current_dir(root()))?;
+    step.end();
+    Ok(())
+}
+
+/// The command that is measured.
+pub fn our_program() -> PathBuf {
+    root().join("target/release/flashkit")
+}
+
+/// The image that our runs leave in `dir`.
+pub fn our_image(dir: &Path) -> PathBuf {
+    dir.join("0.img")
+}
+
+/// Lets each tool fill images in `dir` from a tree. Ours is the first row.
+///
+/// # Errors
+/// A tool fails.
+pub fn rows(tree: &Path, dir: &Path) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (n, tool) in TOOLS.iter().enumerate() {
+        let step = Step::begin(&format!("{} ({} run(s))", tool.name, tool.runs));
+        let image = dir.join(format!("{n}.img"));
+        let mut costs = Vec::new();
+        for _ in 0..tool.runs {
+            let _ = fs::remove_file(&image);
+            rustix::fs::sync();
+            costs.push((tool.make)(tree, &image).context(tool.name)?);
+        }
+        let image_bytes = fs::metadata(&image)?.blocks() * 512;
+        rows.push(Row { tool: tool.name, cost: Cost::median(costs), image_bytes, ratio: 0.0 });
+        step.end();
+    }
+    let ours = rows[0].cost.wall_s;
+    for row in &mut rows {
+        row.ratio = row.cost.wall_s / ours;
+    }
+    Ok(rows)
+}
+
+/// Prints the table.
+pub fn print(rows: &[Row]) {
+    println!(
+        "{:24} {:>8} {:>8} {:>11} {:>11} {:>10}",
+        "", "wall s", "cpu s", "memory MiB", "image MiB", "x our time"
+    );
+    for row in rows {
+        println!(
+            "{:24} {:>8.2} {:>8.2} {:>11.1} {:>11.0} {:>10.2}",
+            row.tool,
+            row.cost.wall_s,
+            row.cost.cpu_s,
+            mib(row.cost.memory_bytes),
+            mib(row.image_bytes),
+            row.ratio
+        );
+    }
+}
+
+fn flashkit(tree: &Path, image: &Path) -> Result<Cost> {
+    Cost::of(
+        Command::new(our_program())
+            .arg("mkfs")
+            .arg(image)
+            .args(["--quiet", "--size", &format!("{IMAGE_MIB}M"), "--from"])
+            .arg(tree),
+    )
+}
+
+fn sload(tree: &Path, image: &Path) -> Result<Cost> {
+    fs::File::create(image)?.set_len(IMAGE_MIB << 20)?;
+    let made = Cost::of(system("mkfs.f2fs").arg("-q").arg(image))?;
+    let loaded = Cost::of(system("sload.f2fs").arg("-P").arg("-f").arg(tree).arg(image))?;
+    Ok(made.then(loaded))
+}
+
+fn mke2fs(tree: &Path, image: &Path) -> Result<Cost> {
+    let size = format!("{IMAGE_MIB}M");
+    Cost::of(system("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(tree).arg(image).arg(size))
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,72 @@
+//! The distribution's package of kernel sources: what the lab's kernel is built from, and the tree of files
+//! that volumes are filled with.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    apt::Apt,
+    step::Step,
+    workspace::{run, var},
+};
+
+/// The package that depends on the newest `linux-source-X.Y`, in Debian and Ubuntu.
+const META_PACKAGE: &str = "linux-source";
+
+/// The package.
+#[derive(Debug, Clone)]
+pub struct LinuxSource {
+    /// Its name: `linux-source-X.Y`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl LinuxSource {
+    /// The newest that the machine's sources have.
+    pub fn find() -> Result<LinuxSource> {
+        let apt = Apt::of_machine(Path::new("."));
+        let depends = apt.depends(META_PACKAGE)?;
+        let name = depends.into_iter().find(|name| name.starts_with("linux-source-"));
+        let name = name.context("apt knows no linux-source; run apt-get update")?;
+        let version = apt.version(&name)?.with_context(|| format!("apt has no version of {name}"))?;
+        Ok(LinuxSource { name, version })
+    }
+
+    /// Downloads it and unpacks the tree of sources into `work`, which must exist; returns where the tree is.
+    pub fn unpack(&self, work: &Path) -> Result<PathBuf> {
+        let LinuxSource { name, version } = self;
+        let step = Step::begin(&format!("download {name} {version} (about 140 MB)"));
+        let package = work.join("package");
+        fs::create_dir(&package)?;
+        Apt::of_machine(work).unpack(std::slice::from_ref(name), &package)?;
+        step.end();
+        let step = Step::begin("unpack it (about 20 s)");
+        let archive = package.join(format!("usr/src/{name}.tar.xz"));
+        run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(work))?;
+        fs::remove_dir_all(&package)?;
+        step.end();
+        Ok(work.join(name))
+    }
+
+    /// The tree of sources, kept below `var` for the next time.
+    pub fn tree() -> Result<PathBuf> {
+        let kept = var("linux-source")?;
+        let has_tree = |entry: &fs::DirEntry| entry.path().join("Kbuild").exists();
+        if let Some(tree) = fs::read_dir(&kept)?.filter_map(Result::ok).find(has_tree) {
+            return Ok(tree.path());
+        }
+        // Unpacked beside and moved, so that a tree that is there is whole.
+        let work = tempfile::tempdir_in(&kept)?;
+        let tree = LinuxSource::find()?.unpack(work.path())?;
+        let name = tree.file_name().context("the tree has a name")?;
+        let place = kept.join(name);
+        fs::rename(&tree, &place)?;
+        Ok(place)
+    }
+}

@@ -1,0 +1,87 @@
+//! What a program costs: time and memory, as the host's kernel counts them.
+
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use wait4::Wait4;
+
+/// What a run took.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Cost {
+    /// Wall time in seconds.
+    pub wall_s: f64,
+    /// Processor time in seconds, the program's and the kernel's for it.
+    pub cpu_s: f64,
+    /// Most memory that was resident, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Cost {
+    /// Runs a program to its end; its output is dropped.
+    ///
+    /// # Errors
+    /// It cannot be started or does not succeed.
+    pub fn of(command: &mut Command) -> Result<Cost> {
+        let shown = format!("{command:?}");
+        let started = Instant::now();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {shown}"))?;
+        let end = child.wait4().with_context(|| shown.clone())?;
+        let wall = started.elapsed();
+        if !end.status.success() {
+            bail!("{shown}: {}", end.status);
+        }
+        let seconds = |time: Duration| time.as_secs_f64();
+        Ok(Cost {
+            wall_s: seconds(wall),
+            cpu_s: seconds(end.rusage.utime) + seconds(end.rusage.stime),
+            memory_bytes: end.rusage.maxrss,
+        })
+    }
+
+    /// This and then the other: times add up, memory is the larger.
+    pub fn then(self, next: Cost) -> Cost {
+        Cost {
+            wall_s: self.wall_s + next.wall_s,
+            cpu_s: self.cpu_s + next.cpu_s,
+            memory_bytes: self.memory_bytes.max(next.memory_bytes),
+        }
+    }
+
+    /// The run whose wall time is in the middle.
+    ///
+    /// # Panics
+    /// Where there are no runs.
+    pub fn median(mut runs: Vec<Cost>) -> Cost {
+        runs.sort_by(|a, b| a.wall_s.total_cmp(&b.wall_s));
+        runs[runs.len() / 2]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_timed_and_its_failure_is_told() {
+        let cost = Cost::of(Command::new("sleep").arg("0.05")).unwrap();
+        assert!(cost.wall_s >= 0.05 && cost.memory_bytes > 100_000, "{cost:?}");
+        assert!(Cost::of(&mut Command::new("false")).is_err());
+    }
+
+    #[test]
+    fn the_median_is_the_one_in_the_middle() {
+        let run = |wall_s| Cost { wall_s, ..Cost::default() };
+        assert_eq!(Cost::median(vec![run(3.0), run(1.0), run(2.0)]).wall_s, 2.0);
+        let both = run(1.0).then(Cost { memory_bytes: 5, ..run(2.0) });
+        assert_eq!((both.wall_s, both.memory_bytes), (3.0, 5));
+    }
+}
