@@ -27,6 +27,8 @@ pub enum Op {
     Allocate { path: Bytes, how: Allocate, offset: u64, length: u64 },
     /// Renames, replacing what is there.
     Rename { from: Bytes, to: Bytes },
+    /// Renames unless something is there.
+    RenameNew { from: Bytes, to: Bytes },
     /// Swaps two names.
     Exchange { from: Bytes, to: Bytes },
     /// Makes a hard link.

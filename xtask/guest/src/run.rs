@@ -75,6 +75,10 @@ impl Runner {
                 rustix::fs::fallocate(self.writable(path)?, flags, *offset, *length)?;
             }
             Op::Rename { from, to } => fs::rename(self.at(from), self.at(to))?,
+            Op::RenameNew { from, to } => {
+                let (from, to) = (self.at(from), self.at(to));
+                rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
+            }
             Op::Exchange { from, to } => {
                 let (from, to) = (self.at(from), self.at(to));
                 rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE)?;

@@ -326,6 +326,12 @@ impl InodeLayout {
         self.addrs() as u64 + direct * (2 + 2 * children + children * children)
     }
 
+    /// Blocks that a file may reach to. Linux does not count the inode's own, so that the limit does not depend
+    /// on what else is in there (Linux, `max_file_blocks`).
+    pub fn reach_blocks(&self) -> u64 {
+        self.max_blocks() - self.addrs() as u64
+    }
+
     /// Bytes of inline content that the inode has room for.
     pub fn inline_bytes(&self) -> usize {
         4 * (self.words() - self.xattr_words - INLINE_RESERVED_WORDS)

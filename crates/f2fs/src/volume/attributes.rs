@@ -220,8 +220,10 @@ impl Volume {
     }
 }
 
-/// Bytes that the attributes of an inode may take together, header included.
+/// Bytes that the attributes of an inode may take together, header included. A word of zeroes after the last always
+/// fits (Linux, `MIN_OFFSET`).
 fn xattr_room(inode: &NodeBlock) -> usize {
     inode.inline_xattrs().len() + inode.format().block_size.bytes()
         - crate::format::block_size::NODE_FOOTER_BYTES
+        - size_of::<u32>()
 }

@@ -111,13 +111,13 @@ impl Volume {
 
     /// A directory that may be changed, and a name that it may have.
     pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        let inode = self.directory(dir)?;
         if name.len() > NAME_MAX {
             return Err(Error::NameTooLong);
         }
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             return Err(Error::Invalid("a name must not be empty or have a slash or zero in it".into()));
         }
-        let inode = self.directory(dir)?;
         if inode.head().links.get() == 0 {
             return Err(Error::NotFound);
         }

@@ -46,9 +46,7 @@ impl Volume {
         if inode.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
-        if size > inode.layout().max_blocks() << self.geometry.block_size.log() {
-            return Err(Error::FileTooLarge);
-        }
+        self.end_of(&inode, size, 0)?;
         drop(inode);
         self.set_size(ino, size)?;
         let now = self.time();
@@ -66,6 +64,7 @@ impl Volume {
         if inode.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
+        self.end_of(&inode, offset, length)?;
         let size = inode.head().size.get();
         let is_inline = inode.has_inline(inline::DATA);
         drop(inode);
@@ -97,12 +96,9 @@ impl Volume {
     pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.begin()?;
         let inode = self.writable_file(ino)?;
-        let end = offset.checked_add(length).ok_or(Error::FileTooLarge)?;
+        let end = self.end_of(&inode, offset, length)?;
         let log = self.geometry.block_size.log();
         let blocks = offset >> log..end.div_ceil(1 << log);
-        if blocks.end > inode.layout().max_blocks() {
-            return Err(Error::FileTooLarge);
-        }
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
@@ -134,6 +130,8 @@ impl Volume {
         } else if grows {
             inode.head_mut().advise |= advise::KEEP_SIZE;
         }
+        // Linux counts it as a change of the content (`f2fs_fallocate`).
+        inode.set_mtime(now);
         inode.set_ctime(now);
         Ok(())
     }
@@ -142,10 +140,7 @@ impl Volume {
     pub(super) fn write_content(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (layout, size) = (inode.layout(), self.geometry.block_size);
-        let end = offset.checked_add(data.len() as u64).ok_or(Error::FileTooLarge)?;
-        if end > layout.max_blocks() << size.log() {
-            return Err(Error::FileTooLarge);
-        }
+        let end = self.end_of(&inode, offset, data.len() as u64)?;
         if inode.has_inline(inline::DATA) && end <= layout.inline_bytes() as u64 {
             drop(inode);
             let inode = self.inode_mut(ino)?;
@@ -391,6 +386,12 @@ impl Volume {
         }
         self.relocate(ino, slot, block, kind, &page)?;
         Ok(())
+    }
+
+    /// The end of a range of a file, which must not lie beyond what a file can have.
+    fn end_of(&self, inode: &NodeBlock, offset: u64, length: u64) -> Result<u64> {
+        let most = inode.layout().reach_blocks() << self.geometry.block_size.log();
+        offset.checked_add(length).filter(|end| *end <= most).ok_or(Error::FileTooLarge)
     }
 
     /// A regular file that may be written.

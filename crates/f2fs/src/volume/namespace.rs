@@ -15,6 +15,9 @@ use crate::{
     units::{Ino, Time},
 };
 
+/// Bytes of a path with its terminating zero, at most: Linux takes no longer target, and reads it from one page.
+const PATH_MAX: usize = 4096;
+
 /// A new inode.
 #[derive(Debug, Clone)]
 pub struct NewNode {
@@ -107,8 +110,7 @@ impl Volume {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link must not be empty or have a zero in it".into()));
         }
-        // Linux reads links with their terminating zero from one page.
-        if target.len() >= self.geometry.block_size.bytes() {
+        if target.len() >= PATH_MAX {
             return Err(Error::NameTooLong);
         }
         let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;

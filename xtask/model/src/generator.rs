@@ -1,0 +1,493 @@
+//! Random operations that meet each other: few names, few directories, and sizes around every boundary of the
+//! format.
+
+use std::sync::Arc;
+
+use block::Rng;
+use f2fs::format::inode::flag;
+use guest::{Bytes, Content, Op, op::Allocate};
+
+use crate::model::{Body, Id, Model, ROOT};
+
+/// Handles that may be open together.
+const HANDLES: u64 = 4;
+/// Entries that a tree has at most, about.
+const INODES_MAX: usize = 600;
+/// Operations for which the generator goes on with the paths that it knows.
+const TREE_AGE_MAX: u32 = 4;
+/// Depth of directories, at most.
+const DEPTH_MAX: usize = 12;
+
+/// What the operations are to be about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mix {
+    /// Blocks that contents may take together.
+    pub blocks_max: u64,
+    /// Bytes of one write, at most.
+    pub write_bytes_max: u64,
+    /// Whether files far apart from their start are written to.
+    pub far: bool,
+    /// Whether directories fold case.
+    pub casefold: bool,
+    /// Whether the volume is made full.
+    pub fill: bool,
+    /// What fallocate can do here.
+    pub allocate: Vec<Allocate>,
+    /// One of so many operations makes things durable or opens the volume anew; 0 for none.
+    pub durable: u64,
+    /// Whether files are fsynced.
+    pub fsync: bool,
+    /// Whether the volume is opened anew in between.
+    pub remount: bool,
+}
+
+impl Default for Mix {
+    fn default() -> Mix {
+        Mix {
+            blocks_max: 2000,
+            write_bytes_max: 64 << 10,
+            far: true,
+            casefold: false,
+            fill: false,
+            allocate: vec![Allocate::Extend, Allocate::KeepSize, Allocate::Punch],
+            durable: 40,
+            fsync: false,
+            remount: true,
+        }
+    }
+}
+
+/// Makes operations.
+#[derive(Debug, Clone)]
+pub struct Generator {
+    rng: Rng,
+    mix: Mix,
+    /// What a burst has still to do, last first.
+    burst: Vec<Op>,
+    /// The paths of a moment ago: what has gone since then is asked for once more.
+    tree: Arc<Tree>,
+    tree_age: u32,
+}
+
+impl Generator {
+    /// A generator that `seed` determines, together with the model that it is shown.
+    pub fn new(seed: u64, mix: Mix) -> Generator {
+        Generator {
+            rng: Rng::new(seed),
+            mix,
+            burst: Vec::new(),
+            tree: Arc::default(),
+            tree_age: TREE_AGE_MAX,
+        }
+    }
+
+    /// The next operation.
+    pub fn next(&mut self, model: &Model) -> Op {
+        let op = match self.burst.pop() {
+            Some(op) => op,
+            None => self.choose(model),
+        };
+        match &op {
+            Op::Write { path, .. }
+            | Op::Truncate { path, .. }
+            | Op::Allocate { path, .. }
+            | Op::Open { path, .. }
+            | Op::Fsync { path, .. }
+                if is_special(model, path) =>
+            {
+                // Linux would follow the link, or wait for a FIFO's other end.
+                Op::Chown { path: path.clone(), uid: 7, gid: 9 }
+            }
+            _ => op,
+        }
+    }
+
+    fn choose(&mut self, model: &Model) -> Op {
+        self.tree_age += 1;
+        if self.tree_age > TREE_AGE_MAX {
+            (self.tree, self.tree_age) = (Arc::new(Tree::of(model)), 0);
+        }
+        let tree = self.tree.clone();
+        if self.mix.durable > 0 && self.rng.below(self.mix.durable) == 0 {
+            return self.durable(&tree);
+        }
+        let crowded = tree.paths.len() > INODES_MAX;
+        let full = !self.mix.fill && model.data_blocks() > self.mix.blocks_max;
+        if crowded || full {
+            return self.removal(model, &tree);
+        }
+        match self.rng.below(100) {
+            0..=9 => Op::Write { path: self.new_path(&tree), offset: 0, content: self.content(4096) },
+            10..=15 => Op::Mkdir { path: self.new_path(&tree), mode: self.mode() },
+            16..=18 => Op::Mknod { path: self.new_path(&tree), mode: self.kind(), major: 8, minor: 70_000 },
+            19..=21 => self.symlink(&tree),
+            22..=25 => Op::Link { from: self.old_path(&tree), to: self.new_path(&tree) },
+            26..=31 => Op::Unlink { path: self.old_path(&tree) },
+            32..=34 => Op::Rmdir { path: self.pick(&tree.dirs).clone() },
+            35..=41 => self.rename(&tree),
+            42..=57 => self.write(model, &tree),
+            58..=64 => self.truncate(model, &tree),
+            65..=69 => self.allocate(model, &tree),
+            70..=76 => self.set_xattr(&tree),
+            77..=78 => Op::RemoveXattr { path: self.old_path(&tree), name: self.xattr_name() },
+            79..=81 => Op::Chmod { path: self.file(&tree), mode: self.mode() },
+            82..=83 => Op::Chown { path: self.old_path(&tree), uid: self.id(), gid: self.id() },
+            84..=85 => Op::Times {
+                path: self.old_path(&tree),
+                atime: (self.rng.below(1 << 33) as i64 - (1 << 31), self.rng.below(1_000_000_000) as u32),
+                mtime: (self.rng.below(1 << 33) as i64 - (1 << 31), self.rng.below(1_000_000_000) as u32),
+            },
+            86..=87 => self.flags(model, &tree),
+            88..=93 => self.handle(model, &tree),
+            94..=95 if self.mix.fsync => self.fsync(model, &tree),
+            96 => self.many_names(&tree),
+            97 => self.many_writes(model, &tree),
+            98 => self.many_removals(model, &tree),
+            _ => Op::Write {
+                path: self.file(&tree),
+                offset: 0,
+                content: self.content(self.mix.write_bytes_max),
+            },
+        }
+    }
+
+    fn durable(&mut self, tree: &Tree) -> Op {
+        let dir = || Bytes::from("/");
+        match self.rng.below(8) {
+            0..=1 if self.mix.remount => Op::Unmount { dir: dir() },
+            2 if self.mix.remount => Op::DropCaches,
+            3..=4 if self.mix.fsync => Op::Fsync { path: self.file(tree), data_only: false },
+            _ => Op::Checkpoint { path: dir() },
+        }
+    }
+
+    fn removal(&mut self, model: &Model, tree: &Tree) -> Op {
+        match self.rng.below(4) {
+            0 => self.truncate(model, tree),
+            1 => Op::Rmdir { path: self.pick(&tree.dirs).clone() },
+            2 => self.many_removals(model, tree),
+            _ => Op::Unlink { path: self.old_path(tree) },
+        }
+    }
+
+    fn write(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.file(tree);
+        let offset = self.offset(model, &path);
+        let most = if offset > 1 << 30 { 20_000 } else { self.mix.write_bytes_max };
+        Op::Write { path, offset, content: self.content(most) }
+    }
+
+    fn truncate(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.file(tree);
+        let size = self.offset(model, &path);
+        Op::Truncate { path, size }
+    }
+
+    fn allocate(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.file(tree);
+        let offset = self.offset(model, &path);
+        let length = 1 + self.length(self.mix.write_bytes_max * 4);
+        let how = self.mix.allocate[self.rng.below(self.mix.allocate.len() as u64) as usize];
+        Op::Allocate { path, how, offset, length }
+    }
+
+    fn rename(&mut self, tree: &Tree) -> Op {
+        let from = self.old_path(tree);
+        let to = if self.rng.chance(0.4) { self.old_path(tree) } else { self.new_path(tree) };
+        match self.rng.below(4) {
+            0 => Op::RenameNew { from, to },
+            1 => Op::Exchange { from, to: self.old_path(tree) },
+            _ => Op::Rename { from, to },
+        }
+    }
+
+    fn symlink(&mut self, tree: &Tree) -> Op {
+        let length = match self.rng.below(4) {
+            0 => 1 + self.rng.below(60),
+            1 => [3447, 3448, 3451, 3452, 3453, 3488, 3489, 4094, 4095, 4096][self.rng.below(10) as usize],
+            _ => 1 + self.rng.below(300),
+        };
+        let byte = b'a' + self.rng.below(26) as u8;
+        Op::Symlink { target: vec![byte; length as usize].into(), path: self.new_path(tree) }
+    }
+
+    fn set_xattr(&mut self, tree: &Tree) -> Op {
+        let length = match self.rng.below(6) {
+            0 => 0,
+            1 => self.rng.below(20),
+            2 => 140 + self.rng.below(60),
+            3 => [3800, 3900, 4000, 4050, 4072, 4200, 5000][self.rng.below(7) as usize] + self.rng.below(40),
+            _ => self.rng.below(600),
+        };
+        let value = self.content_of(length);
+        Op::SetXattr { path: self.old_path(tree), name: self.xattr_name(), value }
+    }
+
+    fn flags(&mut self, model: &Model, tree: &Tree) -> Op {
+        if self.mix.casefold && self.rng.chance(0.7) {
+            let path = self.pick(&tree.dirs).clone();
+            let folds = model.find(&path.0).is_ok_and(|id| model.inode(id).flags & flag::CASEFOLD != 0);
+            let (set, clear) = if folds { (0, flag::CASEFOLD) } else { (flag::CASEFOLD, 0) };
+            return Op::Flags { path, set, clear };
+        }
+        let bits = [flag::NODUMP, flag::NOATIME, flag::NODUMP | flag::NOATIME][self.rng.below(3) as usize];
+        let (set, clear) = if self.rng.chance(0.5) { (bits, 0) } else { (0, bits) };
+        Op::Flags { path: self.old_path(tree), set, clear }
+    }
+
+    fn handle(&mut self, model: &Model, tree: &Tree) -> Op {
+        let handle = self.rng.below(HANDLES) as u32;
+        match (model.open_files().get(&handle), self.rng.below(5)) {
+            (None, _) => Op::Open { path: self.file(tree), handle },
+            (Some(_), 0) => Op::Close { handle },
+            (Some(_), 1) if self.mix.fsync => Op::FsyncOpen { handle },
+            (Some(id), _) => {
+                let offset = self.offset_in(model, Some(*id));
+                let most = if offset > 1 << 30 { 20_000 } else { self.mix.write_bytes_max };
+                Op::WriteOpen { handle, offset, content: self.content(most) }
+            }
+        }
+    }
+
+    fn fsync(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.file(tree);
+        if self.rng.chance(0.5) {
+            self.burst.push(Op::Fsync { path: path.clone(), data_only: self.rng.chance(0.3) });
+            let offset = self.offset(model, &path);
+            return Op::Write { path, offset, content: self.content(20_000) };
+        }
+        Op::Fsync { path, data_only: self.rng.chance(0.3) }
+    }
+
+    /// A directory gets many names at once, or loses those that it got so.
+    fn many_names(&mut self, tree: &Tree) -> Op {
+        let dir = self.pick(&tree.dirs).clone();
+        let count = 20 + self.rng.below(230);
+        let length = [1, 9, 30, 200][self.rng.below(4) as usize];
+        let remove = self.rng.chance(0.3);
+        let source = self.file(tree);
+        for n in 0..count {
+            let name = format!("{n:03}{}", "n".repeat(length));
+            let path = join(&dir, name.as_bytes());
+            self.burst.push(match (remove, n % 8) {
+                (true, _) => Op::Unlink { path },
+                (false, 0) => Op::Mknod { path, mode: 0o100_600, major: 0, minor: 0 },
+                (false, _) => Op::Link { from: source.clone(), to: path },
+            });
+        }
+        Op::Mkdir { path: dir, mode: 0o755 }
+    }
+
+    /// A file is written piece by piece: forwards, or every second block.
+    fn many_writes(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.file(tree);
+        let start = self.offset(model, &path).min(8 << 20);
+        let (length, step) = match self.rng.below(3) {
+            0 => (4096, 8192),
+            1 => (1000, 1000),
+            _ => (5000, 5000),
+        };
+        for n in (0..1 + self.rng.below(60)).rev() {
+            let content = self.content_of(length);
+            self.burst.push(Op::Write { path: path.clone(), offset: start + n * step, content });
+        }
+        Op::Truncate { path, size: start }
+    }
+
+    /// A directory is emptied.
+    fn many_removals(&mut self, model: &Model, tree: &Tree) -> Op {
+        let dir = self.pick(&tree.dirs).clone();
+        let Ok(id) = model.find(&dir.0) else { return Op::Rmdir { path: dir } };
+        if let Body::Dir(names) = &model.inode(id).body {
+            for (name, _) in names.names.values() {
+                self.burst.push(Op::Unlink { path: join(&dir, name) });
+            }
+        }
+        Op::Rmdir { path: dir }
+    }
+
+    /// A path that is likely to be there.
+    fn old_path(&mut self, tree: &Tree) -> Bytes {
+        match self.rng.below(20) {
+            0 => self.new_path(tree),
+            _ => self.pick(&tree.paths).clone(),
+        }
+    }
+
+    /// A path that may be there.
+    fn new_path(&mut self, tree: &Tree) -> Bytes {
+        let dir = match self.rng.below(30) {
+            0 => self.pick(&tree.paths).clone(),
+            1..=8 => "/".into(),
+            _ => self.pick(&tree.dirs).clone(),
+        };
+        let deep = dir.0.iter().filter(|byte| **byte == b'/').count() >= DEPTH_MAX;
+        let name = self.name();
+        join(if deep { tree.root() } else { &dir }, &name)
+    }
+
+    /// A regular file, most of the time.
+    fn file(&mut self, tree: &Tree) -> Bytes {
+        match self.rng.below(20) {
+            0 => self.pick(&tree.dirs).clone(),
+            1 => {
+                let dir = self.pick(&tree.dirs).clone();
+                join(&dir, b"written")
+            }
+            _ if tree.files.is_empty() => "/first".into(),
+            _ => self.pick(&tree.files).clone(),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        const FOLDING: [&str; 8] = ["name", "Name", "NAME", "nAmE", "grün", "GRÜN", "Straße", "STRASSE"];
+        match self.rng.below(16) {
+            0 => vec![b'l'; 255],
+            1 => vec![b'm'; 1 + self.rng.below(255) as usize],
+            2 if self.rng.chance(0.1) => vec![b'x'; 256],
+            3 if self.mix.casefold => FOLDING[self.rng.below(8) as usize].into(),
+            4 if self.mix.casefold => FOLDING[self.rng.below(4) as usize].into(),
+            5 => format!("film{}.mp4", self.rng.below(4)).into_bytes(),
+            _ => format!("n{}", self.rng.below(24)).into_bytes(),
+        }
+    }
+
+    fn offset(&mut self, model: &Model, path: &Bytes) -> u64 {
+        let id = model.find(&path.0).ok();
+        self.offset_in(model, id)
+    }
+
+    /// A place in a file: around its end, around what it has, or around a boundary of the format.
+    fn offset_in(&mut self, model: &Model, id: Option<Id>) -> u64 {
+        let rules = model.rules();
+        let data = id.and_then(|id| model.inode(id).data());
+        let size = data.map_or(0, |data| data.size);
+        let near = |rng: &mut Rng, at: u64| match rng.below(5) {
+            0 => at,
+            1 => at.saturating_sub(1),
+            2 => at + 1,
+            _ => (at + rng.below(2 * rules.block_bytes)).saturating_sub(rules.block_bytes),
+        };
+        match self.rng.below(12) {
+            0..=1 => 0,
+            2..=3 => near(&mut self.rng, size),
+            4..=5 => self.rng.below(size + 1),
+            6 => near(&mut self.rng, 3488),
+            7..=8 => self.rng.below(1 << 18),
+            9 => {
+                let edge = self.rng.below(300) * rules.block_bytes;
+                near(&mut self.rng, edge)
+            }
+            _ if !self.mix.far => self.rng.below(1 << 20),
+            _ => {
+                // Where the inode's addresses, the direct nodes and each indirect node end.
+                let (own, direct, children) = match rules.block_bytes {
+                    4096 => (923, 1018, 1018),
+                    _ => (3995, 4090, 4090),
+                };
+                let own = own - [0, 9, 50, 59][self.rng.below(4) as usize];
+                let edges = [
+                    own,
+                    own + direct,
+                    own + 2 * direct,
+                    own + 2 * direct + direct * children,
+                    own + 2 * direct + 2 * direct * children,
+                    rules.file_bytes_max / rules.block_bytes,
+                ];
+                let edge = edges[self.rng.below(edges.len() as u64) as usize];
+                near(&mut self.rng, edge * rules.block_bytes)
+            }
+        }
+    }
+
+    fn content(&mut self, most: u64) -> Content {
+        let length = self.length(most);
+        self.content_of(length)
+    }
+
+    fn content_of(&mut self, length: u64) -> Content {
+        match self.rng.below(4) {
+            0 => Content::Fill { byte: self.rng.below(256) as u8, length },
+            _ => Content::Noise { seed: self.rng.next_u64() >> 1, length },
+        }
+    }
+
+    fn length(&mut self, most: u64) -> u64 {
+        match self.rng.below(10) {
+            0 => self.rng.below(10),
+            1 => (4096 * (1 + self.rng.below(4))).min(most),
+            2 => (3400 + self.rng.below(1400)).min(most),
+            3 => self.rng.below(most + 1),
+            _ => self.rng.below(most.min(12_000) + 1),
+        }
+    }
+
+    fn xattr_name(&mut self) -> Bytes {
+        match self.rng.below(8) {
+            0 => "security.s".into(),
+            1 => "trusted.overlay.opaque".into(),
+            2 => format!("user.{}", "x".repeat(1 + self.rng.below(255) as usize)).into(),
+            _ => format!("user.{}", self.rng.below(6)).into(),
+        }
+    }
+
+    fn mode(&mut self) -> u32 {
+        self.rng.below(0o10000) as u32
+    }
+
+    fn kind(&mut self) -> u32 {
+        let kinds = [0o010_000, 0o020_000, 0o060_000, 0o140_000, 0o100_000, 0o100_000];
+        kinds[self.rng.below(6) as usize] | self.mode()
+    }
+
+    fn id(&mut self) -> u32 {
+        [0, 1000, 65_535, 65_536, u32::MAX - 1][self.rng.below(5) as usize]
+    }
+
+    fn pick<'t>(&mut self, paths: &'t [Bytes]) -> &'t Bytes {
+        &paths[self.rng.below(paths.len() as u64) as usize]
+    }
+}
+
+/// Whether a path leads to anything but a regular file, a directory, or nothing.
+fn is_special(model: &Model, path: &Bytes) -> bool {
+    let body = model.find(&path.0).map(|id| &model.inode(id).body);
+    matches!(body, Ok(Body::Special(..) | Body::Symlink(_)))
+}
+
+/// All paths of a model.
+#[derive(Debug, Default)]
+struct Tree {
+    paths: Vec<Bytes>,
+    dirs: Vec<Bytes>,
+    files: Vec<Bytes>,
+}
+
+impl Tree {
+    fn of(model: &Model) -> Tree {
+        let mut tree = Tree { paths: Vec::new(), dirs: Vec::new(), files: Vec::new() };
+        let mut pending = vec![(Bytes::from("/"), ROOT)];
+        while let Some((path, id)) = pending.pop() {
+            match &model.inode(id).body {
+                Body::Dir(dir) => {
+                    pending.extend(dir.names.values().map(|(name, child)| (join(&path, name), *child)));
+                    tree.dirs.push(path.clone());
+                }
+                Body::File(_) => tree.files.push(path.clone()),
+                _ => {}
+            }
+            tree.paths.push(path);
+        }
+        // The root comes first and stays where it is: operations on it are few.
+        tree
+    }
+
+    fn root(&self) -> &Bytes {
+        &self.dirs[0]
+    }
+}
+
+fn join(dir: &Bytes, name: &[u8]) -> Bytes {
+    let slash: &[u8] = if dir.0.ends_with(b"/") { b"" } else { b"/" };
+    Bytes([&dir.0, slash, name].concat())
+}

@@ -1,0 +1,18 @@
+//! Development only: random operations, a model of a file system, and what tells a volume from it.
+//!
+//! The operations are those that drive the kernel in the judge's machine ([`guest::Op`]). [`generator`] makes
+//! them, [`model`] says what they mean, [`engine`] does them on a volume, [`difference`] compares, [`sequence`]
+//! runs and shrinks, [`setup`] has a volume of every kind.
+
+pub mod difference;
+pub mod engine;
+pub mod generator;
+pub mod model;
+pub mod sequence;
+pub mod setup;
+
+pub use engine::{Engine, Settings, StepClock};
+pub use generator::{Generator, Mix};
+pub use model::{Model, Rules};
+pub use sequence::{Failure, Pair};
+pub use setup::Setup;

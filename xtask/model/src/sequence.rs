@@ -1,0 +1,222 @@
+//! A sequence of operations on a volume and on the model, with what must hold in between and at the end.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use f2fs::Error;
+use guest::Op;
+use rustix::io::Errno;
+
+use crate::{
+    difference::check,
+    engine::{Engine, StepClock, errno, find, rules},
+    generator::Generator,
+    model::{Model, ROOT},
+    setup::{Setup, fsck},
+};
+
+/// Operations after which the tree is compared although the sequence goes on.
+const CHECK_EVERY: usize = 500;
+
+/// A volume and its model, side by side.
+pub struct Pair {
+    setup: Setup,
+    /// The volume.
+    pub engine: Engine,
+    /// What it should be.
+    pub model: Model,
+    clock: StepClock,
+}
+
+impl Pair {
+    /// Opens a volume that is empty, and takes its root over into the model.
+    pub fn new(setup: &Setup, device: Arc<dyn block::Device>) -> Result<Pair> {
+        let clock = StepClock::default();
+        let mut engine = Engine::open(device, setup.settings, clock.clone())?;
+        let rules = rules(&mut engine)?;
+        let mut pair = Pair { setup: setup.clone(), model: Model::new(rules, clock.now()), engine, clock };
+        pair.take_over()?;
+        Ok(pair)
+    }
+
+    /// Makes the model's root, and what mkfs put there, what the volume's are.
+    fn take_over(&mut self) -> Result<()> {
+        let volume = self.engine.volume();
+        let root = volume.superblock().root_ino;
+        for entry in volume.entries(root, 0)? {
+            let entry = entry?;
+            if entry.name == b".." || entry.name == b"." {
+                continue;
+            }
+            let path = guest::Bytes([b"/", &entry.name[..]].concat());
+            self.model.apply(&Op::Mkdir { path: path.clone(), mode: 0 }, self.clock.now())?;
+            let id = self.model.find(&path.0)?;
+            self.model.imitate(id, &volume.stat(entry.ino)?);
+        }
+        self.model.imitate(ROOT, &volume.stat(root)?);
+        Ok(())
+    }
+
+    /// Does an operation on both, and sees that they agree about whether it can be done.
+    pub fn step(&mut self, op: &Op) -> Result<()> {
+        let now = self.clock.step();
+        let done = self.engine.apply(op);
+        if let Err(Error::NoSpace { needed_blocks, free_blocks }) = &done {
+            let mut trial = self.model.clone();
+            if trial.apply(op, now) != Err(Errno::NOSPC) {
+                ensure!(
+                    needed_blocks > free_blocks,
+                    "no space for {needed_blocks} blocks while {free_blocks} are free"
+                );
+                // Nothing was done; but open(2) with O_CREAT and write(2) are two calls.
+                if let Op::Write { path, .. } = op {
+                    let is_there = find(self.engine.volume(), &path.0).is_ok();
+                    if is_there && self.model.find(&path.0).is_err() {
+                        let made = Op::Mknod { path: path.clone(), mode: 0o100_644, major: 0, minor: 0 };
+                        self.model.apply(&made, now)?;
+                    }
+                }
+            }
+            return Ok(());
+        }
+        let wanted = self.model.apply(op, now);
+        let seen = match &done {
+            Ok(()) => Ok(()),
+            Err(error) => Err(errno(error).ok_or_else(|| anyhow!("{error}"))?),
+        };
+        if !same(op, seen, wanted) {
+            let shown = done.map_or_else(|error| error.to_string(), |()| "done".into());
+            bail!("{shown}, wanted {wanted:?}");
+        }
+        Ok(())
+    }
+
+    /// Compares everything.
+    pub fn check(&self) -> Result<()> {
+        check(&self.model, &self.engine, self.setup.facts)
+    }
+
+    /// Compares, opens the volume anew, compares again and unmounts.
+    pub fn finish(mut self) -> Result<()> {
+        self.check().context("at the end")?;
+        self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
+        self.check().context("after the last unmount")?;
+        self.engine.unmount()?;
+        Ok(())
+    }
+}
+
+/// Whether two results are the same to a program. Some calls have several things wrong at once, and POSIX does
+/// not say which is told.
+fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
+    let either = |a: &[Errno]| matches!((seen, wanted), (Err(seen), Err(wanted)) if a.contains(&seen) && a.contains(&wanted));
+    seen == wanted
+        || match op {
+            Op::Rename { .. } | Op::RenameNew { .. } | Op::Exchange { .. } => either(&[
+                Errno::NOTEMPTY,
+                Errno::ISDIR,
+                Errno::NOTDIR,
+                Errno::INVAL,
+                Errno::EXIST,
+                Errno::NOENT,
+                Errno::NAMETOOLONG,
+            ]),
+            Op::Link { .. } => either(&[Errno::PERM, Errno::EXIST, Errno::NAMETOOLONG]),
+            Op::Symlink { .. } => either(&[Errno::NAMETOOLONG, Errno::EXIST, Errno::NOENT, Errno::NOTDIR]),
+            Op::WriteOpen { .. } => either(&[Errno::BADF, Errno::NOENT]),
+            _ => false,
+        }
+}
+
+/// What a run found.
+#[derive(Debug)]
+pub struct Failure {
+    /// The operations up to the one that failed.
+    pub ops: Vec<Op>,
+    /// What was wrong.
+    pub error: anyhow::Error,
+}
+
+/// Runs `steps` operations that `seed` makes on a new volume; `judged` is whether fsck.f2fs looks at the end.
+pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result::Result<(), Failure> {
+    let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
+    let mut ops = Vec::new();
+    let result = run_with(setup, judged, |model| {
+        if ops.len() == steps {
+            return None;
+        }
+        ops.push(generator.next(model));
+        ops.last().cloned()
+    });
+    result.map_err(|error| Failure { ops, error })
+}
+
+/// Runs these operations on a new volume.
+pub fn replay(setup: &Setup, ops: &[Op], judged: bool) -> Result<()> {
+    let mut ops = ops.iter();
+    run_with(setup, judged, |_| ops.next().cloned())
+}
+
+fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<()> {
+    let device = Arc::new(setup.make()?);
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> Result<()> {
+        let mut pair = Pair::new(setup, device.clone())?;
+        let mut count = 0;
+        while let Some(op) = next(&pair.model) {
+            count += 1;
+            pair.step(&op).with_context(|| format!("operation {count}: {}", shown(&op)))?;
+            if count % CHECK_EVERY == 0 || matches!(op, Op::Unmount { .. } | Op::DropCaches) {
+                pair.check().with_context(|| format!("after operation {count}: {}", shown(&op)))?;
+            }
+        }
+        pair.finish()
+    }));
+    match ran {
+        Ok(result) => result?,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+            bail!("panic: {}", text.unwrap_or_default());
+        }
+    }
+    if judged { fsck(&device) } else { Ok(()) }
+}
+
+fn shown(op: &Op) -> String {
+    serde_json::to_string(op).unwrap_or_default()
+}
+
+/// Takes operations out of a failing sequence as long as it still fails, within `runs` runs.
+pub fn shrink(failure: Failure, runs: usize, fails: impl Fn(&[Op]) -> Option<anyhow::Error>) -> Failure {
+    let Failure { mut ops, mut error } = failure;
+    let mut left = runs;
+    let mut piece = ops.len() / 2;
+    while piece > 0 && left > 0 {
+        let mut at = 0;
+        while at < ops.len() && left > 0 {
+            let mut fewer = ops.clone();
+            fewer.drain(at..(at + piece).min(ops.len()));
+            left -= 1;
+            match fails(&fewer) {
+                Some(found) => (ops, error) = (fewer, found),
+                None => at += piece,
+            }
+        }
+        piece /= 2;
+    }
+    Failure { ops, error }
+}
+
+impl Failure {
+    /// The sequence, one operation a line, and what was wrong, for people.
+    pub fn report(&self, setup: &Setup, seed: u64) -> String {
+        let lines: Vec<String> = self.ops.iter().map(shown).collect();
+        format!(
+            "{}, seed {seed}: {:#}\n{} operations:\n{}\n",
+            setup.name,
+            self.error,
+            lines.len(),
+            lines.join("\n")
+        )
+    }
+}

@@ -1,0 +1,270 @@
+//! Volumes of every kind to run operations on.
+
+use std::{
+    io::Write as _,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use block::{Device, MemoryDevice};
+use f2fs::{
+    format::BlockSize,
+    mkfs::{self, DeviceSize, Plan},
+    volume::{ActiveLogs, Blank, InPlace, NewNode, Options},
+};
+
+use crate::{difference::Facts, engine::Settings, generator::Mix};
+
+/// A kind of volume and how it is used.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Its name.
+    pub name: &'static str,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// How it is made.
+    pub maker: Maker,
+    /// How it is opened.
+    pub settings: Settings,
+    /// What is done on it.
+    pub mix: Mix,
+    /// What is compared.
+    pub facts: Facts,
+}
+
+/// Who makes the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// mkfs.f2fs with these arguments.
+    Tool(&'static [&'static str]),
+    /// Our own code, with these features, 16K blocks.
+    Own16K(&'static str),
+}
+
+impl Setup {
+    fn new(name: &'static str, mib: u64, maker: Maker) -> Setup {
+        Setup {
+            name,
+            bytes: mib << 20,
+            maker,
+            settings: Settings::default(),
+            mix: Mix { blocks_max: mib * 256 / 8, ..Mix::default() },
+            facts: Facts { creation: false, hidden_inodes: 0 },
+        }
+    }
+
+    fn with_settings(self, settings: Settings) -> Setup {
+        Setup { settings, ..self }
+    }
+
+    /// All kinds.
+    pub fn all() -> Vec<Setup> {
+        use Maker::{Own16K, Tool};
+        let usual = Settings::default();
+        let mut setups = vec![
+            Setup::new("base", 96, Tool(&[])),
+            Setup::new(
+                "features",
+                96,
+                Tool(&["-O", "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum"]),
+            ),
+            Setup::new("quota", 96, Tool(&["-O", "extra_attr,project_quota,quota,lost_found"])),
+            Setup::new("casefold", 96, Tool(&["-O", "extra_attr,casefold", "-C", "utf8"])),
+            Setup::new("lost+found", 96, Tool(&["-O", "lost_found", "-i"])),
+            Setup::new("sections", 160, Tool(&["-s", "2", "-z", "2"])),
+            Setup::new("large sections", 256, Tool(&["-s", "4"])),
+            Setup::new("16K blocks", 512, Own16K("extra_attr,inode_checksum")),
+            Setup::new("four logs", 96, Tool(&[]))
+                .with_settings(Settings { active_logs: ActiveLogs::Four, ..usual }),
+            Setup::new("two logs", 96, Tool(&[]))
+                .with_settings(Settings { active_logs: ActiveLogs::Two, ..usual }),
+            Setup::new("in place", 96, Tool(&[]))
+                .with_settings(Settings { in_place: InPlace::Always, ..usual }),
+            Setup::new("not inline", 96, Tool(&[])).with_settings(Settings { inline: false, ..usual }),
+            Setup::new("small cache", 96, Tool(&[]))
+                .with_settings(Settings { cache_bytes: 64 << 10, ..usual }),
+            Setup::new("full", 56, Tool(&[])),
+        ];
+        for setup in &mut setups {
+            let Tool(arguments) = setup.maker else { continue };
+            let has = |feature: &str| arguments.iter().any(|list| list.contains(feature));
+            setup.facts.creation = has("inode_crtime");
+            setup.mix.casefold = has("casefold");
+            if has("project_quota") {
+                setup.facts.hidden_inodes = 3;
+            }
+            setup.mix.fill = setup.name == "full";
+        }
+        setups
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Setup> {
+        Setup::all().into_iter().find(|setup| setup.name == name)
+    }
+
+    /// A seed that is another for each kind, so that the same number does not mean the same operations.
+    pub fn mixed(&self, seed: u64) -> u64 {
+        self.name.bytes().fold(seed, |mixed, byte| mixed.rotate_left(7) ^ u64::from(byte) << 32)
+    }
+
+    /// A new volume. What mkfs.f2fs wrote is remembered.
+    pub fn make(&self) -> Result<MemoryDevice> {
+        static MADE: Mutex<Vec<(u64, Maker, Pages)>> = Mutex::new(Vec::new());
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = made.iter().position(|(bytes, maker, _)| (*bytes, *maker) == (self.bytes, self.maker));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                made.push((self.bytes, self.maker, self.pages()?));
+                made.len() - 1
+            }
+        };
+        let device = MemoryDevice::new(self.bytes);
+        for (offset, page) in made[at].2.iter() {
+            device.write(*offset, page)?;
+        }
+        Ok(device)
+    }
+
+    fn pages(&self) -> Result<Pages> {
+        let device = match self.maker {
+            Maker::Tool(arguments) => tool_volume(self.bytes, arguments)?,
+            Maker::Own16K(features) => own_volume(self.bytes, features)?,
+        };
+        let read = |offset: u64| {
+            let mut page = vec![0; PAGE_BYTES];
+            device.read(offset, &mut page)?;
+            Ok((offset, page))
+        };
+        let pages: Result<Vec<_>> = device.allocated_pages().into_iter().map(read).collect();
+        Ok(Arc::new(pages?))
+    }
+}
+
+/// Offsets and contents of what is not all zeroes.
+type Pages = Arc<Vec<(u64, Vec<u8>)>>;
+
+const PAGE_BYTES: usize = 4096;
+
+fn tool_volume(bytes: u64, arguments: &[&str]) -> Result<MemoryDevice> {
+    let file = tempfile::NamedTempFile::new()?;
+    file.as_file().set_len(bytes)?;
+    let run = system("mkfs.f2fs").arg("-q").args(arguments).arg(file.path()).output()?;
+    ensure!(run.status.success(), "mkfs.f2fs {arguments:?}: {}", String::from_utf8_lossy(&run.stderr));
+    load(file.path())
+}
+
+/// Reads an image into memory.
+pub fn load(image: &Path) -> Result<MemoryDevice> {
+    const CHUNK: usize = 1 << 20;
+    let file = std::fs::File::open(image)?;
+    let bytes = file.metadata()?.len();
+    let device = MemoryDevice::new(bytes);
+    let mut buffer = vec![0; CHUNK];
+    for start in (0..bytes).step_by(CHUNK) {
+        let length = (bytes - start).min(CHUNK as u64) as usize;
+        file.read_exact_at(&mut buffer[..length], start)?;
+        for (n, page) in buffer[..length].chunks(PAGE_BYTES).enumerate() {
+            if page.iter().any(|byte| *byte != 0) {
+                device.write(start + (n * PAGE_BYTES) as u64, page)?;
+            }
+        }
+    }
+    Ok(device)
+}
+
+/// Writes a device into a sparse file.
+pub fn store(device: &MemoryDevice, image: &Path) -> Result<()> {
+    let file = std::fs::File::create(image)?;
+    file.set_len(device.geometry().size_bytes)?;
+    let mut page = vec![0; PAGE_BYTES];
+    for offset in device.allocated_pages() {
+        device.read(offset, &mut page)?;
+        file.write_all_at(&page, offset)?;
+    }
+    (&file).flush()?;
+    Ok(())
+}
+
+fn own_volume(bytes: u64, features: &str) -> Result<MemoryDevice> {
+    let options = mkfs::Options {
+        features: mkfs::parse_features(features)?,
+        block_size: BlockSize::B16K,
+        ..mkfs::Options::new([0x5A; 16])
+    };
+    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }])?;
+    let device = Arc::new(MemoryDevice::new(bytes));
+    for copy in 0..2 {
+        device.write(copy * BlockSize::B16K.bytes() as u64 + 1024, plan.superblock_bytes())?;
+    }
+    let blank = Blank {
+        superblock: plan.superblock.clone(),
+        user_blocks: plan.user_blocks,
+        reserved_segments: plan.set_aside.reserved_segments,
+        overprovision_segments: plan.set_aside.overprovision_segments,
+        logs: plan.logs.in_order(),
+        large_nat_bitmap: plan.large_nat_bitmap,
+    };
+    let mut volume = f2fs::Volume::format(device.clone(), &blank, Options::new(f2fs::units::Time::default))?;
+    volume.make_root(&NewNode::new(0o755))?;
+    volume.unmount()?;
+    drop(volume);
+    Arc::into_inner(device).context("the volume has let go of its device")
+}
+
+/// Runs fsck.f2fs over a device without changing it.
+///
+/// # Errors
+/// It finds anything; then the image is kept where `FLASHKIT_KEEP` says. With 16K blocks it is not asked where it is too old to know them.
+pub fn fsck(device: &MemoryDevice) -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    store(device, file.path())?;
+    let result = fsck_image(file.path());
+    if let (Err(_), Some(kept)) = (&result, std::env::var_os("FLASHKIT_KEEP")) {
+        std::fs::copy(file.path(), kept)?;
+    }
+    result
+}
+
+/// Runs fsck.f2fs over an image without changing it.
+pub fn fsck_image(image: &Path) -> Result<()> {
+    let mut head = [0; 4];
+    std::fs::File::open(image)?.read_exact_at(&mut head, 1024 + 16)?;
+    let large = u32::from_le_bytes(head) != 12;
+    // A tool that knows 16K blocks can be named.
+    let named = std::env::var_os("FLASHKIT_FSCK");
+    if large && named.is_none() {
+        return Ok(());
+    }
+    let mut command = match &named {
+        Some(path) => Command::new(path),
+        None => system("fsck.f2fs"),
+    };
+    let run = command.args(["--dry-run", "-f"]).arg(image).output().context("fsck.f2fs")?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    let complaint = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
+        .into_iter()
+        .find(|word| text.contains(word));
+    if !run.status.success() || complaint.is_some() || !text.contains("[FSCK] other corrupted bugs") {
+        let told: Vec<&str> = text
+            .lines()
+            .filter(|line| {
+                ["ASSERT", "FIX", "Fail", "Wrong", "Invalid", "Mismatch"].iter().any(|w| line.contains(w))
+            })
+            .take(20)
+            .collect();
+        bail!("fsck.f2fs ({:?}, {complaint:?}):\n{}", run.status.code(), told.join("\n"));
+    }
+    Ok(())
+}
+
+fn system(program: &str) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    command
+}
