@@ -10,8 +10,10 @@
 
 mod capability;
 mod decompress;
+mod dir_sink;
 mod dir_source;
 mod entry;
+mod export;
 mod file_contexts;
 mod fill;
 mod fs_config;
@@ -19,20 +21,26 @@ mod need;
 mod owner_map;
 mod pax;
 mod tar_header;
+mod tar_sink;
 mod tar_source;
 mod tar_sparse;
 mod transform;
+mod volume_source;
 
 pub use decompress::decompressed;
+pub use dir_sink::DirSink;
 pub use dir_source::DirSource;
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr, show};
+pub use export::{ExportOptions, Exported, Sink, export};
 pub use file_contexts::FileContexts;
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, count, fill};
 pub use fs_config::FsConfig;
 pub use need::{Need, NeedCounter};
 pub use owner_map::OwnerMap;
+pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 pub use transform::Transform;
+pub use volume_source::VolumeSource;
 
 use crate::Result;
 

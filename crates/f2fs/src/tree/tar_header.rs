@@ -2,14 +2,14 @@
 
 use std::mem::size_of;
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a header, and the unit of everything in a tar stream.
 pub const BLOCK_BYTES: usize = 512;
 
 /// A header as it lies in the stream. Numbers are octal text, or big-endian binary where the first bit is
 /// set; text ends at a NUL or at the end of its field.
-#[derive(FromBytes, KnownLayout, Immutable, Unaligned, Clone)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct TarHeader {
     /// Path.

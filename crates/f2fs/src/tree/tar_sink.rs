@@ -1,0 +1,357 @@
+//! A tar stream as a sink: POSIX pax, as GNU tar, bsdtar and star read it.
+//!
+//! What does not fit a ustar header goes to an extended header before it: long or unusual names, large numbers,
+//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`. Sparse files can be stored as GNU
+//! tar does (pax format 1.0). Sockets have no place in tar and are lost.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    io::Write,
+    ops::Range,
+};
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{
+    Entry, Kind, Metadata,
+    export::Sink,
+    show,
+    tar_header::{BLOCK_BYTES, TarHeader},
+};
+use crate::{Error, Result, units::Time};
+
+/// Streams end on a multiple of this, as tape drives once wanted it and tar still writes it.
+const RECORD_BYTES: u64 = 10_240;
+
+/// A stream that is being written. See the module.
+pub struct TarSink<W> {
+    stream: W,
+    /// Bytes written.
+    position: u64,
+    /// Whether holes are kept.
+    sparse: bool,
+    member: Option<Member>,
+    /// Sockets that were lost; other names of them are lost, too.
+    sockets: HashSet<Vec<u8>>,
+    losses: Vec<(Vec<u8>, Error)>,
+}
+
+/// The file whose data is being written.
+struct Member {
+    path: Vec<u8>,
+    /// Ranges of the file that are stored, in order; the first is the one that comes next.
+    stored: VecDeque<Range<u64>>,
+}
+
+impl<W: Write> TarSink<W> {
+    /// A sink to `stream`, which should be buffered. `sparse` is whether holes are kept.
+    pub fn new(stream: W, sparse: bool) -> TarSink<W> {
+        TarSink { stream, position: 0, sparse, member: None, sockets: HashSet::new(), losses: Vec::new() }
+    }
+
+    /// The stream, once it is finished.
+    pub fn into_inner(self) -> W {
+        self.stream
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream
+            .write_all(bytes)
+            .map_err(|source| Error::Host { path: format!("tar stream, byte {}", self.position), source })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn zeroes(&mut self, mut count: u64) -> Result<()> {
+        let zeroes = [0; 16 << 10];
+        while count > 0 {
+            let length = count.min(zeroes.len() as u64);
+            self.write(&zeroes[..length as usize])?;
+            count -= length;
+        }
+        Ok(())
+    }
+
+    fn pad(&mut self, unit: u64) -> Result<()> {
+        self.zeroes(self.position.next_multiple_of(unit) - self.position)
+    }
+
+    /// Writes the rest of the last member: what of it no run came for is zeroes.
+    fn finish_member(&mut self) -> Result<()> {
+        let Some(member) = self.member.take() else { return Ok(()) };
+        for range in member.stored {
+            self.zeroes(range.end - range.start)?;
+        }
+        self.pad(BLOCK_BYTES as u64)
+    }
+
+    fn lose_socket(&mut self, entry: &Entry) {
+        let what = format!("{}: sockets have no place in tar", show(&entry.path));
+        self.losses.push((entry.path.clone(), Error::Unsupported(what.into())));
+        self.sockets.insert(entry.path.clone());
+    }
+
+    fn begin_file(&mut self, entry: &Entry, size: u64, data: Option<&[Range<u64>]>) -> Result<()> {
+        let kept = data.filter(|_| self.sparse);
+        let stored = match kept {
+            Some(data) => data.to_vec(),
+            None => Vec::from_iter((size > 0).then_some(0..size)),
+        };
+        let length: u64 = stored.iter().map(|range| range.end - range.start).sum();
+        let mut records = Records::default();
+        if kept.is_some() {
+            let map = sparse_map(&stored, size);
+            records.add(b"GNU.sparse.major", b"1");
+            records.add(b"GNU.sparse.minor", b"0");
+            records.add(b"GNU.sparse.name", &entry.path);
+            records.add(b"GNU.sparse.realsize", size.to_string().as_bytes());
+            let path = sparse_path(&entry.path);
+            self.header(&path, &entry.meta, b'0', length + map.len() as u64, b"", None, records)?;
+            self.write(&map)?;
+        } else {
+            self.header(&entry.path, &entry.meta, b'0', length, b"", None, records)?;
+        }
+        self.member = Some(Member { path: entry.path.clone(), stored: stored.into() });
+        Ok(())
+    }
+
+    /// Writes a header, and before it what does not fit into it.
+    #[allow(clippy::too_many_arguments)]
+    fn header(
+        &mut self,
+        path: &[u8],
+        meta: &Metadata,
+        type_flag: u8,
+        size: u64,
+        link: &[u8],
+        device: Option<(u32, u32)>,
+        mut records: Records,
+    ) -> Result<()> {
+        let mut header = TarHeader::new_zeroed();
+        header.magic = *b"ustar\x0000";
+        header.type_flag = type_flag;
+        if !put_path(&mut header, path) {
+            records.add(b"path", path);
+        }
+        if !put_text(&mut header.link_name, link) {
+            records.add(b"linkpath", link);
+        }
+        let mut number = |field: &mut [u8], value: u64, key: &[u8]| {
+            if !put_number(field, value) {
+                records.add(key, value.to_string().as_bytes());
+            }
+        };
+        number(&mut header.mode, meta.permissions.into(), b"mode");
+        number(&mut header.uid, meta.uid.into(), b"uid");
+        number(&mut header.gid, meta.gid.into(), b"gid");
+        number(&mut header.size, size, b"size");
+        let (major, minor) = device.unwrap_or_default();
+        number(&mut header.major, major.into(), b"SCHILY.devmajor");
+        number(&mut header.minor, minor.into(), b"SCHILY.devminor");
+        let seconds = u64::try_from(meta.mtime.seconds).ok();
+        let fits = seconds.is_some_and(|seconds| put_number(&mut header.mtime, seconds));
+        if !fits {
+            put_number(&mut header.mtime, 0);
+        }
+        if !fits || meta.mtime.nanoseconds != 0 {
+            records.add(b"mtime", decimal_time(meta.mtime).as_bytes());
+        }
+        // A hard link is another name: the first one has told all this.
+        if type_flag != b'1' {
+            for (key, time) in [(&b"atime"[..], meta.atime), (b"ctime", meta.ctime)] {
+                if let Some(time) = time {
+                    records.add(key, decimal_time(time).as_bytes());
+                }
+            }
+            for xattr in &meta.xattrs {
+                records.add(&[b"SCHILY.xattr.", &*xattr.name].concat(), &xattr.value);
+            }
+        }
+        if !put_text(&mut header.user, meta.names.user.as_deref().unwrap_or("").as_bytes())
+            || !put_text(&mut header.group, meta.names.group.as_deref().unwrap_or("").as_bytes())
+        {
+            records.add(b"uname", meta.names.user.as_deref().unwrap_or("").as_bytes());
+            records.add(b"gname", meta.names.group.as_deref().unwrap_or("").as_bytes());
+        }
+        if !records.bytes.is_empty() {
+            self.extended(&records.bytes, &header)?;
+        }
+        self.put_header(header)
+    }
+
+    fn extended(&mut self, records: &[u8], of: &TarHeader) -> Result<()> {
+        let mut header = TarHeader::new_zeroed();
+        header.magic = of.magic;
+        header.type_flag = b'x';
+        header.mtime = of.mtime;
+        put_text(&mut header.name, b"PaxHeaders/entry");
+        for field in [&mut header.mode, &mut header.uid, &mut header.gid] {
+            put_number(field, 0);
+        }
+        put_number(&mut header.mode, 0o644);
+        if !put_number(&mut header.size, records.len() as u64) {
+            return Err(Error::Unsupported("an extended header of more than 8 GiB".into()));
+        }
+        self.put_header(header)?;
+        self.write(records)?;
+        self.pad(BLOCK_BYTES as u64)
+    }
+
+    fn put_header(&mut self, mut header: TarHeader) -> Result<()> {
+        header.checksum = [b' '; 8];
+        let sum: u32 = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum();
+        header.checksum[..7].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        self.write(header.as_bytes())
+    }
+}
+
+impl<W: Write> Sink for TarSink<W> {
+    fn entry(&mut self, entry: &Entry) -> Result<()> {
+        self.finish_member()?;
+        let plain = |sink: &mut Self, type_flag, link: &[u8], device| {
+            sink.header(&entry.path, &entry.meta, type_flag, 0, link, device, Records::default())
+        };
+        match &entry.kind {
+            Kind::Directory => {
+                let path = if entry.path.is_empty() { b"./".to_vec() } else { [&*entry.path, b"/"].concat() };
+                self.header(&path, &entry.meta, b'5', 0, b"", None, Records::default())
+            }
+            Kind::File { size, data } => self.begin_file(entry, *size, data.as_deref()),
+            Kind::HardLink { to } if self.sockets.contains(to) => {
+                self.lose_socket(entry);
+                Ok(())
+            }
+            Kind::HardLink { to } => plain(self, b'1', to, None),
+            Kind::Symlink { target } => plain(self, b'2', target, None),
+            Kind::CharDevice(number) => plain(self, b'3', b"", Some((number.major, number.minor))),
+            Kind::BlockDevice(number) => plain(self, b'4', b"", Some((number.major, number.minor))),
+            Kind::Fifo => plain(self, b'6', b"", None),
+            Kind::Socket => {
+                self.lose_socket(entry);
+                Ok(())
+            }
+        }
+    }
+
+    fn run(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (mut offset, mut bytes) = (offset, bytes);
+        while !bytes.is_empty() {
+            let member = self.member.as_mut().expect("runs come after a file's entry");
+            let Some(range) = member.stored.front_mut() else {
+                let what = format!("{}: data past its end", show(&member.path));
+                return Err(Error::Invalid(what.into()));
+            };
+            // What no run came for is zeroes, or a hole that is not stored.
+            let before = offset.min(range.end).saturating_sub(range.start);
+            range.start += before;
+            let length = (range.end - range.start).min(bytes.len() as u64) as usize;
+            range.start += length as u64;
+            if range.start == range.end {
+                member.stored.pop_front();
+            }
+            self.zeroes(before)?;
+            let (now, rest) = bytes.split_at(length);
+            self.write(now)?;
+            (offset, bytes) = (offset + length as u64, rest);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.finish_member()?;
+        self.zeroes(2 * BLOCK_BYTES as u64)?;
+        self.pad(RECORD_BYTES)?;
+        self.stream
+            .flush()
+            .map_err(|source| Error::Host { path: format!("tar stream, byte {}", self.position), source })
+    }
+
+    fn losses(&mut self) -> Vec<(Vec<u8>, Error)> {
+        std::mem::take(&mut self.losses)
+    }
+}
+
+/// Records of an extended header.
+#[derive(Default)]
+struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Adds `LENGTH KEY=VALUE\n`; the length counts its own digits.
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        let rest = key.len() + value.len() + 3;
+        let mut digits = 1;
+        while (rest + digits).to_string().len() != digits {
+            digits += 1;
+        }
+        self.bytes.extend_from_slice((rest + digits).to_string().as_bytes());
+        self.bytes.extend_from_slice(&[b" ", key, b"=", value, b"\n"].concat());
+    }
+}
+
+/// The map that leads the data of a sparse file: numbers, a line each, padded to whole blocks.
+fn sparse_map(stored: &[Range<u64>], size: u64) -> Vec<u8> {
+    // GNU tar marks the end by an empty range, where the data does not reach it.
+    let end = stored.last().is_none_or(|range| range.end < size).then_some(size..size);
+    let ranges: Vec<&Range<u64>> = stored.iter().chain(&end).collect();
+    let mut map = format!("{}\n", ranges.len());
+    for range in ranges {
+        map += &format!("{}\n{}\n", range.start, range.end - range.start);
+    }
+    let mut map = map.into_bytes();
+    map.resize(map.len().next_multiple_of(BLOCK_BYTES), 0);
+    map
+}
+
+/// The name of a sparse file for readers that do not know sparse files.
+fn sparse_path(path: &[u8]) -> Vec<u8> {
+    let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    [&path[..at], b"GNUSparseFile.0/", &path[at..]].concat()
+}
+
+/// Puts a path into name and prefix; `false` where it does not come back from there unchanged.
+fn put_path(header: &mut TarHeader, path: &[u8]) -> bool {
+    if put_text(&mut header.name, path) {
+        return true;
+    }
+    // The part before a slash may have 155 bytes, the part after it 100.
+    let from = path.len().saturating_sub(header.name.len() + 1).max(1);
+    let slash = (from..path.len().saturating_sub(1)).find(|at| path[*at] == b'/');
+    match slash.filter(|at| *at <= header.tail.len() && path.is_ascii()) {
+        Some(at) => {
+            header.name = [0; 100];
+            put_text(&mut header.tail, &path[..at]) && put_text(&mut header.name, &path[at + 1..])
+        }
+        None => false,
+    }
+}
+
+/// Puts text into a field, as much as fits; `false` where that is not all. Names that are not ASCII go to the
+/// extended header, too, which says what their bytes mean.
+fn put_text(field: &mut [u8], text: &[u8]) -> bool {
+    let length = text.len().min(field.len());
+    field[..length].copy_from_slice(&text[..length]);
+    length == text.len() && text.is_ascii() && !text.contains(&0)
+}
+
+/// Puts a number into a field, in octal digits; `false`, and zero, where it does not fit.
+fn put_number(field: &mut [u8], value: u64) -> bool {
+    let digits = field.len() - 1;
+    let text = format!("{value:0digits$o}");
+    let fits = text.len() == digits;
+    let text = if fits { text } else { "0".repeat(digits) };
+    field[..digits].copy_from_slice(text.as_bytes());
+    field[digits] = 0;
+    fits
+}
+
+/// Seconds with all digits of the fraction; of times before 1970 the fraction counts towards zero.
+fn decimal_time(time: Time) -> String {
+    match (time.seconds, time.nanoseconds) {
+        (seconds, 0) => seconds.to_string(),
+        (-1, nanoseconds) => format!("-0.{:09}", 1_000_000_000 - nanoseconds),
+        (seconds @ ..0, nanoseconds) => format!("{}.{:09}", seconds + 1, 1_000_000_000 - nanoseconds),
+        (seconds, nanoseconds) => format!("{seconds}.{nanoseconds:09}"),
+    }
+}

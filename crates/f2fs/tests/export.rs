@@ -1,0 +1,303 @@
+//! What a volume holds comes out whole: as a directory, as a tar stream, and through GNU tar.
+
+use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
+
+use block::{Device, MemoryDevice, Overlay};
+use f2fs::{
+    Error, Volume,
+    format::FileType,
+    tree::{
+        DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
+        export,
+    },
+    units::Ino,
+    volume::Options,
+};
+use guest::{Manifest, Scope, differences};
+
+mod support;
+
+#[path = "support/golden.rs"]
+mod golden;
+
+/// Images that between them have everything that a tree can hold.
+const IMAGES: [&str; 8] =
+    ["base", "extra-attr", "flexible-xattr", "compress-all", "casefold", "verity", "fragmented", "read-only"];
+
+fn open(name: &str) -> Volume {
+    Volume::open(golden::device(name), Options::read_only()).expect("a good volume")
+}
+
+fn source(volume: &Volume) -> VolumeSource<'_> {
+    VolumeSource::new(volume, volume.superblock().root_ino, b"").expect("a root")
+}
+
+/// Every entry with its data, in order.
+fn everything(source: &mut dyn Source) -> Vec<(Entry, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut buf = vec![0; 70_000];
+    while let Some(mut entry) = source.next_entry().expect("readable") {
+        entry.meta.host = None;
+        let size = match entry.kind {
+            Kind::File { size, .. } if size < 64 << 20 => size,
+            _ => 0,
+        };
+        let mut bytes = vec![0; size as usize];
+        while let Some(run) = source.next_run(&mut buf).expect("readable") {
+            if size > 0 {
+                bytes[run.offset as usize..][..run.length].copy_from_slice(&buf[..run.length]);
+            }
+        }
+        all.push((entry, bytes));
+    }
+    all
+}
+
+/// Where attributes can be stored, which a temporary file system may not do.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Compares a directory with what the kernel saw in the image; what only root can make is not asked of others.
+fn compare(name: &str, dir: &Path) {
+    let mut wanted = golden::manifest(name);
+    let mut found = Manifest::of_tree(dir).expect("a directory");
+    forgive_far_times(&mut wanted, &found);
+    if !is_root() {
+        for entry in wanted.entries.iter_mut().chain(&mut found.entries) {
+            (entry.uid, entry.gid, entry.mode) = (0, 0, entry.mode & 0o1777);
+            entry.xattrs.retain(|name, _| name.0.starts_with(b"user."));
+        }
+        wanted.entries.retain(|entry| !matches!(entry.kind, guest::Kind::Char | guest::Kind::Block));
+    }
+    // Where the volume's own size counts, holes are the volume's; copies only have to have the content.
+    let found = differences(&wanted, &found, Scope::Copy, 20);
+    assert!(found.is_empty(), "{name}:\n  {}", found.join("\n  "));
+}
+
+/// Many hosts cannot store times after the year 2446.
+fn forgive_far_times(wanted: &mut Manifest, found: &Manifest) {
+    for entry in wanted.entries.iter_mut().filter(|entry| entry.mtime.0 > (1 << 34) - (1 << 31)) {
+        let same = found.entries.iter().find(|other| other.path == entry.path);
+        entry.mtime = same.map_or(entry.mtime, |other| other.mtime);
+    }
+}
+
+#[test]
+fn a_directory_gets_everything() {
+    for name in IMAGES {
+        let dir = scratch();
+        let volume = open(name);
+        let mut sink = DirSink::new(&dir.path().join("out"), is_root()).expect("a directory");
+        let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
+        assert!(!is_root() || done.losses == 0, "{name}: {done:?}");
+        compare(name, &dir.path().join("out"));
+    }
+}
+
+#[test]
+fn a_tar_stream_gives_back_every_entry() {
+    for name in IMAGES {
+        let volume = open(name);
+        let wanted = everything(&mut source(&volume));
+        for sparse in [false, true] {
+            if !sparse && golden::manifest(name).entries.iter().any(|entry| entry.size > 1 << 30) {
+                // Without holes its sparse files would fill a disk.
+                continue;
+            }
+            let mut sink = TarSink::new(Vec::new(), sparse);
+            let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
+            let stream = sink.into_inner();
+            assert_eq!(stream.len() % 10_240, 0);
+            let found = everything(&mut TarSource::new(&*stream));
+            let wanted: Vec<_> = wanted.iter().filter(|(entry, _)| entry.kind != Kind::Socket).collect();
+            assert_eq!(found.len() as u64 + done.losses, done.entries, "{name}");
+            assert_eq!(found.len(), wanted.len());
+            for ((found, bytes), (wanted, wanted_bytes)) in found.iter().zip(wanted) {
+                assert!(bytes == wanted_bytes, "{name}: content of {wanted:?}");
+                let mut wanted = wanted.clone();
+                match &mut wanted.kind {
+                    Kind::File { data, .. } if !sparse => *data = None,
+                    Kind::HardLink { .. } => {
+                        // Another name tells nothing that the first one has told.
+                        (wanted.meta.atime, wanted.meta.ctime) = (None, None);
+                        wanted.meta.xattrs.clear();
+                    }
+                    _ => {}
+                }
+                assert_eq!(*found, wanted, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gnu_tar_unpacks_what_we_pack() {
+    for (name, sparse) in [("base", true), ("flexible-xattr", false), ("compress-all", false)] {
+        let dir = scratch();
+        let archive = dir.path().join("archive.tar");
+        let volume = open(name);
+        let file = std::io::BufWriter::new(fs::File::create(&archive).expect("a file"));
+        let mut sink = TarSink::new(file, sparse);
+        let options = ExportOptions::default();
+        let done = export(&mut source(&volume), &mut sink, options).expect("exports");
+        sink.into_inner().flush().expect("written");
+        let out = dir.path().join("out");
+        fs::create_dir(&out).expect("a directory");
+        let run = Command::new("tar")
+            .args(["--xattrs", "--xattrs-include=*", "--acls", "--warning=no-timestamp", "-xpf"])
+            .arg(&archive)
+            .current_dir(&out)
+            .output()
+            .expect("tar is installed");
+        let text = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success() && text.is_empty(), "tar: {text}");
+        if !is_root() {
+            continue;
+        }
+        let mut wanted = golden::manifest(name);
+        let sockets = wanted.entries.iter().filter(|entry| entry.kind == guest::Kind::Socket).count();
+        assert_eq!(sockets as u64, done.losses);
+        wanted.entries.retain(|entry| entry.kind != guest::Kind::Socket);
+        let mut found = Manifest::of_tree(&out).expect("a directory");
+        forgive_far_times(&mut wanted, &found);
+        // GNU tar 1.34 keeps ACLs as texts in records of its own, and does not take them from elsewhere.
+        for entry in wanted.entries.iter_mut().chain(&mut found.entries) {
+            entry.xattrs.retain(|name, _| !name.0.starts_with(b"system.posix_acl"));
+        }
+        let found = differences(&wanted, &found, Scope::Copy, 20);
+        assert!(found.is_empty(), "{name}:\n  {}", found.join("\n  "));
+    }
+}
+
+#[test]
+fn holes_stay_holes() {
+    let dir = scratch();
+    let volume = open("base");
+    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
+    let total: u64 = golden::manifest("base").entries.iter().map(|entry| entry.size).sum();
+    assert!(total > 1 << 32, "the image has huge sparse files");
+    assert!(done.bytes < 64 << 20, "{done:?}");
+    let copy = DirSource::new(dir.path()).expect("a directory");
+    let mut tar = TarSink::new(Vec::new(), true);
+    let mut copy: Box<dyn Source> = Box::new(copy);
+    export(&mut copy, &mut tar, ExportOptions::default()).expect("exports");
+    assert!(tar.into_inner().len() < 64 << 20);
+}
+
+#[test]
+fn a_part_of_a_volume_can_be_exported() {
+    let volume = open("base");
+    let file = volume.resolve(b"x-dir/heir", false).expect("it is there");
+    let mut one = VolumeSource::new(&volume, file, b"copy").expect("a source");
+    let all = everything(&mut one);
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].0.path, b"copy");
+    let dir = volume.resolve(b"x-dir", false).expect("it is there");
+    let all = everything(&mut VolumeSource::new(&volume, dir, b"ignored").expect("a source"));
+    let paths: Vec<_> =
+        all.iter().map(|(entry, _)| String::from_utf8_lossy(&entry.path).into_owned()).collect();
+    assert_eq!(paths, ["", "heir", "heir-dir"]);
+}
+
+#[test]
+fn what_is_encrypted_is_told_and_the_rest_comes_out() {
+    let volume = open("encrypted");
+    let dir = scratch();
+    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let refused = export(&mut source(&volume), &mut sink, ExportOptions::default());
+    assert!(refused.is_err());
+    let dir = scratch();
+    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let mut keys = 0;
+    let mut lost = |_: &[u8], error: &Error| keys += u32::from(matches!(error, Error::NoKey));
+    let options = ExportOptions { keep_going: true, lost: Some(&mut lost), ..ExportOptions::default() };
+    let done = export(&mut source(&volume), &mut sink, options).expect("goes on");
+    assert!(keys > 3 && done.entries > 5 && done.bytes > 0, "{keys} without key, {done:?}");
+    let mut raw = TarSink::new(Vec::new(), false);
+    export(&mut source(&volume).raw(), &mut raw, ExportOptions::default()).expect("raw needs no key");
+}
+
+#[test]
+fn damage_costs_what_is_damaged() {
+    let volume = open("base");
+    let victim = volume.resolve(b"punched", false).expect("it is there");
+    let inode = volume.inode(victim).expect("readable");
+    // An address far outside, in the middle of a file.
+    let at = volume.nat_entry(victim.into()).expect("in use").addr;
+    let offset = u64::from(at.0) * 4096 + inode.layout().addrs_at() as u64 + 4 * 10;
+    let device = Arc::new(Overlay::new(golden::device("base")));
+    device.write(offset, &0x00F0_0000u32.to_le_bytes()).expect("in memory");
+    let volume = Volume::open(device, Options::read_only()).expect("a good volume");
+    let whole = everything(&mut source(&open("base")));
+    let mut tar = TarSink::new(Vec::new(), true);
+    assert!(export(&mut source(&volume), &mut tar, ExportOptions::default()).is_err());
+    let mut lost = Vec::new();
+    let mut note = |path: &[u8], error: &Error| lost.push((path.to_vec(), error.to_string()));
+    let mut tar = TarSink::new(Vec::new(), true);
+    let options = ExportOptions { keep_going: true, lost: Some(&mut note), ..ExportOptions::default() };
+    let Exported { losses, .. } = export(&mut source(&volume), &mut tar, options).expect("goes on");
+    let sockets = whole.iter().filter(|(entry, _)| entry.kind == Kind::Socket).count() as u64;
+    assert_eq!(losses, sockets + 1, "{lost:?}");
+    assert!(
+        lost.iter().any(|(path, what)| path == b"punched" && what.contains("not in the main area")),
+        "{lost:?}"
+    );
+    let found = everything(&mut TarSource::new(&*tar.into_inner()));
+    let content = |all: &[(Entry, Vec<u8>)]| {
+        all.iter().find(|(entry, _)| entry.path == b"punched").map(|(_, bytes)| bytes.clone()).expect("there")
+    };
+    let (good, got) = (content(&whole), content(&found));
+    assert!(good.len() == got.len() && good != got);
+    let differing = good.chunks(4096).zip(got.chunks(4096)).filter(|(a, b)| a != b).count();
+    assert_eq!(differing, 1, "one block is lost, and no more");
+}
+
+#[test]
+fn directories_in_a_cycle_are_an_error() {
+    let volume = open("base");
+    let root = volume.superblock().root_ino;
+    let entry = volume
+        .entries(root, 0)
+        .expect("a directory")
+        .map(|entry| entry.expect("sound"))
+        .find(|entry| entry.kind == Some(FileType::Directory) && entry.name == b"x-dir")
+        .expect("it is there");
+    let found = volume.find_entry(entry.ino, b"heir-dir").expect("sound").expect("it is there");
+    // The entry is inline: it becomes another name of its own parent.
+    let inode = volume.inode(entry.ino).expect("sound");
+    let at = volume.nat_entry(entry.ino.into()).expect("in use").addr;
+    let area = inode.layout().inline_range();
+    let slots = f2fs::format::dentry::Dentries::new(inode.inline_area(), f2fs::Place::Volume).slots();
+    let dentries = area.len() - slots * (11 + 8);
+    let offset = u64::from(at.0) * 4096 + (area.start + dentries + found.slot * 11 + 4) as u64;
+    let device = Arc::new(Overlay::new(golden::device("base")));
+    device.write(offset, &entry.ino.0.to_le_bytes()).expect("in memory");
+    let volume = Volume::open(device, Options::read_only()).expect("a good volume");
+    assert_eq!(volume.lookup(entry.ino, b"heir-dir").ok(), Some(entry.ino));
+    let mut tar = TarSink::new(Vec::new(), true);
+    let error = export(&mut source(&volume), &mut tar, ExportOptions::default()).expect_err("a cycle");
+    assert!(error.to_string().contains("the directory has two names"), "{error}");
+}
+
+#[test]
+fn a_sink_makes_only_what_is_new_and_follows_no_link() {
+    let dir = scratch();
+    let (out, outside) = (dir.path().join("out"), dir.path().join("outside"));
+    fs::create_dir_all(&out).expect("a directory");
+    fs::create_dir_all(&outside).expect("a directory");
+    std::os::unix::fs::symlink(&outside, out.join("x-dir")).expect("a link");
+    let volume = open("base");
+    let mut sink = DirSink::new(&out, is_root()).expect("a directory");
+    assert!(export(&mut source(&volume), &mut sink, ExportOptions::default()).is_err());
+    assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0);
+
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(1 << 20));
+    assert!(Volume::open(device, Options::read_only()).is_err());
+    let _ = Ino(0);
+}
