@@ -6,6 +6,7 @@
 
 pub mod apt;
 pub mod bench;
+pub mod engine;
 pub mod filling;
 pub mod golden;
 pub mod initramfs;

@@ -77,7 +77,7 @@ impl<'a> Stage<'a> {
 
     /// Makes operations on this stage.
     pub fn at(&self) -> At {
-        At { dir: self.dir.clone() }
+        At { dir: self.dir.clone(), block: 4096 }
     }
 }
 
@@ -85,13 +85,24 @@ impl<'a> Stage<'a> {
 #[derive(Debug, Clone)]
 pub struct At {
     dir: String,
+    block: u64,
 }
 
 #[allow(missing_docs)] // each makes the operation of its name
 impl At {
     /// Operations from the root.
     pub fn root() -> At {
-        At { dir: String::new() }
+        At { dir: String::new(), block: 4096 }
+    }
+
+    /// For a volume with blocks of another size.
+    pub fn with_block(self, bytes: u64) -> At {
+        At { block: bytes, ..self }
+    }
+
+    /// Bytes of a block.
+    pub fn block(&self) -> u64 {
+        self.block
     }
 
     /// The whole path of `name`, which may hold any bytes.
@@ -101,7 +112,7 @@ impl At {
 
     /// Operations below a directory of this one.
     pub fn below(&self, dir: &str) -> At {
-        At { dir: format!("{}/{dir}", self.dir) }
+        At { dir: format!("{}/{dir}", self.dir), block: self.block }
     }
 
     pub fn mkdir(&self, name: impl AsRef<[u8]>) -> Op {

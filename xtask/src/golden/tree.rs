@@ -89,14 +89,15 @@ pub fn metadata(at: &At) -> Vec<Op> {
 
 /// Contents of every layout: in the inode, direct, one and two levels of indirection, holes, reservations.
 pub fn contents(at: &At) -> Vec<Op> {
+    let bytes = at.block();
     let one = |name: &str, block: u64| {
-        at.write(name, block * BLOCK, Content::Bytes(format!("block {block}").into()))
+        at.write(name, block * bytes, Content::Bytes(format!("block {block}").into()))
     };
     let mut ops = Vec::new();
     for length in [0, 1, 100, 3488, 3489, 4095, 4096, 4097, 40_000] {
         ops.push(at.prose(format!("size-{length}"), length));
     }
-    ops.push(at.prose("direct", (IN_INODE + 3) * BLOCK / 2));
+    ops.push(at.prose("direct", (IN_INODE + 3) * bytes / 2));
     // The last block of one level and the first of the next.
     let direct_2 = IN_INODE + IN_NODE;
     let indirect = direct_2 + IN_NODE;
@@ -118,19 +119,19 @@ pub fn contents(at: &At) -> Vec<Op> {
     ]);
     ops.extend([at.text("only-hole", ""), at.truncate("only-hole", 1_000_000)]);
     ops.extend([
-        at.prose("punched", 20 * BLOCK),
-        at.allocate("punched", Allocate::Punch, 2 * BLOCK + 100, 5 * BLOCK),
+        at.prose("punched", 20 * bytes),
+        at.allocate("punched", Allocate::Punch, 2 * bytes + 100, 5 * bytes),
     ]);
-    ops.extend([at.text("reserved", "x"), at.allocate("reserved", Allocate::Extend, 0, 10 * BLOCK)]);
-    ops.extend([at.text("beyond", "x"), at.allocate("beyond", Allocate::KeepSize, 0, 10 * BLOCK)]);
-    ops.extend([at.prose("zeroed", 8 * BLOCK), at.allocate("zeroed", Allocate::Zero, BLOCK, 2 * BLOCK)]);
+    ops.extend([at.text("reserved", "x"), at.allocate("reserved", Allocate::Extend, 0, 10 * bytes)]);
+    ops.extend([at.text("beyond", "x"), at.allocate("beyond", Allocate::KeepSize, 0, 10 * bytes)]);
+    ops.extend([at.prose("zeroed", 8 * bytes), at.allocate("zeroed", Allocate::Zero, bytes, 2 * bytes)]);
     ops.extend([
-        at.prose("collapsed", 8 * BLOCK),
-        at.allocate("collapsed", Allocate::Collapse, BLOCK, 2 * BLOCK),
+        at.prose("collapsed", 8 * bytes),
+        at.allocate("collapsed", Allocate::Collapse, bytes, 2 * bytes),
     ]);
     ops.extend([
-        at.prose("inserted", 8 * BLOCK),
-        at.allocate("inserted", Allocate::Insert, BLOCK, 2 * BLOCK),
+        at.prose("inserted", 8 * bytes),
+        at.allocate("inserted", Allocate::Insert, bytes, 2 * bytes),
     ]);
     ops.extend([at.prose("shrunk", 30_000), at.truncate("shrunk", 10)]);
     ops.extend([at.prose("photo.jpg", 5000), at.prose("hot.db", 5000)]);

@@ -97,6 +97,7 @@ impl NewVolume {
         if kinds.is_empty() {
             return Ok(());
         }
+        let block_bytes = self.plan.superblock.block_size.bytes() as u64;
         let mut usage: [BTreeMap<u32, Usage>; 3] = Default::default();
         let mut left = self.volume.counters().valid_inodes;
         for ino in (self.plan.superblock.root_ino.0..self.volume.geometry().nids_end().0).map(Ino) {
@@ -112,11 +113,13 @@ impl NewVolume {
                 continue;
             }
             let stat = self.volume.stat(ino)?;
+            // Not what stat(2) shows, which counts inline data too.
+            let blocks = self.volume.inode(ino)?.head().blocks.get().saturating_sub(1);
             let ids = [stat.uid, stat.gid, stat.project];
             for (map, id) in usage.iter_mut().zip(ids) {
                 let used = map.entry(id).or_default();
                 used.inodes += 1;
-                used.bytes += stat.sectors * 512;
+                used.bytes += blocks * block_bytes;
             }
         }
         for (kind, ino) in kinds {

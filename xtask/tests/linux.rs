@@ -1,0 +1,190 @@
+//! Linux and our engine on the same volumes: what the one writes, the other reads alike.
+//!
+//! Each test boots the judge's kernel once and gives it many volumes.
+
+use std::path::{Path, PathBuf};
+
+use f2fs::{format::BlockSize, mkfs};
+use guest::{Manifest, Op, Scope, differences};
+use xtask::{
+    Disk, Image, Judge, Machine, Vm, engine,
+    golden::{self, stage::At, tree},
+    judge,
+};
+
+#[path = "../../crates/f2fs/tests/support/manifest.rs"]
+mod manifest;
+
+const DIFFERENCES: usize = 8;
+
+/// What volumes are made with.
+const FEATURES: [&str; 15] = [
+    "",
+    "extra_attr",
+    "extra_attr,inode_checksum",
+    "extra_attr,flexible_inline_xattr",
+    "extra_attr,inode_crtime",
+    "extra_attr,project_quota",
+    "extra_attr,compression",
+    "quota",
+    "lost_found",
+    "sb_checksum",
+    "encrypt",
+    "verity",
+    "casefold",
+    "extra_attr,inode_checksum,flexible_inline_xattr,inode_crtime,sb_checksum,lost_found",
+    EVERYTHING,
+];
+const EVERYTHING: &str = "encrypt,extra_attr,project_quota,inode_checksum,flexible_inline_xattr,quota,\
+    inode_crtime,lost_found,verity,sb_checksum,casefold,compression";
+
+/// All trees, each in its own directory.
+fn trees() -> Vec<Op> {
+    let at = At::root();
+    let tree = |name: &str, ops: fn(&At) -> Vec<Op>| [vec![at.mkdir(name)], ops(&at.below(name))].concat();
+    [
+        tree("little", tree::little),
+        tree("kinds", tree::kinds),
+        tree("metadata", tree::metadata),
+        tree("contents", tree::contents),
+        tree("attributes", tree::attributes),
+        tree("names", tree::names),
+        tree("crowd", tree::crowd),
+    ]
+    .concat()
+}
+
+/// A volume and how we read it.
+struct Ours {
+    name: String,
+    image: Image,
+    manifest: Manifest,
+}
+
+fn read(path: &Path) -> Manifest {
+    manifest::manifest_of(&engine::open_read_only(path).expect("the volume opens"))
+}
+
+/// Writes all trees to a new volume and reads them back.
+fn write(dir: &Path, features: &str, block_size: BlockSize) -> Ours {
+    let options = mkfs::Options {
+        features: mkfs::parse_features(features).expect("known features"),
+        block_size,
+        ..mkfs::Options::new([0x5A; 16])
+    };
+    write_with(dir, &format!("{block_size:?} {features}"), &options)
+}
+
+fn write_with(dir: &Path, name: &str, options: &mkfs::Options) -> Ours {
+    let path = dir.join(format!("{name}.img"));
+    let (mib, machine) = match options.block_size {
+        BlockSize::B4K => (256, Machine::Amd64),
+        BlockSize::B16K => (1024, Machine::Arm64With16K),
+    };
+    let written = engine::begin(&path, mib, options).and_then(|mut new| {
+        let skipped = engine::perform_all(new.volume(), &trees())?;
+        assert!(skipped <= 3, "{name}: {skipped} operations are not supported");
+        Ok(new.finish()?)
+    });
+    drop(written.unwrap_or_else(|error| panic!("{name}: {error}")));
+    Ours { name: name.to_owned(), manifest: read(&path), image: Image { machine, ..Image::f2fs(path) } }
+}
+
+/// Fails unless Linux sees in each volume what we see.
+fn compare(volumes: &[Ours]) {
+    let images: Vec<Image> = volumes.iter().map(|ours| ours.image.clone()).collect();
+    let verdicts = Judge::verdicts(&images).expect("the judge works");
+    let mut failures = Vec::new();
+    for (ours, verdict) in volumes.iter().zip(verdicts) {
+        let name = &ours.name;
+        if ours.image.machine == Machine::Amd64 {
+            failures.extend(judge::fsck(&ours.image.path).err().map(|error| format!("{name}: {error}")));
+        }
+        match verdict {
+            Err(error) => failures.push(format!("{name}: {error:#}")),
+            Ok(verdict) => {
+                failures.extend(verdict.complaints().iter().map(|complaint| format!("{name}: {complaint}")));
+                let found = differences(&verdict.manifest, &ours.manifest, Scope::Volume, DIFFERENCES);
+                failures.extend(found.iter().map(|line| format!("{name} (Linux != ours): {line}")));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn linux_reads_what_we_write() {
+    let dir = scratch();
+    let volumes: Vec<Ours> =
+        FEATURES.iter().map(|features| write(dir.path(), features, BlockSize::B4K)).collect();
+    compare(&volumes);
+}
+
+#[test]
+fn linux_reads_our_blocks_of_16k() {
+    let dir = scratch();
+    let volumes: Vec<Ours> =
+        FEATURES.iter().map(|features| write(dir.path(), features, BlockSize::B16K)).collect();
+    compare(&volumes);
+}
+
+#[test]
+fn we_read_what_linux_writes_on_our_volumes() {
+    let dir = scratch();
+    let sets = ["", "extra_attr", EVERYTHING];
+    for block_size in [BlockSize::B4K, BlockSize::B16K] {
+        let mut volumes: Vec<Ours> =
+            sets.iter().map(|features| write(dir.path(), features, block_size)).collect();
+        let disks: Vec<Disk> = volumes.iter().map(|ours| Disk::writable(&ours.image.path)).collect();
+        let mut vm = Vm::boot(volumes[0].image.machine, &disks).expect("the machine boots");
+        for n in 0..volumes.len() {
+            let mut stage = golden::stage::Stage::new(&mut vm, n, PathBuf::new());
+            stage.mount("").expect("Linux mounts our volume");
+            let at = stage.at().with_block(block_size.bytes() as u64);
+            let more = [vec![at.mkdir("linux")], tree::contents(&at.below("linux"))].concat();
+            stage.run(more).expect("Linux writes");
+            let changes = [
+                at.unlink("little/blocks"),
+                at.truncate("contents/direct", 5000),
+                at.prose("contents/size-100", 20_000),
+                at.user("attributes/x-many", "user.more", "more"),
+                at.rename("names/d-hashed", "linux/moved"),
+                at.text("crowd/crowd/new", "new"),
+            ];
+            stage.run(changes).expect("Linux changes what we wrote");
+            stage.unmount().expect("Linux unmounts");
+        }
+        drop(vm);
+        for ours in &mut volumes {
+            ours.manifest = read(&ours.image.path);
+        }
+        compare(&volumes);
+    }
+}
+
+#[test]
+fn linux_reads_what_we_write_on_its_volumes() {
+    let dir = scratch();
+    let mut volumes = Vec::new();
+    for name in
+        ["base", "extra-attr", "no-inline", "flexible-xattr", "fragmented", "large-nat", "sections", "tools"]
+    {
+        let (_, files) = golden::unpack(name, dir.path()).expect("a golden image");
+        let mut volume = engine::open(&files[0]).expect("the volume opens");
+        let at = At::root();
+        let mut ops = vec![at.mkdir("ours")];
+        ops.extend(tree::little(&at.below("ours")));
+        ops.extend(tree::attributes(&at.below("ours")));
+        ops.extend([at.rename("ours/blocks", "renamed"), at.unlink("ours/block")]);
+        engine::perform_all(&mut volume, &ops).unwrap_or_else(|error| panic!("{name}: {error}"));
+        volume.unmount().unwrap_or_else(|error| panic!("{name}: {error}"));
+        drop(volume);
+        let image = Image::f2fs(&files[0]);
+        volumes.push(Ours { name: name.into(), manifest: read(&files[0]), image });
+    }
+    compare(&volumes);
+}
