@@ -14,6 +14,7 @@ pub mod flashbench;
 pub mod layer;
 mod model;
 pub mod op;
+pub mod probe;
 pub mod profile;
 mod trace;
 pub mod verbs;

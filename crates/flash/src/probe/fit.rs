@@ -1,0 +1,277 @@
+//! From samples to answers: pure functions, robust against what disturbs a measurement.
+//!
+//! Noise on a device only ever adds time (other work of the card, of the host), and rarely much of it; so
+//! medians and lower quartiles are used, never means. How sure an answer is, is found by resampling: the
+//! share of resamples of the same measurements that give the same answer.
+
+use block::Rng;
+
+/// Resamples behind a confidence.
+const RESAMPLES: usize = 200;
+
+/// A value between the samples: `q` = 0.5 is the median. The samples are not empty.
+pub fn quantile(samples: &[f64], q: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = q * (sorted.len() - 1) as f64;
+    let (low, share) = (at.floor() as usize, at.fract());
+    let high = (low + 1).min(sorted.len() - 1);
+    sorted[low] * (1.0 - share) + sorted[high] * share
+}
+
+/// The middle value.
+pub fn median(samples: &[f64]) -> f64 {
+    quantile(samples, 0.5)
+}
+
+/// Samples that were taken at one setting (a distance, a number of streams, a size).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// The setting.
+    pub at: u64,
+    /// Times of single requests, in nanoseconds.
+    pub samples: Vec<f64>,
+}
+
+impl Point {
+    /// The middle time.
+    pub fn median(&self) -> f64 {
+        median(&self.samples)
+    }
+}
+
+/// An answer and how sure it is: the share of resamples that agree with it.
+pub fn resampled<T: PartialEq>(points: &[Point], seed: u64, answer: impl Fn(&[Point]) -> T) -> (T, f64) {
+    let best = answer(points);
+    let mut rng = Rng::new(seed);
+    let mut agreeing = 0;
+    for _ in 0..RESAMPLES {
+        let again: Vec<Point> = points
+            .iter()
+            .map(|point| {
+                let count = point.samples.len() as u64;
+                let pick = |_| point.samples[rng.below(count) as usize];
+                Point { at: point.at, samples: (0..count).map(pick).collect() }
+            })
+            .collect();
+        agreeing += usize::from(answer(&again) == best);
+    }
+    (best, agreeing as f64 / RESAMPLES as f64)
+}
+
+/// Where the cost of streams jumps: the number of streams that are still served without merges; none if
+/// there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
+pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u64> {
+    let least = points.iter().map(Point::median).fold(f64::INFINITY, f64::min);
+    let most = points.iter().map(Point::median).fold(0.0, f64::max);
+    if most - least < program_ns * factor {
+        return None;
+    }
+    // From the first point on that is nearer to the highest cost than to the lowest, in ratio.
+    let line = (least * most).sqrt().min(least + (most - least) * 0.5);
+    let first = points.iter().position(|point| point.median() > line)?;
+    let stays = points[first..].iter().all(|point| point.median() > line);
+    (first > 0 && stays).then(|| points[first - 1].at)
+}
+
+/// Where the cost rises from below the line to above it and stays there; none if it does not.
+pub fn rises(points: &[Point], line: f64) -> Option<u64> {
+    let first = points.iter().rposition(|point| point.median() <= line)? + 1;
+    let below = points[..first].iter().all(|point| point.median() <= line);
+    (below && first < points.len()).then(|| points[first].at)
+}
+
+/// Where the cost falls for the last time from above the line to below it; none if it does not.
+pub fn falls(points: &[Point], line: f64) -> Option<u64> {
+    let last_above = points.iter().rposition(|point| point.median() > line)?;
+    points.get(last_above + 1).map(|point| point.at)
+}
+
+/// Where the cost steps up by a little that noise does not explain: the split of the points into lower and
+/// higher ones with the least absolute deviations; none if the two halves do not differ beyond doubt.
+pub fn steps_up(points: &[Point]) -> Option<u64> {
+    let pooled =
+        |points: &[Point]| points.iter().flat_map(|point| point.samples.clone()).collect::<Vec<f64>>();
+    let deviation = |samples: &[f64]| {
+        let middle = median(samples);
+        (middle, samples.iter().map(|sample| (sample - middle).abs().min(middle)).sum::<f64>())
+    };
+    // A single point at the end is no step.
+    let splits = (1..points.len() - 1).map(|at| {
+        let (low, high) = (pooled(&points[..at]), pooled(&points[at..]));
+        let ((below, one), (above, two)) = (deviation(&low), deviation(&high));
+        let error = one / (low.len() as f64).powf(1.5) + two / (high.len() as f64).powf(1.5);
+        (one + two, points[at].at, above - below > (8.0 * error).max(0.015 * below))
+    });
+    let (_, at, differs) = splits.min_by(|one, two| one.0.total_cmp(&two.0))?;
+    differs.then_some(at)
+}
+
+/// The block in which a jump forwards copies what it leaves out, from the times of jumps by their distance,
+/// each after one write of `written` bytes at a block's start. A jump within the block copies the gap; one out
+/// of it copies the rest of the block, and the start of the block it goes to.
+pub fn copied_block(points: &[Point], written: u64) -> u64 {
+    let errors = points.iter().map(|candidate| {
+        let block = candidate.at;
+        let copied = |distance: u64| match distance < block {
+            true => distance - written,
+            false => block - written + distance % block,
+        };
+        let rows = points.iter().map(|point| (copied(point.at) as f64, point.median()));
+        (block, line_through(rows).2)
+    });
+    errors.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are points").0
+}
+
+/// What a write costs by its size: `command + per_byte * max(size, page)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WriteCost {
+    /// Below this size a write costs the same, in bytes.
+    pub page_bytes: u64,
+    /// What any write costs, in nanoseconds.
+    pub command_ns: f64,
+    /// What each byte adds, in nanoseconds.
+    pub byte_ns: f64,
+}
+
+impl WriteCost {
+    /// Time of a write, in nanoseconds.
+    pub fn of(&self, bytes: u64) -> f64 {
+        self.command_ns + self.byte_ns * bytes.max(self.page_bytes) as f64
+    }
+}
+
+/// The cost that fits times by size best, each size counting by its relative error.
+pub fn write_cost(points: &[Point]) -> WriteCost {
+    let candidates = points[..points.len() - 2].iter().map(|point| point.at);
+    let fits = candidates.map(|page_bytes| {
+        let rows =
+            points.iter().map(|point| (point.at.max(page_bytes) as f64, quantile(&point.samples, 0.3)));
+        let (command_ns, byte_ns, error) = line_through(rows);
+        (WriteCost { page_bytes, command_ns, byte_ns }, error)
+    });
+    fits.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are at least three sizes").0
+}
+
+/// Intercept and slope, neither below 0, with the least squared relative error, and that error.
+pub fn line_through(rows: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
+    let rows: Vec<(f64, f64)> = rows.collect();
+    let fit = |with_intercept: bool| {
+        let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for (x, y) in &rows {
+            let weight = 1.0 / (y * y);
+            w += weight;
+            wx += weight * x;
+            wy += weight * y;
+            wxx += weight * x * x;
+            wxy += weight * x * y;
+        }
+        if !with_intercept {
+            return (0.0, wxy / wxx);
+        }
+        let spread = w * wxx - wx * wx;
+        // All at one place: no slope can be told.
+        let slope = if spread > 1e-12 * w * wxx { (w * wxy - wx * wy) / spread } else { 0.0 };
+        ((wy - slope * wx) / w, slope)
+    };
+    let (mut intercept, mut slope) = fit(true);
+    if intercept < 0.0 {
+        (intercept, slope) = fit(false);
+    }
+    if slope < 0.0 {
+        (intercept, slope) = (median(&rows.iter().map(|(_, y)| *y).collect::<Vec<_>>()), 0.0);
+    }
+    let error = rows.iter().map(|(x, y)| ((intercept + slope * x) / y - 1.0).powi(2)).sum();
+    (intercept, slope, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(values: &[(u64, f64)]) -> Vec<Point> {
+        values.iter().map(|(at, value)| Point { at: *at, samples: vec![*value; 9] }).collect()
+    }
+
+    #[test]
+    fn quantiles_ignore_the_outliers() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[1.0, 2.0, 3.0, 1e9]), 2.5);
+        assert_eq!(quantile(&[1.0], 0.3), 1.0);
+    }
+
+    #[test]
+    fn a_limit_is_where_the_cost_jumps_by_more_than_a_switch() {
+        let steps =
+            |at: u64| points(&[(1, 10.0), (2, 12.0), (3, if at < 3 { 90.0 } else { 12.0 }), (4, 95.0)]);
+        assert_eq!(stream_limit(&steps(2), 10.0, 1.5), Some(2));
+        assert_eq!(stream_limit(&steps(3), 10.0, 1.5), Some(3));
+        assert_eq!(stream_limit(&points(&[(1, 10.0), (2, 13.0), (3, 13.0)]), 10.0, 1.5), None);
+        assert_eq!(stream_limit(&points(&[(1, 10.0), (2, 90.0), (3, 91.0)]), 10.0, 1.5), Some(1));
+    }
+
+    #[test]
+    fn steps_are_found_up_and_down() {
+        let up = points(&[(1, 1.0), (2, 1.1), (3, 9.0), (4, 9.5)]);
+        assert_eq!((rises(&up, 3.0), falls(&up, 3.0)), (Some(3), None));
+        let down = points(&[(1, 1.0), (2, 9.0), (3, 9.0), (4, 1.0)]);
+        assert_eq!((rises(&down, 3.0), falls(&down, 3.0)), (None, Some(4)));
+        assert_eq!(rises(&points(&[(1, 9.0), (2, 9.0)]), 3.0), None);
+    }
+
+    #[test]
+    fn small_steps_are_told_from_noise() {
+        let noisy = |step: f64, seed: u64| -> Vec<Point> {
+            let mut rng = Rng::new(seed);
+            let mut sample = |level: f64| (0..24).map(|_| level * (1.0 + 0.1 * rng.unit())).collect();
+            (0..10).map(|n| Point { at: n, samples: sample(if n < 4 { 1.0 } else { 1.0 + step }) }).collect()
+        };
+        for seed in 0..20 {
+            assert_eq!(steps_up(&noisy(0.05, seed)), Some(4));
+            assert_eq!(steps_up(&noisy(0.0, seed)), None);
+        }
+    }
+
+    #[test]
+    fn jumps_tell_the_block() {
+        for block in [4u64, 8, 12] {
+            let copied = |d: u64| if d < block { d } else { block + d % block };
+            let times: Vec<(u64, f64)> = [1u64, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+                .iter()
+                .map(|d| (*d, 5.0 + 2.0 * copied(*d) as f64))
+                .collect();
+            assert_eq!(copied_block(&points(&times), 0), block);
+        }
+    }
+
+    #[test]
+    fn the_page_is_where_small_writes_stop_getting_cheaper() {
+        for page in [4096u64, 16384, 32768] {
+            let cost = |size: u64| 500.0 + 0.1 * size.max(page) as f64;
+            let sizes: Vec<(u64, f64)> = (12..=18).map(|log| (1 << log, cost(1 << log))).collect();
+            let fitted = write_cost(&points(&sizes));
+            assert_eq!(fitted.page_bytes, page);
+            assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn confidence_falls_as_noise_grows() {
+        let noisy = |spread: f64| -> Vec<Point> {
+            let mut rng = Rng::new(4);
+            let mut sample = |level: f64| (0..9).map(|_| level + spread * rng.unit()).collect();
+            [10.0, 10.0, 20.0, 20.0]
+                .into_iter()
+                .zip(1..)
+                .map(|(level, at)| Point { at, samples: sample(level) })
+                .collect()
+        };
+        let (answer, sure) = resampled(&noisy(1.0), 1, |points| rises(points, 15.0));
+        assert_eq!((answer, sure), (Some(3), 1.0));
+        let mean = |spread: f64| {
+            let sure = (0..20).map(|seed| resampled(&noisy(spread), seed, |points| rises(points, 15.0)).1);
+            sure.sum::<f64>() / 20.0
+        };
+        assert!(mean(11.0) < 0.99 && mean(11.0) < mean(1.0), "{}", mean(11.0));
+    }
+}

@@ -1,0 +1,168 @@
+//! Measurements: patterns of requests on a device, each request timed, within a budget.
+
+use std::io;
+
+use block::Device;
+
+use super::fit::Point;
+use crate::clock::Clock;
+
+/// Why a measurement ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// The device failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The budget of time or bytes is used up.
+    #[error("the budget is used up")]
+    Budget,
+}
+
+/// A device under measurement.
+pub struct Bench<'a> {
+    device: &'a dyn Device,
+    clock: &'a dyn Clock,
+    /// Writes count with the flush that makes them durable.
+    pub flushes: bool,
+    data: Vec<u8>,
+    pub written_bytes: u64,
+    budget_bytes: u64,
+    deadline_ns: u64,
+    /// Places that are far from each other: whatever the unit is, no two are in the same.
+    spacing_bytes: u64,
+    places: u64,
+}
+
+/// Bytes of a timed write, where the size is not what is measured.
+pub const WRITE_BYTES: u64 = 32 << 10;
+/// Rounds of streams, of which the first warm up.
+const ROUNDS: u64 = 8;
+const WARM_UP: u64 = 2;
+/// Places for streams; as many more are for closing what is open.
+pub const STREAMS_MAX: u64 = 16;
+/// Places that are needed: the front, the streams and a neighbour, and what closes them.
+const PLACES: u64 = 2 * STREAMS_MAX + 4;
+
+impl<'a> Bench<'a> {
+    /// Nothing is read or written yet.
+    pub fn new(device: &'a dyn Device, clock: &'a dyn Clock, budget_bytes: u64, budget_ns: u64) -> Bench<'a> {
+        let size_bytes = device.geometry().size_bytes;
+        // 3 * 2^k, so that units of 2^k and of 3 * 2^k bytes start at every place.
+        let mut spacing_bytes = 192 << 20;
+        while spacing_bytes > 3 << 19 && size_bytes / spacing_bytes < PLACES {
+            spacing_bytes /= 2;
+        }
+        Bench {
+            device,
+            clock,
+            flushes: false,
+            data: Vec::new(),
+            written_bytes: 0,
+            budget_bytes,
+            deadline_ns: clock.now_ns().saturating_add(budget_ns),
+            spacing_bytes,
+            places: size_bytes / spacing_bytes,
+        }
+    }
+
+    /// Whether the device is large enough for measurements with writes.
+    pub fn is_large_enough(&self) -> bool {
+        self.places >= PLACES
+    }
+
+    /// Distance from one place to the next, in bytes. The first place is the front of the device.
+    pub fn spacing_bytes(&self) -> u64 {
+        self.spacing_bytes
+    }
+
+    /// Where a stream's place is; 0 is the first that is not the front.
+    pub fn place(&self, stream: u64) -> u64 {
+        (1 + stream) * self.spacing_bytes
+    }
+
+    /// Time of one read, in nanoseconds.
+    pub fn read(&mut self, offset_bytes: u64, bytes: u64) -> Result<f64, Stop> {
+        self.check(0)?;
+        self.data.resize(bytes as usize, 0x5a);
+        let start = self.clock.now_ns();
+        self.device.read(offset_bytes, &mut self.data)?;
+        let elapsed = self.clock.now_ns() - start;
+        self.data.fill(0x5a);
+        Ok(elapsed as f64)
+    }
+
+    /// Time of one write, in nanoseconds.
+    pub fn write(&mut self, offset_bytes: u64, bytes: u64) -> Result<f64, Stop> {
+        self.check(bytes)?;
+        self.data.resize(bytes as usize, 0x5a);
+        let start = self.clock.now_ns();
+        self.device.write(offset_bytes, &self.data)?;
+        if self.flushes {
+            self.device.flush()?;
+        }
+        self.written_bytes += bytes;
+        Ok((self.clock.now_ns() - start) as f64)
+    }
+
+    /// Time of one flush, in nanoseconds.
+    pub fn flush(&mut self) -> Result<f64, Stop> {
+        let start = self.clock.now_ns();
+        self.device.flush()?;
+        Ok((self.clock.now_ns() - start) as f64)
+    }
+
+    /// Writes all of a range, so that it holds data that merges must copy.
+    pub fn fill(&mut self, offset_bytes: u64, bytes: u64) -> Result<(), Stop> {
+        const PIECE: u64 = 1 << 20;
+        let mut done = 0;
+        while done < bytes {
+            let part = (bytes - done).min(PIECE);
+            self.write(offset_bytes + done, part)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Writes once at each of many other places, so that no unit of a stream is open any more.
+    pub fn close_units(&mut self, count: u64) -> Result<(), Stop> {
+        for n in 0..count {
+            let place = self.place(STREAMS_MAX + 1 + n % STREAMS_MAX);
+            self.write(place, WRITE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Streams that start at these offsets and are written in turn: the times of the writes after the warm-up,
+    /// of the first `timed` streams.
+    pub fn streams(&mut self, starts: &[u64], timed: usize) -> Result<Vec<f64>, Stop> {
+        let mut samples = Vec::new();
+        for round in 0..ROUNDS {
+            for (n, start) in starts.iter().enumerate() {
+                let ns = self.write(start + round * WRITE_BYTES, WRITE_BYTES)?;
+                if round >= WARM_UP && n < timed {
+                    samples.push(ns);
+                }
+            }
+        }
+        Ok(samples)
+    }
+
+    /// One stream, written in pieces of `bytes`.
+    pub fn sequence(&mut self, start: u64, bytes: u64, count: u64) -> Result<Point, Stop> {
+        let mut samples = Vec::new();
+        for n in 0..count {
+            let ns = self.write(start + n * bytes, bytes)?;
+            if n > 0 {
+                samples.push(ns);
+            }
+        }
+        Ok(Point { at: bytes, samples })
+    }
+
+    fn check(&self, bytes: u64) -> Result<(), Stop> {
+        if self.clock.now_ns() > self.deadline_ns || self.written_bytes + bytes > self.budget_bytes {
+            return Err(Stop::Budget);
+        }
+        Ok(())
+    }
+}

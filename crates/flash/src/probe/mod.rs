@@ -1,0 +1,505 @@
+//! The probe: finds out what a device is, from the times of its answers.
+//!
+//! *Invariants*: without leave to write nothing is written; the budget is kept; an answer that the
+//! measurements do not force is said to be uncertain, and what could not be measured is absent.
+//!
+//! How each thing is found. *Reads*: times by size give command time and rate; reads across boundaries, as
+//! flashbench does, show units on the cards that show them. *Open units*: streams far from each other are
+//! written in turn, one more each time; where the time jumps by more than a switch can cost, there were too
+//! many. *Unit*: two streams at a growing distance. On a card that takes a unit in order only, two in one unit
+//! are slow and two in different units fast; on one that takes it in any order, the pair beside as many more
+//! streams as there may be open units is fast in one unit and slow in two. *FAT area*: beside as many streams
+//! as may be open one more, somewhere at the front, disturbs nobody if the front has rules of its own.
+//! *Page*: the size below which a sequential write gets no cheaper. All on ranges that are written in full
+//! first: a card that holds nothing has nothing to copy and hides its limits.
+
+mod advice;
+pub mod fit;
+mod measure;
+mod report;
+
+use block::Device;
+use serde::Serialize;
+
+use crate::{clock::Clock, flashbench};
+pub use advice::Advice;
+use fit::{
+    Point, WriteCost, copied_block, falls, median, quantile, resampled, rises, steps_up, stream_limit,
+    write_cost,
+};
+pub use measure::Stop;
+use measure::{Bench, STREAMS_MAX, WRITE_BYTES};
+
+/// Below this share of agreeing resamples an answer is uncertain.
+pub const SURE: f64 = 0.95;
+/// A jump in the cost of a stream is a merge if it costs more than writing this many times as much.
+const MERGE_FACTOR: f64 = 1.5;
+
+/// What the probe may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// May destroy the data of the device.
+    pub write: bool,
+    /// Bytes that it may write.
+    pub budget_bytes: u64,
+    /// Nanoseconds that it may take, of the clock that it is given.
+    pub budget_ns: u64,
+    /// Of the resampling.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    /// Reads only; else 8 GiB and an hour.
+    fn default() -> Options {
+        Options { write: false, budget_bytes: 8 << 30, budget_ns: 3_600_000_000_000, seed: 1 }
+    }
+}
+
+/// An answer, and how sure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate<T> {
+    /// The answer.
+    pub value: T,
+    /// Share of resamples of the measurements that give the same answer, lowered where the measurements
+    /// cannot tell two devices apart.
+    pub confidence: f64,
+}
+
+impl<T> Estimate<T> {
+    /// Whether the answer can be relied upon.
+    pub fn is_certain(&self) -> bool {
+        self.confidence >= SURE
+    }
+}
+
+/// What was measured, for plots: a name, and times by setting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Series {
+    /// What was varied and timed.
+    pub name: String,
+    /// Unit of the setting.
+    pub setting: String,
+    /// Setting and the median time in nanoseconds.
+    pub medians_ns: Vec<(u64, f64)>,
+}
+
+/// What the probe found. What is absent was not measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Findings {
+    /// Size of the device.
+    pub size_bytes: u64,
+    /// Of a read, before any data.
+    pub read_command_ns: Option<f64>,
+    /// Of reads, card to host.
+    pub read_bytes_per_s: Option<f64>,
+    /// Smallest unit whose boundary reads show, if they show any.
+    pub read_boundary_bytes: Option<u64>,
+    /// Of a write, before any data.
+    pub write_command_ns: Option<f64>,
+    /// Of sequential writes without their commands.
+    pub write_bytes_per_s: Option<f64>,
+    /// What a flush after a write costs.
+    pub flush_ns: Option<f64>,
+    /// Writes are faster than the flash until a flush asks.
+    pub write_cache: Option<bool>,
+    /// Below this size a write gets no cheaper.
+    pub page_bytes: Option<Estimate<u64>>,
+    /// Units that can be written in turn without merges; none: no limit was met.
+    pub open_units: Option<Estimate<Option<u64>>>,
+    /// Whether a unit may be written in any order.
+    pub random_in_unit: Option<Estimate<bool>>,
+    /// The allocation unit (erase block); none: nothing shows one.
+    pub unit_bytes: Option<Estimate<Option<u64>>>,
+    /// Length of the area at the front with rules of its own; none: there is none.
+    pub fat_area_bytes: Option<Estimate<Option<u64>>>,
+    /// What a write costs when too many units are open.
+    pub merge_ns: Option<f64>,
+    /// Random writes of 4 KiB all over, a second.
+    pub random_write_iops: Option<f64>,
+    /// Random reads of 4 KiB all over, a second.
+    pub random_read_iops: Option<f64>,
+    /// Bytes that the probe wrote.
+    pub written_bytes: u64,
+    /// Time that it took.
+    pub elapsed_ns: u64,
+    /// The budget ended it early.
+    pub out_of_budget: bool,
+    /// What was measured.
+    pub series: Vec<Series>,
+}
+
+impl Findings {
+    /// Time of a read, in nanoseconds, as far as it was measured.
+    pub fn read_ns(&self, bytes: u64) -> Option<f64> {
+        Some(self.read_command_ns? + bytes as f64 / self.read_bytes_per_s? * 1e9)
+    }
+
+    /// Time of a write that continues the one before, in nanoseconds, as far as it was measured.
+    pub fn write_ns(&self, bytes: u64) -> Option<f64> {
+        let page = self.page_bytes?.value;
+        Some(self.write_command_ns? + bytes.max(page) as f64 / self.write_bytes_per_s? * 1e9)
+    }
+
+    /// What follows for a file system.
+    pub fn advice(&self) -> Advice {
+        Advice::of(self)
+    }
+}
+
+/// What the probe is doing, for a progress display: the step, from 0 to 1 how far it is.
+pub type Progress<'a> = &'a mut dyn FnMut(&str, f64);
+
+/// Probes a device. The clock is the one that the device's answers are timed with.
+///
+/// # Errors
+/// The device's. Running out of budget is none: the findings say so.
+pub fn probe(
+    device: &dyn Device,
+    clock: &dyn Clock,
+    options: Options,
+    progress: Progress,
+) -> std::io::Result<Findings> {
+    let start_ns = clock.now_ns();
+    let budget_bytes = if options.write { options.budget_bytes } else { 0 };
+    let bench = Bench::new(device, clock, budget_bytes, options.budget_ns);
+    let findings = Findings { size_bytes: device.geometry().size_bytes, ..Findings::default() };
+    let mut probe = Probe { bench, findings, seed: options.seed, progress };
+    let ended = probe.reads(device, clock).and_then(|()| if options.write { probe.writes() } else { Ok(()) });
+    let mut findings = probe.findings;
+    findings.written_bytes = probe.bench.written_bytes;
+    findings.elapsed_ns = clock.now_ns() - start_ns;
+    match ended {
+        Ok(()) => {}
+        Err(Stop::Budget) => findings.out_of_budget = true,
+        Err(Stop::Io(error)) => return Err(error),
+    }
+    Ok(findings)
+}
+
+struct Probe<'a> {
+    bench: Bench<'a>,
+    findings: Findings,
+    seed: u64,
+    progress: Progress<'a>,
+}
+
+impl Probe<'_> {
+    fn reads(&mut self, device: &dyn Device, clock: &dyn Clock) -> Result<(), Stop> {
+        (self.progress)("reads by size", 0.0);
+        let size_bytes = device.geometry().size_bytes;
+        let mut rng = block::Rng::new(self.seed);
+        let mut points = Vec::new();
+        for log2 in 12..=16 {
+            let bytes = 1u64 << log2;
+            if size_bytes < 128 << 10 {
+                return Ok(());
+            }
+            let mut samples = Vec::new();
+            for _ in 0..40 {
+                samples.push(self.bench.read(rng.below(size_bytes / (64 << 10) - 1) * (64 << 10), bytes)?);
+            }
+            points.push(Point { at: bytes, samples });
+        }
+        let rows = points.iter().map(|point| (point.at as f64, quantile(&point.samples, 0.3)));
+        let (command_ns, byte_ns, _) = fit::line_through(rows);
+        self.findings.read_command_ns = Some(command_ns);
+        self.findings.read_bytes_per_s = Some(1e9 / byte_ns.max(1e-6));
+        self.findings.random_read_iops = Some(1e9 / points[0].median());
+        self.record("reads by size", "bytes", &points);
+        (self.progress)("reads across boundaries", 0.05);
+        let rows = flashbench::align(device, clock, 4096, 40)?;
+        // Whatever a boundary costs within a page it costs at every one; a unit's shows above that.
+        let differences: Vec<f64> = rows.iter().map(flashbench::Alignment::difference_ns).collect();
+        let usual = median(&rows.iter().map(|row| row.before_ns).collect::<Vec<_>>());
+        let shows = |difference: f64| difference > 0.06 * usual;
+        let low: Vec<f64> = rows
+            .iter()
+            .zip(&differences)
+            .filter(|(row, _)| (64 << 10..512 << 10).contains(&row.boundary_bytes))
+            .map(|(_, difference)| *difference)
+            .collect();
+        if !low.is_empty() {
+            let base = median(&low);
+            let above =
+                rows.iter().zip(&differences).take_while(|(_, difference)| shows(**difference - base));
+            self.findings.read_boundary_bytes = above.last().map(|(row, _)| row.boundary_bytes);
+        }
+        let medians_ns =
+            rows.iter().zip(differences).rev().map(|(row, ns)| (row.boundary_bytes, ns)).collect();
+        let series =
+            Series { name: "cost of a boundary to reads".into(), setting: "bytes".into(), medians_ns };
+        self.findings.series.push(series);
+        Ok(())
+    }
+
+    fn writes(&mut self) -> Result<(), Stop> {
+        if !self.bench.is_large_enough() {
+            return Ok(());
+        }
+        (self.progress)("filling what will be measured", 0.1);
+        self.precondition()?;
+        (self.progress)("cache and flush", 0.3);
+        self.cache()?;
+        (self.progress)("writes by size", 0.35);
+        let cost = self.page()?;
+        (self.progress)("open units", 0.4);
+        let program_ns = cost.byte_ns * WRITE_BYTES as f64;
+        let streams = self.open_units(cost, program_ns)?;
+        (self.progress)("order within a unit", 0.6);
+        let any_order = self.order(program_ns)?;
+        (self.progress)("unit", 0.65);
+        self.unit(&streams, any_order, program_ns)?;
+        (self.progress)("area at the front", 0.85);
+        self.fat_area(&streams, program_ns)?;
+        (self.progress)("random writes", 0.95);
+        self.random_writes()?;
+        (self.progress)("done", 1.0);
+        Ok(())
+    }
+
+    /// Gives merges something to copy: every unit that a stream will be in is written in full.
+    fn precondition(&mut self) -> Result<(), Stop> {
+        let most = self.bench.spacing_bytes().min(32 << 20);
+        self.bench.fill(0, most)?;
+        for place in 0..2 * STREAMS_MAX + 1 {
+            let start = self.bench.place(place);
+            self.bench
+                .fill(start, if place < 2 { self.bench.spacing_bytes().min(64 << 20) } else { most })?;
+        }
+        Ok(())
+    }
+
+    fn cache(&mut self) -> Result<(), Stop> {
+        let start = self.bench.place(0);
+        let mut plain = Vec::new();
+        let mut flushes = Vec::new();
+        for n in 0..16 {
+            plain.push(self.bench.write(start + n * WRITE_BYTES, WRITE_BYTES)?);
+            flushes.push(self.bench.flush()?);
+        }
+        let (write_ns, flush_ns) = (median(&plain), median(&flushes));
+        self.findings.flush_ns = Some(flush_ns);
+        // Without a cache a flush has nothing to wait for.
+        let cached = flush_ns > 0.25 * write_ns;
+        self.findings.write_cache = Some(cached);
+        self.bench.flushes = cached;
+        Ok(())
+    }
+
+    fn page(&mut self) -> Result<WriteCost, Stop> {
+        let mut points = Vec::new();
+        // The largest is below the 120 KiB at which some hosts split requests.
+        for kib in [4, 8, 16, 32, 64, 96] {
+            let bytes = kib << 10;
+            self.bench.close_units(STREAMS_MAX)?;
+            let start = self.bench.place(u64::from(kib > 64));
+            points.push(self.bench.sequence(start, bytes, 24)?);
+        }
+        let (page_bytes, confidence) = resampled(&points, self.seed, |points| write_cost(points).page_bytes);
+        let cost = write_cost(&points);
+        self.findings.page_bytes = Some(Estimate { value: page_bytes, confidence });
+        self.findings.write_command_ns = Some(cost.command_ns);
+        self.findings.write_bytes_per_s = Some(1e9 / cost.byte_ns.max(1e-6));
+        self.record("sequential writes by size", "bytes", &points);
+        Ok(cost)
+    }
+
+    fn open_units(&mut self, cost: WriteCost, program_ns: f64) -> Result<Vec<Point>, Stop> {
+        let mut points = Vec::new();
+        for streams in 1..=STREAMS_MAX {
+            self.bench.close_units(STREAMS_MAX)?;
+            let starts: Vec<u64> = (0..streams).map(|n| self.bench.place(n)).collect();
+            let samples = self.bench.streams(&starts, starts.len())?;
+            points.push(Point { at: streams, samples });
+            // A card that merges in earnest takes long; a few points beyond the limit are enough.
+            let limit = stream_limit(&points, program_ns, MERGE_FACTOR);
+            if limit.is_some_and(|limit| streams >= limit + 3) {
+                break;
+            }
+        }
+        let (limit, mut confidence) =
+            resampled(&points, self.seed, |points| stream_limit(points, program_ns, MERGE_FACTOR));
+        if let Some(limit) = limit {
+            let merge_ns = points[limit as usize].median() - points[limit as usize - 1].median();
+            self.findings.merge_ns = Some(merge_ns);
+            // A small jump after the first stream may be a switch of units that costs much.
+            if limit == 1 && merge_ns < 3.0 * cost.of(WRITE_BYTES) {
+                confidence = confidence.min(0.6);
+            }
+        }
+        self.findings.open_units = Some(Estimate { value: limit, confidence });
+        self.record("streams written in turn", "streams", &points);
+        Ok(points)
+    }
+
+    /// Writes pieces of a short range from its end to its start.
+    fn order(&mut self, program_ns: f64) -> Result<bool, Stop> {
+        const PIECES: u64 = 4;
+        let mut forwards = Vec::new();
+        let mut backwards = Vec::new();
+        for n in 0..6 {
+            self.bench.close_units(STREAMS_MAX)?;
+            let start = self.bench.place(n % 4);
+            for piece in 0..PIECES {
+                forwards.push(self.bench.write(start + piece * WRITE_BYTES, WRITE_BYTES)?);
+            }
+            self.bench.close_units(STREAMS_MAX)?;
+            for piece in (0..PIECES).rev() {
+                let ns = self.bench.write(start + piece * WRITE_BYTES, WRITE_BYTES)?;
+                if piece + 1 < PIECES {
+                    backwards.push(ns);
+                }
+            }
+        }
+        let points = [Point { at: 0, samples: forwards }, Point { at: 1, samples: backwards }];
+        let (any_order, confidence) = resampled(&points, self.seed, |points| {
+            points[1].median() - points[0].median() < program_ns * MERGE_FACTOR
+        });
+        self.findings.random_in_unit = Some(Estimate { value: any_order, confidence });
+        Ok(any_order)
+    }
+
+    fn unit(&mut self, streams: &[Point], any_order: bool, program_ns: f64) -> Result<(), Stop> {
+        let limit = self.findings.open_units.and_then(|estimate| estimate.value);
+        let distances: Vec<u64> = (18..28)
+            .flat_map(|log2| [1u64 << log2, 3 << (log2 - 1)])
+            .filter(|distance| *distance <= (self.bench.spacing_bytes() / 3 * 2).min(48 << 20))
+            .collect();
+        let close = limit.map_or(STREAMS_MAX, |limit| limit + 1);
+        let mut pairs = Vec::new();
+        let mut crowded = Vec::new();
+        for &at in &distances {
+            self.bench.close_units(close)?;
+            let start = self.bench.place(0);
+            pairs.push(Point { at, samples: self.bench.streams(&[start, start + at], 2)? });
+            if let Some(limit) = limit {
+                self.bench.close_units(close)?;
+                let mut starts: Vec<u64> = (0..limit).map(|n| self.bench.place(n)).collect();
+                starts.push(start + at);
+                // The pair's own writes may be slow for other reasons: those of the others tell.
+                starts.rotate_left(1);
+                let timed = if limit > 1 { limit as usize - 1 } else { 2 };
+                crowded.push(Point { at, samples: self.bench.streams(&starts, timed)? });
+            }
+        }
+        self.record("two streams at a distance", "bytes", &pairs);
+        self.record("as many streams as may be open, and one at a distance", "bytes", &crowded);
+        let estimate = match limit {
+            None => self.unit_by_switch(pairs)?,
+            Some(1) if !any_order => self.unit_by_jumps(&distances)?,
+            Some(limit) => {
+                let (fast, slow) = (streams[limit as usize - 1].median(), streams[limit as usize].median());
+                let line = (fast * slow).sqrt().min(fast + (slow - fast) * 0.5);
+                let apart = fast.max(streams[1.min(streams.len() - 1)].median().min(slow));
+                let pair_line = line.max(apart + program_ns * 0.5).min(slow);
+                let (value, confidence) = if any_order {
+                    let by_crowd = resampled(&crowded, self.seed, |points| rises(points, line));
+                    let by_pair = resampled(&pairs, self.seed, |points| falls(points, pair_line));
+                    // Blocks smaller than the unit make a pair slow within it.
+                    if limit > 1 && by_pair.0.is_some() { by_pair } else { by_crowd }
+                } else {
+                    resampled(&pairs, self.seed, |points| falls(points, pair_line))
+                };
+                Estimate { value, confidence: if value.is_some() { confidence } else { 0.0 } }
+            }
+        };
+        self.findings.unit_bytes = Some(estimate);
+        Ok(())
+    }
+
+    /// On a card without a limit a unit shows only if changing it costs something, which may be little.
+    fn unit_by_switch(&mut self, mut pairs: Vec<Point>) -> Result<Estimate<Option<u64>>, Stop> {
+        // Going up into the next unit may cost nothing: the writes that go back are timed.
+        pairs.iter_mut().for_each(|pair| pair.samples.clear());
+        for _ in 0..4 {
+            for pair in &mut pairs {
+                let start = self.bench.place(0);
+                pair.samples.extend(self.bench.streams(&[start, start + pair.at], 1)?);
+            }
+        }
+        let (value, confidence) = resampled(&pairs, self.seed, steps_up);
+        Ok(Estimate { value, confidence })
+    }
+
+    /// A card with one open unit that takes it in order only: any two streams merge, whatever is between
+    /// them; but a jump forwards copies as much as it leaves out, up to the end of what is merged.
+    fn unit_by_jumps(&mut self, distances: &[u64]) -> Result<Estimate<Option<u64>>, Stop> {
+        let mut points = Vec::new();
+        for &at in distances {
+            let mut samples = Vec::new();
+            for n in 0..5 {
+                self.bench.close_units(2)?;
+                let start = self.bench.place(n % 2);
+                self.bench.write(start, WRITE_BYTES)?;
+                samples.push(self.bench.write(start + at, WRITE_BYTES)?);
+            }
+            points.push(Point { at, samples });
+        }
+        self.record("a jump forwards", "bytes", &points);
+        let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, WRITE_BYTES));
+        // What is merged at once may be less than a unit: nothing on such a card would show it.
+        Ok(Estimate { value: Some(block), confidence: confidence.min(0.9) })
+    }
+
+    fn fat_area(&mut self, streams: &[Point], program_ns: f64) -> Result<(), Stop> {
+        let limit = self.findings.open_units.and_then(|estimate| estimate.value);
+        let most = self.bench.spacing_bytes().min(32 << 20) - (1 << 20);
+        let offsets = [0u64, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24].map(|mib| mib << 20);
+        let offsets = offsets.into_iter().filter(|offset| *offset <= most);
+        let mut points = Vec::new();
+        for at in offsets {
+            self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
+            let samples = match limit {
+                Some(limit) => {
+                    let mut starts: Vec<u64> = (0..limit).map(|n| self.bench.place(n)).collect();
+                    starts.push(at);
+                    self.bench.streams(&starts, limit as usize)?
+                }
+                None => self.bench.streams(&[at], 1)?,
+            };
+            points.push(Point { at, samples });
+        }
+        let length = |slow: &dyn Fn(f64) -> bool, points: &[Point]| {
+            let usual = points.iter().position(|point| slow(point.median()));
+            match usual {
+                Some(0) => None,
+                Some(first) => Some(points[first].at),
+                None => points.last().map(|point| point.at),
+            }
+        };
+        let (value, confidence) = match limit {
+            Some(limit) => {
+                let (fast, slow) = (streams[limit as usize - 1].median(), streams[limit as usize].median());
+                let line = (fast * slow).sqrt().min(fast + (slow - fast) * 0.5);
+                resampled(&points, self.seed, |points| length(&|ns| ns > line, points))
+            }
+            None => {
+                let usual = streams[0].median();
+                let differs = |ns: f64| (ns - usual).abs() < (0.15 * usual).max(0.1 * program_ns);
+                resampled(&points, self.seed, |points| length(&differs, points))
+            }
+        };
+        self.findings.fat_area_bytes = Some(Estimate { value, confidence });
+        self.record("a stream at the front", "bytes", &points);
+        Ok(())
+    }
+
+    fn random_writes(&mut self) -> Result<(), Stop> {
+        let mut rng = block::Rng::new(self.seed);
+        let mut total = 0.0;
+        const COUNT: u64 = 64;
+        for _ in 0..COUNT {
+            let place = self.bench.place(rng.below(STREAMS_MAX));
+            total += self.bench.write(place + rng.below(128) * 4096, 4096)?;
+        }
+        self.findings.random_write_iops = Some(COUNT as f64 * 1e9 / total);
+        Ok(())
+    }
+
+    fn record(&mut self, name: &str, setting: &str, points: &[Point]) {
+        if !points.is_empty() {
+            let medians_ns = points.iter().map(|point| (point.at, point.median())).collect();
+            self.findings.series.push(Series { name: name.into(), setting: setting.into(), medians_ns });
+        }
+    }
+}

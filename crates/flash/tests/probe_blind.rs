@@ -1,0 +1,313 @@
+//! The probe against devices that it was not made for: parameters and noise by seed.
+//!
+//! `cargo test -p flash --test probe_blind -- --nocapture` prints what was true and what was found.
+
+use std::io;
+
+use block::{Device, Geometry, Rng};
+use flash::{
+    Card, FaultPlan, Model, Op, Pace, Profile,
+    probe::{Findings, Options, probe},
+    profile::{FatArea, Flash, Host, Layer, Locality, Times},
+};
+
+const K: u64 = 1024;
+const M: u64 = 1024 * K;
+
+/// Seeds of the devices that are judged. Others served while the probe was written.
+const JUDGED: std::ops::Range<u64> = 1000..1060;
+
+/// The probe looks at times, not at data: none is kept.
+struct NoData(Geometry);
+
+impl Device for NoData {
+    fn geometry(&self) -> Geometry {
+        self.0
+    }
+    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A card as the surveys know them: any of these figures with any other.
+fn device(seed: u64) -> (Profile, FaultPlan) {
+    let mut rng = Rng::new(seed);
+    let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
+    let size_bytes = pick(&[2, 4, 8, 16, 32]) * 1000 * 1000 * 1000 / (64 * M) * (64 * M);
+    let large = size_bytes > 6_000_000_000;
+    let au_bytes = pick(if large { &[2, 4, 4, 4, 8, 8, 16, 12] } else { &[1, 2, 4, 4] }) * M;
+    let limited = pick(&[0, 1, 1, 1, 1, 1, 1, 1]) == 1;
+    let any_order = pick(&[0, 1]) == 1;
+    // Some cards merge whole units, some pieces of them.
+    let pieces = pick(&[1, 1, 4, 16]).min(au_bytes / (256 * K));
+    let open_units = pick(&[1, 2, 2, 3, 3, 4, 5, 6, 8, 10]);
+    let open_random = if any_order { pick(&[1, open_units, open_units]) } else { 0 };
+    let page_bytes = pick(&[4, 8, 8, 16, 16, 16, 32]) * K;
+    let fat_mib = pick(&[0, 0, 4, 8, 16]);
+    let rate = pick(&[5, 8, 10, 12, 15, 20, 30, 40]) * 1_000_000;
+    let command_us = pick(&[100, 200, 400, 700, 1000]);
+    let read_command_us = pick(&[200, 300, 400, 700, 1000]);
+    let read_rate = pick(&[15, 17, 20, 40, 80]) * 1_000_000;
+    let switch_us = pick(&[0, 0, 0, 300, 1000]);
+    let crossing_us = pick(&[0, 50, 200]);
+    let small_us = pick(&[0, 0, 5000, 20000]);
+    let max_request = pick(&[120, 512, 1024]) * K;
+    let cached = pick(&[0, 0, 0, 0, 0, 0, 1]) == 1;
+    let block_bytes = if limited { au_bytes / pieces } else { au_bytes };
+    let page_ns = page_bytes * 1_000_000_000 / rate;
+    let slower_front = pick(&[1, 1, 2]);
+    let jitter = pick(&[2, 5, 10]) as f64 / 100.0;
+    let stall_chance = pick(&[0, 2, 10]) as f64 / 1000.0;
+    let stall_ns = pick(&[5, 20, 100]) * 1_000_000;
+    let profile = Profile {
+        name: format!("blind-{seed}"),
+        title: "made by seed".into(),
+        size_bytes,
+        host: Host {
+            max_request_bytes: max_request as u32,
+            queue_depth: 1,
+            flush: cached,
+            discard: false,
+            write_cache_bytes: if cached { 512 * K as u32 } else { 0 },
+        },
+        time: Times {
+            read_command_ns: read_command_us * 1000,
+            write_command_ns: command_us * 1000,
+            flush_ns: if cached { 1_000_000 } else { 0 },
+            read_bytes_per_s: read_rate,
+            read_page_ns: 50_000,
+            program_page_ns: page_ns,
+            erase_block_ns: 2_000_000,
+            ..Times::default()
+        },
+        flash: Flash {
+            page_bytes: page_bytes as u32,
+            block_bytes: block_bytes as u32,
+            channels: 1,
+            spare_blocks: 64,
+            endurance_erases: 100_000,
+            bad_blocks: 0,
+        },
+        layer: match limited {
+            true => Layer::Hybrid {
+                au_bytes: au_bytes as u32,
+                open_units: open_units as u32,
+                open_random: open_random.min(open_units) as u32,
+                small_write_bytes: if small_us > 0 { 8 * K as u32 } else { 0 },
+                small_write_ns: small_us * 1000,
+            },
+            false => Layer::Page { reserve_blocks: 4 },
+        },
+        locality: Locality {
+            unit_bytes: au_bytes as u32,
+            unit_switch_ns: switch_us * 1000,
+            read_crossing_ns: crossing_us * 1000,
+            ..Locality::default()
+        },
+        fat_area: (fat_mib > 0).then(|| FatArea {
+            start_bytes: 0,
+            length_bytes: (fat_mib * M).next_multiple_of(au_bytes),
+            program_page_ns: page_ns * slower_front,
+        }),
+        sources: Default::default(),
+    };
+    (profile, FaultPlan { seed, jitter, stall_chance, stall_ns, ..FaultPlan::default() })
+}
+
+/// A model of the profile with noise, probed.
+fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
+    let model = Model::new(profile.clone(), false).with_faults(noise);
+    let data = NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 });
+    let card = Card::from_parts(model, Box::new(data), Pace::Virtual);
+    let options = Options { write: true, budget_bytes: 1 << 40, budget_ns: u64::MAX / 2, seed: 1 };
+    probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail")
+}
+
+/// Times of the device without its noise: a read and a sequential write of this size.
+fn times(profile: &Profile, bytes: u64) -> (f64, f64) {
+    let mut quiet = profile.clone();
+    quiet.host.write_cache_bytes = 0;
+    let mut model = Model::new(quiet, false);
+    // A whole number of every unit.
+    let start = 11 * 48 * M;
+    let read = model.submit(0, Op::read(start, bytes)).expect("within the card");
+    // Once the sequence runs: what comes before may have to be put in order first.
+    let mut now = 1 << 40;
+    for n in 0..4 {
+        now = model.submit(now, Op::write(start + n * bytes, bytes)).expect("within the card").done_ns;
+    }
+    let last = model.submit(now, Op::write(start + 4 * bytes, bytes)).expect("within the card");
+    let flush = if profile.host.flush { profile.time.flush_ns } else { 0 };
+    ((read.done_ns - read.start_ns) as f64, (last.done_ns - last.start_ns + flush) as f64)
+}
+
+#[derive(Default)]
+struct Score {
+    right: usize,
+    wrong_and_sure: usize,
+    asked: usize,
+}
+
+impl Score {
+    fn count(&mut self, right: bool, sure: bool) -> &'static str {
+        self.asked += 1;
+        self.right += usize::from(right);
+        self.wrong_and_sure += usize::from(!right && sure);
+        match (right, sure) {
+            (true, true) => "ok",
+            (true, false) => "ok?",
+            (false, false) => "no?",
+            (false, true) => "WRONG",
+        }
+    }
+}
+
+struct Verdict {
+    unit: Score,
+    limit: Score,
+    fat: Score,
+    page: Score,
+    timing: Score,
+}
+
+fn judge(seeds: std::ops::Range<u64>) -> Verdict {
+    let mut verdict = Verdict {
+        unit: Score::default(),
+        limit: Score::default(),
+        fat: Score::default(),
+        page: Score::default(),
+        timing: Score::default(),
+    };
+    for seed in seeds {
+        let (profile, noise) = device(seed);
+        let found = probed(&profile, noise);
+        let (unit, limit, any_order) = match profile.layer {
+            Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
+                (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
+            }
+            // Without limit and without a switch that costs, nothing in the times depends on a unit.
+            _ if profile.locality.unit_switch_ns == 0 => (None, None, true),
+            _ => (Some(u64::from(profile.locality.unit_bytes)), None, true),
+        };
+        let found_unit = found.unit_bytes.expect("within the budget");
+        let found_limit = found.open_units.expect("within the budget");
+        let found_fat = found.fat_area_bytes.expect("within the budget");
+        let found_page = found.page_bytes.expect("within the budget");
+        let mut line = format!(
+            "{seed} au {:?} block {}K open {limit:?} any {any_order} page {}K fat {:?} cache {} switch {} us:",
+            unit.map(|unit| unit / M),
+            u64::from(profile.flash.block_bytes) / K,
+            u64::from(profile.flash.page_bytes) / K,
+            profile.fat_area.as_ref().map(|fat| fat.length_bytes / M),
+            profile.host.write_cache_bytes > 0,
+            profile.locality.unit_switch_ns / 1000,
+        );
+        let unit_ok = verdict.unit.count(found_unit.value == unit, found_unit.is_certain());
+        let limit_ok = verdict.limit.count(found_limit.value == limit, found_limit.is_certain());
+        let fat = profile.fat_area.as_ref().map(|fat| fat.length_bytes);
+        // An area that behaves as the rest does is none.
+        let fat_shows = fat.filter(|_| {
+            limit.is_some()
+                || profile
+                    .fat_area
+                    .as_ref()
+                    .is_some_and(|fat| fat.program_page_ns != profile.time.program_page_ns)
+        });
+        let fat_ok =
+            verdict.fat.count(found_fat.value.is_some() == fat_shows.is_some(), found_fat.is_certain());
+        let page_ok = verdict
+            .page
+            .count(found_page.value == u64::from(profile.flash.page_bytes), found_page.is_certain());
+        let mut worst: f64 = 0.0;
+        let mut errors = String::new();
+        for bytes in [4 * K, 16 * K, 64 * K] {
+            let (read, write) = times(&profile, bytes);
+            let of_read = found.read_ns(bytes).expect("measured") / read - 1.0;
+            let of_write = found.write_ns(bytes).expect("measured") / write - 1.0;
+            worst = worst.max(of_read.abs()).max(of_write.abs());
+            errors += &format!(" {:+.0}/{:+.0}", of_read * 100.0, of_write * 100.0);
+        }
+        let timing_ok = verdict.timing.count(worst < 0.15, false);
+        line += &format!(
+            " au {:?} {:.2} {unit_ok}, open {:?} {:.2} {limit_ok}, fat {:?} {:.2} {fat_ok}, page {}K {:.2} {page_ok}, timing{errors} % {timing_ok}; {:.1} GB, {:.0} s",
+            found_unit.value.map(|unit| unit as f64 / M as f64),
+            found_unit.confidence,
+            found_limit.value,
+            found_limit.confidence,
+            found_fat.value.map(|fat| fat / M),
+            found_fat.confidence,
+            found_page.value / K,
+            found_page.confidence,
+            found.written_bytes as f64 / 1e9,
+            found.elapsed_ns as f64 / 1e9,
+        );
+        println!("{line}");
+    }
+    for (name, score) in [
+        ("unit", &verdict.unit),
+        ("open units", &verdict.limit),
+        ("FAT area", &verdict.fat),
+        ("page", &verdict.page),
+        ("timing within 15 %", &verdict.timing),
+    ] {
+        println!(
+            "{name}: {} of {} right, {} wrong and sure of it",
+            score.right, score.asked, score.wrong_and_sure
+        );
+    }
+    verdict
+}
+
+#[test]
+#[ignore = "for work on the probe: other devices than the judged ones"]
+fn devices_for_practice() {
+    judge(1..61);
+}
+
+#[test]
+fn the_probe_finds_what_devices_are() {
+    let Verdict { unit, limit, fat, page, timing } = judge(JUDGED);
+    for (name, score) in [("unit", unit), ("open units", limit), ("FAT area", fat), ("page", page)] {
+        assert!(score.right * 100 >= score.asked * 95, "{name}: {} of {}", score.right, score.asked);
+        assert_eq!(score.wrong_and_sure, 0, "{name}: a wrong answer must be flagged as uncertain");
+    }
+    assert_eq!(timing.right, timing.asked);
+}
+
+#[test]
+fn nothing_is_written_without_leave_and_a_budget_is_kept() {
+    let (profile, noise) = device(3);
+    let card = Card::from_parts(
+        Model::new(profile.clone(), true).with_faults(noise),
+        Box::new(NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 })),
+        Pace::Virtual,
+    );
+    let found = probe(&card, &card, Options::default(), &mut |_, _| {}).expect("a model does not fail");
+    assert_eq!(card.with_model(|model| model.counters().host.writes), 0);
+    assert!(found.read_command_ns.is_some() && found.unit_bytes.is_none() && !found.out_of_budget);
+    let tight = Options { write: true, budget_bytes: 50 * M, ..Options::default() };
+    let found = probe(&card, &card, tight, &mut |_, _| {}).expect("a model does not fail");
+    assert!(found.out_of_budget && card.with_model(|model| model.counters().host.written_bytes) <= 50 * M);
+    assert!(found.to_text().contains("budget") && found.to_text().contains("not measured"));
+}
+
+#[test]
+fn the_stick_of_bergmann_is_read_as_he_read_it() {
+    let profile = Profile::named("bergmann-stick").expect("built in");
+    let found = probed(&profile, FaultPlan { seed: 1, jitter: 0.05, ..FaultPlan::default() });
+    assert_eq!(found.open_units.map(|found| found.value), Some(Some(2)));
+    assert_eq!(found.unit_bytes.map(|found| found.value), Some(Some(4 * M)));
+    assert!(found.fat_area_bytes.is_some_and(|found| found.value.is_some()));
+    assert_eq!(found.read_boundary_bytes, None, "reads hide it");
+    let advice = found.advice();
+    assert_eq!((advice.active_logs, advice.segments_per_section), (2, 2));
+}
