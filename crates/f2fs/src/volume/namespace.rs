@@ -449,7 +449,7 @@ impl Volume {
         Ok(())
     }
 
-    fn touch_dir(&mut self, dir: Ino) -> Result<()> {
+    pub(super) fn touch_dir(&mut self, dir: Ino) -> Result<()> {
         let now = self.time();
         let inode = self.inode_mut(dir)?;
         inode.set_mtime(now);

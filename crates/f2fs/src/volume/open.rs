@@ -90,8 +90,11 @@ impl Volume {
         if volume.read_only_reason().is_none() {
             volume.prepare_logs()?;
             volume.recover()?;
-        } else if read_only && volume.options.roll_forward && writable && volume.has_chain()? {
-            volume.recover_in_memory()?;
+        } else if read_only && writable {
+            let chain = volume.options.roll_forward && volume.has_chain()?;
+            if chain || !volume.orphans.is_empty() {
+                volume.recover_in_memory()?;
+            }
         }
         Ok(volume)
     }
