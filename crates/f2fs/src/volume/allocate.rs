@@ -24,9 +24,9 @@ pub enum NextSegment {
 }
 
 /// Decides where a full log goes on: holes are filled when free sections run short, so that cleaning always has
-/// room to work in (Linux, `f2fs_need_SSR`, with nothing dirty).
+/// room to work in. (Linux, `f2fs_need_SSR`, begins at twice the reserve; on small volumes that is always.)
 pub fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
-    if free_sections <= 2 * reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
+    if free_sections <= reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
 }
 
 /// Decides whether a block of a file that has an address is overwritten there. `fsync` is whether an fsync of
@@ -116,6 +116,7 @@ impl Volume {
         if !self.geometry.in_main(addr) {
             return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
         }
+        self.since_checkpoint.freed_blocks += 1;
         self.sit.release(&self.io, addr, self.now)
     }
 
@@ -183,15 +184,15 @@ impl Volume {
         Ok(first.map(|segment| (segment, false)))
     }
 
-    /// The segment with the most holes: of the log's own kind, else of another that holds nodes or data alike.
+    /// The segment with the fewest valid blocks that has a hole: of the log's own kind, else of another that holds nodes or data alike.
     fn find_holes(&mut self, kind: SegmentType, current: &[SegNo]) -> Result<Option<SegNo>> {
         self.sit.best_segment(&self.io, |number, segment| {
             let fits = segment.kind.is_node() == kind.is_node()
                 && segment.valid_blocks > 0
                 && segment.valid_blocks < BLOCKS_PER_SEGMENT as u16
                 && !current.contains(&number);
-            let holes = if fits { segment.holes() } else { 0 };
-            (holes > 0).then_some((segment.kind == kind, holes, std::cmp::Reverse(number)))
+            let has_hole = fits && segment.next_hole(0).is_some();
+            has_hole.then_some((segment.kind == kind, std::cmp::Reverse((segment.valid_blocks, number))))
         })
     }
 
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn holes_are_filled_when_free_sections_run_short() {
         assert_eq!(next_segment(100, 10), NextSegment::FreeSection);
-        assert_eq!(next_segment(20, 10), NextSegment::Holes);
+        assert_eq!(next_segment(10, 10), NextSegment::Holes);
     }
 
     #[test]

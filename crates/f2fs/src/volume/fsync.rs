@@ -24,6 +24,8 @@ pub(super) struct SinceCheckpoint {
     pub unmarked: FxHashSet<Ino>,
     /// Blocks that were taken, whatever was given back.
     pub taken_blocks: u64,
+    /// Blocks that were given back: the next checkpoint makes them usable.
+    pub freed_blocks: u64,
 }
 
 impl Volume {

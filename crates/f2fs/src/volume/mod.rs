@@ -14,6 +14,7 @@ mod dir_write;
 mod file;
 mod file_write;
 mod fsync;
+mod gc;
 mod geometry;
 mod hidden_name;
 mod io;
@@ -49,6 +50,7 @@ pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
 pub use file::{Extent, ExtentKind};
+pub use gc::{Cleaned, Policy, benefit};
 pub use geometry::Geometry;
 pub use io::Io;
 pub use make::Blank;
@@ -294,17 +296,6 @@ impl Volume {
         }
         if std::mem::take(&mut self.opened_segment) {
             self.make_room()?;
-        }
-        Ok(())
-    }
-
-    /// Sees that the logs find segments: when free sections run short, a checkpoint gives those back that only the
-    /// last one needs.
-    fn make_room(&mut self) -> Result<()> {
-        let free = self.sit.free_sections(&self.io, &self.logs.segments())?;
-        if free <= self.reserved_sections() && self.sit.prefree() > 0 {
-            self.write_checkpoint(checkpoint::Reason::Sync)?;
-            self.changed = true;
         }
         Ok(())
     }

@@ -73,12 +73,6 @@ impl Segment {
             (open != 0).then(|| (byte * 8) as u16 + open.leading_zeros() as u16)
         })
     }
-
-    /// Blocks that may be written.
-    pub fn holes(&self) -> u32 {
-        let taken: u32 = self.map.iter().zip(&self.checkpointed).map(|(a, b)| (a | b).count_ones()).sum();
-        BLOCKS_PER_SEGMENT - taken
-    }
 }
 
 /// A block of the table.
@@ -135,11 +129,6 @@ impl Sit {
     /// Sets how many segments have a valid block.
     pub fn set_used(&mut self, used: u32) {
         self.used = used;
-    }
-
-    /// Segments that the next checkpoint will make free.
-    pub fn prefree(&self) -> u32 {
-        self.prefree
     }
 
     /// A segment.
@@ -311,24 +300,32 @@ impl Sit {
         Ok((self.geometry.segments - self.used).saturating_sub(empty_current))
     }
 
-    /// The segment that satisfies `admit` and has the highest rank. Reads the whole table.
+    /// The segment with the highest rank, of those that have one. Reads the whole table.
     pub fn best_segment<R: Ord>(
         &mut self,
         io: &Io,
         mut rank: impl FnMut(SegNo, &Segment) -> Option<R>,
     ) -> Result<Option<SegNo>> {
         let mut best: Option<(R, SegNo)> = None;
+        self.for_each(io, |number, segment| {
+            if let Some(rank) = rank(number, segment) {
+                if best.as_ref().is_none_or(|(high, _)| rank > *high) {
+                    best = Some((rank, number));
+                }
+            }
+        })?;
+        Ok(best.map(|(_, number)| number))
+    }
+
+    /// Shows each segment, in order. Reads the whole table.
+    pub fn for_each(&mut self, io: &Io, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
         for table in 0..self.tables.len() as u32 {
             let first = table * self.geometry.block_size.sit_entries() as u32;
             for (segment, number) in self.table(io, table)?.segments.iter().zip(first..) {
-                if let Some(rank) = rank(SegNo(number), segment) {
-                    if best.as_ref().is_none_or(|(high, _)| rank > *high) {
-                        best = Some((rank, SegNo(number)));
-                    }
-                }
+                show(SegNo(number), segment);
             }
         }
-        Ok(best.map(|(_, number)| number))
+        Ok(())
     }
 
     /// Which copy of each block counts.
@@ -436,7 +433,6 @@ mod tests {
             (segment.next_hole(0), segment.next_hole(7), segment.next_hole(9)),
             (Some(4), Some(7), Some(9))
         );
-        assert_eq!(segment.holes(), 508);
         segment.map = [0xFF; 64];
         assert_eq!(segment.next_hole(0), None);
         segment.map[63] = 0xFE;

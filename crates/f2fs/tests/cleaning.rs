@@ -1,0 +1,140 @@
+//! Volumes that are nearly full and written on and on.
+
+mod support;
+
+use block::Rng;
+use f2fs::{
+    Error, Volume,
+    units::Ino,
+    volume::{InPlace, NewNode, Options, Policy},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+
+/// Fills a volume up to a share of its user blocks with one big and many small files.
+fn fill(volume: &mut Volume, share: f64) -> (Ino, u64) {
+    let user_blocks = volume.last_checkpoint().user_blocks;
+    let goal = (user_blocks as f64 * share) as u64;
+    let big = volume.create(ROOT, b"big", &NewNode::new(FILE)).unwrap();
+    let mut blocks = 0;
+    while volume.counters().valid_blocks < goal {
+        volume.write(big, blocks * 4096, &[blocks as u8; 4096]).unwrap();
+        blocks += 1;
+        if blocks % 50 == 0 {
+            let small =
+                volume.create(ROOT, format!("small{blocks}").as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.write(small, 0, &[1; 6000]).unwrap();
+        }
+    }
+    (big, blocks)
+}
+
+#[test]
+fn random_overwrites_go_on_at_95_percent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for (arguments, bytes, share) in
+        [(&[][..], 64 << 20, 0.95), (&["-s", "2"][..], 192 << 20, 0.95), (&[][..], 128 << 20, 0.99)]
+    {
+        support::mkfs(&path, bytes, arguments);
+        let options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let (big, blocks) = fill(&mut volume, share);
+        let mut rng = Rng::new(1);
+        let mut marks = vec![0u8; blocks as usize];
+        let (before, rounds) = (volume.io().written_blocks(), 3 * blocks);
+        for n in 0..rounds {
+            let block = rng.below(blocks);
+            marks[block as usize] = n as u8 | 1;
+            volume.write(big, block * 4096, &[n as u8 | 1; 4096]).unwrap();
+        }
+        volume.unmount().unwrap();
+        let amplification = (volume.io().written_blocks() - before) as f64 / rounds as f64;
+        println!("{arguments:?} {share}: write amplification {amplification:.2}");
+        assert!(amplification < 8.0, "{arguments:?}: {amplification}");
+        drop(volume);
+        support::assert_clean(&path);
+        let volume = support::open_read_only(&path);
+        let mut buf = [0; 1];
+        for (block, mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0) {
+            volume.read(big, block as u64 * 4096, &mut buf).unwrap();
+            assert_eq!(buf[0], *mark, "block {block}");
+        }
+    }
+}
+
+#[test]
+fn cleaning_frees_sections_and_keeps_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 128 << 20, &["-O", "extra_attr,inode_checksum"]);
+    let mut volume = support::open(&path);
+    let mut files = Vec::new();
+    for n in 0..1500u32 {
+        let ino = volume.create(ROOT, format!("f{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &vec![n as u8; 30_000]).unwrap();
+        files.push(ino);
+    }
+    volume.checkpoint().unwrap();
+    for n in (0..1500).filter(|n| n % 4 != 0) {
+        volume.unlink(ROOT, format!("f{n}").as_bytes()).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    let free = volume.last_checkpoint().free_segments;
+    for policy in [Policy::Greedy, Policy::CostBenefit] {
+        let cleaned = volume.clean(5, policy).unwrap();
+        assert_eq!(cleaned.sections, 5);
+        assert!(cleaned.moved_blocks > 0);
+    }
+    assert!(volume.last_checkpoint().free_segments > free + 4);
+    assert!(volume.trim(1).unwrap() > 10_000);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+    let volume = support::open_read_only(&path);
+    for n in (0..1500).step_by(4) {
+        let mut content = vec![0; 40_000];
+        assert_eq!(volume.read(files[n], 0, &mut content).unwrap(), 30_000);
+        assert!(content[..30_000].iter().all(|byte| *byte == n as u8));
+    }
+}
+
+#[test]
+fn a_volume_that_is_filled_and_emptied_over_and_over_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let mut rng = Rng::new(5);
+    let mut live: Vec<(String, u64)> = Vec::new();
+    let mut refused = 0;
+    for n in 0..4000u64 {
+        let name = format!("f{n}");
+        let size = rng.below(100_000);
+        let made = volume
+            .create(ROOT, name.as_bytes(), &NewNode::new(FILE))
+            .and_then(|ino| volume.write(ino, 0, &vec![n as u8; size as usize]));
+        match made {
+            Ok(()) => live.push((name, size)),
+            Err(Error::NoSpace { .. }) => {
+                refused += 1;
+                let _ = volume.unlink(ROOT, name.as_bytes());
+                for _ in 0..live.len() / 5 {
+                    let (gone, _) = live.swap_remove(rng.below(live.len() as u64) as usize);
+                    volume.unlink(ROOT, gone.as_bytes()).unwrap();
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 10, "{refused}");
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+    let volume = support::open_read_only(&path);
+    for (name, size) in live {
+        let ino = volume.lookup(ROOT, name.as_bytes()).unwrap();
+        assert_eq!(volume.stat(ino).unwrap().size, size);
+    }
+}
