@@ -21,6 +21,8 @@ pub enum Verb {
     Mkfs(Box<verbs::mkfs::Args>),
     /// Put a directory or tar archive into a volume.
     Import(Box<verbs::import::Args>),
+    /// Take a volume, or a part of it, out into a directory or tar archive.
+    Export(verbs::export::Args),
     /// Say what a volume is: geometry, features, use, state.
     Info(verbs::info::Args),
     /// List a directory of a volume.
@@ -37,6 +39,14 @@ pub enum Verb {
     Dump(verbs::dump::Args),
     /// Report what compression saves, and what could be released.
     Compression(verbs::compression::Args),
+    /// Clean: gather what is valid, so that whole sections are free.
+    Gc(verbs::gc::Args),
+    /// Tell the device what holds nothing.
+    Trim(verbs::trim::Args),
+    /// Modelled flash devices: list, show, make, serve, count.
+    Card(verbs::card::Args),
+    /// Find out what a card is, and how to format it.
+    Probe(verbs::probe::Args),
     /// Print the completions of a shell.
     Completions(verbs::completions::Args),
     /// Write the man pages.

@@ -1,17 +1,22 @@
 //! One file a verb: its arguments, and what it does with them.
 
+pub mod card;
 pub mod cat;
 pub mod completions;
 pub mod compression;
 pub mod dump;
+pub mod export;
+pub mod gc;
 pub mod getfattr;
 pub mod import;
 pub mod info;
 pub mod ls;
 pub mod man;
 pub mod mkfs;
+pub mod probe;
 pub mod stat;
 pub mod tree;
+pub mod trim;
 
 use anyhow::Result;
 
@@ -20,6 +25,11 @@ use crate::cli::Verb;
 /// Runs a verb.
 pub fn run(verb: Verb) -> Result<()> {
     match verb {
+        Verb::Trim(args) => trim::run(&args),
+        Verb::Probe(args) => probe::run(&args),
+        Verb::Gc(args) => gc::run(&args),
+        Verb::Export(args) => export::run(&args),
+        Verb::Card(args) => card::run(&args),
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Info(args) => info::run(&args),

@@ -1,0 +1,132 @@
+//! `export`: a volume, or a part of it, into a directory or tar archive.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, IsTerminal, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use f2fs::tree::{self, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
+use indicatif::{BinaryBytes, HumanCount};
+use serde::Serialize;
+
+use crate::{
+    progress, render,
+    target::{Further, Target},
+};
+
+/// Arguments of `export`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit export card.img photos/
+  flashkit export card.img:/etc etc.tar
+  flashkit export card.img - | tar t")]
+pub struct Args {
+    /// The image, and a path inside it.
+    #[arg(value_name = "IMAGE[:PATH]")]
+    target: Target,
+    /// A directory, which is made if it is not there; a file named *.tar, or - for a tar archive on standard
+    /// output.
+    destination: PathBuf,
+    #[command(flatten)]
+    further: Further,
+    /// Files with holes stay sparse in a tar archive (GNU's format 1.0 for pax).
+    #[arg(long)]
+    sparse: bool,
+    /// Everything belongs to who runs this; by default owners are kept where root's rights allow it.
+    #[arg(long)]
+    no_owners: bool,
+    /// Take encrypted files out as they are stored.
+    #[arg(long)]
+    raw: bool,
+    /// Go on where something cannot be read or written; what is lost is told, and the exit code is 1.
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print what was done as JSON; not with a tar archive on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Record {
+    source: String,
+    destination: String,
+    entries: u64,
+    content_bytes: u64,
+    losses: u64,
+}
+
+/// Takes everything out.
+pub fn run(args: &Args) -> Result<()> {
+    let name = || args.target.to_string();
+    let (volume, root) = args.target.find(&args.further)?;
+    let leaf = args.target.path.rsplit('/').next().unwrap_or_default();
+    let mut source = VolumeSource::new(&volume, root, leaf.as_bytes()).with_context(name)?;
+    if args.raw {
+        source = source.raw();
+    }
+    let to_stdout = args.destination == Path::new("-");
+    let destination = || args.destination.display().to_string();
+    let done = if to_stdout {
+        if io::stdout().is_terminal() {
+            bail!("standard output is a terminal; name a directory or a .tar file");
+        }
+        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, io::stdout().lock()), args.sparse);
+        let done = carry(args, &mut source, &mut sink).with_context(name)?;
+        sink.into_inner().flush()?;
+        done
+    } else if args.destination.extension().is_some_and(|extension| extension == "tar") {
+        let file = File::create(&args.destination).with_context(destination)?;
+        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, file), args.sparse);
+        let done = carry(args, &mut source, &mut sink).with_context(name)?;
+        sink.into_inner().flush().with_context(destination)?;
+        done
+    } else {
+        let owners = !args.no_owners && rustix::process::geteuid().is_root();
+        let mut sink = DirSink::new(&args.destination, owners).with_context(destination)?;
+        carry(args, &mut source, &mut sink).with_context(name)?
+    };
+    let record = Record {
+        source: name(),
+        destination: destination(),
+        entries: done.entries,
+        content_bytes: done.bytes,
+        losses: done.losses,
+    };
+    if args.json && !to_stdout {
+        render::fields(&record, true)?;
+    } else if !args.quiet {
+        eprintln!(
+            "{}: {} entries, {} of data to {}",
+            record.source,
+            HumanCount(record.entries),
+            BinaryBytes(record.content_bytes),
+            record.destination
+        );
+    }
+    match record.losses {
+        0 => Ok(()),
+        losses => bail!("{losses} thing(s) could not be carried"),
+    }
+}
+
+fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Result<Exported> {
+    let bar = progress::bytes("exporting", None, args.quiet || args.json);
+    let mut tell = |at: tree::Progress<'_>| {
+        bar.set_position(at.bytes);
+        bar.set_message(format!("{} entries", HumanCount(at.entries)));
+    };
+    let mut lost = |path: &[u8], error: &f2fs::Error| {
+        bar.suspend(|| eprintln!("flashkit: {}: {error}", render::name(path)));
+    };
+    let options =
+        ExportOptions { keep_going: args.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };
+    let done = tree::export(source, sink, options)?;
+    bar.finish_and_clear();
+    Ok(done)
+}

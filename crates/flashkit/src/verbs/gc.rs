@@ -1,0 +1,43 @@
+//! `gc`: cleaning on demand.
+
+use anyhow::{Context, Result};
+use f2fs::volume::Policy;
+use serde::Serialize;
+
+use crate::{
+    clock, render,
+    target::{Image, open_writable},
+};
+
+/// Arguments of `gc`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  flashkit gc card.img --sections 100")]
+pub struct Args {
+    #[command(flatten)]
+    image: Image,
+    /// Sections to clean at most.
+    #[arg(short, long, default_value_t = u32::MAX, hide_default_value = true)]
+    sections: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Record {
+    sections: u32,
+    moved_blocks: u64,
+}
+
+/// Cleans, by cost and benefit.
+pub fn run(args: &Args) -> Result<()> {
+    let name = || args.image.image.display().to_string();
+    let mut volume = open_writable(&args.image.image, &args.image.further, clock::now)?;
+    let cleaned = volume.clean(args.sections, Policy::CostBenefit).with_context(name)?;
+    volume.unmount().with_context(name)?;
+    let record = Record { sections: cleaned.sections, moved_blocks: cleaned.moved_blocks };
+    render::print(&record, args.json, |record, out| {
+        writeln!(out, "{} sections cleaned, {} blocks moved", record.sections, record.moved_blocks)
+    })
+}

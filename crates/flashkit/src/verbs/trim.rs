@@ -1,0 +1,43 @@
+//! `trim`: the device is told what holds nothing.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::{
+    clock, render, size,
+    target::{Image, open_writable},
+};
+
+/// Arguments of `trim`.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  flashkit trim /dev/mmcblk0p2 --least 1M")]
+pub struct Args {
+    #[command(flatten)]
+    image: Image,
+    /// Leave alone what is free in shorter runs than this.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
+    least: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Record {
+    trimmed_bytes: u64,
+}
+
+/// Trims.
+pub fn run(args: &Args) -> Result<()> {
+    let name = || args.image.image.display().to_string();
+    let mut volume = open_writable(&args.image.image, &args.image.further, clock::now)?;
+    let block_bytes = volume.superblock().block_size.bytes() as u64;
+    let least_blocks = u32::try_from(args.least.div_ceil(block_bytes)).unwrap_or(u32::MAX);
+    let blocks = volume.trim(least_blocks).with_context(name)?;
+    volume.unmount().with_context(name)?;
+    let record = Record { trimmed_bytes: blocks * block_bytes };
+    render::print(&record, args.json, |record, out| {
+        writeln!(out, "{} trimmed", indicatif::BinaryBytes(record.trimmed_bytes))
+    })
+}
