@@ -47,6 +47,8 @@ pub enum Verb {
     Card(verbs::card::Args),
     /// Find out what a card is, and how to format it.
     Probe(verbs::probe::Args),
+    /// Mount a volume through FUSE.
+    Mount(verbs::mount::Args),
     /// Print the completions of a shell.
     Completions(verbs::completions::Args),
     /// Write the man pages.

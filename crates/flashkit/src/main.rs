@@ -15,13 +15,17 @@ mod source;
 mod target;
 mod verbs;
 
-use std::{io, process::ExitCode};
+use std::{ffi::OsString, io, process::ExitCode};
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    match verbs::run(cli.verb) {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let run = || {
+        let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
+        verbs::run(cli::Cli::parse_from(arguments).verb)
+    };
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -175,6 +175,34 @@ impl Acl {
         (of(Who::Owner).unwrap_or(0) & 7) << 6 | (group & 7) << 3 | of(Who::Other).unwrap_or(0) & 7
     }
 
+    /// Gives owner, group (the mask, where there is one) and others the permissions of a mode.
+    pub fn set_mode_bits(&mut self, mode: u16) {
+        self.for_each_class(|permissions, shift| *permissions = mode >> shift & 7);
+    }
+
+    /// As a directory's default list: the access list of a new inode that was asked for with `mode`, and the mode
+    /// that it gets. Both are limited by each other (Linux, `posix_acl_create_masq`).
+    pub fn for_new(&self, mode: u16) -> (Acl, u16) {
+        let mut acl = self.clone();
+        acl.for_each_class(|permissions, shift| *permissions &= mode >> shift & 7);
+        let bits = mode & !0o777 | acl.mode_bits();
+        (acl, bits)
+    }
+
+    /// The entries that the three classes of a mode stand for, with the class's place in the mode.
+    fn for_each_class(&mut self, mut change: impl FnMut(&mut u16, u16)) {
+        let has_mask = self.entries.iter().any(|entry| entry.who == Who::Mask);
+        for AclEntry { who, permissions } in &mut self.entries {
+            match who {
+                Who::Owner => change(permissions, 6),
+                Who::Mask => change(permissions, 3),
+                Who::OwningGroup if !has_mask => change(permissions, 3),
+                Who::Other => change(permissions, 0),
+                _ => {}
+            }
+        }
+    }
+
     /// Whether [`mode_bits`](Self::mode_bits) says all that the list says, so that it need not be stored.
     pub fn is_mode_only(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.who, Who::Owner | Who::OwningGroup | Who::Other))
@@ -220,6 +248,19 @@ mod tests {
         assert_eq!(Acl::from_disk(&disk, AT).unwrap(), acl);
         assert_eq!(Acl::from_system(&system).unwrap(), acl);
         assert_eq!((acl.mode_bits(), acl.is_mode_only()), (0o760, false));
+    }
+
+    #[test]
+    fn lists_and_modes_limit_each_other() {
+        let mut list = sample();
+        list.set_mode_bits(0o4640);
+        assert_eq!(list.mode_bits(), 0o640);
+        assert_eq!(list.entries[2].permissions, 5, "the mask limits, the owning group stays");
+        let (access, mode) = sample().for_new(0o100_666);
+        assert_eq!((access.mode_bits(), mode), (0o660, 0o100_660));
+        let plain = acl(&[(Who::Owner, 7), (Who::OwningGroup, 5), (Who::Other, 0)]);
+        let (access, mode) = plain.for_new(0o42_777);
+        assert_eq!((access.is_mode_only(), mode), (true, 0o42_750));
     }
 
     #[test]

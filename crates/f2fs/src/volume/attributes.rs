@@ -69,6 +69,9 @@ impl Volume {
             // Recovery must find the directory as it was when names were entered.
             self.since_checkpoint.renamed.insert(ino);
         }
+        if let Some(permissions) = set.permissions {
+            self.limit_acl(ino, permissions)?;
+        }
         let inode = self.inode_mut(ino)?;
         let head = inode.head_mut();
         if let Some(permissions) = set.permissions {
@@ -109,14 +112,15 @@ impl Volume {
         self.begin()?;
         let (index, short) = xattr::split_name(name)
             .ok_or_else(|| Error::Unsupported("extended attributes of this name space".into()))?;
-        let value = match index {
-            index::ACL_ACCESS | index::ACL_DEFAULT => Acl::from_system(value)?.to_disk(),
-            _ => value.to_vec(),
-        };
-        if index == index::ACL_DEFAULT && !self.inode(ino)?.is_directory() {
-            return Err(Error::NotPermitted);
+        match index {
+            index::ACL_ACCESS => self.set_access_acl(ino, &Acl::from_system(value)?, mode),
+            index::ACL_DEFAULT if !self.inode(ino)?.is_directory() => Err(Error::NotPermitted),
+            index::ACL_DEFAULT => {
+                let value = Acl::from_system(value)?.to_disk();
+                self.change_xattr(ino, index, short, Some(&value), mode)
+            }
+            _ => self.change_xattr(ino, index, short, Some(value), mode),
         }
-        self.change_xattr(ino, index, short, Some(&value), mode)
     }
 
     /// Removes an extended attribute.

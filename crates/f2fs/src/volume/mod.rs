@@ -5,6 +5,7 @@
 //! [`checkpoint`](Volume::checkpoint) makes them one. After a failed write of metadata the volume refuses
 //! changes until it is opened again.
 
+mod acl;
 mod allocate;
 mod attributes;
 mod checkpoint;

@@ -13,6 +13,7 @@ pub mod info;
 pub mod ls;
 pub mod man;
 pub mod mkfs;
+pub mod mount;
 pub mod probe;
 pub mod stat;
 pub mod tree;
@@ -41,6 +42,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Dump(args) => dump::run(&args),
         Verb::Compression(args) => compression::run(&args),
         Verb::Completions(args) => completions::run(&args),
+        Verb::Mount(args) => mount::run(&args),
         Verb::Man(args) => man::run(&args),
     }
 }

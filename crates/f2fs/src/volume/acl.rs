@@ -1,0 +1,83 @@
+//! Access control lists: what new inodes take over, and that list and mode say the same.
+
+use super::{NewNode, Volume, XattrMode};
+use crate::{
+    Place, Result,
+    format::{FileType, acl::Acl, xattr::index},
+    units::Ino,
+};
+
+/// The bit of a mode that makes new inodes of a directory take over its group (`S_ISGID`).
+const SET_GID: u16 = 0o2000;
+
+impl Volume {
+    /// Makes an inode as a program does: in a directory with the set-group-id bit it gets the directory's group; the
+    /// directory's default access control list, or else `umask`, limits its permissions.
+    pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let (new, default) = self.inherit(dir, new)?;
+        let Some(default) = default else {
+            return self.create(dir, name, &NewNode { mode: new.mode & !(umask & 0o777), ..new });
+        };
+        let (access, mode) = default.for_new(new.mode);
+        let ino = self.create(dir, name, &NewNode { mode, ..new })?;
+        if !access.is_mode_only() {
+            self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&access.to_disk()), XattrMode::Set)?;
+        }
+        if FileType::from_mode(mode) == Some(FileType::Directory) {
+            self.change_xattr(ino, index::ACL_DEFAULT, b"", Some(&default.to_disk()), XattrMode::Set)?;
+        }
+        Ok(ino)
+    }
+
+    /// Makes a symbolic link as a program does; see [`create_for`](Self::create_for).
+    pub fn symlink_for(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+        let (new, _) = self.inherit(dir, new)?;
+        self.symlink(dir, name, target, &new)
+    }
+
+    /// What a new inode takes over from its directory: the group, and the default list if there is one.
+    fn inherit(&self, dir: Ino, new: &NewNode) -> Result<(NewNode, Option<Acl>)> {
+        let mut new = new.clone();
+        let parent = self.inode(dir)?;
+        if parent.head().mode.get() & SET_GID != 0 {
+            new.gid = parent.head().gid.get();
+            if FileType::from_mode(new.mode) == Some(FileType::Directory) {
+                new.mode |= SET_GID;
+            }
+        }
+        let default = self.acl(dir, index::ACL_DEFAULT)?.filter(|acl| !acl.entries.is_empty());
+        Ok((new, default))
+    }
+
+    /// The list that an inode has, if it has one.
+    fn acl(&self, ino: Ino, index: u8) -> Result<Option<Acl>> {
+        self.stored_xattr(ino, index, b"")?.map(|bytes| Acl::from_disk(&bytes, Place::Xattr(ino))).transpose()
+    }
+
+    /// After a change of permissions: the access list says the same (Linux, `posix_acl_chmod`).
+    pub(super) fn limit_acl(&mut self, ino: Ino, permissions: u16) -> Result<()> {
+        let Some(mut acl) = self.acl(ino, index::ACL_ACCESS)? else { return Ok(()) };
+        acl.set_mode_bits(permissions);
+        self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&acl.to_disk()), XattrMode::Set)
+    }
+
+    /// Sets an access list: the permissions follow it, and it is stored only where it says more than they
+    /// (Linux, `f2fs_set_acl`).
+    pub(super) fn set_access_acl(&mut self, ino: Ino, acl: &Acl, mode: XattrMode) -> Result<()> {
+        if acl.entries.is_empty() || acl.is_mode_only() {
+            if self.acl(ino, index::ACL_ACCESS)?.is_some() {
+                self.change_xattr(ino, index::ACL_ACCESS, b"", None, XattrMode::Set)?;
+            }
+        } else {
+            self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&acl.to_disk()), mode)?;
+        }
+        if !acl.entries.is_empty() {
+            let now = self.time();
+            let inode = self.inode_mut(ino)?;
+            let bits = inode.head().mode.get() & !0o777 | acl.mode_bits();
+            inode.head_mut().mode.set(bits);
+            inode.set_ctime(now);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! `mount`: a volume in the tree of the host, through FUSE.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use fuse::{Mount, MountOptions, Ready, spawn_daemon};
+
+use crate::target::Image;
+
+/// Names under which the program is a helper of mount(8).
+const HELPER_NAMES: [&str; 2] = ["mount.fuse.flashkit", "mount.flashkit"];
+
+/// Arguments of `mount`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  flashkit mount card.img /mnt/card\n  \
+                        flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
+                        In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
+                        /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0")]
+pub struct Args {
+    #[command(flatten)]
+    image: Image,
+    /// The directory to mount on.
+    dir: PathBuf,
+    /// Options, separated by commas; an unknown one is an error that lists all there are.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    foreground: bool,
+    /// This is the process that stays, started by the one that returns.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    stays: bool,
+}
+
+/// Mounts; returns once it is mounted, or at the end in the foreground.
+pub fn run(args: &Args) -> Result<()> {
+    let mut options = MountOptions::default();
+    args.options.iter().try_for_each(|list| options.apply(list))?;
+    if !args.foreground && !args.stays {
+        return match spawn_daemon(daemon_arguments(args)?)? {
+            Ok(()) => Ok(()),
+            // It has said why.
+            Err(status) => std::process::exit(status.code().unwrap_or(1)),
+        };
+    }
+    let ready = args.stays.then(Ready::detach);
+    let devices: Vec<PathBuf> =
+        std::iter::once(&args.image.image).chain(&args.image.further.devices).cloned().collect();
+    let mount = Mount::new(&devices, &args.dir, options)?;
+    if let Some(reason) = mount.read_only_reason() {
+        eprintln!("flashkit: mounted read-only: {reason}");
+    }
+    mount.run(|| ready.map_or(Ok(()), Ready::announce))?;
+    Ok(())
+}
+
+/// The command line of the process that stays.
+fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
+    let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let mut list: Vec<OsString> = vec!["mount".into(), "--stays".into()];
+    for options in &args.options {
+        list.extend(["-o".into(), options.into()]);
+    }
+    for device in &args.image.further.devices {
+        list.extend(["--device".into(), absolute(device)?.into()]);
+    }
+    list.extend(["--".into(), absolute(&args.image.image)?.into(), absolute(&args.dir)?.into()]);
+    Ok(list)
+}
+
+/// The command line that a call under the name of a mount(8) helper stands for; `None` where the name is another.
+///
+/// mount(8) calls `mount.fuse.flashkit SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+pub fn helper_call(arguments: &[OsString]) -> Option<Result<Vec<OsString>>> {
+    let (name, rest) = arguments.split_first()?;
+    let name = Path::new(name).file_name()?;
+    HELPER_NAMES.iter().any(|helper| name == *helper).then(|| translate(rest))
+}
+
+fn translate(arguments: &[OsString]) -> Result<Vec<OsString>> {
+    let mut list: Vec<OsString> = vec!["flashkit".into(), "mount".into()];
+    let (mut places, mut arguments) = (Vec::new(), arguments.iter());
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("-o") => {
+                let options = arguments.next().context("-o without options")?;
+                list.extend(["-o".into(), options.clone()]);
+            }
+            // The type is ours, or mount(8) would not have called us.
+            Some("-t" | "-N") => _ = arguments.next(),
+            Some(flags)
+                if flags.starts_with('-') && flags[1..].chars().all(|flag| "sfnvrw".contains(flag)) =>
+            {
+                if flags.contains('r') {
+                    list.extend(["-o".into(), "ro".into()]);
+                }
+            }
+            Some(unknown) if unknown.starts_with('-') => bail!("unknown argument {unknown}"),
+            _ => places.push(argument.clone()),
+        }
+    }
+    list.push("--".into());
+    list.extend(places);
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(words: &[&str]) -> Option<Vec<String>> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let list = helper_call(&words)?.unwrap();
+        Some(list.into_iter().map(|word| word.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn calls_of_mount_become_ours() {
+        let words =
+            ["/sbin/mount.fuse.flashkit", "a.img", "/mnt", "-n", "-o", "rw,dev", "-t", "fuse.flashkit"];
+        assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "rw,dev", "--", "a.img", "/mnt"]);
+        assert_eq!(call(&["flashkit", "mount", "a.img", "/mnt"]), None);
+        let words = ["mount.flashkit", "-rv", "a", "b"];
+        assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "ro", "--", "a", "b"]);
+    }
+}

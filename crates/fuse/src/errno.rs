@@ -1,0 +1,59 @@
+//! The errno of each error.
+
+use std::io;
+
+pub use rustix::io::Errno;
+
+/// The errno that programs get for an error of the engine.
+pub fn of(error: &f2fs::Error) -> Errno {
+    use f2fs::Error as E;
+    match error {
+        // What Linux calls EFSCORRUPTED.
+        E::Corrupt { .. } | E::NotF2fs(_) => Errno::UCLEAN,
+        E::Io { source, .. } | E::Host { source, .. } => of_device(source),
+        E::Unsupported(_) => Errno::OPNOTSUPP,
+        E::NoSpace { .. } | E::NoInodes => Errno::NOSPC,
+        E::Quota => Errno::DQUOT,
+        E::ReadOnly(_) => Errno::ROFS,
+        E::Invalid(_) => Errno::INVAL,
+        E::NotFound => Errno::NOENT,
+        E::NoAttribute => Errno::NODATA,
+        E::Exists => Errno::EXIST,
+        E::NotDirectory => Errno::NOTDIR,
+        E::IsDirectory => Errno::ISDIR,
+        E::NotEmpty => Errno::NOTEMPTY,
+        E::NameTooLong => Errno::NAMETOOLONG,
+        E::FileTooLarge => Errno::FBIG,
+        E::TooManyLinks => Errno::MLINK,
+        E::NotPermitted => Errno::PERM,
+        E::NoKey => Errno::NOKEY,
+        _ => Errno::IO,
+    }
+}
+
+/// The errno of a device's error. Whatever the device said, programs know only these two.
+pub fn of_device(error: &io::Error) -> Errno {
+    match error.kind() {
+        // The image is sparse and the host's file system is full.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::NOSPC,
+        _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use f2fs::Place;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_errno() {
+        let io = |kind: io::ErrorKind| f2fs::Error::Io { at: Place::Volume, source: kind.into() };
+        assert_eq!(of(&f2fs::Error::corrupt(Place::Volume, "x")), Errno::UCLEAN);
+        assert_eq!(of(&io(io::ErrorKind::UnexpectedEof)), Errno::IO);
+        assert_eq!(of(&io(io::ErrorKind::StorageFull)), Errno::NOSPC);
+        assert_eq!(of(&f2fs::Error::NotEmpty), Errno::NOTEMPTY);
+        assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
+        assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);
+    }
+}

@@ -1,0 +1,558 @@
+//! What each operation of a mounted file system means for a volume.
+//!
+//! *Invariants*: reading takes the volume's lock shared, changing takes it alone; the lock is never held while
+//! the device is flushed for an fsync, nor while an answer is on its way. Inodes go by F2FS's numbers.
+
+use std::sync::{
+    RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicU64, Ordering},
+};
+
+use f2fs::{
+    Volume,
+    format::{
+        FileType,
+        inode::{DeviceNumber, flag},
+    },
+    units::{Ino, Time},
+    volume::{NewNode, RenameMode, SetAttr, Space, Stat, XattrMode},
+};
+
+use crate::{Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl};
+
+/// What an operation gives.
+pub type Answer<T> = std::result::Result<T, Errno>;
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+/// Seconds after which a relative access time is renewed.
+const DAY: i64 = 24 * 60 * 60;
+/// Bytes that one step of a copy within the volume moves while it has the volume for itself.
+const COPY_BYTES: usize = 1 << 20;
+
+/// What the mount says about operations.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    atime: Atime,
+    dir_atime: bool,
+    fsync: FsyncMode,
+    checkpoints: bool,
+}
+
+impl From<&MountOptions> for Settings {
+    fn from(options: &MountOptions) -> Settings {
+        Settings {
+            atime: options.atime,
+            dir_atime: options.dir_atime,
+            fsync: options.fsync,
+            checkpoints: options.checkpoints,
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Caller {
+    /// Whether the caller may keep set-user-id bits over a write, and see what only administrators see. The
+    /// kernel tells us the user and not the capabilities.
+    pub fn is_privileged(self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenMode {
+    /// For writing.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// What it holds goes.
+    pub truncate: bool,
+}
+
+/// Changes that a request asks for at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Change {
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Everything else.
+    pub set: SetAttr,
+}
+
+/// The file system of one mount.
+pub struct FileSystem {
+    volume: RwLock<Volume>,
+    inodes: Inodes,
+    flusher: Flusher,
+    settings: Settings,
+    /// Requests so far: who compares two values sees whether the volume is idle.
+    requests: AtomicU64,
+}
+
+impl FileSystem {
+    /// The file system on an open volume.
+    pub fn new(volume: Volume, settings: Settings) -> FileSystem {
+        FileSystem {
+            volume: RwLock::new(volume),
+            inodes: Inodes::default(),
+            flusher: Flusher::default(),
+            settings,
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// The inode of the root directory.
+    pub fn root(&self) -> Answer<Ino> {
+        Ok(self.read_lock()?.superblock().root_ino)
+    }
+
+    /// The volume, to read.
+    pub fn read_lock(&self) -> Answer<RwLockReadGuard<'_, Volume>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.volume.read().map_err(|_| Errno::IO)
+    }
+
+    /// The volume, to change it.
+    pub fn write_lock(&self) -> Answer<RwLockWriteGuard<'_, Volume>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.volume.write().map_err(|_| Errno::IO)
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether a file is open for writing: the kernel may have data and a size that are not here yet.
+    pub fn has_writer(&self, ino: Ino) -> bool {
+        self.inodes.has_writer(ino)
+    }
+
+    // Names.
+
+    /// The inode that a directory has under a name; the kernel gets a reference to it.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
+        let volume = self.read_lock()?;
+        let stat = volume.lookup(dir, name).and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
+        self.inodes.looked_up(stat.ino);
+        Ok(stat)
+    }
+
+    /// Whether names of a directory may be remembered: not where several spellings are one name.
+    pub fn names_are_exact(&self, dir: Ino) -> bool {
+        self.read_lock()
+            .is_ok_and(|volume| volume.inode(dir).is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD)))
+    }
+
+    /// The kernel gives references back.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        if self.inodes.forgotten(ino, lookups) {
+            // Nobody waits for an answer; what is wrong with the volume shows with the next request.
+            let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
+        }
+    }
+
+    /// The kernel got an entry of a listing together with a reference to its inode.
+    pub fn listed(&self, ino: Ino) {
+        self.inodes.looked_up(ino);
+    }
+
+    /// Makes an inode of any kind but a symbolic link; the kernel gets a reference to it.
+    pub fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        mode: u16,
+        umask: u16,
+        device: Option<DeviceNumber>,
+    ) -> Answer<Stat> {
+        let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
+        self.make(|volume| volume.create_for(dir, name, &new, umask))
+    }
+
+    /// Makes a symbolic link; the kernel gets a reference to it.
+    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
+        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
+        self.make(|volume| volume.symlink_for(dir, name, target, &new))
+    }
+
+    /// Gives an inode one more name; the kernel gets a reference to it.
+    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
+        self.make(|volume| volume.link(ino, dir, name).map(|()| ino))
+    }
+
+    fn make(&self, make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>) -> Answer<Stat> {
+        let mut volume = self.write_lock()?;
+        let ino = make(&mut volume).map_err(to_errno)?;
+        let stat = volume.stat(ino).map_err(to_errno)?;
+        self.inodes.looked_up(ino);
+        Ok(stat)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        self.hold_target(&mut volume, dir, name)?;
+        volume.unlink(dir, name).map_err(to_errno)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        self.hold_target(&mut volume, dir, name)?;
+        volume.remove_dir(dir, name).map_err(to_errno)
+    }
+
+    /// Gives an inode another name.
+    pub fn rename(&self, from_dir: Ino, from: &[u8], to_dir: Ino, to: &[u8], mode: RenameMode) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        if mode == RenameMode::Replace {
+            self.hold_target(&mut volume, to_dir, to)?;
+        }
+        volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)
+    }
+
+    /// Before a name goes: an inode that goes with it stays as long as the kernel has references.
+    fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Answer<()> {
+        let Some(found) = volume.find_entry(dir, name).map_err(to_errno)? else { return Ok(()) };
+        let inode = volume.inode(found.ino).map_err(to_errno)?;
+        let last = inode.is_directory() || inode.head().links.get() <= 1;
+        drop(inode);
+        if last && self.inodes.must_hold(found.ino) {
+            volume.hold(found.ino);
+        }
+        Ok(())
+    }
+
+    /// Gives `each` the entries of a directory from a cookie on, until it says that it has enough. A damaged entry
+    /// is an error only when it comes first.
+    pub fn list(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        mut each: impl FnMut(&Volume, &f2fs::volume::DirEntry) -> f2fs::Result<bool>,
+    ) -> Answer<()> {
+        if self.settings.dir_atime && self.inodes.take_atime_due(dir) {
+            self.renew_atime(dir);
+        }
+        let volume = self.read_lock()?;
+        for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
+            match entry.and_then(|entry| each(&volume, &entry)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if count == 0 => return Err(to_errno(error)),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, ino: Ino) -> Answer<Vec<u8>> {
+        self.read_lock()?.read_link(ino).map_err(to_errno)
+    }
+
+    // Attributes.
+
+    /// Facts of an inode.
+    pub fn stat(&self, ino: Ino) -> Answer<Stat> {
+        self.read_lock()?.stat(ino).map_err(to_errno)
+    }
+
+    /// How full the volume is, and the bytes of its blocks.
+    pub fn space(&self) -> Answer<(Space, u32)> {
+        let volume = self.read_lock()?;
+        Ok((volume.space(), volume.geometry().block_size.bytes() as u32))
+    }
+
+    /// Changes size and attributes of an inode. The kernel has checked the caller's rights, but knows nothing of
+    /// immutable and append-only inodes.
+    pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
+        let mut volume = self.write_lock()?;
+        let before = volume.stat(ino).map_err(to_errno)?;
+        let Change { size, mut set } = *change;
+        let owned =
+            set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || set.atime.is_some();
+        if before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || size.is_some()) {
+            return Err(Errno::PERM);
+        }
+        if let Some(size) = size {
+            match before.kind {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Errno::ISDIR),
+                _ => return Err(Errno::INVAL),
+            }
+            refuse_sealed(&before)?;
+            volume.truncate(ino, size).map_err(to_errno)?;
+        }
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
+        let drops_privilege =
+            changes_owner && before.kind != FileType::Directory || size.is_some() && !caller.is_privileged();
+        if drops_privilege && set.permissions.is_none() {
+            set.permissions = without_privilege(before.mode);
+        }
+        if set != SetAttr::default() {
+            volume.set_attr(ino, &set).map_err(to_errno)?;
+        }
+        volume.stat(ino).map_err(to_errno)
+    }
+
+    /// Answers an ioctl.
+    pub fn ioctl(&self, ino: Ino, command: u32, data: &[u8]) -> Answer<Vec<u8>> {
+        let request = ioctl::Request::parse(command, data).ok_or(Errno::NOTTY)?;
+        let stat = self.stat(ino)?;
+        if let Some(set) = request.change(&stat) {
+            self.write_lock()?.set_attr(ino, &set).map_err(to_errno)?;
+            return Ok(Vec::new());
+        }
+        let volume = self.read_lock()?;
+        Ok(request.answer(&stat, &volume.superblock().label))
+    }
+
+    // Extended attributes.
+
+    /// The value of an extended attribute.
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
+        self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
+    }
+
+    /// The names of all extended attributes, each with a zero behind it.
+    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
+        let mut list = Vec::new();
+        for name in self.read_lock()?.list_xattrs(ino).map_err(to_errno)? {
+            if caller.is_privileged() || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        Ok(list)
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
+        self.write_lock()?.set_xattr(ino, name, value, mode).map_err(to_errno)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Answer<()> {
+        self.write_lock()?.remove_xattr(ino, name).map_err(to_errno)
+    }
+
+    // Content.
+
+    /// Opens a file or directory.
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<()> {
+        let stat = self.stat(ino)?;
+        if stat.kind == FileType::Regular && stat.encrypted {
+            return Err(Errno::NOKEY);
+        }
+        if mode.write {
+            refuse_sealed(&stat)?;
+            let appends_only = stat.flags & flag::APPEND != 0;
+            if stat.flags & flag::IMMUTABLE != 0 || appends_only && (!mode.append || mode.truncate) {
+                return Err(Errno::PERM);
+            }
+            if let Some(_reason) = self.read_lock()?.read_only_reason() {
+                return Err(Errno::ROFS);
+            }
+        }
+        if mode.truncate && stat.kind == FileType::Regular {
+            self.change(caller, ino, &Change { size: Some(0), ..Change::default() })?;
+        }
+        self.inodes.opened(ino, mode.write);
+        Ok(())
+    }
+
+    /// A new file is open already.
+    pub fn opened_new(&self, ino: Ino, write: bool) {
+        self.inodes.opened(ino, write);
+    }
+
+    /// Closes what [`open`](Self::open) has opened.
+    pub fn close(&self, ino: Ino, written: bool) {
+        if written {
+            self.inodes.closed_writer(ino);
+        }
+    }
+
+    /// Reads from a file, at most up to its end.
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Answer<usize> {
+        if self.inodes.take_atime_due(ino) {
+            self.renew_atime(ino);
+        }
+        self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
+    }
+
+    /// Writes to a file. `drops_privilege` is whether set-user-id and set-group-id bits go.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drops_privilege: bool) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        volume.write(ino, offset, data).map_err(to_errno)?;
+        if drops_privilege {
+            let mode = volume.stat(ino).map_err(to_errno)?.mode;
+            if let Some(permissions) = without_privilege(mode) {
+                let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
+                volume.set_attr(ino, &set).map_err(to_errno)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies between files of the volume, or within one; says how many bytes, fewer than asked for at the end of
+    /// the source. The kernel has refused ranges that overlap.
+    pub fn copy(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, length: u64) -> Answer<u64> {
+        let mut buf = vec![0; COPY_BYTES.min(length.try_into().unwrap_or(COPY_BYTES))];
+        let mut done = 0;
+        while done < length {
+            let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
+            let mut volume = self.write_lock()?;
+            let count = volume.read(from, from_offset + done, &mut buf[..step]).map_err(to_errno)?;
+            if count == 0 {
+                break;
+            }
+            match volume.write(to, to_offset + done, &buf[..count]) {
+                Ok(()) => done += count as u64,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(to_errno(error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reserves, frees or zeroes a range, with the modes of fallocate(2) that FUSE passes on.
+    pub fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
+        const KEEP_SIZE: u32 = 1;
+        const PUNCH_HOLE: u32 = 2;
+        const ZERO_RANGE: u32 = 0x10;
+        let keep_size = mode & KEEP_SIZE != 0;
+        if length == 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut volume = self.write_lock()?;
+        match mode & !KEEP_SIZE {
+            0 => volume.allocate_range(ino, offset, length, keep_size),
+            PUNCH_HOLE if keep_size => volume.punch_hole(ino, offset, length),
+            ZERO_RANGE => {
+                let result = volume.punch_hole(ino, offset, length);
+                result.and_then(|()| volume.allocate_range(ino, offset, length, keep_size))
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        .map_err(to_errno)
+    }
+
+    /// The first byte of data at or after `offset`.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Answer<u64> {
+        self.read_lock()?.seek_data(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
+    }
+
+    /// The first byte of a hole at or after `offset`; the end of the file is one.
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Answer<u64> {
+        self.read_lock()?.seek_hole(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
+    }
+
+    // Durability.
+
+    /// Makes a file durable. The device is flushed without the volume's lock, once for all who wait.
+    pub fn fsync(&self, ino: Ino, data_only: bool) -> Answer<()> {
+        let _ = (ino, data_only);
+        self.sync()?;
+        if self.settings.fsync == FsyncMode::NoBarrier {
+            return Ok(());
+        }
+        let device = self.read_lock()?.device().clone();
+        self.flusher.flush(&*device).map_err(|error| errno::of_device(&error))
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Answer<()> {
+        if !self.settings.checkpoints {
+            return Ok(());
+        }
+        let mut volume = self.write_lock()?;
+        match volume.read_only_reason() {
+            Some(_) => Ok(()),
+            None => volume.checkpoint().map_err(to_errno),
+        }
+    }
+
+    /// Ends it all: unlinked inodes go, everything becomes durable, and the volume is marked as cleanly
+    /// unmounted.
+    pub fn unmount(&self) -> Result<(), f2fs::Error> {
+        let mut volume = self.volume.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if volume.read_only_reason().is_some() {
+            return Ok(());
+        }
+        for ino in self.inodes.drain() {
+            volume.release(ino)?;
+        }
+        if self.settings.checkpoints { volume.unmount() } else { Ok(()) }
+    }
+
+    /// Renews the time of the last access, where the mount and the inode want that.
+    fn renew_atime(&self, ino: Ino) {
+        let due = |volume: &Volume| {
+            let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
+            let now = (volume.options().clock)();
+            let wanted = match self.settings.atime {
+                Atime::Never => false,
+                Atime::Strict => true,
+                Atime::Relative => is_relatively_old(&stat, now),
+            };
+            let set = SetAttr { atime: Some(now), ctime: Some(stat.ctime), ..SetAttr::default() };
+            (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(set)
+        };
+        if self.settings.atime == Atime::Never {
+            return;
+        }
+        let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return };
+        // Access times are a courtesy: a volume without room for them can still be read.
+        let _ = self.write_lock().and_then(|mut volume| volume.set_attr(ino, &set).map_err(to_errno));
+    }
+}
+
+/// Whether an access time is to be renewed under `relatime` (Linux, `relatime_need_update`).
+fn is_relatively_old(stat: &Stat, now: Time) -> bool {
+    stat.atime <= stat.mtime || stat.atime <= stat.ctime || now.seconds - stat.atime.seconds >= DAY
+}
+
+/// Sealed files (fs-verity) take no writes.
+fn refuse_sealed(stat: &Stat) -> Answer<()> {
+    if stat.sealed { Err(Errno::PERM) } else { Ok(()) }
+}
+
+/// The permissions that are left when a mode loses its privilege, if it has any: the set-group-id bit of a file that
+/// the group cannot execute means something else (Linux, `setattr_should_drop_suidgid`).
+fn without_privilege(mode: u16) -> Option<u16> {
+    let lost = match mode & GROUP_EXECUTE {
+        0 => SET_UID,
+        _ => SET_UID | SET_GID,
+    };
+    (mode & lost != 0).then_some(mode & !lost & 0o7777)
+}
+
+fn to_errno(error: f2fs::Error) -> Errno {
+    errno::of(&error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privilege_is_lost_as_linux_has_it() {
+        assert_eq!(without_privilege(0o106_755), Some(0o755));
+        assert_eq!(without_privilege(0o106_745), Some(0o2745), "without group execute the bit stays");
+        assert_eq!(without_privilege(0o102_745), None);
+        assert_eq!(without_privilege(0o100_644), None);
+    }
+}

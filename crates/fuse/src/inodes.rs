@@ -1,0 +1,138 @@
+//! What the kernel holds on to: lookups, files open for writing, and unlinked inodes that must stay.
+
+use std::sync::{Mutex, MutexGuard};
+
+use f2fs::units::Ino;
+use rustc_hash::FxHashMap;
+
+const SHARDS: usize = 16;
+
+/// The inodes that the kernel knows.
+#[derive(Default)]
+pub struct Inodes {
+    shards: [Mutex<FxHashMap<Ino, Known>>; SHARDS],
+}
+
+#[derive(Default)]
+struct Known {
+    /// References that the kernel has and gives back with `forget`.
+    lookups: u64,
+    /// Times that it is open for writing.
+    writers: u32,
+    /// The volume has been told to keep it although it loses its last name.
+    held: bool,
+    /// It was opened, and its access time has not been looked at since.
+    atime_due: bool,
+}
+
+impl Inodes {
+    /// The kernel has got one more reference.
+    pub fn looked_up(&self, ino: Ino) {
+        self.shard(ino).entry(ino).or_default().lookups += 1;
+    }
+
+    /// The kernel gives references back. Says whether the volume has to release the inode.
+    #[must_use]
+    pub fn forgotten(&self, ino: Ino, lookups: u64) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(known) = shard.get_mut(&ino) else { return false };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups > 0 {
+            return false;
+        }
+        shard.remove(&ino).is_some_and(|known| known.held)
+    }
+
+    /// An inode is about to lose its last name. Says whether the volume has to hold it from now on.
+    #[must_use]
+    pub fn must_hold(&self, ino: Ino) -> bool {
+        match self.shard(ino).get_mut(&ino) {
+            Some(known) if known.lookups > 0 && !known.held => {
+                known.held = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A file is opened.
+    pub fn opened(&self, ino: Ino, for_writing: bool) {
+        let mut shard = self.shard(ino);
+        let known = shard.entry(ino).or_default();
+        known.writers += u32::from(for_writing);
+        known.atime_due = true;
+    }
+
+    /// A file that was open for writing is closed.
+    pub fn closed_writer(&self, ino: Ino) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            known.writers = known.writers.saturating_sub(1);
+        }
+    }
+
+    /// Whether a file is open for writing: the kernel may have data and a size that we do not.
+    pub fn has_writer(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.writers > 0)
+    }
+
+    /// Whether this is the first access to content since the file was opened.
+    pub fn take_atime_due(&self, ino: Ino) -> bool {
+        self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
+    }
+
+    /// Forgets everything, and says what the volume holds.
+    pub fn drain(&self) -> Vec<Ino> {
+        let mut held = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock().expect("nothing panics under this lock");
+            held.extend(shard.drain().filter(|(_, known)| known.held).map(|(ino, _)| ino));
+        }
+        held
+    }
+
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, FxHashMap<Ino, Known>> {
+        self.shards[ino.index() % SHARDS].lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unlinked_inode_is_released_with_the_last_lookup() {
+        let (inodes, ino) = (Inodes::default(), Ino(9));
+        assert!(!inodes.must_hold(ino), "nobody knows it");
+        inodes.looked_up(ino);
+        inodes.looked_up(ino);
+        assert!(inodes.must_hold(ino));
+        assert!(!inodes.must_hold(ino), "it is held once");
+        assert!(!inodes.forgotten(ino, 1));
+        assert!(inodes.forgotten(ino, 1));
+        assert!(!inodes.forgotten(ino, 1));
+        inodes.looked_up(ino);
+        assert!(!inodes.forgotten(ino, 1), "nothing holds it any more");
+    }
+
+    #[test]
+    fn what_is_held_at_the_end_is_told() {
+        let inodes = Inodes::default();
+        for ino in [4, 5, 6].map(Ino) {
+            inodes.looked_up(ino);
+        }
+        assert!(inodes.must_hold(Ino(5)));
+        assert_eq!(inodes.drain(), [Ino(5)]);
+        assert_eq!(inodes.drain(), []);
+    }
+
+    #[test]
+    fn writers_and_first_reads_are_counted() {
+        let (inodes, ino) = (Inodes::default(), Ino(7));
+        assert!(!inodes.has_writer(ino) && !inodes.take_atime_due(ino));
+        inodes.opened(ino, true);
+        inodes.opened(ino, false);
+        assert!(inodes.has_writer(ino) && inodes.take_atime_due(ino) && !inodes.take_atime_due(ino));
+        inodes.closed_writer(ino);
+        assert!(!inodes.has_writer(ino));
+    }
+}

@@ -1,0 +1,167 @@
+//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label.
+
+use f2fs::{
+    format::inode::flag,
+    volume::{SetAttr, Stat},
+};
+
+/// The number of an ioctl, as `_IOC` of Linux makes it.
+const fn number(direction: u32, kind: u8, code: u8, bytes: u32) -> u32 {
+    direction << 30 | bytes << 16 | (kind as u32) << 8 | code as u32
+}
+
+const WRITES: u32 = 1;
+const READS: u32 = 2;
+
+/// `FS_IOC_GETFLAGS`, declared with a long and used with an int.
+const GET_FLAGS: u32 = number(READS, b'f', 1, 8);
+const SET_FLAGS: u32 = number(WRITES, b'f', 2, 8);
+/// The same from 32-bit programs.
+const GET_FLAGS_32: u32 = number(READS, b'f', 1, 4);
+const SET_FLAGS_32: u32 = number(WRITES, b'f', 2, 4);
+const GET_VERSION: u32 = number(READS, b'v', 1, 8);
+const FS_GET_XATTR: u32 = number(READS, b'X', 31, FSXATTR_BYTES as u32);
+const FS_SET_XATTR: u32 = number(WRITES, b'X', 32, FSXATTR_BYTES as u32);
+const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
+
+/// Bytes of `struct fsxattr`.
+const FSXATTR_BYTES: usize = 28;
+/// Bytes of a label, zeroes included.
+const LABEL_BYTES: usize = 256;
+
+/// A request of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Tell the flags.
+    GetFlags,
+    /// Change the flags.
+    SetFlags(u32),
+    /// Tell the generation.
+    GetVersion,
+    /// Tell flags and project in the form that XFS invented.
+    GetExtended,
+    /// Change them.
+    SetExtended {
+        /// Flags as `chattr` has them.
+        flags: u32,
+        /// Project.
+        project: u32,
+    },
+    /// Tell the volume's label.
+    GetLabel,
+}
+
+impl Request {
+    /// The request that a number and its data stand for; `None` is not for us.
+    pub fn parse(command: u32, data: &[u8]) -> Option<Request> {
+        let word = |at: usize| {
+            let bytes = data.get(at..at + 4)?;
+            Some(u32::from_ne_bytes(bytes.try_into().expect("4 bytes")))
+        };
+        match command {
+            GET_FLAGS | GET_FLAGS_32 => Some(Request::GetFlags),
+            SET_FLAGS | SET_FLAGS_32 => Some(Request::SetFlags(word(0)?)),
+            GET_VERSION => Some(Request::GetVersion),
+            FS_GET_XATTR => Some(Request::GetExtended),
+            FS_SET_XATTR => {
+                Some(Request::SetExtended { flags: flags_of_extended(word(0)?), project: word(12)? })
+            }
+            GET_LABEL => Some(Request::GetLabel),
+            _ => None,
+        }
+    }
+
+    /// What to change on the inode that says `stat`, for those that change something.
+    pub fn change(&self, stat: &Stat) -> Option<SetAttr> {
+        match *self {
+            Request::SetFlags(flags) => Some(SetAttr { flags: Some(flags), ..SetAttr::default() }),
+            Request::SetExtended { flags, project } => {
+                // The form has no room for all flags; those stay.
+                let flags = Some(stat.flags & !flags_of_extended(u32::MAX) | flags);
+                Some(SetAttr { flags, project: Some(project), ..SetAttr::default() })
+            }
+            _ => None,
+        }
+    }
+
+    /// The bytes to answer with.
+    pub fn answer(&self, stat: &Stat, label: &str) -> Vec<u8> {
+        match self {
+            Request::GetFlags => shown_flags(stat).to_ne_bytes().to_vec(),
+            Request::GetVersion => u64::from(stat.generation).to_ne_bytes().to_vec(),
+            Request::GetExtended => {
+                let mut bytes = vec![0; FSXATTR_BYTES];
+                bytes[..4].copy_from_slice(&extended_of_flags(stat.flags).to_ne_bytes());
+                bytes[12..16].copy_from_slice(&stat.project.to_ne_bytes());
+                bytes
+            }
+            Request::GetLabel => {
+                let mut bytes = label.as_bytes().to_vec();
+                // Labels of F2FS may be longer than what fits here.
+                bytes.truncate(LABEL_BYTES - 1);
+                bytes.resize(LABEL_BYTES, 0);
+                bytes
+            }
+            Request::SetFlags(_) | Request::SetExtended { .. } => Vec::new(),
+        }
+    }
+}
+
+const ENCRYPT_FLAG: u32 = 0x800;
+const VERITY_FLAG: u32 = 0x10_0000;
+const NOCOW_FLAG: u32 = 0x80_0000;
+
+/// The flags as Linux's f2fs shows them: some stand for what is not stored as a flag (`f2fs_fileattr_get`).
+fn shown_flags(stat: &Stat) -> u32 {
+    let or = |condition: bool, bit: u32| if condition { bit } else { 0 };
+    stat.flags | or(stat.encrypted, ENCRYPT_FLAG) | or(stat.sealed, VERITY_FLAG) | or(stat.pinned, NOCOW_FLAG)
+}
+
+/// Flags in both forms: as `chattr` has them, and as `struct fsxattr` has them.
+const EXTENDED: [(u32, u32); 6] = [
+    (flag::IMMUTABLE, 0x08),
+    (flag::APPEND, 0x10),
+    (flag::SYNC, 0x20),
+    (flag::NOATIME, 0x40),
+    (flag::NODUMP, 0x80),
+    (flag::PROJECT_INHERIT, 0x200),
+];
+
+fn extended_of_flags(flags: u32) -> u32 {
+    EXTENDED.iter().filter(|(plain, _)| flags & plain != 0).fold(0, |all, (_, extended)| all | extended)
+}
+
+fn flags_of_extended(extended: u32) -> u32 {
+    EXTENDED.iter().filter(|(_, bit)| extended & bit != 0).fold(0, |all, (plain, _)| all | plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_linux() {
+        assert_eq!(
+            [GET_FLAGS, SET_FLAGS, GET_VERSION, FS_GET_XATTR, FS_SET_XATTR, GET_LABEL],
+            [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820, 0x8100_9431]
+        );
+    }
+
+    #[test]
+    fn extended_flags_convert_both_ways() {
+        let all = EXTENDED.iter().fold(0, |all, (plain, _)| all | plain);
+        assert_eq!(flags_of_extended(extended_of_flags(all)), all);
+        assert_eq!(extended_of_flags(flag::IMMUTABLE | flag::COMPRESS), 0x08);
+    }
+
+    #[test]
+    fn requests_carry_their_data() {
+        assert_eq!(Request::parse(SET_FLAGS, &[0x10, 0, 0, 0]), Some(Request::SetFlags(0x10)));
+        assert_eq!(Request::parse(SET_FLAGS, &[0x10]), None);
+        let mut data = [0; FSXATTR_BYTES];
+        (data[0], data[12]) = (0x10, 7);
+        let request = Request::parse(FS_SET_XATTR, &data);
+        assert_eq!(request, Some(Request::SetExtended { flags: flag::APPEND, project: 7 }));
+        assert_eq!(Request::parse(0x1234, &data), None);
+    }
+}

@@ -1,0 +1,27 @@
+//! F2FS volumes mounted through FUSE.
+//!
+//! A request takes this way: `backend` (the FUSE library, and the only module that knows it) → [`FileSystem`] (what
+//! each operation means for a volume) → [`f2fs::Volume`].
+//!
+//! *Invariants*: no policy here, the engine decides; the engine's `&self` is shared by readers, its `&mut self` is
+//! one writer's, and no device flush of an fsync runs under either lock; every error becomes an errno in `errno`
+//! and nowhere else; the FUSE library appears in `backend` and nowhere else.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod background;
+mod daemon;
+mod errno;
+mod file_system;
+mod flusher;
+mod inodes;
+mod ioctl;
+mod mount;
+mod options;
+
+pub use daemon::{Ready, spawn_daemon};
+pub use errno::Errno;
+pub use file_system::{FileSystem, Settings};
+pub use mount::{Error, Mount, Result};
+pub use options::{Atime, BackgroundGc, FsyncMode, MountOptions, OnError};

@@ -1,0 +1,220 @@
+//! The life of a mount: open the volume, mount, answer, and leave the volume clean.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use block::{Device, FileDevice};
+use f2fs::{Volume, units::Time};
+use rustix::{fs::OFlags, mount::UnmountFlags};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    FileSystem, MountOptions, Settings,
+    backend::{self, Unmounter},
+    background::Background,
+    options::OptionError,
+};
+
+/// How long programs that still use the mount may go on after a signal.
+const GRACE: Duration = Duration::from_secs(3);
+/// What the kernel reads ahead, in KiB: as much as fits one request.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// What can go wrong about a mount as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The options are none.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    /// A device does not open.
+    #[error("{}: {source}", path.display())]
+    Device {
+        /// The file or block device.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The volume does not open or close.
+    #[error("{}: {source}", path.display())]
+    Volume {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: f2fs::Error,
+    },
+    /// The directory cannot be mounted on.
+    #[error("cannot mount on {}: {source}", dir.display())]
+    Mount {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection to the kernel broke.
+    #[error("the connection to the kernel failed: {0}")]
+    Session(io::Error),
+}
+
+/// Shorthand for results of a mount.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A mounted volume that does not answer yet.
+pub struct Mount {
+    fs: Arc<FileSystem>,
+    session: backend::Session,
+    image: PathBuf,
+    dir: PathBuf,
+    options: MountOptions,
+    read_only_reason: Option<String>,
+}
+
+/// Why answering ends.
+enum End {
+    /// The file system was unmounted, or the connection broke.
+    Session(io::Result<()>),
+    /// Somebody wants us to end.
+    Signal,
+}
+
+impl Mount {
+    /// Opens the volume on `devices`, the first of which is the image, and mounts it on a directory.
+    pub fn new(devices: &[PathBuf], dir: &Path, mut options: MountOptions) -> Result<Mount> {
+        let image = devices.first().cloned().unwrap_or_default();
+        let at = |source| Error::Volume { path: image.clone(), source };
+        let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
+        let dir = dir.canonicalize().map_err(mount_error)?;
+        let device = open_devices(devices, &options)?;
+        let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
+        let volume =
+            Volume::open(device, options.volume_options(on_block_device, now, seed())).map_err(at)?;
+        let read_only_reason = match options.read_only {
+            true => None,
+            false => volume.read_only_reason().map(str::to_string),
+        };
+        options.read_only |= read_only_reason.is_some();
+        let fs = Arc::new(FileSystem::new(volume, Settings::from(&options)));
+        let source = match &options.source_name {
+            Some(name) => name.clone(),
+            None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
+        };
+        let session = backend::mount(fs.clone(), &dir, &options, &source).map_err(mount_error)?;
+        Ok(Mount { fs, session, image, dir, options, read_only_reason })
+    }
+
+    /// Why the volume is mounted read-only although nobody asked for that.
+    pub fn read_only_reason(&self) -> Option<&str> {
+        self.read_only_reason.as_deref()
+    }
+
+    /// Answers until somebody unmounts it or a signal comes, and leaves the volume clean. `ready` is called once
+    /// it answers.
+    pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        let Mount { fs, mut session, image, dir, options, .. } = self;
+        let mut unmounter = session.unmounter();
+        let (ends, end) = mpsc::channel();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
+        let (handle, on_signal) = (signals.handle(), ends.clone());
+        thread::spawn(move || {
+            for _ in signals.forever() {
+                let _ = on_signal.send(End::Signal);
+            }
+        });
+        thread::spawn(move || ends.send(End::Session(session.run())));
+        let background = Background::start(fs.clone(), &options);
+        set_read_ahead(&dir);
+        ready().map_err(Error::Session)?;
+
+        let result = match end.recv().expect("the session thread sends before it ends") {
+            End::Session(result) => result,
+            End::Signal => {
+                end_mount(&dir, &mut unmounter);
+                match end.recv_timeout(GRACE) {
+                    Ok(End::Session(result)) => result,
+                    // Whoever still uses the mount gets errors from now on: the volume is ours again.
+                    Ok(End::Signal) | Err(_) => Ok(()),
+                }
+            }
+        };
+        handle.close();
+        drop(background);
+        fs.unmount().map_err(|source| Error::Volume { path: image, source })?;
+        result.map_err(Error::Session)
+    }
+}
+
+/// Unmounts, or where somebody still uses the mount, takes it out of the tree.
+fn end_mount(dir: &Path, unmounter: &mut Unmounter) {
+    // What the kernel still has in its cache comes to us now, for it is lost with the connection.
+    if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
+        let _ = rustix::fs::syncfs(&root);
+    }
+    if unmounter.unmount().is_err() {
+        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+    }
+}
+
+fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Arc<dyn Device>> {
+    let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
+        let device =
+            FileDevice::open(path, how).map_err(|source| Error::Device { path: path.clone(), source })?;
+        Ok(Arc::new(device))
+    };
+    let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let image = paths.first().cloned().unwrap_or_default();
+    f2fs::volume::join(devices).map_err(|source| Error::Volume { path: image, source })
+}
+
+/// Lets the kernel read ahead further than the 128 KiB that it gives FUSE. Only root may, and it is a matter of speed.
+fn set_read_ahead(dir: &Path) {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
+    let Some(device) = device_of_mount(&mounts, &dir.to_string_lossy()) else { return };
+    let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string());
+}
+
+/// The device number of a mount, from /proc/self/mountinfo (proc(5)); the last mount on a directory counts.
+fn device_of_mount<'a>(mounts: &'a str, dir: &str) -> Option<&'a str> {
+    let escaped =
+        dir.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    mounts.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let (device, _root, place) = (fields.next()?, fields.next()?, fields.next()?);
+        (place == escaped).then_some(device)
+    })
+}
+
+fn now() -> Time {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
+        // A clock that runs before 1970 is not set.
+        Err(_) => Time::default(),
+    }
+}
+
+/// A seed that differs between mounts.
+fn seed() -> u64 {
+    let time = now();
+    time.seconds as u64 ^ u64::from(time.nanoseconds) << 32 ^ u64::from(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_mount_on_a_directory_is_found() {
+        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      40 22 0:50 / /mnt/a\\040b rw - fuse.flashkit x rw\n\
+                      41 22 0:51 / /mnt/a\\040b rw - fuse.flashkit x rw\n";
+        assert_eq!(device_of_mount(mounts, "/mnt/a b"), Some("0:51"));
+        assert_eq!(device_of_mount(mounts, "/mnt"), None);
+    }
+}

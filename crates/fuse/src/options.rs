@@ -1,0 +1,354 @@
+//! The options of a mount, as `-o` gives them. Names are those of Linux's f2fs and of mount(8) where they mean the
+//! same.
+
+use std::time::Duration;
+
+use f2fs::{
+    units::Time,
+    volume::{ActiveLogs, InPlace, Options},
+};
+
+/// When reading changes the time of the last access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// When it is not later than the last change, or a day old (Linux, `relatime_need_update`).
+    #[default]
+    Relative,
+    /// With each reading that follows an opening.
+    Strict,
+    /// Never.
+    Never,
+}
+
+/// What fsync promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsyncMode {
+    /// What POSIX asks for.
+    #[default]
+    Posix,
+    /// In addition the whole way to the file.
+    Strict,
+    /// Only the order: the device is not flushed.
+    NoBarrier,
+}
+
+/// When segments are cleaned without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackgroundGc {
+    /// When the volume is idle.
+    #[default]
+    On,
+    /// Never.
+    Off,
+}
+
+/// What follows a failure to write metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// The volume refuses changes from then on.
+    #[default]
+    ReadOnly,
+    /// The mount ends at once.
+    Panic,
+}
+
+/// How a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Device nodes work.
+    pub dev: bool,
+    /// Set-user-id and set-group-id bits work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Every write is synchronous.
+    pub sync: bool,
+    /// Changes of directories are synchronous.
+    pub dirsync: bool,
+    /// When reading changes access times.
+    pub atime: Atime,
+    /// Whether reading directories changes access times too.
+    pub dir_atime: bool,
+    /// What fsync promises.
+    pub fsync: FsyncMode,
+    /// When segments are cleaned without need.
+    pub background_gc: BackgroundGc,
+    /// What follows a failure to write metadata.
+    pub on_error: OnError,
+    /// Checkpoints are written.
+    pub checkpoints: bool,
+    /// Time between checkpoints while there is something to write.
+    pub checkpoint_interval: Duration,
+    /// Logs that are written to.
+    pub active_logs: ActiveLogs,
+    /// When blocks are overwritten where they are.
+    pub in_place: InPlace,
+    /// What a checkpoint frees is discarded; on block devices where `None`, as Linux does.
+    pub discard: Option<bool>,
+    /// What was fsynced after the last checkpoint is brought back.
+    pub roll_forward: bool,
+    /// Small files live in their inode.
+    pub inline_data: bool,
+    /// Small directories live in their inode.
+    pub inline_dentry: bool,
+    /// Inodes keep room for extended attributes.
+    pub inline_xattr: bool,
+    /// Memory for caches.
+    pub cache_bytes: usize,
+    /// Threads that answer requests; chosen by the number of processors where `None`.
+    pub threads: Option<usize>,
+    /// The image is accessed past the page cache of the host.
+    pub direct: bool,
+    /// What the table of mounts shows as the source; the image where `None`.
+    pub source_name: Option<String>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            allow_other: false,
+            dev: true,
+            suid: true,
+            exec: true,
+            sync: false,
+            dirsync: false,
+            atime: Atime::default(),
+            dir_atime: true,
+            fsync: FsyncMode::default(),
+            background_gc: BackgroundGc::default(),
+            on_error: OnError::default(),
+            checkpoints: true,
+            checkpoint_interval: Duration::from_secs(60),
+            active_logs: ActiveLogs::default(),
+            in_place: InPlace::default(),
+            discard: None,
+            roll_forward: true,
+            inline_data: true,
+            inline_dentry: true,
+            inline_xattr: true,
+            cache_bytes: 64 << 20,
+            threads: None,
+            direct: false,
+            source_name: None,
+        }
+    }
+}
+
+/// What options there are, for messages and help.
+pub const KNOWN: &str = "\
+ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
+diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
+background_gc=on|off, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
+checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=remount-ro|panic, inline_data, \
+noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, acl, user_xattr, flush_merge, \
+checkpoint_merge, extent_cache, cache=SIZE, threads=N, direct";
+
+/// An option that there is not, or a value that it cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No such option.
+    #[error("unknown option {0:?}; there are: {KNOWN}")]
+    Unknown(String),
+    /// No such value.
+    #[error("{value:?} is no value of the option {name}")]
+    Value {
+        /// The option.
+        name: String,
+        /// The value.
+        value: String,
+    },
+}
+
+impl MountOptions {
+    /// Applies a list of options separated by commas, the way `-o` takes it; later ones win.
+    pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
+        list.split(',').map(str::trim).filter(|option| !option.is_empty()).try_for_each(|one| self.set(one))
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let bad = || OptionError::Value { name: name.into(), value: value.unwrap_or_default().into() };
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("dev", None) => self.dev = true,
+            ("nodev", None) => self.dev = false,
+            ("suid", None) => self.suid = true,
+            ("nosuid", None) => self.suid = false,
+            ("exec", None) => self.exec = true,
+            ("noexec", None) => self.exec = false,
+            ("sync", None) => self.sync = true,
+            ("async", None) => self.sync = false,
+            ("dirsync", None) => self.dirsync = true,
+            ("noatime", None) => self.atime = Atime::Never,
+            ("atime" | "relatime", None) => self.atime = Atime::Relative,
+            ("strictatime", None) => self.atime = Atime::Strict,
+            ("diratime", None) => self.dir_atime = true,
+            ("nodiratime", None) => self.dir_atime = false,
+            ("allow_other", None) => self.allow_other = true,
+            ("fsname", Some(name)) => self.source_name = Some(name.into()),
+            ("active_logs", Some(count)) => {
+                self.active_logs = match count {
+                    "2" => ActiveLogs::Two,
+                    "4" => ActiveLogs::Four,
+                    "6" => ActiveLogs::Six,
+                    _ => return Err(bad()),
+                };
+            }
+            ("mode", Some("adaptive")) => self.in_place = InPlace::Fsync,
+            ("mode", Some("lfs")) => self.in_place = InPlace::Never,
+            ("background_gc", Some("on" | "sync")) => self.background_gc = BackgroundGc::On,
+            ("background_gc", Some("off")) => self.background_gc = BackgroundGc::Off,
+            ("discard", None) => self.discard = Some(true),
+            ("nodiscard", None) => self.discard = Some(false),
+            ("fsync_mode", Some("posix")) => self.fsync = FsyncMode::Posix,
+            ("fsync_mode", Some("strict")) => self.fsync = FsyncMode::Strict,
+            ("fsync_mode", Some("nobarrier")) | ("nobarrier", None) => self.fsync = FsyncMode::NoBarrier,
+            ("checkpoint", Some("enable")) => self.checkpoints = true,
+            ("checkpoint", Some(how)) if how == "disable" || how.starts_with("disable:") => {
+                self.checkpoints = false;
+            }
+            ("checkpoint_interval", Some(seconds)) => {
+                let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0).ok_or_else(bad)?;
+                self.checkpoint_interval = Duration::from_secs(seconds);
+            }
+            ("disable_roll_forward", None) => self.roll_forward = false,
+            // Linux allows it only for mounts that write nothing.
+            ("norecovery", None) => (self.roll_forward, self.read_only) = (false, true),
+            ("errors", Some("remount-ro" | "continue")) => self.on_error = OnError::ReadOnly,
+            ("errors", Some("panic")) => self.on_error = OnError::Panic,
+            ("inline_data", None) => self.inline_data = true,
+            ("noinline_data", None) => self.inline_data = false,
+            ("inline_dentry", None) => self.inline_dentry = true,
+            ("noinline_dentry", None) => self.inline_dentry = false,
+            ("inline_xattr", None) => self.inline_xattr = true,
+            ("noinline_xattr", None) => self.inline_xattr = false,
+            ("cache", Some(size)) => self.cache_bytes = parse_size(size).ok_or_else(bad)?,
+            ("threads", Some(count)) => {
+                self.threads =
+                    Some(count.parse().ok().filter(|count| (1..=256).contains(count)).ok_or_else(bad)?);
+            }
+            ("direct", None) => self.direct = true,
+            // What is always so.
+            (
+                "default_permissions"
+                | "acl"
+                | "user_xattr"
+                | "flush_merge"
+                | "checkpoint_merge"
+                | "extent_cache"
+                | "barrier"
+                | "defaults",
+                None,
+            ) => {}
+            // What fstab says to mount(8) and not to the file system.
+            (
+                "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "nofail" | "_netdev",
+                None,
+            )
+            | ("subtype" | "comment", Some(_)) => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            (known, _) if KNOWN.split(", ").any(|one| one.split('=').next() == Some(known)) => {
+                return Err(bad());
+            }
+            _ => return Err(OptionError::Unknown(option.into())),
+        }
+        Ok(())
+    }
+
+    /// How the engine opens the volume.
+    pub fn volume_options(
+        &self,
+        on_block_device: bool,
+        clock: impl Fn() -> Time + Send + Sync + 'static,
+        seed: u64,
+    ) -> Options {
+        Options {
+            seed,
+            cache_bytes: self.cache_bytes,
+            active_logs: self.active_logs,
+            in_place: self.in_place,
+            read_only: self.read_only,
+            roll_forward: self.roll_forward,
+            inline_data: self.inline_data,
+            inline_dentry: self.inline_dentry,
+            inline_xattr: self.inline_xattr,
+            discard: self.discard.unwrap_or(on_block_device),
+            ..Options::new(clock)
+        }
+    }
+}
+
+/// A size such as 64M or 1GiB, at least 1 MiB.
+fn parse_size(text: &str) -> Option<usize> {
+    let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
+    usize::try_from(bytes).ok().filter(|bytes| *bytes >= 1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::default();
+        options.apply(list).map(|()| options)
+    }
+
+    #[test]
+    fn options_are_set_and_the_last_one_wins() {
+        let options = parsed(
+            "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=disable:10%,\
+             checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,allow_other,background_gc=off",
+        )
+        .unwrap();
+        let wanted = MountOptions {
+            allow_other: true,
+            active_logs: ActiveLogs::Four,
+            in_place: InPlace::Never,
+            inline_data: false,
+            discard: Some(false),
+            fsync: FsyncMode::Strict,
+            checkpoints: false,
+            checkpoint_interval: Duration::from_secs(5),
+            atime: Atime::Never,
+            on_error: OnError::Panic,
+            cache_bytes: 16 << 20,
+            threads: Some(3),
+            background_gc: BackgroundGc::Off,
+            ..MountOptions::default()
+        };
+        assert_eq!(options, wanted);
+    }
+
+    #[test]
+    fn what_fstab_says_to_others_is_ignored() {
+        assert_eq!(parsed("defaults,noauto,user,x-systemd.automount,_netdev,,"), Ok(MountOptions::default()));
+        assert!(parsed("norecovery").unwrap().read_only);
+    }
+
+    #[test]
+    fn unknown_options_and_values_are_told_apart() {
+        let unknown = parsed("quiet").unwrap_err();
+        assert_eq!(unknown, OptionError::Unknown("quiet".into()));
+        assert!(unknown.to_string().contains("active_logs=2|4|6"));
+        for bad in [
+            "active_logs=3",
+            "active_logs",
+            "ro=1",
+            "mode=fast",
+            "cache=1",
+            "threads=0",
+            "checkpoint_interval=0",
+        ] {
+            assert!(matches!(parsed(bad), Err(OptionError::Value { .. })), "{bad}");
+        }
+    }
+}

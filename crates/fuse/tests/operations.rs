@@ -1,0 +1,506 @@
+//! Every operation through the mount, as POSIX and the manual pages have it; fsck.f2fs judges what is left.
+
+mod support;
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+    process::Command,
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom as Seeking, Timespec, Timestamps,
+    },
+    io::Errno,
+};
+use support::Bench;
+
+/// Unmounts, checks, mounts again: what a test looks at next comes from the image.
+fn through_the_image(bench: &mut Bench) {
+    bench.unmount();
+    bench.assert_clean();
+    bench.mount("allow_other");
+}
+
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[test]
+fn content_survives_writing_growing_and_truncating() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(256);
+    let mut wanted = noise(5 << 20, 1);
+    let path = bench.path("file");
+    fs::write(&path, &wanted).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    for (offset, length) in
+        [(0, 1), (4095, 2), (1 << 20, 4096), (wanted.len() - 1, 10_000), (123_457, 65_536)]
+    {
+        let part = noise(length, offset as u64);
+        file.write_all_at(&part, offset as u64).unwrap();
+        wanted.resize(wanted.len().max(offset + length), 0);
+        wanted[offset..offset + length].copy_from_slice(&part);
+    }
+    assert!(fs::read(&path).unwrap() == wanted);
+    for size in [4 << 20, (4 << 20) - 5, 3_000_000, 6_000_000, 100, 0, 10] {
+        file.set_len(size).unwrap();
+        wanted.resize(size as usize, 0);
+        assert_eq!(file.metadata().unwrap().len(), size);
+    }
+    assert!(fs::read(&path).unwrap() == wanted);
+    let huge = 3_900_000_000_000;
+    file.write_all_at(b"far", huge).unwrap();
+    drop(file);
+    through_the_image(&mut bench);
+    let mut file = File::open(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), huge + 3);
+    assert!(file.metadata().unwrap().blocks() < 100, "the rest is a hole");
+    file.seek(SeekFrom::Start(huge)).unwrap();
+    let mut far = String::new();
+    file.read_to_string(&mut far).unwrap();
+    assert_eq!(far, "far");
+    let beyond = OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 62);
+    assert_eq!(beyond.unwrap_err().raw_os_error(), Some(Errno::FBIG.raw_os_error()));
+    drop(file);
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn names_are_made_linked_renamed_and_removed() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    let at = |name: &str| bench.path(name);
+    fs::create_dir(at("d")).unwrap();
+    assert_eq!(fs::metadata(at("")).unwrap().nlink(), 3);
+    fs::write(at("a"), "a").unwrap();
+    fs::hard_link(at("a"), at("d/b")).unwrap();
+    assert_eq!(fs::metadata(at("a")).unwrap().nlink(), 2);
+    symlink("../a", at("d/s")).unwrap();
+    assert_eq!(fs::read_link(at("d/s")).unwrap().to_str(), Some("../a"));
+    assert_eq!(fs::read(at("d/s")).unwrap(), b"a");
+    assert_eq!(fs::symlink_metadata(at("d/s")).unwrap().len(), 4);
+    for (kind, name) in
+        [(FileType::Fifo, "fifo"), (FileType::Socket, "socket"), (FileType::CharacterDevice, "char")]
+    {
+        let device = rustix::fs::makedev(300, 70_001);
+        rustix::fs::mknodat(CWD, at(name), kind, Mode::from(0o640), device).unwrap();
+        let stat = fs::symlink_metadata(at(name)).unwrap();
+        assert_eq!(FileType::from_raw_mode(stat.mode()), kind);
+        if kind == FileType::CharacterDevice {
+            assert_eq!(stat.rdev(), device);
+        }
+    }
+    assert_eq!(fs::remove_dir(at("d")).unwrap_err().raw_os_error(), Some(Errno::NOTEMPTY.raw_os_error()));
+    let long = "n".repeat(255);
+    fs::write(at(&long), "x").unwrap();
+    let too_long = fs::write(at(&format!("{long}n")), "x").unwrap_err();
+    assert_eq!(too_long.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+
+    let rename = |from: &str, to: &str, flags| rustix::fs::renameat_with(CWD, at(from), CWD, at(to), flags);
+    assert_eq!(rename("a", "d/b", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename("d", "e", RenameFlags::NOREPLACE).unwrap();
+    rename("e", &long, RenameFlags::EXCHANGE).unwrap();
+    assert!(fs::metadata(at(&long)).unwrap().is_dir() && fs::metadata(at("e")).unwrap().is_file());
+    assert_eq!(fs::rename(at(&long), at(&format!("{long}/x"))).unwrap_err().raw_os_error(), Some(22));
+    // Both are names of one inode: nothing happens, both stay (rename(2)).
+    fs::rename(at("a"), at(&format!("{long}/b"))).unwrap();
+    assert_eq!(fs::metadata(at("a")).unwrap().nlink(), 2);
+    fs::rename(at("e"), at("a")).unwrap();
+    assert_eq!(fs::read(at("a")).unwrap(), b"x");
+    fs::create_dir(at("empty")).unwrap();
+    fs::rename(at(&long), at("empty")).unwrap();
+    assert_eq!(fs::metadata(at("")).unwrap().nlink(), 3);
+    through_the_image(&mut bench);
+    assert_eq!(fs::read(bench.path("empty/b")).unwrap(), b"a");
+    assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 5);
+    fs::remove_dir_all(bench.path("empty")).unwrap();
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn what_is_removed_stays_while_it_is_open() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let path = bench.path("gone");
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&noise(1 << 20, 3)).unwrap();
+    let victim = bench.path("victim");
+    fs::write(&victim, "still here").unwrap();
+    let mut replaced = File::open(&victim).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(bench.path("new"), "new").unwrap();
+    fs::rename(bench.path("new"), &victim).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.sync_all().unwrap();
+    let mut content = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut content).unwrap();
+    assert!(content == noise(1 << 20, 3));
+    let mut old = String::new();
+    replaced.read_to_string(&mut old).unwrap();
+    assert_eq!((old.as_str(), fs::read_to_string(&victim).unwrap().as_str()), ("still here", "new"));
+    let used = |bench: &Bench| {
+        let facts = rustix::fs::statvfs(bench.path("")).unwrap();
+        facts.f_blocks - facts.f_bfree
+    };
+    let before = used(&bench);
+    drop((file, replaced));
+    // The kernel forgets in its own time.
+    let freed = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        used(&bench) + 256 <= before
+    });
+    assert!(freed, "the space comes back");
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn times_owners_and_modes_are_kept() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let path = bench.path("file");
+    fs::write(&path, "x").unwrap();
+    std::os::unix::fs::chown(&path, Some(1234), Some(70_000)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o4751)).unwrap();
+    let times = |access: (i64, i64), change: (i64, i64)| Timestamps {
+        last_access: Timespec { tv_sec: access.0, tv_nsec: access.1 as _ },
+        last_modification: Timespec { tv_sec: change.0, tv_nsec: change.1 as _ },
+    };
+    rustix::fs::utimensat(CWD, &path, &times((-5, 999_999_999), (4_000_000_000, 1)), AtFlags::empty())
+        .unwrap();
+    symlink("file", bench.path("link")).unwrap();
+    rustix::fs::utimensat(CWD, bench.path("link"), &times((7, 8), (9, 10)), AtFlags::SYMLINK_NOFOLLOW)
+        .unwrap();
+    through_the_image(&mut bench);
+    let stat = fs::metadata(&path).unwrap();
+    assert_eq!((stat.uid(), stat.gid(), stat.mode() & 0o7777), (1234, 70_000, 0o4751));
+    assert_eq!((stat.atime(), stat.atime_nsec()), (-5, 999_999_999));
+    assert_eq!((stat.mtime(), stat.mtime_nsec()), (4_000_000_000, 1));
+    let link = fs::symlink_metadata(bench.path("link")).unwrap();
+    assert_eq!((link.atime(), link.mtime(), link.mtime_nsec()), (7, 9, 10));
+
+    // A change of owner takes the privilege away, root's too (Linux).
+    std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o751);
+    // So does a write by somebody without it.
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    bench.shell("setpriv --reuid 2000 --regid 2000 --clear-groups sh -c 'echo more >> file'");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    bench.shell("setpriv --reuid 2000 --regid 2000 --clear-groups truncate -s 1 file");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    let before = fs::metadata(&path).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::write(&path, "later").unwrap();
+    let after = fs::metadata(&path).unwrap();
+    assert!((after.mtime(), after.mtime_nsec()) > (before.mtime(), before.mtime_nsec()));
+    assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn rights_are_checked() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench.shell(
+        "chmod 755 .; mkdir private shared sticky; chmod 700 private; chmod 2777 shared; chmod 1777 sticky
+         chgrp 4000 shared; echo secret > file; chmod 600 file; echo mine > sticky/root",
+    );
+    let other = |script: &str| {
+        let run = Command::new("setpriv")
+            .args(["--reuid", "2000", "--regid", "2000", "--clear-groups", "bash", "-c", script])
+            .current_dir(bench.path(""))
+            .output()
+            .unwrap();
+        run.status.success()
+    };
+    assert!(!other("cat file") && !other("ls private") && !other("touch new") && !other("rm -f sticky/root"));
+    assert!(!other("chmod 777 file") && !other("chown 2000 file"));
+    assert!(other("umask 022; mkdir shared/dir && echo x > shared/dir/f && chmod 640 shared/dir/f"));
+    let dir = fs::metadata(bench.path("shared/dir")).unwrap();
+    assert_eq!((dir.uid(), dir.gid(), dir.mode() & 0o7777), (2000, 4000, 0o2755), "the group is inherited");
+    let file = fs::metadata(bench.path("shared/dir/f")).unwrap();
+    assert_eq!((file.gid(), file.mode() & 0o7777), (4000, 0o640));
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn extended_attributes_and_access_lists_are_kept() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let path = bench.path("file");
+    fs::write(&path, "x").unwrap();
+    let big = noise(3000, 5);
+    xattr::set(&path, "user.small", b"1").unwrap();
+    xattr::set(&path, "user.big", &big).unwrap();
+    xattr::set(&path, "user.empty", b"").unwrap();
+    xattr::set(&path, "trusted.t", b"t").unwrap();
+    xattr::set(&path, "security.s", b"s").unwrap();
+    assert_eq!(
+        xattr::remove(&path, "user.none").unwrap_err().raw_os_error(),
+        Some(Errno::NODATA.raw_os_error())
+    );
+    let too_big = xattr::set(&path, "user.huge", &noise(8000, 1)).unwrap_err();
+    assert_eq!(too_big.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    bench.shell(
+        "mkdir dir; setfacl -m u:2000:rwx,g:3000:r-x,m::rwx dir; setfacl -d -m u:2000:rwx,o::--- dir
+         umask 077; touch dir/file; mkdir dir/sub; setfacl -m u:5000:rw file; chmod 640 file",
+    );
+    through_the_image(&mut bench);
+    assert_eq!(xattr::get(&path, "user.big").unwrap().as_deref(), Some(&big[..]));
+    assert_eq!(xattr::get(&path, "user.empty").unwrap().as_deref(), Some(&b""[..]));
+    let mut names: Vec<_> = xattr::list(&path).unwrap().map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["security.s", "system.posix_acl_access", "trusted.t", "user.big", "user.empty", "user.small"]
+    );
+    let acl = |name: &str| bench.shell(&format!("getfacl -cpnE {name}"));
+    assert_eq!(acl("file"), "user::rw-\nuser:5000:rw-\ngroup::r--\nmask::r--\nother::---\n\n");
+    // Where there is a default list, it counts and the umask does not.
+    assert_eq!(acl("dir/file"), "user::rw-\nuser:2000:rwx\ngroup::r-x\nmask::rw-\nother::---\n\n");
+    let default = "default:user::rwx\ndefault:user:2000:rwx\ndefault:group::r-x\ndefault:mask::rwx\ndefault:other::---\n\n";
+    assert_eq!(
+        acl("dir/sub"),
+        format!("user::rwx\nuser:2000:rwx\ngroup::r-x\nmask::rwx\nother::---\n{default}")
+    );
+    // The kernel enforces them.
+    bench
+        .shell("setpriv --reuid 2000 --regid 2000 --clear-groups sh -c 'echo x > dir/file; touch dir/sub/y'");
+    let refused = bench.shell("setpriv --reuid 2001 --regid 2001 --clear-groups cat dir/file 2>&1 || true");
+    assert!(refused.contains("Permission denied"), "{refused}");
+    bench.shell("setfacl -b file; getfacl -cp file | grep -vq mask; rm -r dir");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn flags_are_honoured() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench.shell("echo one > fixed; echo one > log; mkdir dir; chattr +i fixed; chattr +a log; chattr +i dir");
+    through_the_image(&mut bench);
+    let fails = |script: &str| {
+        bench.shell(&format!("if ({script}) 2>/dev/null; then echo done; else echo refused; fi"))
+    };
+    for script in [
+        "echo two > fixed",
+        "echo two >> fixed",
+        "rm -f fixed",
+        "mv fixed moved",
+        "ln fixed link",
+        "chmod 777 fixed",
+        "truncate -s 0 fixed",
+        "setfattr -n user.a -v b fixed",
+        "touch -d 2001-01-01 fixed",
+        "touch dir/new",
+        "echo two > log",
+        "rm -f log",
+        "truncate -s 0 log",
+    ] {
+        assert_eq!(fails(script), "refused\n", "{script}");
+    }
+    bench.shell("echo two >> log; test \"$(cat log)\" = $'one\\ntwo'");
+    assert!(bench.shell("lsattr fixed log").contains("----i"));
+    bench.shell("chattr -i fixed dir; chattr -a log; rm -r fixed log dir");
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn ranges_are_allocated_punched_zeroed_and_found() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    let path = bench.path("file");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let mut wanted = noise(1 << 20, 7);
+    file.write_all_at(&wanted, 0).unwrap();
+    let change = |flags, offset, length| rustix::fs::fallocate(&file, flags, offset, length);
+    change(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 5000, 300_000).unwrap();
+    wanted[5000..305_000].fill(0);
+    change(FallocateFlags::ZERO_RANGE, 500_001, 100_000).unwrap();
+    wanted[500_001..600_001].fill(0);
+    change(FallocateFlags::empty(), 1 << 20, 100_000).unwrap();
+    wanted.resize((1 << 20) + 100_000, 0);
+    change(FallocateFlags::KEEP_SIZE, 4 << 20, 1 << 20).unwrap();
+    assert_eq!(
+        change(FallocateFlags::COLLAPSE_RANGE, 0, 4096),
+        Err(Errno::OPNOTSUPP),
+        "FUSE has no such request"
+    );
+    assert!(fs::read(&path).unwrap() == wanted);
+    assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+    // The file is open for writing, and what was written a moment ago is data all the same.
+    file.write_all_at(b"data", 3 << 20).unwrap();
+    wanted.resize((3 << 20) + 4, 0);
+    wanted[3 << 20..].copy_from_slice(b"data");
+    let seek = |to| rustix::fs::seek(&file, to);
+    assert_eq!(seek(Seeking::Data(2 << 20)), Ok(3 << 20));
+    assert_eq!(seek(Seeking::Hole(8192)), Ok(8192));
+    assert_eq!(seek(Seeking::Data(8192)), Ok(303_104));
+    assert_eq!(seek(Seeking::Hole(3 << 20)), Ok((3 << 20) + 4));
+    assert_eq!(seek(Seeking::Data((3 << 20) + 4)), Err(Errno::NXIO));
+    drop(file);
+    through_the_image(&mut bench);
+    assert!(fs::read(&path).unwrap() == wanted);
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn ranges_are_copied_within_the_volume() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    let wanted = noise(3 << 20, 9);
+    fs::write(bench.path("from"), &wanted).unwrap();
+    let from = File::open(bench.path("from")).unwrap();
+    let to = File::create(bench.path("to")).unwrap();
+    let (mut at, mut written) = (100, 0);
+    loop {
+        match rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut written), 1 << 21).unwrap() {
+            0 => break,
+            count => assert!(count <= 1 << 21),
+        }
+    }
+    assert!(fs::read(bench.path("to")).unwrap() == wanted[100..]);
+    drop((from, to));
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn big_directories_are_listed_whole() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(256);
+    let dir = bench.path("dir");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..5000 {
+        File::create(dir.join(format!("a name that is not short {number:05}"))).unwrap();
+    }
+    let listed = |dir: &std::path::Path| {
+        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names.dedup();
+        names.len()
+    };
+    assert_eq!(listed(&dir), 5000);
+    // Removing while listing: what is left is listed all the same (readdir(3)).
+    for (number, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        if number % 2 == 0 {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+    assert_eq!(listed(&dir), 2500);
+    through_the_image(&mut bench);
+    assert_eq!(listed(&dir), 2500);
+    fs::remove_dir_all(&dir).unwrap();
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn direct_and_mapped_access_agree() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    bench.shell(
+        "dd if=/dev/urandom of=a bs=1M count=8 oflag=direct status=none; cp a b; cmp a b
+         dd if=a of=c bs=64k iflag=direct oflag=direct status=none; cmp a c
+         dd if=/dev/zero of=a bs=4k seek=17 count=3 conv=notrunc oflag=direct status=none
+         dd if=/dev/zero of=b bs=4k seek=17 count=3 conv=notrunc status=none; cmp a b",
+    );
+    let mapping = "
+import mmap, os
+with open('m', 'w+b') as f:
+    f.truncate(1 << 20)
+    m = mmap.mmap(f.fileno(), 1 << 20)
+    for at in range(0, 1 << 20, 8192):
+        m[at:at + 4] = at.to_bytes(4, 'little')
+    assert os.pread(f.fileno(), 4, 8192 * 5) == (8192 * 5).to_bytes(4, 'little')
+    m.flush()
+    m[9:12] = b'end'
+    m.close()
+with open('m', 'rb') as f:
+    assert f.read(12)[9:] == b'end'
+";
+    fs::write(bench.beside("map.py"), mapping).unwrap();
+    bench.shell("python3 ../map.py");
+    let before: Vec<u8> = fs::read(bench.path("m")).unwrap();
+    through_the_image(&mut bench);
+    assert!(fs::read(bench.path("m")).unwrap() == before);
+    bench.shell("cmp a b");
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn locks_work_between_processes() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench.shell(
+        "touch l; flock -n l -c 'if flock -n l true; then exit 1; fi'; flock -n l true
+         python3 - <<'END'
+import fcntl, os
+f = open('l', 'r+')
+fcntl.lockf(f, fcntl.LOCK_EX, 10, 5)
+if os.fork() == 0:
+    g = open('l', 'r+')
+    try:
+        fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 7)
+        os._exit(1)
+    except OSError:
+        fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 40)
+        os._exit(0)
+assert os.wait()[1] == 0
+END",
+    );
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn a_full_volume_says_so_and_stays_whole() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let chunk = noise(1 << 20, 11);
+    let mut kept = 0;
+    let error = loop {
+        let file = File::create(bench.path(&format!("f{kept}"))).unwrap();
+        if let Err(error) = file.write_all_at(&chunk, 0).and_then(|()| file.sync_all()) {
+            break error;
+        }
+        kept += 1;
+        assert!(kept < 64, "64 MiB hold less than 64 MiB");
+    };
+    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    for number in 0..kept {
+        assert!(fs::read(bench.path(&format!("f{number}"))).unwrap() == chunk);
+    }
+    fs::remove_file(bench.path("f0")).unwrap();
+    fs::remove_file(bench.path("f1")).unwrap();
+    File::open(bench.path("")).unwrap().sync_all().unwrap();
+    let last = OpenOptions::new().write(true).create_new(true).mode(0o600).open(bench.path("last")).unwrap();
+    last.write_all_at(&chunk, 0).unwrap();
+    last.sync_all().unwrap();
+    drop(last);
+    bench.unmount();
+    bench.assert_clean();
+    bench.mount("");
+    assert!(fs::read(bench.path("last")).unwrap() == chunk);
+    bench.unmount();
+}

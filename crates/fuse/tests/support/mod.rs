@@ -1,0 +1,239 @@
+//! What the tests of mounts share: an image made by mkfs.f2fs, mounted by a process of its own, and judged by fsck.f2fs
+//! afterwards.
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How long anything may take that should be quick.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An image and the directory that it is mounted on.
+pub struct Bench {
+    dir: tempfile::TempDir,
+    mounted: Option<Child>,
+}
+
+/// Whether this machine can mount; says why not.
+pub fn can_mount() -> bool {
+    match File::options().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("skipped: /dev/fuse: {error}");
+            false
+        }
+    }
+}
+
+/// Skips a test where nothing can be mounted.
+#[macro_export]
+macro_rules! needs_fuse {
+    () => {
+        if !support::can_mount() {
+            return;
+        }
+    };
+}
+
+impl Bench {
+    /// Makes an image of so many MiB.
+    pub fn new(mebibytes: u64, features: &[&str]) -> Bench {
+        let bench = Bench::empty();
+        let image = bench.image();
+        File::create(&image).and_then(|file| file.set_len(mebibytes << 20)).expect("the image can be made");
+        let made =
+            tool("mkfs.f2fs").arg("-q").args(features).arg(&image).output().expect("mkfs.f2fs is there");
+        assert!(made.status.success(), "mkfs.f2fs {features:?}: {}", text(&made));
+        bench
+    }
+
+    /// A bench for an image that the test brings itself.
+    pub fn empty() -> Bench {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(dir.path().join("mnt")).expect("a directory to mount on");
+        Bench { dir, mounted: None }
+    }
+
+    /// A new image of so many MiB, mounted with the usual options.
+    pub fn mounted(mebibytes: u64) -> Bench {
+        let mut bench = Bench::new(mebibytes, &["-O", "extra_attr,inode_checksum,sb_checksum,inode_crtime"]);
+        bench.mount("allow_other");
+        bench
+    }
+
+    /// The image.
+    pub fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// A place beside the mount.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Where it is mounted, or a path there.
+    pub fn path(&self, name: &str) -> PathBuf {
+        let root = self.dir.path().join("mnt");
+        if name.is_empty() { root } else { root.join(name) }
+    }
+
+    /// Mounts it in a process of its own; the process's messages where it does not come to that.
+    pub fn try_mount(&mut self, options: &str) -> Result<(), String> {
+        assert!(self.mounted.is_none(), "it is mounted already");
+        let mut child = Command::new(mounter())
+            .args([self.image(), self.path("")])
+            .arg(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the example `mount` is built with the tests");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("its output is text");
+        if line == "ready\n" {
+            self.mounted = Some(child);
+            return Ok(());
+        }
+        let mut messages = String::new();
+        child
+            .stderr
+            .take()
+            .expect("it is piped")
+            .read_to_string(&mut messages)
+            .expect("its messages are text");
+        child.wait().expect("it ended");
+        Err(messages)
+    }
+
+    /// Mounts it.
+    pub fn mount(&mut self, options: &str) {
+        self.try_mount(options).expect("it can be mounted");
+    }
+
+    /// The process that answers.
+    pub fn pid(&self) -> u32 {
+        self.mounted.as_ref().expect("it is mounted").id()
+    }
+
+    /// Unmounts it, and waits until the volume is closed.
+    pub fn unmount(&mut self) {
+        // A process that another test is just starting has copies of our files until it runs its program.
+        for left in (0..50).rev() {
+            let run = Command::new("umount").arg(self.path("")).output().expect("umount is there");
+            if run.status.success() {
+                break;
+            }
+            assert!(left > 0, "umount: {}", text(&run));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.wait_for_end();
+    }
+
+    /// Waits until the process that answers has ended, and wants it to have ended well.
+    pub fn wait_for_end(&mut self) {
+        let mut child = self.mounted.take().expect("it is mounted");
+        let started = Instant::now();
+        let status = loop {
+            match child.try_wait().expect("it is our child") {
+                Some(status) => break status,
+                None if started.elapsed() > PATIENCE => {
+                    let _ = child.kill();
+                    panic!("the mount does not end");
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let mut messages = String::new();
+        child
+            .stderr
+            .take()
+            .expect("it is piped")
+            .read_to_string(&mut messages)
+            .expect("its messages are text");
+        assert!(status.success(), "the mount ended with {status}: {messages}");
+    }
+
+    /// Sends a signal to the process that answers.
+    pub fn signal(&self, name: &str) {
+        let run =
+            Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
+        assert!(run.success());
+    }
+
+    /// Kills the process that answers, as a crash would, and clears the dead mount away.
+    pub fn crash(&mut self) {
+        let mut child = self.mounted.take().expect("it is mounted");
+        child.kill().expect("it runs");
+        child.wait().expect("it is our child");
+        let run = Command::new("umount").arg("-l").arg(self.path("")).status().expect("umount is there");
+        assert!(run.success());
+    }
+
+    /// Runs a shell script in the mounted directory and wants it to succeed; gives its output.
+    pub fn shell(&self, script: &str) -> String {
+        let run = Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .current_dir(self.path(""))
+            .output()
+            .expect("bash is there");
+        assert!(run.status.success(), "{script}\n{}", text(&run));
+        String::from_utf8_lossy(&run.stdout).into_owned()
+    }
+
+    /// What fsck.f2fs says of the image; it must find nothing at all.
+    pub fn assert_clean(&self) {
+        let run = tool("fsck.f2fs").args(["--dry-run", "-f"]).arg(self.image()).output().expect("fsck.f2fs");
+        let said = text(&run);
+        let complaint = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
+            .iter()
+            .find(|word| said.contains(*word));
+        assert!(run.status.success() && complaint.is_none(), "fsck.f2fs ({complaint:?}):\n{said}");
+        assert!(said.contains("[FSCK] other corrupted bugs"), "fsck.f2fs did not check:\n{said}");
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.mounted.take() {
+            // A test failed: nothing of it may stay behind.
+            let _ = Command::new("umount").arg("-l").arg(self.path("")).status();
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether a program is installed; says if it is not.
+pub fn has(program: &str) -> bool {
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).output().expect("sh is there");
+    if !found.status.success() {
+        eprintln!("{program} is not installed; see scripts/setup");
+    }
+    found.status.success()
+}
+
+/// The example that mounts, built beside the tests.
+fn mounter() -> PathBuf {
+    let test = std::env::current_exe().expect("a running test has a path");
+    let build = test.parent().and_then(Path::parent).expect("tests lie two levels deep");
+    build.join("examples/mount")
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    // The tools live where ordinary users have no path to.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}
+
+fn text(run: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr))
+}
