@@ -7,7 +7,7 @@ use model::{Setup, sequence};
 /// Operations on one volume.
 const SEQUENCE: usize = 1500;
 /// Operations of each kind of volume, unless told otherwise.
-const STEPS: usize = 3000;
+const STEPS: usize = 1500;
 /// Runs to shrink a failure in.
 const SHRINK_RUNS: usize = 400;
 

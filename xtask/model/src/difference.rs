@@ -1,9 +1,9 @@
 //! What tells a volume from the model.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context, Result, bail, ensure};
-use block::Rng;
+use block::{ATOMIC_BYTES, Rng};
 use f2fs::{
     Volume,
     format::FileType,
@@ -26,50 +26,62 @@ const PROBES: u64 = 8;
 pub struct Facts {
     /// Whether creation times are recorded.
     pub creation: bool,
-    /// Inodes that are there without a name from the start: quota files.
-    pub hidden_inodes: u32,
 }
 
-/// Compares the whole tree, then everything that is counted.
+/// What need not agree, because a power cut may leave it either way.
+#[derive(Debug, Clone, Default)]
+pub struct Leeway {
+    /// Inodes of which the times do not count.
+    pub times: HashSet<Id>,
+    /// Inodes of which only the content counts.
+    pub attributes: HashSet<Id>,
+    /// A file of which each sector may also be what it is here.
+    pub sectors: Option<(Id, Data)>,
+    /// A file that may hold anything where it does not hold what it holds here.
+    pub torn: Option<(Id, Data)>,
+}
+
+/// Compares the whole tree, then what is counted.
 ///
 /// # Errors
 /// The first difference, with its path; or what could not be read.
 pub fn check(model: &Model, engine: &Engine, facts: Facts) -> Result<()> {
+    check_with(model, engine, facts, &Leeway::default())
+}
+
+/// As [`check`], with some leeway.
+pub fn check_with(model: &Model, engine: &Engine, facts: Facts, leeway: &Leeway) -> Result<()> {
     let volume = engine.volume();
-    let mut walk = Walk { model, volume, facts, inos: HashMap::new() };
+    let mut walk = Walk { model, volume, facts, leeway, inos: HashMap::new() };
     walk.visit(ROOT, volume.superblock().root_ino, b"/")?;
     for (handle, id) in model.open_files() {
         let ino = engine.opened(*handle).with_context(|| format!("handle {handle} is not open"))?;
         walk.visit(*id, ino, format!("handle {handle}").as_bytes())?;
     }
-    let seen = walk.inos.len() as u32 + facts.hidden_inodes;
-    ensure!(
-        walk.inos.len() == model.count(),
-        "{} inodes were found, wanted {}",
-        walk.inos.len(),
-        model.count()
-    );
-    check_counters(volume, seen)
-}
-
-/// What the checkpoint counts is what the inodes say together.
-fn check_counters(volume: &Volume, inodes: u32) -> Result<()> {
+    ensure!(walk.inos.len() == model.count(), "{} inodes, wanted {}", walk.inos.len(), model.count());
+    // Quota files have no name.
+    let hidden = volume.superblock().quota_inos.into_iter().filter(|ino| ino.0 != 0);
+    let inos: HashSet<Ino> = walk.inos.values().copied().chain(hidden).collect();
     let counters = volume.counters();
-    ensure!(counters.valid_inodes == inodes, "{} inodes are counted, {inodes} there", counters.valid_inodes);
-    let (mut nodes, mut blocks) = (0, 0);
-    for nid in 3..volume.geometry().nids_end().0 {
-        let entry = volume.nat_entry(Nid(nid))?;
-        if entry.is_free() {
-            continue;
-        }
-        nodes += 1;
-        if entry.ino == Ino(nid) {
-            blocks += volume.inode(Ino(nid))?.head().blocks.get();
-        }
+    let (counted, there) = (counters.valid_inodes as usize, inos.len());
+    ensure!(counted == there, "{counted} inodes are counted, {there} there");
+    let mut blocks = 0;
+    for ino in inos {
+        blocks += volume.inode(ino)?.head().blocks.get();
     }
-    ensure!(counters.valid_nodes == nodes, "{} nodes are counted, {nodes} there", counters.valid_nodes);
     let counted = counters.valid_blocks;
     ensure!(counted == blocks, "{counted} blocks are counted, the inodes have {blocks}");
+    Ok(())
+}
+
+/// Nodes that are counted are those that the NAT has.
+pub fn check_nodes(volume: &Volume) -> Result<()> {
+    let counted = volume.counters().valid_nodes;
+    let mut nodes = 0;
+    for nid in 3..volume.geometry().nids_end().0 {
+        nodes += u32::from(!volume.nat_entry(Nid(nid))?.is_free());
+    }
+    ensure!(counted == nodes, "{counted} nodes are counted, {nodes} there");
     Ok(())
 }
 
@@ -77,6 +89,7 @@ struct Walk<'a> {
     model: &'a Model,
     volume: &'a Volume,
     facts: Facts,
+    leeway: &'a Leeway,
     /// The inode of the volume for each of the model that was seen.
     inos: HashMap<Id, Ino>,
 }
@@ -90,7 +103,7 @@ impl Walk<'_> {
             None => {}
         }
         let inode = self.model.inode(id);
-        self.compare(inode, ino).with_context(shown)?;
+        self.compare(id, inode, ino).with_context(shown)?;
         let Body::Dir(dir) = &inode.body else { return Ok(()) };
         let mut found = BTreeMap::new();
         for entry in self.volume.entries(ino, 0).with_context(shown)? {
@@ -127,20 +140,25 @@ impl Walk<'_> {
         }
     }
 
-    fn compare(&self, inode: &Inode, ino: Ino) -> Result<()> {
+    fn compare(&self, id: Id, inode: &Inode, ino: Ino) -> Result<()> {
         let stat = self.volume.stat(ino)?;
         let field = |name: &str, ours: String, wanted: String| {
             ensure!(ours == wanted, "{name} {ours}, wanted {wanted}");
             Ok(())
         };
+        field("links", stat.links.to_string(), inode.links.to_string())?;
+        if self.leeway.attributes.contains(&id) {
+            return self.compare_body(id, inode, ino);
+        }
         field("mode", format!("{:o}", stat.mode), format!("{:o}", inode.mode))?;
         field("owner", format!("{:?}", (stat.uid, stat.gid)), format!("{:?}", (inode.uid, inode.gid)))?;
-        field("links", stat.links.to_string(), inode.links.to_string())?;
-        field("mtime", format!("{:?}", stat.mtime), format!("{:?}", inode.mtime))?;
-        field("ctime", format!("{:?}", stat.ctime), format!("{:?}", inode.ctime))?;
-        field("atime", format!("{:?}", stat.atime), format!("{:?}", inode.atime))?;
-        if self.facts.creation {
-            field("crtime", format!("{:?}", stat.crtime), format!("{:?}", Some(inode.crtime)))?;
+        if !self.leeway.times.contains(&id) {
+            field("mtime", format!("{:?}", stat.mtime), format!("{:?}", inode.mtime))?;
+            field("ctime", format!("{:?}", stat.ctime), format!("{:?}", inode.ctime))?;
+            field("atime", format!("{:?}", stat.atime), format!("{:?}", inode.atime))?;
+            if self.facts.creation {
+                field("crtime", format!("{:?}", stat.crtime), format!("{:?}", Some(inode.crtime)))?;
+            }
         }
         let own = f2fs::format::inode::flag::INDEX;
         field("flags", format!("{:#x}", stat.flags & !own), format!("{:#x}", inode.flags & !own))?;
@@ -157,8 +175,19 @@ impl Walk<'_> {
             short.collect::<Vec<_>>().join(", ")
         };
         ensure!(xattrs == inode.xattrs, "xattrs [{}], wanted [{}]", shown(&xattrs), shown(&inode.xattrs));
+        self.compare_body(id, inode, ino)
+    }
+
+    fn compare_body(&self, id: Id, inode: &Inode, ino: Ino) -> Result<()> {
+        let stat = self.volume.stat(ino)?;
         match &inode.body {
-            Body::File(data) => self.compare_content(data, ino),
+            Body::File(data) => match &self.leeway.sectors {
+                Some((mixed, other)) if *mixed == id => self.compare_sectors(data, other, ino),
+                _ if self.leeway.torn.as_ref().is_some_and(|(torn, _)| *torn == id) => {
+                    self.compare_torn(data, ino)
+                }
+                _ => self.compare_content(data, ino),
+            },
             Body::Symlink(target) => {
                 ensure!(stat.size == target.len() as u64, "{} bytes, wanted {}", stat.size, target.len());
                 ensure!(self.volume.read_link(ino)? == *target, "the target is another");
@@ -207,6 +236,50 @@ impl Walk<'_> {
             run = block..block + 1;
         }
         self.compare_range(data, ino, run.start * block_bytes, (run.end - run.start) * block_bytes)
+    }
+
+    /// Each sector has one content or the other, and so has the size.
+    fn compare_sectors(&self, one: &Data, other: &Data, ino: Ino) -> Result<()> {
+        let block_bytes = self.model.rules().block_bytes;
+        let size = self.volume.stat(ino)?.size;
+        ensure!(
+            [one.size, other.size].contains(&size),
+            "{size} bytes, wanted {} or {}",
+            one.size,
+            other.size
+        );
+        for block in one.blocks.keys().chain(other.blocks.keys()) {
+            let mut bytes = vec![0; block_bytes as usize];
+            let offset = block * block_bytes;
+            let length = self.volume.read(ino, offset, &mut bytes)?;
+            let filled = |data: &Data| {
+                let mut wanted = data.read(block_bytes, offset, block_bytes);
+                wanted.resize(block_bytes as usize, 0);
+                wanted
+            };
+            let (first, second) = (filled(one), filled(other));
+            for at in (0..length).step_by(ATOMIC_BYTES) {
+                let sector = at..(at + ATOMIC_BYTES).min(length);
+                let known =
+                    bytes[sector.clone()] == first[sector.clone()] || bytes[sector.clone()] == second[sector];
+                ensure!(known, "the sector at {} is neither old nor new", offset + at as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// What did not change is there.
+    fn compare_torn(&self, new: &Data, ino: Ino) -> Result<()> {
+        let block_bytes = self.model.rules().block_bytes;
+        let old = self.leeway.torn.as_ref().map(|(_, old)| old).expect("the file may be torn");
+        let size = self.volume.stat(ino)?.size;
+        ensure!(size == new.size, "{size} bytes, wanted {}", new.size);
+        for (block, bytes) in &new.blocks {
+            if old.blocks.get(block) == Some(bytes) {
+                self.compare_range(new, ino, block * block_bytes, block_bytes)?;
+            }
+        }
+        Ok(())
     }
 
     fn compare_range(&self, data: &Data, ino: Ino, offset: u64, length: u64) -> Result<()> {

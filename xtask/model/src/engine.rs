@@ -184,6 +184,11 @@ impl Engine {
                 volume.write(*ino, *offset, &content.to_vec())
             }
             Op::Close { handle } => self.close(*handle),
+            Op::Fsync { path, data_only } => volume.fsync(find(volume, &path.0)?, *data_only),
+            Op::FsyncOpen { handle } => {
+                let ino = self.open.get(handle).ok_or(Error::NotFound)?;
+                volume.fsync(*ino, false)
+            }
             Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
             Op::Unmount { .. } => {
                 self.close_all()?;

@@ -8,11 +8,13 @@ pub mod difference;
 pub mod engine;
 pub mod generator;
 pub mod model;
+pub mod power_cut;
 pub mod sequence;
 pub mod setup;
 
 pub use engine::{Engine, Settings, StepClock};
 pub use generator::{Generator, Mix};
 pub use model::{Model, Rules};
+pub use power_cut::{Mode, Record};
 pub use sequence::{Failure, Pair};
 pub use setup::Setup;

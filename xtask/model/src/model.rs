@@ -149,6 +149,43 @@ impl Model {
         &self.open
     }
 
+    /// The model as it is when nobody has a file open any more.
+    pub fn at_rest(&self) -> Model {
+        let mut rest = self.clone();
+        let handles: Vec<u32> = rest.open.keys().copied().collect();
+        handles.into_iter().for_each(|handle| rest.close(handle));
+        rest
+    }
+
+    /// A place that an inode has a name at: the directory and the name.
+    pub fn name_of(&self, id: Id) -> Option<(Id, Vec<u8>)> {
+        self.inodes().find_map(|(dir, inode)| match &inode.body {
+            Body::Dir(names) => {
+                let entry = names.names.values().find(|(_, child)| *child == id)?;
+                Some((dir, entry.0.clone()))
+            }
+            _ => None,
+        })
+    }
+
+    /// Makes a file what it was when it was fsynced, under the name that it had then if it has none; what has that
+    /// name loses it. Says which directories have changed.
+    pub fn bring_back(&mut self, id: Id, file: &Inode, name: &(Id, Vec<u8>)) -> Vec<Id> {
+        let links = self.inodes.get(&id).map_or(1, |inode| inode.links);
+        let is_new = self.inodes.insert(id, Arc::new(Inode { links, ..file.clone() })).is_none();
+        let (dir, name) = (name.0, &name.1);
+        if !is_new || !self.inodes.contains_key(&dir) {
+            return Vec::new();
+        }
+        let now = self.inodes[&dir].mtime;
+        if let Ok(Some(victim)) = self.lookup(dir, name) {
+            self.leave(dir, name, now);
+            self.drop_link(victim, now);
+        }
+        self.enter(dir, name, id, now);
+        vec![dir]
+    }
+
     /// Does an operation at a time. Those that a file system does not see do nothing.
     pub fn apply(&mut self, op: &Op, now: Time) -> Result {
         match op {

@@ -8,7 +8,7 @@ use guest::Op;
 use rustix::io::Errno;
 
 use crate::{
-    difference::check,
+    difference::{check, check_nodes},
     engine::{Engine, StepClock, errno, find, rules},
     generator::Generator,
     model::{Model, ROOT},
@@ -101,6 +101,7 @@ impl Pair {
         self.check().context("at the end")?;
         self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
         self.check().context("after the last unmount")?;
+        check_nodes(self.engine.volume())?;
         self.engine.unmount()?;
         Ok(())
     }

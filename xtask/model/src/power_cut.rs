@@ -1,0 +1,276 @@
+//! Power cuts: a sequence is recorded, and then the power fails at each of its requests.
+//!
+//! *The oracle*: a cut leaves the newest checkpoint that was finished, or the one that was being written; on it,
+//! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on.
+//! Nothing else. A directory that gets a name back may have other times; a block that was being written in place
+//! may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave the nodes without the
+//! data, as on Linux.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use block::{
+    MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay, unflushed_writes,
+};
+use f2fs::volume::InPlace;
+use guest::Op;
+
+use crate::{
+    difference::{Leeway, check_with},
+    engine::{Engine, StepClock},
+    generator::Generator,
+    model::{Id, Inode, Model},
+    sequence::Pair,
+    setup::{Setup, copy, fsck},
+};
+
+/// How the power fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// After each request, with everything that was written, and with nothing that was not flushed.
+    Linear,
+    /// After each request, with unflushed writes lost, kept or torn as seeds say, so often.
+    Random(u64),
+    /// After each request, with every choice of the unflushed writes, but no more choices than this.
+    Exhaustive(u64),
+}
+
+/// One cut after so many is also judged by fsck.f2fs.
+const JUDGED_EVERY: u64 = 97;
+
+/// What a recorded sequence has made durable, and when.
+pub struct Record {
+    setup: Setup,
+    start: MemoryDevice,
+    trace: Vec<Request>,
+    /// The first is the start.
+    commits: Vec<Commit>,
+    fsyncs: Vec<Fsync>,
+}
+
+/// A checkpoint. It was written by the requests from `begun` up to, but not, `done`.
+struct Commit {
+    begun: usize,
+    done: usize,
+    state: Model,
+}
+
+/// An fsync without a checkpoint.
+struct Fsync {
+    begun: usize,
+    done: usize,
+    id: Id,
+    file: Inode,
+    name: (Id, Vec<u8>),
+    data_only: bool,
+}
+
+impl Record {
+    /// Records `steps` operations that `seed` makes. Operations that end the engine's use of the device are made,
+    /// too.
+    pub fn new(setup: &Setup, seed: u64, steps: usize) -> Result<(Record, Vec<Op>)> {
+        let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
+        let mut ops = Vec::new();
+        let record = Record::of(setup, |model| {
+            if ops.len() == steps {
+                return None;
+            }
+            ops.push(generator.next(model));
+            ops.last().cloned()
+        })?;
+        Ok((record, ops))
+    }
+
+    /// Records these operations.
+    pub fn of(setup: &Setup, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<Record> {
+        let device = Arc::new(Recording::with_data(setup.make()?));
+        let mut pair = Pair::new(setup, device.clone())?;
+        pair.step(&Op::Sync)?;
+        device.take_trace();
+        let start = copy(device.inner())?;
+        let first = Commit { begun: 0, done: 0, state: pair.model.at_rest() };
+        let mut record = Record {
+            setup: setup.clone(),
+            start,
+            trace: Vec::new(),
+            commits: vec![first],
+            fsyncs: Vec::new(),
+        };
+        while let Some(op) = next(&pair.model) {
+            record.step(&mut pair, &op, &device)?;
+        }
+        Ok(record)
+    }
+
+    fn step(&mut self, pair: &mut Pair, op: &Op, device: &Recording<MemoryDevice>) -> Result<()> {
+        let before = pair.model.at_rest();
+        let version = pair.engine.volume().last_checkpoint().version;
+        let begun = self.trace.len();
+        pair.step(op).with_context(|| format!("{op:?}"))?;
+        let keeps = |request: &Request| request.verb != Verb::Read;
+        self.trace.extend(device.take_trace().into_iter().filter(keeps));
+        let done = self.trace.len();
+        if pair.engine.volume().last_checkpoint().version != version {
+            self.commits.push(Commit { begun, done, state: before });
+            return Ok(());
+        }
+        let (id, data_only) = match op {
+            Op::Fsync { path, data_only } => (pair.model.find(&path.0).ok(), *data_only),
+            Op::FsyncOpen { handle } => (pair.model.open_files().get(handle).copied(), false),
+            _ => return Ok(()),
+        };
+        let Some(id) = id else { return Ok(()) };
+        let file = pair.model.inode(id).clone();
+        let name = pair.model.name_of(id);
+        if let (Some(name), true) = (name, file.data().is_some()) {
+            self.fsyncs.push(Fsync { begun, done, id, file, name, data_only });
+        }
+        Ok(())
+    }
+
+    /// Cuts the power everywhere, and says how many cuts that were.
+    ///
+    /// # Errors
+    /// The first cut that leaves what it must not, described.
+    pub fn cut_everywhere(&self, mode: Mode) -> Result<u64> {
+        let flushed = Arc::new(copy(&self.start)?);
+        let (mut last_flush, mut count) = (0, 0);
+        for at in 0..=self.trace.len() {
+            let so_far = &self.trace[last_flush..at];
+            if so_far.last().is_some_and(|request| request.verb == Verb::Flush) {
+                replay(so_far, &*flushed)?;
+                last_flush = at;
+            }
+            let pending = &self.trace[last_flush..at];
+            for survivors in choices(mode, unflushed_writes(pending, pending.len()).len(), at as u64) {
+                count += 1;
+                let judged = count % JUDGED_EVERY == 0;
+                self.cut(&flushed, pending, at, &survivors, judged).with_context(|| {
+                    format!("cut after request {at} of {}, {survivors:?}", self.trace.len())
+                })?;
+            }
+        }
+        Ok(count)
+    }
+
+    fn cut(
+        &self,
+        flushed: &Arc<MemoryDevice>,
+        pending: &[Request],
+        at: usize,
+        survivors: &Survivors,
+        judged: bool,
+    ) -> Result<()> {
+        if !judged {
+            let device = Overlay::new(flushed.clone());
+            power_cut(pending, pending.len(), survivors, &device)?;
+            return self.examine(Arc::new(device), at);
+        }
+        let device = Arc::new(copy(flushed)?);
+        power_cut(pending, pending.len(), survivors, &*device)?;
+        self.examine(device.clone(), at)?;
+        fsck(&device)
+    }
+
+    /// Opens what a cut has left, compares it with what it may be, and opens it once more.
+    fn examine(&self, device: Arc<dyn block::Device>, at: usize) -> Result<()> {
+        let candidates = self.candidates(at);
+        let facts = self.setup.facts;
+        let mut engine = Engine::open(device, self.setup.settings, StepClock::default())?;
+        let mut found = Vec::new();
+        for (model, leeway) in &candidates {
+            match check_with(model, &engine, facts, leeway) {
+                Err(difference) => found.push(format!("{difference:#}")),
+                Ok(()) => {
+                    engine.apply(&Op::Unmount { dir: "/".into() })?;
+                    return check_with(model, &engine, facts, leeway).context("after recovery and a remount");
+                }
+            }
+        }
+        Err(anyhow!("it is none of {} states that it may be in: {}", candidates.len(), found.join("; ")))
+    }
+
+    /// The states that a cut may leave.
+    fn candidates(&self, at: usize) -> Vec<(Model, Leeway)> {
+        let last = self.commits.iter().rposition(|commit| commit.done <= at).expect("the first is the start");
+        let commit = &self.commits[last];
+        let since = self.fsyncs.iter().filter(|fsync| fsync.begun >= commit.done && fsync.begun < at);
+        let (done, going): (Vec<&Fsync>, Vec<&Fsync>) = since.partition(|fsync| fsync.done <= at);
+        let mut state = (commit.state.clone(), Leeway::default());
+        done.iter().for_each(|fsync| fsync.bring_back(&mut state));
+        let mut candidates = vec![state.clone()];
+        for fsync in going {
+            let old = state.0.inodes().find(|(id, _)| *id == fsync.id);
+            let mut next = state.clone();
+            fsync.bring_back(&mut next);
+            candidates.push(next.clone());
+            next.1.torn = Some((fsync.id, old.and_then(|(_, old)| old.data().cloned()).unwrap_or_default()));
+            candidates.push(next);
+            if let (Some((id, old)), true) = (old, self.setup.settings.in_place != InPlace::Never) {
+                let other = |inode: &Inode| inode.data().cloned().expect("a regular file");
+                let mut mixed = state.clone();
+                mixed.1.attributes.insert(id);
+                mixed.1.sectors = Some((id, other(&fsync.file)));
+                debug_assert!(old.data().is_some());
+                candidates.push(mixed);
+            }
+        }
+        if let Some(next) = self.commits.get(last + 1).filter(|next| next.begun < at) {
+            candidates.push((next.state.clone(), Leeway::default()));
+        }
+        candidates
+    }
+
+    /// Requests that change the device.
+    pub fn requests(&self) -> usize {
+        self.trace.len()
+    }
+
+    /// Checkpoints, and fsyncs without one.
+    pub fn promises(&self) -> (usize, usize) {
+        (self.commits.len() - 1, self.fsyncs.len())
+    }
+}
+
+impl Fsync {
+    fn bring_back(&self, (model, leeway): &mut (Model, Leeway)) {
+        let mut file = self.file.clone();
+        file.links = 1;
+        leeway.times.extend(model.bring_back(self.id, &file, &self.name));
+        // fdatasync(2) does not promise what is not needed to read the data.
+        match self.data_only {
+            true => leeway.attributes.insert(self.id),
+            false => leeway.attributes.remove(&self.id),
+        };
+    }
+}
+
+/// What becomes of `unflushed` writes, in each cut at one place.
+fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
+    if unflushed == 0 {
+        return vec![Survivors::None];
+    }
+    match mode {
+        Mode::Linear => vec![Survivors::None, Survivors::All],
+        Mode::Random(times) => (0..times).map(|n| Survivors::Torn { seed: at << 16 | n }).collect(),
+        Mode::Exhaustive(most) if unflushed < 63 && 1 << unflushed <= most => {
+            (0..1 << unflushed).map(Survivors::Mask).collect()
+        }
+        Mode::Exhaustive(most) => {
+            let mut rng = Rng::new(at);
+            let some = (0..most - 2).map(|_| Survivors::Mask(rng.next_u64()));
+            some.chain([Survivors::None, Survivors::All]).collect()
+        }
+    }
+}
+
+/// Records a sequence and cuts the power everywhere.
+///
+/// # Errors
+/// What a cut leaves is not what it may leave.
+pub fn run(setup: &Setup, ops: &[Op], mode: Mode) -> Result<u64> {
+    let mut ops = ops.iter();
+    let record = Record::of(setup, |_| ops.next().cloned())?;
+    ensure!(record.requests() < 100_000, "too long a sequence for cuts everywhere");
+    record.cut_everywhere(mode)
+}
