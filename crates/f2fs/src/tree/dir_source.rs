@@ -11,7 +11,10 @@ use std::{
     ffi::{CStr, CString, OsStr},
     io,
     ops::Range,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::Path,
 };
 
@@ -77,8 +80,8 @@ struct OpenFile {
 impl DirSource {
     /// Begins a walk of `root`, which must be a directory (or a symbolic link to one).
     pub fn new(root: &Path) -> Result<DirSource> {
-        let name = root.as_os_str().as_bytes().to_vec();
-        let failed = |errno: Errno| host_error(&name, b"", errno);
+        let name = root.as_os_str().as_bytes();
+        let failed = |errno: Errno| host_error(name, b"", errno);
         let fd = match host::open(root, DIRECTORY | OFlags::NOATIME, Mode::empty()) {
             Err(Errno::PERM) => host::open(root, DIRECTORY, Mode::empty()),
             opened => opened,
@@ -86,7 +89,7 @@ impl DirSource {
         let fd = fd.map_err(failed)?;
         let stat = host::fstat(&fd).map_err(failed)?;
         let mut source = DirSource {
-            root: name,
+            root: name.to_vec(),
             stack: Vec::new(),
             path: Vec::new(),
             links: HashMap::new(),
@@ -95,7 +98,7 @@ impl DirSource {
             no_trace: true,
         };
         let mut meta = metadata(&stat);
-        meta.xattrs = source.xattrs_of(&fd, c".")?;
+        meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(failed)?;
         source.first = Some(Entry { path: Vec::new(), kind: Kind::Directory, meta });
         source.enter(fd, 0)?;
         Ok(source)
@@ -172,36 +175,48 @@ impl DirSource {
             }
             self.links.insert(id, path.clone());
         }
-        meta.xattrs = self.xattrs_of(self.top(), &name).map_err(|error| match error {
-            Error::Host { source, .. } => Error::Host { path: self.shown(&path), source },
-            other => other,
-        })?;
+        let failed = |source: &Self, errno| source.failed(&path, errno);
         let number = DeviceNumber { major: host::major(stat.st_rdev), minor: host::minor(stat.st_rdev) };
+        // What is opened anyway is asked for its attributes there; everything else by its name.
+        let by_name = |source: &Self| {
+            let named = Attributed::named(source.top(), &name);
+            xattrs(&named).map_err(|errno| failed(source, errno))
+        };
         let kind = match file_type {
             FileType::Directory => {
-                let fd = self.open_at(&name, DIRECTORY).map_err(|e| self.failed(&path, e))?;
+                let fd = self.open_at(&name, DIRECTORY).map_err(|errno| failed(self, errno))?;
+                meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(|errno| failed(self, errno))?;
                 self.path = path.clone();
                 self.enter(fd, parent)?;
                 Kind::Directory
             }
+            FileType::RegularFile if stat.st_size == 0 => {
+                meta.xattrs = by_name(self)?;
+                Kind::File { size: 0, data: None }
+            }
             FileType::RegularFile => {
+                let (fd, data) = self.open_file(&name, &stat).map_err(|errno| failed(self, errno))?;
+                meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(|errno| failed(self, errno))?;
                 let size = stat.st_size as u64;
-                let data = match size {
-                    0 => None,
-                    _ => self.open_file(&name, &path, &stat)?,
-                };
-                Kind::File { size, data }
+                let dense = data == [Range { start: 0, end: size }];
+                let runs = data.iter().rev().cloned().collect();
+                self.open = Some(OpenFile { fd, path: path.clone(), data: runs });
+                Kind::File { size, data: (!dense).then_some(data) }
             }
-            FileType::Symlink => {
-                let target =
-                    host::readlinkat(self.top(), &name, Vec::new()).map_err(|e| self.failed(&path, e))?;
-                Kind::Symlink { target: target.into_bytes() }
+            other => {
+                meta.xattrs = by_name(self)?;
+                match other {
+                    FileType::Symlink => {
+                        let target = host::readlinkat(self.top(), &name, Vec::new());
+                        Kind::Symlink { target: target.map_err(|errno| failed(self, errno))?.into_bytes() }
+                    }
+                    FileType::CharacterDevice => Kind::CharDevice(number),
+                    FileType::BlockDevice => Kind::BlockDevice(number),
+                    FileType::Fifo => Kind::Fifo,
+                    FileType::Socket => Kind::Socket,
+                    _ => return Err(failed(self, Errno::INVAL)),
+                }
             }
-            FileType::CharacterDevice => Kind::CharDevice(number),
-            FileType::BlockDevice => Kind::BlockDevice(number),
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            FileType::Unknown => return Err(self.failed(&path, Errno::INVAL)),
         };
         Ok(Entry { path, kind, meta })
     }
@@ -223,71 +238,18 @@ impl DirSource {
         }
     }
 
-    /// Opens a file that has data; gives its ranges where it has holes.
-    fn open_file(&mut self, name: &CStr, path: &[u8], stat: &Stat) -> Result<Option<Vec<Range<u64>>>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = self.open_at(name, flags).map_err(|errno| self.failed(path, errno))?;
+    /// Opens a file that has data; gives the ranges of it that are no holes.
+    fn open_file(&mut self, name: &CStr, stat: &Stat) -> Result<(OwnedFd, Vec<Range<u64>>), Errno> {
+        let fd = self.open_at(name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK)?;
         let size = stat.st_size as u64;
-        let all = 0..size;
         // Only a file with fewer blocks than its size needs can have holes that matter.
         let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
-        let data = match sparse {
-            true => data_ranges(&fd, size).map_err(|e| self.failed(path, e))?,
-            false => vec![all.clone()],
-        };
+        let data = if sparse { data_ranges(&fd, size)? } else { std::iter::once(0..size).collect() };
         if size > LISTING_BYTES as u64 {
             // Advice: where the host does not take it, nothing is lost.
             let _ = host::fadvise(&fd, 0, None, Advice::Sequential);
         }
-        let holes = data != [all];
-        let runs = data.iter().rev().cloned().collect();
-        self.open = Some(OpenFile { fd, path: path.to_vec(), data: runs });
-        Ok(holes.then_some(data))
-    }
-
-    /// The attributes of a name in a directory that F2FS can store. There are no calls for attributes
-    /// relative to a directory, so it is named through the process's table of open files.
-    fn xattrs_of(&self, dir: &OwnedFd, name: &CStr) -> Result<Vec<Xattr>> {
-        use std::os::fd::AsRawFd;
-        let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
-        path.extend_from_slice(name.to_bytes());
-        let failed = |errno| host_error(&self.root, name.to_bytes(), errno);
-        let path = OsStr::from_bytes(&path);
-        let mut small = [0u8; 512];
-        let names = match host::llistxattr(path, &mut small) {
-            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Ok(length) => small[..length].to_vec(),
-            Err(Errno::RANGE) => {
-                let mut large = vec![0u8; XATTR_BYTES_MAX];
-                let length = host::llistxattr(path, &mut large).map_err(failed)?;
-                large.truncate(length);
-                large
-            }
-            Err(errno) => return Err(failed(errno)),
-        };
-        let mut xattrs = Vec::new();
-        for name in names.split(|byte| *byte == 0).filter(|name| storable(name)) {
-            let mut value = vec![0u8; 256];
-            let length = loop {
-                match host::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
-                    Ok(length) => break Some(length),
-                    Err(Errno::RANGE) if value.len() < XATTR_BYTES_MAX => value.resize(XATTR_BYTES_MAX, 0),
-                    // Gone since it was listed, or listed although it has no value of its own.
-                    Err(Errno::NODATA) => break None,
-                    Err(errno) => return Err(failed(errno)),
-                }
-            };
-            if let Some(length) = length {
-                value.truncate(length);
-                xattrs.push(Xattr { name: name.to_vec(), value });
-            }
-        }
-        xattrs.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(xattrs)
-    }
-
-    fn shown(&self, path: &[u8]) -> String {
-        shown(&self.root, path)
+        Ok((fd, data))
     }
 }
 
@@ -328,6 +290,72 @@ impl Source for DirSource {
         }
         Ok((length > 0).then_some(Run { offset, length }))
     }
+}
+
+/// Something of the host that has attributes.
+enum Attributed<'a> {
+    Open(&'a OwnedFd),
+    Named(Vec<u8>),
+}
+
+impl Attributed<'_> {
+    /// A name in a directory. There are no calls for attributes relative to a directory, so it is named through
+    /// the process's table of open files.
+    fn named(dir: &OwnedFd, name: &CStr) -> Attributed<'static> {
+        let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name.to_bytes());
+        Attributed::Named(path)
+    }
+
+    fn list(&self, names: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Attributed::Open(fd) => host::flistxattr(fd, names),
+            Attributed::Named(path) => host::llistxattr(OsStr::from_bytes(path), names),
+        }
+    }
+
+    fn get(&self, name: &[u8], value: &mut [u8]) -> Result<usize, Errno> {
+        let name = OsStr::from_bytes(name);
+        match self {
+            Attributed::Open(fd) => host::fgetxattr(fd, name, value),
+            Attributed::Named(path) => host::lgetxattr(OsStr::from_bytes(path), name, value),
+        }
+    }
+}
+
+/// The attributes that F2FS can store.
+fn xattrs(of: &Attributed<'_>) -> Result<Vec<Xattr>, Errno> {
+    let mut small = [0u8; 512];
+    let names = match of.list(&mut small) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Ok(length) => small[..length].to_vec(),
+        Err(Errno::RANGE) => {
+            let mut large = vec![0u8; XATTR_BYTES_MAX];
+            let length = of.list(&mut large)?;
+            large.truncate(length);
+            large
+        }
+        Err(errno) => return Err(errno),
+    };
+    let mut xattrs = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| storable(name)) {
+        let mut value = vec![0u8; 256];
+        let length = loop {
+            match of.get(name, &mut value) {
+                Ok(length) => break Some(length),
+                Err(Errno::RANGE) if value.len() < XATTR_BYTES_MAX => value.resize(XATTR_BYTES_MAX, 0),
+                // Gone since it was listed, or listed although it has no value of its own.
+                Err(Errno::NODATA) => break None,
+                Err(errno) => return Err(errno),
+            }
+        };
+        if let Some(length) = length {
+            value.truncate(length);
+            xattrs.push(Xattr { name: name.to_vec(), value });
+        }
+    }
+    xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(xattrs)
 }
 
 /// The name that begins at `at` and ends before the next NUL.
