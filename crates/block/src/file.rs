@@ -8,6 +8,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use rustix::{
@@ -20,6 +21,10 @@ use crate::{ATOMIC_BYTES, Device, Geometry};
 
 /// Alignment of buffers and requests that bypass the page cache, in bytes. No sector is larger.
 const DIRECT_BYTES: usize = 4096;
+
+/// Buffers for such requests that are kept, and their largest size.
+const BOUNCES_MAX: usize = 4;
+const BOUNCE_BYTES_MAX: usize = 4 << 20;
 
 /// How a [`FileDevice`] is opened.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,6 +44,8 @@ pub struct FileDevice {
     geometry: Geometry,
     is_block_device: bool,
     options: OpenOptions,
+    /// Aligned buffers for requests that bypass the page cache, to be used again.
+    bounces: Mutex<Vec<Bounce>>,
 }
 
 impl FileDevice {
@@ -102,7 +109,14 @@ impl FileDevice {
         let sector_bytes =
             if is_block_device { rustix::fs::ioctl_blksszget(&file)? } else { ATOMIC_BYTES as u32 };
         let geometry = Geometry { size_bytes, sector_bytes };
-        Ok(FileDevice { file, path: path.to_path_buf(), geometry, is_block_device, options })
+        Ok(FileDevice {
+            file,
+            path: path.to_path_buf(),
+            geometry,
+            is_block_device,
+            options,
+            bounces: Mutex::default(),
+        })
     }
 
     /// The name it was opened by.
@@ -174,11 +188,11 @@ impl FileDevice {
 
     fn read_direct(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
         let (start, length) = self.widen(offset_bytes, buf.len());
-        let mut bounce = Bounce::new(length);
+        let mut bounce = self.bounce(length);
         let wanted = (offset_bytes - start) as usize + buf.len();
         let mut done = 0;
         while done < wanted {
-            match self.file.read_at(&mut bounce.bytes()[done..], start + done as u64) {
+            match self.file.read_at(&mut bounce.bytes()[done..length], start + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -186,6 +200,7 @@ impl FileDevice {
             }
         }
         buf.copy_from_slice(&bounce.bytes()[(offset_bytes - start) as usize..wanted]);
+        self.give_back(bounce);
         Ok(())
     }
 
@@ -195,9 +210,24 @@ impl FileDevice {
             let what = "a direct write must be of whole sectors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let mut bounce = Bounce::new(buf.len());
+        let mut bounce = self.bounce(buf.len());
         bounce.bytes()[..buf.len()].copy_from_slice(buf);
-        self.file.write_all_at(&bounce.bytes()[..buf.len()], offset_bytes)
+        let written = self.file.write_all_at(&bounce.bytes()[..buf.len()], offset_bytes);
+        self.give_back(bounce);
+        written
+    }
+
+    /// An aligned buffer of at least this many bytes.
+    fn bounce(&self, length: usize) -> Bounce {
+        let kept = self.bounces.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.filter(|bounce| bounce.length >= length).unwrap_or_else(|| Bounce::new(length))
+    }
+
+    fn give_back(&self, bounce: Bounce) {
+        let mut bounces = self.bounces.lock().unwrap_or_else(PoisonError::into_inner);
+        if bounce.length <= BOUNCE_BYTES_MAX && bounces.len() < BOUNCES_MAX {
+            bounces.push(bounce);
+        }
     }
 }
 
@@ -261,6 +291,7 @@ fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
 }
 
 /// A buffer at an address that the host accepts for direct I/O.
+#[derive(Debug)]
 struct Bounce {
     bytes: Vec<u8>,
     start: usize,

@@ -1,7 +1,7 @@
 //! Where a new volume is made: a file that appears, or is replaced, only when it is complete; or a block device.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -11,6 +11,9 @@ use block::{Device, FileDevice, OpenOptions, in_use};
 use tempfile::TempPath;
 
 use crate::signature;
+
+/// Zeroes that are written to find out whether a file can be written past the page cache: a block of any size.
+const PROBE_BYTES: usize = 16 << 10;
 
 /// What the name of a new volume stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +76,7 @@ impl Output {
             Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask()),
         };
         fs::set_permissions(&temporary, permissions).with_context(name)?;
-        let mut device =
-            FileDevice::open(&temporary, OpenOptions { write: true, direct: false }).with_context(name)?;
-        device.set_size(bytes).with_context(name)?;
+        let device = new_device(&temporary, bytes).with_context(name)?;
         Ok(Output { device: Arc::new(device), is_blank: true, file: Some((temporary, path)) })
     }
 
@@ -93,6 +94,23 @@ impl Output {
             temporary.persist(&path).with_context(|| path.display().to_string())?;
         }
         Ok(())
+    }
+}
+
+/// The device of a new file. An image is written once, from front to back, and mostly past what the page cache
+/// holds: writing it past the cache takes half the time. Where the host cannot do that, the cache does.
+fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
+    let open = |direct| {
+        let mut device = FileDevice::open(path, OpenOptions { write: true, direct })?;
+        device.set_size(bytes)?;
+        Ok(device)
+    };
+    // Some file systems open such files and refuse to write to them.
+    let usable =
+        |device: &FileDevice| bytes < PROBE_BYTES as u64 || device.write(0, &[0; PROBE_BYTES]).is_ok();
+    match open(true).ok().filter(usable) {
+        Some(device) => Ok(device),
+        None => open(false),
     }
 }
 
