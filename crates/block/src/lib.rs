@@ -4,6 +4,7 @@
 //! and four verbs; everything else (recording, counting, failing, overlaying) is a wrapper that is itself a
 //! `Device`.
 
+mod behind;
 mod concat;
 mod counted;
 mod faulty;
@@ -20,6 +21,7 @@ pub mod vhost_user;
 
 use std::{io, sync::Arc};
 
+pub use behind::Behind;
 pub use concat::Concat;
 pub use counted::{Counted, Counts};
 pub use faulty::{Fault, Faulty};

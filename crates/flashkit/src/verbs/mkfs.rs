@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Concat, Device};
+use block::{Behind, Concat, Device};
 use f2fs::{
     format::{BlockSize, superblock::Features},
     mkfs::{self, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
@@ -24,6 +24,9 @@ use crate::{
     progress, render, size,
     source::{Changes, Content, epoch},
 };
+
+/// Bytes that may wait to be written while the source is read on.
+const WAITING_BYTES: usize = 16 << 20;
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -190,6 +193,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.shape.trim == 1 && !is_blank {
         device.discard(0, device.geometry().size_bytes).with_context(name)?;
     }
+    // Reading the source and writing the image take turns on one thread; on two they overlap.
+    let device = Arc::new(Behind::new(device, WAITING_BYTES));
     let mut new = NewVolume::begin(device, &plan, is_blank, engine(time)).with_context(name)?;
     let mut filled = (0, 0);
     if let Some(content) = &content {
