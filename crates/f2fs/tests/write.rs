@@ -152,7 +152,7 @@ fn sparse_and_deep_files_use_every_level_of_nodes() {
         873 + 2 * n,
         873 + 2 * n + n * n,
         873 + 2 * n + 2 * n * n,
-        873 + 2 * n + 2 * n * n + n * n * n - 1,
+        2 * n + 2 * n * n + n * n * n - 1,
     ];
     for block in places {
         volume.write(ino, block * 4096 + 5, &block.to_le_bytes()).unwrap();
