@@ -154,13 +154,31 @@ pub fn records(
 pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
     /// A week.
     const GRACE_SECONDS: u32 = 7 * 24 * 3600;
+    let records = usage.iter().map(|(id, used)| {
+        let mut record = raw::QuotaRecord::new_zeroed();
+        record.id.set(*id);
+        record.inodes.set(used.inodes);
+        record.space.set(used.bytes);
+        record
+    });
+    encode_records(kind, (GRACE_SECONDS, GRACE_SECONDS), records)
+}
+
+/// A quota file of these records, which come in the order of their ids; the times are those for which the soft
+/// limits of space and inodes may be exceeded, in seconds.
+pub fn encode_records(
+    kind: QuotaKind,
+    graces: (u32, u32),
+    records: impl IntoIterator<Item = raw::QuotaRecord>,
+) -> Vec<u8> {
     let mut file = vec![[0; BLOCK_BYTES]; ROOT as usize + 1];
-    let mut leaf = 0;
-    for (number, (id, used)) in usage.iter().enumerate() {
+    let (mut leaf, mut count) = (0, 0);
+    for (number, record) in records.into_iter().enumerate() {
+        count = number + 1;
         // Down the tree; where the way ends, blocks are added.
         let (mut at, slot) = (ROOT as usize, number % LEAF_RECORDS);
         for level in 0..LEVELS {
-            let child = 4 * usize::from(id.to_be_bytes()[level as usize]);
+            let child = 4 * usize::from(record.id.get().to_be_bytes()[level as usize]);
             let place = child..child + 4;
             let mut next =
                 u32::from_le_bytes(file[at][place.clone()].try_into().expect("four bytes were cut"));
@@ -175,10 +193,6 @@ pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
             at = next as usize;
         }
         leaf = at as u32;
-        let mut record = raw::QuotaRecord::new_zeroed();
-        record.id.set(*id);
-        record.inodes.set(used.inodes);
-        record.space.set(used.bytes);
         let start = LEAF_HEAD_BYTES + slot * size_of::<raw::QuotaRecord>();
         file[at][start..start + size_of::<raw::QuotaRecord>()].copy_from_slice(record.as_bytes());
         // The leaf's count of records.
@@ -187,12 +201,12 @@ pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
     let info = raw::QuotaInfo {
         magic: kind.magic().into(),
         version: VERSION.into(),
-        block_grace: GRACE_SECONDS.into(),
-        inode_grace: GRACE_SECONDS.into(),
+        block_grace: graces.0.into(),
+        inode_grace: graces.1.into(),
         flags: 0.into(),
         blocks: (file.len() as u32).into(),
         free_block: 0.into(),
-        free_entry: if usage.len() % LEAF_RECORDS == 0 { 0 } else { leaf }.into(),
+        free_entry: if count % LEAF_RECORDS == 0 { 0 } else { leaf }.into(),
     };
     file[0][..size_of::<raw::QuotaInfo>()].copy_from_slice(info.as_bytes());
     file.concat()

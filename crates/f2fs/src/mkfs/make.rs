@@ -10,7 +10,7 @@ use crate::{
     format::{
         FileType,
         inode::flag,
-        quota::{self, QuotaKind, Usage},
+        quota::{self, QuotaKind},
         superblock::{self, Area},
     },
     units::{BlockAddr, Ino},
@@ -54,18 +54,18 @@ impl NewVolume {
         let owned = |mode| NewNode { uid: plan.root_owner.0, gid: plan.root_owner.1, ..NewNode::new(mode) };
         volume.make_root(&owned(0o755))?;
         let root = plan.superblock.root_ino;
-        for (_, ino) in quotas(plan) {
+        for (kind, ino) in quotas(plan) {
             volume.make_inode_at(ino, root, &NewNode::new(FileType::Regular.mode_bits() | 0o600))?;
             let flags = Some(flag::IMMUTABLE | flag::NOATIME);
             volume.set_attr(ino, &SetAttr { flags, ..SetAttr::default() })?;
+            // Who uses what is the engine's business, from the first checkpoint on.
+            volume.fill_inode(ino, &quota::encode(kind, &BTreeMap::new()))?;
         }
         if let Some(ino) = plan.lost_found {
             volume.make_inode_at(ino, root, &owned(FileType::Directory.mode_bits() | 0o700))?;
             volume.enter_inode(root, LOST_FOUND, ino)?;
         }
-        let mut new = NewVolume { volume, device, plan: plan.clone() };
-        new.write_quotas()?;
-        Ok(new)
+        Ok(NewVolume { volume, device, plan: plan.clone() })
     }
 
     /// The volume, to be filled.
@@ -75,7 +75,6 @@ impl NewVolume {
 
     /// Writes everything that is in memory, and last the superblocks: now there is a volume.
     pub fn finish(mut self) -> Result<Volume> {
-        self.write_quotas()?;
         // Twice, so that both packs are valid and either alone is the volume.
         self.volume.checkpoint()?;
         self.volume.unmount()?;
@@ -89,44 +88,6 @@ impl NewVolume {
             self.device.flush().map_err(io)?;
         }
         Ok(self.volume)
-    }
-
-    /// Lets the quota files say what everyone uses.
-    fn write_quotas(&mut self) -> Result<()> {
-        let kinds: Vec<(QuotaKind, Ino)> = quotas(&self.plan).collect();
-        if kinds.is_empty() {
-            return Ok(());
-        }
-        let block_bytes = self.plan.superblock.block_size.bytes() as u64;
-        let mut usage: [BTreeMap<u32, Usage>; 3] = Default::default();
-        let mut left = self.volume.counters().valid_inodes;
-        for ino in (self.plan.superblock.root_ino.0..self.volume.geometry().nids_end().0).map(Ino) {
-            if left == 0 {
-                break;
-            }
-            let entry = self.volume.nat_entry(ino.into())?;
-            if entry.ino != ino || entry.is_free() {
-                continue;
-            }
-            left -= 1;
-            if kinds.iter().any(|(_, quota)| *quota == ino) {
-                continue;
-            }
-            let stat = self.volume.stat(ino)?;
-            // Not what stat(2) shows, which counts inline data too.
-            let blocks = self.volume.inode(ino)?.head().blocks.get().saturating_sub(1);
-            let ids = [stat.uid, stat.gid, stat.project];
-            for (map, id) in usage.iter_mut().zip(ids) {
-                let used = map.entry(id).or_default();
-                used.inodes += 1;
-                used.bytes += blocks * block_bytes;
-            }
-        }
-        for (kind, ino) in kinds {
-            let content = quota::encode(kind, &usage[kind as usize]);
-            self.volume.fill_inode(ino, &content)?;
-        }
-        Ok(())
     }
 }
 

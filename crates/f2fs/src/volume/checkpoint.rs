@@ -51,6 +51,7 @@ impl Volume {
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
+        self.write_quotas()?;
         self.write_back()?;
         let result = self.commit(reason);
         self.fail_on_error(result)

@@ -60,7 +60,8 @@ pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: 
         Policy::Greedy => free,
         Policy::CostBenefit => {
             let age = now.saturating_sub(mtime).min(1 << 32) + 1;
-            free * age / (u64::from(blocks) + u64::from(valid_blocks))
+            // Scaled, so that quotients below one still differ.
+            (free << 8).saturating_mul(age) / (u64::from(blocks) + u64::from(valid_blocks))
         }
     }
 }

@@ -98,6 +98,7 @@ impl Volume {
             changed: true,
             opened_segment: true,
             since_checkpoint: Default::default(),
+            charges: Default::default(),
             avoid: Vec::new(),
             written_before: 0,
         })

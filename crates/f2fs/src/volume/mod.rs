@@ -103,6 +103,7 @@ pub struct Volume {
     /// Seconds for which the volume was mounted, ever, as of the operation that runs.
     now: u64,
     since_checkpoint: fsync::SinceCheckpoint,
+    charges: quota::Charges,
     /// Segments that no log may open: recovery still needs what is in them.
     avoid: Vec<SegNo>,
     /// Something was changed since the newest checkpoint.

@@ -26,6 +26,7 @@ impl Volume {
     pub(super) fn node_mut(&mut self, nid: Nid) -> Result<&mut NodeBlock> {
         if !self.nodes.is_dirty(nid) {
             let node = self.node(nid)?;
+            self.note_charge(&node);
             return Ok(self.nodes.insert_dirty(nid, node));
         }
         Ok(self.nodes.get_dirty(nid).expect("it was just found dirty"))
@@ -62,6 +63,7 @@ impl Volume {
         self.count_blocks(1);
         self.counters.valid_nodes += 1;
         self.counters.valid_inodes += u32::from(node.is_inode());
+        self.note_new(&node);
         self.nodes.insert_dirty(nid, Arc::new(node));
         Ok(())
     }
