@@ -30,6 +30,14 @@ pub struct Kernel {
 }
 
 impl Machine {
+    /// Bytes of a page, and so of a block of the F2FS volumes that it mounts.
+    pub fn block_bytes(self) -> u64 {
+        match self {
+            Machine::Amd64 => 4096,
+            Machine::Arm64With16K => 16_384,
+        }
+    }
+
     /// Packages that depend on the newest kernel; the first that apt knows counts.
     fn meta_packages(self) -> &'static [&'static str] {
         match self {

@@ -96,6 +96,7 @@ pub struct Vm {
     input: ChildStdin,
     lines: Receiver<String>,
     work: TempDir,
+    machine: Machine,
     disks: Vec<Disk>,
 }
 
@@ -116,7 +117,7 @@ impl Vm {
         let kernel_line = format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests");
         let mut command = system(program);
         command
-            .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "1024"])
+            .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "3072"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
             .args(["-rtc", &format!("base={BOOT_DATE}")])
             .arg("-kernel")
@@ -149,11 +150,16 @@ impl Vm {
                 }
             }
         });
-        let mut vm = Vm { qemu, input, lines, work, disks: disks.to_vec() };
+        let mut vm = Vm { qemu, input, lines, work, machine, disks: disks.to_vec() };
         match vm.reply(BOOT_TIME).context("the guest does not come up")? {
             Reply::Ready => Ok(vm),
             other => bail!("the guest began with {other:?}"),
         }
+    }
+
+    /// What it is made of.
+    pub fn machine(&self) -> Machine {
+        self.machine
     }
 
     /// Does one operation.

@@ -10,10 +10,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use f2fs::{format::BlockSize, mkfs};
 use guest::{Manifest, Runner};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    engine,
     judge::{Image, Judge, Verdict, device_paths, fsck, link_devices},
     kernel::Machine,
     vm::{Disk, Vm},
@@ -21,11 +23,15 @@ use crate::{
 };
 
 pub mod recipes;
+pub mod sixteen;
 pub mod stage;
 pub mod tree;
 pub mod unclean;
 
 use stage::{At, Stage};
+
+/// The UUID of all of them.
+const UUID: u128 = 0xF1A5_F1A5_0000_4000_8000_0000_0000_F2F5;
 
 /// How an image is made.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +40,7 @@ pub struct Recipe {
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
-    /// Flags of mkfs.f2fs.
+    /// Flags of mkfs.f2fs; with blocks of 16K at most `-O` and features.
     pub mkfs: &'static [&'static str],
     /// Size in MiB.
     pub mib: u64,
@@ -42,8 +48,16 @@ pub struct Recipe {
     pub more_mib: &'static [u64],
     /// Logical sector of its disks.
     pub sector_bytes: u32,
+    /// Blocks of 16K, which flashkit formats, for want of another tool, and the 16K machine mounts; else 4K.
+    pub blocks_16k: bool,
     /// What is on it.
     pub fill: Fill,
+}
+
+impl Recipe {
+    fn machine(&self) -> Machine {
+        if self.blocks_16k { Machine::Arm64With16K } else { Machine::Amd64 }
+    }
 }
 
 /// What fills an image.
@@ -79,7 +93,7 @@ pub fn folder() -> PathBuf {
 
 /// All recipes.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
-    recipes::RECIPES.iter().chain(unclean::RECIPES).copied()
+    recipes::RECIPES.iter().chain(unclean::RECIPES).chain(sixteen::RECIPES).copied()
 }
 
 /// Unpacks golden image `name` into `dir` and returns what is known of it and the files of its devices.
@@ -97,9 +111,19 @@ pub fn unpack(name: &str, dir: &Path) -> Result<(Golden, Vec<PathBuf>)> {
     Ok((golden, files))
 }
 
-/// Makes the images of `recipes`, in one boot, and their manifests, in another. One that fails does not keep
-/// the others from being made.
+/// Makes the images of `recipes` on each machine in one boot, and their manifests in another. One that fails
+/// does not keep the others from being made.
 pub fn make(recipes: &[Recipe]) -> Result<()> {
+    for machine in [Machine::Amd64, Machine::Arm64With16K] {
+        let those: Vec<Recipe> = recipes.iter().copied().filter(|it| it.machine() == machine).collect();
+        if !those.is_empty() {
+            make_on(machine, &those)?;
+        }
+    }
+    Ok(())
+}
+
+fn make_on(machine: Machine, recipes: &[Recipe]) -> Result<()> {
     let work = tempfile::tempdir()?;
     let mut disks = Vec::new();
     for recipe in recipes {
@@ -109,7 +133,7 @@ pub fn make(recipes: &[Recipe]) -> Result<()> {
             disks.push(Disk { sector_bytes: recipe.sector_bytes, ..disk });
         }
     }
-    let filled = fill(recipes, &disks, work.path())?;
+    let filled = fill(machine, recipes, &disks, work.path())?;
 
     // A volume that was cut is recovered by a mount that may write (one with checkpoints disabled has to).
     let read_only = |filled: &Result<bool>| !matches!(filled, Ok(true));
@@ -147,8 +171,8 @@ pub fn judge_again(recipes: &[Recipe]) -> Result<()> {
 }
 
 /// Fills all volumes in one boot; says of each whether its power was cut.
-fn fill(recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
-    let mut vm = Vm::boot(Machine::Amd64, disks)?;
+fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
+    let mut vm = Vm::boot(machine, disks)?;
     let mut filled = Vec::new();
     let mut disk = 0;
     for recipe in recipes {
@@ -178,7 +202,8 @@ fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()>
     if !complaints.is_empty() {
         bail!("the kernel complains:\n{}", complaints.join("\n"));
     }
-    if !cut && recipe.more_mib.is_empty() {
+    // No tool of Debian's checks several devices without their paths, or blocks of 16K.
+    if !cut && recipe.more_mib.is_empty() && !recipe.blocks_16k {
         fsck(&image(recipe, work).path)?;
     }
     store(recipe, work, !cut, verdict.manifest)
@@ -187,7 +212,8 @@ fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()>
 fn image(recipe: &Recipe, work: &Path) -> Image {
     let mut files = file_names(recipe.name, recipe.more_mib.len()).map(|name| work.join(name));
     let first = files.next().expect("every volume has a first device");
-    Image { more: files.collect(), sector_bytes: recipe.sector_bytes, ..Image::f2fs(first) }
+    let (machine, sector_bytes) = (recipe.machine(), recipe.sector_bytes);
+    Image { more: files.collect(), machine, sector_bytes, ..Image::f2fs(first) }
 }
 
 fn file_names(name: &str, more: usize) -> impl Iterator<Item = String> {
@@ -199,13 +225,24 @@ fn file_names(name: &str, more: usize) -> impl Iterator<Item = String> {
 /// Makes the files and the volume on them.
 fn format(recipe: &Recipe, work: &Path) -> Result<()> {
     let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
+    if recipe.blocks_16k {
+        let options = mkfs::Options {
+            block_size: BlockSize::B16K,
+            features: mkfs::parse_features(recipe.mkfs.get(1).unwrap_or(&""))?,
+            ..mkfs::Options::new(UUID.to_be_bytes())
+        };
+        engine::begin(&work.join(&names[0]), recipe.mib, &options)?.finish()?;
+        return Ok(());
+    }
     for (name, mib) in names.iter().zip([recipe.mib].iter().chain(recipe.more_mib)) {
         fs::File::create(work.join(name))?.set_len(mib << 20)?;
     }
     let mut mkfs = system("mkfs.f2fs");
     // The paths of further devices stand in the superblock: short ones, and the same every time.
     mkfs.current_dir(work).args(["-q", "-f", "-r", "-T", "1700000000"]);
-    mkfs.args(["-U", "f1a5f1a5-0000-4000-8000-00000000f2f5"]).args(recipe.mkfs);
+    let uuid = format!("{UUID:032x}");
+    let groups = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
+    mkfs.args(["-U", &groups]).args(recipe.mkfs);
     for name in &names[1..] {
         mkfs.args(["-c", name]);
     }

@@ -6,7 +6,7 @@ use guest::{Content, Op};
 use super::{
     Fill, Recipe,
     stage::{At, Stage},
-    tree::{self, BLOCK},
+    tree,
 };
 
 const FS_COMPR_FL: u32 = 0x4;
@@ -19,6 +19,7 @@ const PLAIN: Recipe = Recipe {
     mib: 64,
     more_mib: &[],
     sector_bytes: 512,
+    blocks_16k: false,
     fill: Fill::Kernel(little),
 };
 
@@ -220,12 +221,12 @@ pub const RECIPES: &[Recipe] = &[
 
 const COMPRESSION: &[&str] = &["-O", "extra_attr,compression"];
 
-fn nothing(stage: &mut Stage) -> Result<()> {
+pub(super) fn nothing(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     stage.unmount()
 }
 
-fn little(stage: &mut Stage) -> Result<()> {
+pub(super) fn little(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     stage.run(tree::little(&stage.at()))?;
     stage.unmount()
@@ -241,7 +242,7 @@ fn not_twice(op: &Op) -> bool {
     !matches!(op, Op::Mknod { path, mode: 0o010_600, .. } if path.0.ends_with(b"/fifo"))
 }
 
-fn base(stage: &mut Stage) -> Result<()> {
+pub(super) fn base(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();
     stage.run(tree::kinds(&at))?;
@@ -260,7 +261,7 @@ fn no_inline(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-fn crowd(stage: &mut Stage) -> Result<()> {
+pub(super) fn crowd(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     stage.run(tree::crowd(&stage.at()))?;
     stage.unmount()
@@ -279,7 +280,7 @@ fn four_logs(stage: &mut Stage) -> Result<()> {
 }
 
 /// Segments with gaps, so that threaded logging, cleaning and both tables' journals are at work.
-fn fragmented(stage: &mut Stage) -> Result<()> {
+pub(super) fn fragmented(stage: &mut Stage) -> Result<()> {
     stage.mount("mode=fragment:block")?;
     let at = stage.at();
     for round in 0..4 {
@@ -306,7 +307,7 @@ fn flexible_xattr(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-fn projects(stage: &mut Stage) -> Result<()> {
+pub(super) fn projects(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();
     stage.run(tree::little(&at))?;
@@ -349,7 +350,7 @@ fn folded(at: &At) -> Vec<Op> {
     ops
 }
 
-fn casefold(stage: &mut Stage) -> Result<()> {
+pub(super) fn casefold(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();
     stage.run(tree::little(&at))?;
@@ -372,26 +373,26 @@ fn compressed(at: &At) -> Vec<Op> {
     ops.extend([
         c.text("empty", ""),
         c.text("tiny", "tiny"),
-        c.prose("one-block", BLOCK),
-        c.prose("cluster", 16 * BLOCK),
-        c.prose("odd", 41 * BLOCK + 123),
-        c.noise("noise", 17 * BLOCK),
-        c.write("zeroes", 0, Content::Fill { byte: 0, length: 64 * BLOCK }),
-        c.prose("mixed", 32 * BLOCK),
-        c.write("mixed", 8 * BLOCK, Content::Noise { seed: 1, length: 8 * BLOCK }),
-        c.prose("holes", 16 * BLOCK),
-        c.write("holes", 64 * BLOCK + 5, Content::Prose { seed: 2, length: 20 * BLOCK }),
-        c.prose("released", 48 * BLOCK),
-        c.prose("reserved", 48 * BLOCK),
-        c.prose("overwritten", 48 * BLOCK),
-        c.prose("truncated", 48 * BLOCK),
+        c.prose("one-block", at.block()),
+        c.prose("cluster", 16 * at.block()),
+        c.prose("odd", 41 * at.block() + 123),
+        c.noise("noise", 17 * at.block()),
+        c.write("zeroes", 0, Content::Fill { byte: 0, length: 64 * at.block() }),
+        c.prose("mixed", 32 * at.block()),
+        c.write("mixed", 8 * at.block(), Content::Noise { seed: 1, length: 8 * at.block() }),
+        c.prose("holes", 16 * at.block()),
+        c.write("holes", 64 * at.block() + 5, Content::Prose { seed: 2, length: 20 * at.block() }),
+        c.prose("released", 24 * at.block()),
+        c.prose("reserved", 24 * at.block()),
+        c.prose("overwritten", 24 * at.block()),
+        c.prose("truncated", 24 * at.block()),
         // Beyond the addresses of the inode.
-        c.write("far", 910 * BLOCK, Content::Prose { seed: 3, length: 64 * BLOCK }),
+        c.write("far", 910 * at.block(), Content::Prose { seed: 3, length: 64 * at.block() }),
         c.mkdir("dir"),
-        c.prose("dir/heir", 20 * BLOCK),
+        c.prose("dir/heir", 20 * at.block()),
         Op::Sync,
-        c.write("overwritten", 10 * BLOCK + 7, Content::Prose { seed: 4, length: 9 * BLOCK }),
-        c.truncate("truncated", 21 * BLOCK + 1),
+        c.write("overwritten", 10 * at.block() + 7, Content::Prose { seed: 4, length: 9 * at.block() }),
+        c.truncate("truncated", 21 * at.block() + 1),
         Op::Sync,
         Op::Release { path: c.path("released") },
         Op::Release { path: c.path("reserved") },
@@ -416,7 +417,7 @@ fn lzo_rle(stage: &mut Stage) -> Result<()> {
     compress(stage, "compress_algorithm=lzo-rle,compress_log_size=3,compress_chksum")
 }
 
-fn lz4(stage: &mut Stage) -> Result<()> {
+pub(super) fn lz4(stage: &mut Stage) -> Result<()> {
     compress(stage, "compress_algorithm=lz4,compress_log_size=2,compress_chksum")
 }
 
@@ -424,11 +425,11 @@ fn lz4hc(stage: &mut Stage) -> Result<()> {
     compress(stage, "compress_algorithm=lz4:9,compress_log_size=3")
 }
 
-fn zstd(stage: &mut Stage) -> Result<()> {
+pub(super) fn zstd(stage: &mut Stage) -> Result<()> {
     compress(stage, "compress_algorithm=zstd:6,compress_log_size=4,compress_chksum")
 }
 
-fn compress_all(stage: &mut Stage) -> Result<()> {
+pub(super) fn compress_all(stage: &mut Stage) -> Result<()> {
     stage.mount("compress_algorithm=lz4,compress_log_size=2")?;
     let at = stage.at();
     stage.run(tree::little(&at))?;
@@ -439,7 +440,7 @@ fn compress_all(stage: &mut Stage) -> Result<()> {
                 at.text(&name, ""),
                 at.flags(&name, FS_COMPR_FL, 0),
                 Op::Compression { path: at.path(&name), algorithm, log_cluster: *log_cluster },
-                at.prose(&name, (3 << log_cluster) * BLOCK / 2 + 99),
+                at.prose(&name, (3 << log_cluster) * at.block() / 2 + 99),
                 at.user(&name, "user.name", &name),
             ])?;
         }
@@ -454,7 +455,7 @@ fn secrets(at: &At) -> Vec<Op> {
     ops.extend([
         locked.text("empty", ""),
         locked.text("short", "secret\n"),
-        locked.prose("long", 10 * BLOCK + 1),
+        locked.prose("long", 10 * at.block() + 1),
         locked.text("n".repeat(255), "a long name"),
         locked.symlink("short", "symlink"),
         locked.mknod("fifo", 0o010_600, 0, 0),
@@ -468,7 +469,7 @@ fn secrets(at: &At) -> Vec<Op> {
     ops
 }
 
-fn encrypted(stage: &mut Stage) -> Result<()> {
+pub(super) fn encrypted(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();
     stage.run(secrets(&at))?;
@@ -488,10 +489,10 @@ fn encrypted_casefold(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-fn verity(stage: &mut Stage) -> Result<()> {
+pub(super) fn verity(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();
-    for (name, length) in [("small", 100), ("block", BLOCK), ("tree", 300 * BLOCK + 9)] {
+    for (name, length) in [("small", 100), ("block", at.block()), ("tree", 1_228_809)] {
         let enable = Op::Verity { path: at.path(name) };
         stage.run([at.prose(name, length), at.fsync(name), enable])?;
     }

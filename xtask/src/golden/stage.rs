@@ -16,14 +16,17 @@ pub struct Stage<'a> {
     vm: &'a mut Vm,
     disk: usize,
     dir: String,
+    block: u64,
     after_cut: PathBuf,
     cut: bool,
 }
 
 impl<'a> Stage<'a> {
-    /// Disk `disk` of a machine; a power cut leaves its image at `after_cut`.
+    /// Disk `disk` of a machine, with blocks of the size that it knows; a power cut leaves the disk's image at
+    /// `after_cut`.
     pub fn new(vm: &'a mut Vm, disk: usize, after_cut: PathBuf) -> Stage<'a> {
-        Stage { vm, disk, dir: format!("/mnt/{disk}"), after_cut, cut: false }
+        let block = vm.machine().block_bytes();
+        Stage { vm, disk, dir: format!("/mnt/{disk}"), block, after_cut, cut: false }
     }
 
     /// Mounts the volume with `options`.
@@ -77,7 +80,7 @@ impl<'a> Stage<'a> {
 
     /// Makes operations on this stage.
     pub fn at(&self) -> At {
-        At { dir: self.dir.clone(), block: 4096 }
+        At { dir: self.dir.clone(), block: self.block }
     }
 }
 

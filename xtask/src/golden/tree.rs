@@ -4,8 +4,6 @@ use guest::{Bytes, Content, Op, op::Allocate};
 
 use super::stage::At;
 
-/// Bytes of a block.
-pub const BLOCK: u64 = 4096;
 /// Addresses of an inode without extra attributes or inline xattrs; those of a direct node.
 const IN_INODE: u64 = 923;
 const IN_NODE: u64 = 1018;
@@ -16,7 +14,7 @@ pub fn little(at: &At) -> Vec<Op> {
         at.text("empty", ""),
         at.text("inline", "a few bytes\n"),
         at.prose("block", 3000),
-        at.prose("blocks", 3 * BLOCK + 5),
+        at.prose("blocks", 3 * at.block() + 5),
         at.mkdir("dir"),
         at.text("dir/child", "child\n"),
         at.link("inline", "dir/link"),
@@ -97,7 +95,7 @@ pub fn contents(at: &At) -> Vec<Op> {
     for length in [0, 1, 100, 3488, 3489, 4095, 4096, 4097, 40_000] {
         ops.push(at.prose(format!("size-{length}"), length));
     }
-    ops.push(at.prose("direct", (IN_INODE + 3) * bytes / 2));
+    ops.push(at.prose("direct", (IN_INODE + 3) * 2048));
     // The last block of one level and the first of the next.
     let direct_2 = IN_INODE + IN_NODE;
     let indirect = direct_2 + IN_NODE;

@@ -6,7 +6,7 @@ use guest::{Content, Op, op::Allocate};
 use super::{
     Fill, Recipe,
     stage::{At, Stage},
-    tree::{self, BLOCK},
+    tree,
 };
 
 const PLAIN: Recipe = Recipe {
@@ -16,6 +16,7 @@ const PLAIN: Recipe = Recipe {
     mib: 64,
     more_mib: &[],
     sector_bytes: 512,
+    blocks_16k: false,
     fill: Fill::Kernel(checkpoint),
 };
 const FEATURES: &[&str] =
@@ -152,7 +153,7 @@ fn after(stage: &mut Stage, options: &str, ops: fn(&At) -> Vec<Op>) -> Result<()
     stage.cut()
 }
 
-fn checkpoint(stage: &mut Stage) -> Result<()> {
+pub(super) fn checkpoint(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| vec![at.prose("new", 10_000), at.checkpoint()])
 }
 
@@ -167,7 +168,7 @@ fn lost(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn create(stage: &mut Stage) -> Result<()> {
+pub(super) fn create(stage: &mut Stage) -> Result<()> {
     after(stage, "", create_ops)
 }
 
@@ -177,23 +178,23 @@ fn create_ops(at: &At) -> Vec<Op> {
         at.fsync("new-empty"),
         at.text("new-inline", "inline"),
         at.fsync("new-inline"),
-        at.prose("new-blocks", 5 * BLOCK + 1),
+        at.prose("new-blocks", 5 * at.block() + 1),
         at.fsync("new-blocks"),
-        at.prose("dir/new-below", 2 * BLOCK),
+        at.prose("dir/new-below", 2 * at.block()),
         at.chown("dir/new-below", 11, 12),
         at.chmod("dir/new-below", 0o600),
         at.fsync("dir/new-below"),
-        at.prose("new-not-synced", 2 * BLOCK),
-        at.prose("new-data-only", 3 * BLOCK),
+        at.prose("new-not-synced", 2 * at.block()),
+        at.prose("new-data-only", 3 * at.block()),
         at.datasync("new-data-only"),
-        at.write("new-sparse", 40 * BLOCK, Content::Prose { seed: 1, length: 100 }),
+        at.write("new-sparse", 40 * at.block(), Content::Prose { seed: 1, length: 100 }),
         at.fsync("new-sparse"),
         at.text("n".repeat(255), "longest name"),
         at.fsync(&"n".repeat(255)),
     ]
 }
 
-fn overwrite(stage: &mut Stage) -> Result<()> {
+pub(super) fn overwrite(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.write("old-5", 0, Content::Noise { seed: 1, length: 5000 }),
@@ -214,7 +215,7 @@ fn overwrite(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn rename(stage: &mut Stage) -> Result<()> {
+pub(super) fn rename(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.rename("old-1", "dir/moved"),
@@ -235,7 +236,7 @@ fn rename(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn inline(stage: &mut Stage) -> Result<()> {
+pub(super) fn inline(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.text("inline", "changed in place"),
@@ -255,7 +256,7 @@ fn inline(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn xattr(stage: &mut Stage) -> Result<()> {
+pub(super) fn xattr(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.user("old-1", "user.small", "small"),
@@ -274,7 +275,7 @@ fn xattr(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn truncate(stage: &mut Stage) -> Result<()> {
+pub(super) fn truncate(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.truncate("old-7", 5000),
@@ -283,20 +284,20 @@ fn truncate(stage: &mut Stage) -> Result<()> {
             at.fsync("old-6"),
             at.truncate("old-5", 0),
             at.fsync("old-5"),
-            at.allocate("old-4", Allocate::Punch, BLOCK, BLOCK),
+            at.allocate("old-4", Allocate::Punch, at.block(), at.block()),
             at.fsync("old-4"),
-            at.allocate("old-3", Allocate::KeepSize, 0, 20 * BLOCK),
+            at.allocate("old-3", Allocate::KeepSize, 0, 20 * at.block()),
             at.fsync("old-3"),
-            at.allocate("old-2", Allocate::Extend, 0, 20 * BLOCK),
-            at.write("old-2", 15 * BLOCK, Content::Prose { seed: 1, length: 100 }),
+            at.allocate("old-2", Allocate::Extend, 0, 20 * at.block()),
+            at.write("old-2", 15 * at.block(), Content::Prose { seed: 1, length: 100 }),
             at.fsync("old-2"),
-            at.allocate("blocks", Allocate::Collapse, 0, BLOCK),
+            at.allocate("blocks", Allocate::Collapse, 0, at.block()),
             at.fsync("blocks"),
         ]
     })
 }
 
-fn orphan(stage: &mut Stage) -> Result<()> {
+pub(super) fn orphan(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.open("old-5", 0),
@@ -325,7 +326,7 @@ fn orphans(stage: &mut Stage) -> Result<()> {
     stage.cut_with_open(100..1200)
 }
 
-fn names(stage: &mut Stage) -> Result<()> {
+pub(super) fn names(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         vec![
             at.mkdir("new-dir"),
@@ -348,22 +349,24 @@ fn names(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn large(stage: &mut Stage) -> Result<()> {
+pub(super) fn large(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
-        let block = |n: u64| at.write("large", n * BLOCK, Content::Fill { byte: n as u8 | 1, length: BLOCK });
+        let block = |n: u64| {
+            at.write("large", n * at.block(), Content::Fill { byte: n as u8 | 1, length: at.block() })
+        };
         let mut ops = vec![block(0), at.fsync("large")];
         for n in [922, 923, 1940, 1941, 2958, 2959, 3977, 60_000, 1_039_284, 2_075_608, 3_000_000] {
             ops.extend([block(n), at.fsync("large")]);
         }
-        ops.push(at.write("old-7", 1500 * BLOCK, Content::Prose { seed: 1, length: 3 * BLOCK }));
+        ops.push(at.write("old-7", 1500 * at.block(), Content::Prose { seed: 1, length: 3 * at.block() }));
         ops.push(at.fsync("old-7"));
-        ops.push(at.truncate("large", 60_001 * BLOCK));
+        ops.push(at.truncate("large", 60_001 * at.block()));
         ops.push(at.fsync("large"));
         ops
     })
 }
 
-fn many(stage: &mut Stage) -> Result<()> {
+pub(super) fn many(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         let mut ops = Vec::new();
         for n in 0..700_u64 {
@@ -375,7 +378,7 @@ fn many(stage: &mut Stage) -> Result<()> {
     })
 }
 
-fn features(stage: &mut Stage) -> Result<()> {
+pub(super) fn features(stage: &mut Stage) -> Result<()> {
     after(stage, "", |at| {
         let mut ops = create_ops(at);
         ops.extend([
@@ -417,11 +420,11 @@ fn compressed(stage: &mut Stage) -> Result<()> {
         vec![
             at.mkdir("c"),
             at.flags("c", 0x4, 0),
-            at.prose("c/new", 20 * BLOCK),
+            at.prose("c/new", 20 * at.block()),
             at.fsync("c/new"),
-            at.write("c/new", 4 * BLOCK, Content::Noise { seed: 1, length: 6 * BLOCK }),
+            at.write("c/new", 4 * at.block(), Content::Noise { seed: 1, length: 6 * at.block() }),
             at.fsync("c/new"),
-            at.prose("c/lost", 20 * BLOCK),
+            at.prose("c/lost", 20 * at.block()),
         ]
     })
 }
