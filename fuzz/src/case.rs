@@ -12,6 +12,9 @@ use f2fs::format::{
 
 use crate::{Shared, images::Image};
 
+/// Bits of a case's second byte: all of them set ask for changes instead of reading. (The other bits say how
+/// checksums are treated.)
+pub const CHANGE: u8 = 0x30;
 /// Patches of a case at most.
 const PATCHES_MAX: usize = 24;
 

@@ -1,13 +1,15 @@
-//! Hostile volumes: golden images with some bytes overlaid, of which everything is read.
+//! Hostile volumes: golden images with some bytes overlaid, of which everything is read, or which are changed.
 //!
-//! A case is a string of bytes: the first says which image, the rest is patches (see [`case`]). The same
+//! A case is a string of bytes: the first says which image, the second how it is treated, the rest is patches
+//! (see [`case`]). The same
 //! function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run overlay --features libfuzzer`) and by
 //! the seeded runner that the tests use (`cargo run --release -p fuzz --bin hostile`).
 //!
-//! *Invariant*: whatever the bytes, reading ends, with an answer or with an error, in bounded work; it never
-//! panics and never writes.
+//! *Invariant*: whatever the bytes, every call ends, with an answer or with an error, in bounded work; nothing
+//! panics, and reading never writes.
 
 pub mod case;
+pub mod disturb;
 pub mod images;
 pub mod survey;
 
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use block::{Counted, Device, Overlay};
 use f2fs::{Volume, volume::Options};
 
+pub use disturb::Disturbed;
 pub use images::Images;
 pub use survey::Survey;
 
@@ -27,8 +30,10 @@ const CACHE_BYTES: usize = 1 << 20;
 pub enum Outcome {
     /// The volume was refused.
     Refused,
-    /// The volume opened.
+    /// The volume opened and was read.
     Read(Survey),
+    /// The volume opened and was changed.
+    Changed(Disturbed),
 }
 
 /// Runs a case.
@@ -40,6 +45,11 @@ pub fn run(images: &Images, case: &[u8]) -> Outcome {
     let image = images.get(usize::from(*image));
     let device = Arc::new(Counted::new(Overlay::new(image.device.clone())));
     case::patch(image, patches, device.inner());
+    if patches.first().is_some_and(|style| style & case::CHANGE == case::CHANGE) {
+        let options = Options { cache_bytes: CACHE_BYTES, ..Options::new(disturb::now) };
+        let Ok(mut volume) = Volume::open(device, options) else { return Outcome::Refused };
+        return Outcome::Changed(disturb::disturb(&mut volume));
+    }
     let changed = device.inner().changed_ranges();
     let options = Options { cache_bytes: CACHE_BYTES, ..Options::read_only() };
     let Ok(volume) = Volume::open(device.clone(), options) else { return Outcome::Refused };

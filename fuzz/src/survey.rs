@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use f2fs::{
-    Error, Volume,
+    Error, Result, Volume,
     format::{FileType, quota::QuotaKind},
+    tree::{Entry, ExportOptions, Sink, VolumeSource, export},
     units::{Ino, Nid, SegNo},
 };
 
@@ -14,6 +15,10 @@ const ENTRIES_MAX: usize = 3000;
 const INODES_MAX: usize = 400;
 /// Parts of a file that are looked at.
 const EXTENTS_MAX: usize = 12;
+/// Entries that are exported.
+const EXPORTED_MAX: usize = 300;
+/// Bytes that are exported.
+const EXPORTED_BYTES: usize = 4 << 20;
 /// Bytes that are read of each part.
 const READ_BYTES: usize = 20_000;
 
@@ -73,8 +78,41 @@ pub fn read_everything(volume: &Volume) -> Survey {
         survey.note(volume.quota_records(kind));
     }
     let _ = volume.space();
+    export_some(volume, &mut survey);
     survey.note(volume.resolve(b"/a/../link/./b", true));
     survey
+}
+
+/// Exports until the bounds are reached.
+fn export_some(volume: &Volume, survey: &mut Survey) {
+    struct Bounded {
+        entries: usize,
+        bytes: usize,
+    }
+
+    impl Sink for Bounded {
+        fn entry(&mut self, _: &Entry) -> Result<()> {
+            self.entries += 1;
+            if self.entries > EXPORTED_MAX { Err(Error::Quota) } else { Ok(()) }
+        }
+
+        fn run(&mut self, _: u64, bytes: &[u8]) -> Result<()> {
+            self.bytes += bytes.len();
+            if self.bytes > EXPORTED_BYTES { Err(Error::Quota) } else { Ok(()) }
+        }
+
+        fn finish(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    let root = volume.superblock().root_ino;
+    if let Some(mut source) = survey.note(VolumeSource::new(volume, root, b"")) {
+        let mut entries = 0;
+        let mut lost = |_: &[u8], _: &Error| entries += 1;
+        let options = ExportOptions { keep_going: true, lost: Some(&mut lost), ..ExportOptions::default() };
+        let _ = export(&mut source, &mut Bounded { entries: 0, bytes: 0 }, options);
+    }
 }
 
 fn look(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {

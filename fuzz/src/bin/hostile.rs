@@ -60,7 +60,7 @@ fn main() -> Result<ExitCode> {
     let mut out = std::io::stdout();
     writeln!(out, "seed {seed}, {} images", images.len())?;
     let mut seeds = Rng::new(seed);
-    let (mut cases, mut opened, mut errors, mut found) = (0u64, 0u64, 0u64, 0u32);
+    let (mut cases, mut read, mut changed, mut errors, mut found) = (0u64, 0u64, 0u64, 0u64, 0u32);
     let mut slowest = Duration::ZERO;
     let started = Instant::now();
     while started.elapsed().as_secs() < arguments.seconds {
@@ -70,8 +70,12 @@ fn main() -> Result<ExitCode> {
         match catch_unwind(AssertUnwindSafe(|| fuzz::run(&images, &bytes))) {
             Ok(Outcome::Refused) => {}
             Ok(Outcome::Read(survey)) => {
-                opened += 1;
+                read += 1;
                 errors += survey.errors as u64;
+            }
+            Ok(Outcome::Changed(disturbed)) => {
+                changed += 1;
+                errors += disturbed.refused as u64;
             }
             Err(_) => {
                 found += 1;
@@ -92,7 +96,8 @@ fn main() -> Result<ExitCode> {
     }
     writeln!(
         out,
-        "{cases} cases, {opened} volumes opened, {errors} errors met, slowest case {slowest:?}, {found} findings"
+        "{cases} cases, {read} volumes read, {changed} changed, {errors} errors met, slowest case {slowest:?}, \
+         {found} findings"
     )?;
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

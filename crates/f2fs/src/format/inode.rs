@@ -641,6 +641,9 @@ impl NodeBlock {
         if blocks == 0 {
             return Err(bad("i_blocks is 0, the inode itself must be counted".into()));
         }
+        if blocks > u64::from(u32::MAX) {
+            return Err(bad(format!("i_blocks {blocks}, more than a volume can have")));
+        }
         if head.xattr_nid.get() == self.ino().0 {
             return Err(bad("i_xattr_nid is the inode itself".into()));
         }
@@ -911,6 +914,7 @@ mod tests {
             complaint(&node)
         };
         assert!(damaged(|node| node.head_mut().blocks.set(0)).contains("i_blocks is 0"));
+        assert!(damaged(|node| node.head_mut().blocks.set(1 << 32)).contains("i_blocks 4294967296"));
         assert!(damaged(|node| node.head_mut().xattr_nid.set(9)).contains("i_xattr_nid"));
         assert!(damaged(|node| node.head_mut().mode.set(0o644)).contains("no kind of file"));
         assert!(damaged(|node| node.extra_mut().extra_isize.set(40)).contains("i_extra_isize 40"));

@@ -1,0 +1,132 @@
+//! Changes a hostile volume in every way, and makes checkpoints in between.
+//!
+//! What becomes of a damaged volume that is written is not asked; that nothing panics, hangs or takes
+//! unbounded memory is.
+
+use f2fs::{
+    Result, Volume,
+    format::FileType,
+    units::{Ino, Time},
+    volume::{NewNode, RenameMode, XattrMode},
+};
+
+/// Entries of the root, and of each directory there, that are changed.
+const ENTRIES_MAX: usize = 24;
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Disturbed {
+    /// Changes that were made.
+    pub done: usize,
+    /// Changes that were refused.
+    pub refused: usize,
+}
+
+impl Disturbed {
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.done += 1;
+                Some(value)
+            }
+            Err(error) => {
+                self.refused += 1;
+                assert!(!error.to_string().is_empty());
+                None
+            }
+        }
+    }
+}
+
+/// The time of all changes.
+pub fn now() -> Time {
+    Time { seconds: 1_700_000_000, nanoseconds: 5 }
+}
+
+/// Changes a volume that is open for writing.
+pub fn disturb(volume: &mut Volume) -> Disturbed {
+    let mut disturbed = Disturbed::default();
+    let root = volume.superblock().root_ino;
+    let mut children = names(volume, root);
+    for (name, ino) in children.clone() {
+        let within =
+            names(volume, ino).into_iter().map(|(inner, child)| ([&name[..], b"/", &inner].concat(), child));
+        children.extend(within.take(4));
+    }
+    grow(volume, root, &mut disturbed);
+    disturbed.note(volume.checkpoint());
+    for (n, (path, ino)) in children.iter().enumerate() {
+        let at = path.iter().rposition(|byte| *byte == b'/');
+        let dir = at.map_or(Some(root), |at| volume.resolve(&path[..at], false).ok());
+        let name = &path[at.map_or(0, |at| at + 1)..];
+        if let Some(dir) = dir {
+            change(volume, n, dir, name, *ino, root, &mut disturbed);
+        }
+        if n % 8 == 7 {
+            disturbed.note(volume.checkpoint());
+        }
+    }
+    grow(volume, root, &mut disturbed);
+    disturbed.note(volume.checkpoint());
+    disturbed
+}
+
+fn names(volume: &Volume, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
+    let Ok(entries) = volume.entries(dir, 0) else { return Vec::new() };
+    let entries = entries.map_while(Result::ok).filter(|entry| entry.name != b"." && entry.name != b"..");
+    entries.map(|entry| (entry.name, entry.ino)).take(ENTRIES_MAX).collect()
+}
+
+/// Makes new things.
+fn grow(volume: &mut Volume, root: Ino, disturbed: &mut Disturbed) {
+    let salt = disturbed.done;
+    let directory = NewNode::new(0o040_755);
+    let Some(dir) = disturbed.note(volume.create(root, format!("new {salt}").as_bytes(), &directory)) else {
+        return;
+    };
+    for n in 0..12u32 {
+        let name = [b'n'; 40].iter().copied().chain(n.to_string().into_bytes()).collect::<Vec<u8>>();
+        let Some(ino) = disturbed.note(volume.create(dir, &name, &NewNode::new(0o100_644))) else { continue };
+        let data = vec![n as u8; 1 << (3 + n)];
+        disturbed.note(volume.write(ino, u64::from(n) * 1000, &data));
+        disturbed.note(volume.set_xattr(ino, b"user.n", &data[..data.len().min(2000)], XattrMode::Set));
+    }
+    disturbed.note(volume.symlink(dir, b"link", b"target", &NewNode::new(0o120_777)));
+}
+
+/// Changes one thing that is there.
+fn change(
+    volume: &mut Volume,
+    n: usize,
+    dir: Ino,
+    name: &[u8],
+    ino: Ino,
+    root: Ino,
+    disturbed: &mut Disturbed,
+) {
+    let is_dir = volume.stat(ino).is_ok_and(|stat| stat.kind == FileType::Directory);
+    if !is_dir {
+        disturbed.note(volume.write(ino, (n as u64 * 7001) % 100_000, &[7; 9000]));
+        disturbed.note(volume.truncate(ino, (n as u64 * 3001) % 50_000));
+        disturbed.note(volume.punch_hole(ino, 100, 9000));
+    }
+    disturbed.note(volume.set_xattr(ino, b"user.fuzz", &[n as u8; 300], XattrMode::Set));
+    match n % 4 {
+        0 => {
+            let to = format!("moved {n}");
+            disturbed.note(volume.rename(dir, name, root, to.as_bytes(), RenameMode::Replace));
+        }
+        1 if is_dir => {
+            disturbed.note(volume.remove_dir(dir, name));
+        }
+        1 => {
+            disturbed.note(volume.unlink(dir, name));
+        }
+        2 => {
+            disturbed.note(volume.link(ino, dir, format!("linked {n}").as_bytes()));
+        }
+        _ => {
+            disturbed.note(volume.create(dir, format!("beside {n}").as_bytes(), &NewNode::new(0o100_600)));
+        }
+    }
+}
