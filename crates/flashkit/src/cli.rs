@@ -35,6 +35,22 @@ pub enum Verb {
     Cat(verbs::cat::Args),
     /// Show extended attributes.
     Getfattr(verbs::getfattr::Args),
+    /// Copy a file into a volume, or out of it.
+    Cp(verbs::cp::Args),
+    /// Remove files and directories.
+    Rm(verbs::rm::Args),
+    /// Rename and move inside a volume.
+    Mv(verbs::mv::Args),
+    /// Make directories.
+    Mkdir(verbs::mkdir::Args),
+    /// Make links, hard and symbolic.
+    Ln(verbs::ln::Args),
+    /// Change permissions.
+    Chmod(verbs::chmod::Args),
+    /// Change owner and group.
+    Chown(verbs::chown::Args),
+    /// Set and remove extended attributes.
+    Setfattr(verbs::setfattr::Args),
     /// Show on-disk structures.
     Dump(verbs::dump::Args),
     /// Report what compression saves, and what could be released.

@@ -10,9 +10,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
+    format::FileType,
     units::{Ino, Time},
     volume::{Options, Volume},
 };
+
+use crate::clock;
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +71,18 @@ pub struct Further {
     pub devices: Vec<PathBuf>,
 }
 
+/// Where a file under `name` goes that is put at `path`: into it where that is a directory, else in its place.
+pub fn destination(volume: &Volume, at: &Target, name: &[u8]) -> Result<(Ino, Vec<u8>)> {
+    match volume.resolve(at.path.as_bytes(), true) {
+        Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
+        Ok(_) | Err(f2fs::Error::NotFound) => {
+            let (dir, name) = at.parent(volume)?;
+            Ok((dir, name.to_vec()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Opens a file or block device for reading only.
 pub fn open_device(path: &Path) -> Result<FileDevice> {
     FileDevice::open(path, OpenOptions::default()).with_context(|| path.display().to_string())
@@ -107,6 +122,32 @@ fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> 
 }
 
 impl Target {
+    /// Changes the volume, all or nothing: what `change` did is on the device when this returns, or none of it.
+    pub fn change<R>(&self, further: &Further, change: impl FnOnce(&mut Volume) -> Result<R>) -> Result<R> {
+        let mut volume = open_writable(&self.image, further, clock::now)?;
+        // An error drops the volume with everything that no checkpoint has made durable.
+        let result = change(&mut volume).with_context(|| self.to_string())?;
+        volume.unmount().with_context(|| self.image.display().to_string())?;
+        Ok(result)
+    }
+
+    /// The directory that the path's last part is in, and that part.
+    pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
+        let (dir, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        if name.is_empty() {
+            bail!("the root directory has no name");
+        }
+        Ok((volume.resolve(format!("/{dir}").as_bytes(), true)?, name.as_bytes()))
+    }
+
+    /// Refuses a second path of another image.
+    pub fn same_image(&self, other: &Target) -> Result<()> {
+        if self.image != other.image {
+            bail!("{self} and {other}: both paths must be in one image");
+        }
+        Ok(())
+    }
+
     /// Opens the volume for reading only and finds the path. The last part of the path is not followed where
     /// it is a symbolic link.
     pub fn find(&self, further: &Further) -> Result<(Volume, Ino)> {

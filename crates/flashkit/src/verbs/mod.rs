@@ -2,19 +2,27 @@
 
 pub mod card;
 pub mod cat;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod compression;
+pub mod cp;
 pub mod dump;
 pub mod export;
 pub mod gc;
 pub mod getfattr;
 pub mod import;
 pub mod info;
+pub mod ln;
 pub mod ls;
 pub mod man;
+pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
+pub mod mv;
 pub mod probe;
+pub mod rm;
+pub mod setfattr;
 pub mod stat;
 pub mod tree;
 pub mod trim;
@@ -41,6 +49,14 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Getfattr(args) => getfattr::run(&args),
         Verb::Dump(args) => dump::run(&args),
         Verb::Compression(args) => compression::run(&args),
+        Verb::Cp(args) => cp::run(&args),
+        Verb::Rm(args) => rm::run(&args),
+        Verb::Mv(args) => mv::run(&args),
+        Verb::Mkdir(args) => mkdir::run(&args),
+        Verb::Ln(args) => ln::run(&args),
+        Verb::Chmod(args) => chmod::run(&args),
+        Verb::Chown(args) => chown::run(&args),
+        Verb::Setfattr(args) => setfattr::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Man(args) => man::run(&args),

@@ -1,0 +1,44 @@
+//! `chown`: changes owner and group.
+
+use anyhow::Result;
+use f2fs::volume::SetAttr;
+
+use crate::target::{Further, Target};
+
+/// Arguments of `chown`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  flashkit chown 1000:1000 card.img:/home/user\n  flashkit chown :50 card.img:/srv"
+)]
+pub struct Args {
+    /// Owner and group by number: UID, UID:GID or :GID.
+    #[arg(value_name = "UID[:GID]", value_parser = owner)]
+    owner: (Option<u32>, Option<u32>),
+    /// The image, and a path inside it; a symbolic link is not followed.
+    #[arg(value_name = "IMAGE[:PATH]")]
+    target: Target,
+    #[command(flatten)]
+    further: Further,
+}
+
+/// Changes them.
+pub fn run(args: &Args) -> Result<()> {
+    args.target.change(&args.further, |volume| {
+        let ino = volume.resolve(args.target.path.as_bytes(), false)?;
+        let set = SetAttr { uid: args.owner.0, gid: args.owner.1, ..SetAttr::default() };
+        Ok(volume.set_attr(ino, &set)?)
+    })
+}
+
+/// Either number may be absent, but not both.
+fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+    let number = |text: &str| match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| format!("{text:?} is no number")),
+    };
+    match (number(uid)?, number(gid)?) {
+        (None, None) => Err("write UID, UID:GID or :GID".into()),
+        both => Ok(both),
+    }
+}

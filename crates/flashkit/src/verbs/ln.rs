@@ -1,0 +1,43 @@
+//! `ln`: links, hard and symbolic.
+
+use anyhow::Result;
+use f2fs::{format::FileType, volume::NewNode};
+
+use crate::target::{Further, Target, destination};
+
+/// Arguments of `ln`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  flashkit ln card.img:/bin/busybox card.img:/bin/ls\n  flashkit ln -s busybox card.img:/bin/sh"
+)]
+pub struct Args {
+    /// The image and the path that gets another name; with -s the text of the link.
+    #[arg(value_name = "IMAGE:PATH|TEXT")]
+    from: String,
+    /// The image, and the new name.
+    #[arg(value_name = "IMAGE:NAME")]
+    to: Target,
+    /// A symbolic link.
+    #[arg(short, long)]
+    symbolic: bool,
+    #[command(flatten)]
+    further: Further,
+}
+
+/// Links.
+pub fn run(args: &Args) -> Result<()> {
+    args.to.change(&args.further, |volume| {
+        if args.symbolic {
+            let (dir, name) = args.to.parent(volume)?;
+            let new = NewNode::new(FileType::Symlink.mode_bits() | 0o777);
+            volume.symlink(dir, name, args.from.as_bytes(), &new)?;
+            return Ok(());
+        }
+        let Ok(from) = args.from.parse::<Target>();
+        from.same_image(&args.to)?;
+        let ino = volume.resolve(from.path.as_bytes(), false)?;
+        let (_, own_name) = from.parent(volume)?;
+        let (dir, name) = destination(volume, &args.to, own_name)?;
+        Ok(volume.link(ino, dir, &name)?)
+    })
+}

@@ -1,0 +1,56 @@
+//! `setfattr`: sets and removes extended attributes.
+
+use anyhow::Result;
+use f2fs::volume::XattrMode;
+
+use crate::target::{Further, Target};
+
+/// Arguments of `setfattr`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  flashkit setfattr card.img:/bin/app -n user.origin -v build-17\n  flashkit setfattr card.img:/bin/app -x user.origin"
+)]
+pub struct Args {
+    /// The image, and a path inside it.
+    #[arg(value_name = "IMAGE[:PATH]")]
+    target: Target,
+    /// The attribute to set, with its prefix: user.comment.
+    #[arg(short, long, required_unless_present = "remove")]
+    name: Option<String>,
+    /// Its value: text, or hexadecimal digits after 0x.
+    #[arg(short, long, default_value = "", value_parser = value)]
+    value: Value,
+    /// The attribute to remove.
+    #[arg(short = 'x', long, conflicts_with = "name")]
+    remove: Option<String>,
+    #[command(flatten)]
+    further: Further,
+}
+
+/// The bytes of a value.
+#[derive(Debug, Clone)]
+struct Value(Vec<u8>);
+
+/// Sets or removes it.
+pub fn run(args: &Args) -> Result<()> {
+    args.target.change(&args.further, |volume| {
+        let ino = volume.resolve(args.target.path.as_bytes(), true)?;
+        match (&args.name, &args.remove) {
+            (_, Some(name)) => volume.remove_xattr(ino, name.as_bytes())?,
+            (Some(name), None) => {
+                volume.set_xattr(ino, name.as_bytes(), &args.value.0, XattrMode::Set)?;
+            }
+            (None, None) => unreachable!("one of the two is required"),
+        }
+        Ok(())
+    })
+}
+
+fn value(text: &str) -> Result<Value, String> {
+    let Some(digits) = text.strip_prefix("0x") else {
+        return Ok(Value(text.as_bytes().to_vec()));
+    };
+    let byte = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>();
+    bytes.map(Value).ok_or_else(|| "hexadecimal digits come in pairs".into())
+}
