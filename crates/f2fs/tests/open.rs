@@ -1,11 +1,15 @@
-//! Opening volumes that f2fs-tools made.
+//! Opening volumes, most of them made by f2fs-tools.
 
 mod support;
 
+use std::sync::Arc;
+
+use block::{Counted, MemoryDevice};
 use f2fs::{
     Volume,
+    format::BlockSize,
     units::{Ino, Nid, SegNo},
-    volume::Options,
+    volume::{NewNode, Options},
 };
 
 #[test]
@@ -57,4 +61,28 @@ fn the_older_pack_counts_where_the_newer_is_torn() {
     device.write(u64::from(volume.geometry().pack(1).0) * 4096, &[0; 512]).unwrap();
     let error = Volume::open(device, Options::read_only()).err().expect("no pack is left");
     assert!(error.to_string().starts_with("corrupt checkpoint pack 0"), "{error}");
+}
+
+#[test]
+fn opening_a_large_volume_reads_few_blocks() {
+    let device = Arc::new(Counted::new(MemoryDevice::new(1 << 40)));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    for n in 0..1000 {
+        let name = format!("file {n}");
+        volume.create(Ino(3), name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    for read_only in [true, false] {
+        let before = device.counts();
+        let options = Options { read_only, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(device.clone(), options).unwrap();
+        assert!(volume.lookup(Ino(3), b"file 999").is_ok());
+        if !read_only {
+            volume.create(Ino(3), b"one more", &NewNode::new(0o100_644)).unwrap();
+        }
+        let after = device.counts();
+        let blocks = (after.read_bytes - before.read_bytes) / 4096;
+        assert!(blocks < 100, "{blocks} blocks were read");
+    }
 }

@@ -3,7 +3,7 @@
 //! A block holds inode numbers (le32), then reserved (le32), its own number from 1 (le16), the count of orphan
 //! blocks (le16), the count of entries (le32) and an unused checksum.
 
-use super::BlockSize;
+use super::{BLOCKS_PER_SEGMENT, BlockSize};
 use crate::{Error, Place, Result, units::Ino};
 
 /// Bytes after the inode numbers.
@@ -26,6 +26,11 @@ pub fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>> {
 /// Blocks that `count` orphans need.
 pub fn blocks(count: usize, size: BlockSize) -> usize {
     count.div_ceil(size.orphans())
+}
+
+/// Orphans that a checkpoint pack has room for, beside two heads and six summaries.
+pub fn most(cp_payload: u32, size: BlockSize) -> usize {
+    (BLOCKS_PER_SEGMENT - 2 - 6 - cp_payload) as usize * size.orphans()
 }
 
 /// The orphan blocks for `inos`, one after the other.
@@ -69,5 +74,6 @@ mod tests {
         block[4088..4092].copy_from_slice(&1021u32.to_le_bytes());
         assert!(parse(&block, BlockSize::B4K, 1).is_err());
         assert!(encode(&[], BlockSize::B4K).is_empty());
+        assert_eq!(most(1, BlockSize::B4K), 503 * 1020);
     }
 }

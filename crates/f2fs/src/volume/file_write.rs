@@ -217,7 +217,8 @@ impl Volume {
             }
         }
         let whole = data.len() == bytes;
-        if whole && old.is_real() && allocate::in_place(self.options.in_place, false, false) {
+        let stays = allocate::in_place(self.options.in_place, false, false) || self.is_pinned(ino)?;
+        if whole && old.is_real() && stays {
             if !self.geometry.in_main(old) {
                 return Err(Error::corrupt(
                     Place::File(ino, block),
@@ -381,7 +382,8 @@ impl Volume {
         let Some(page) = self.pages.remove(ino, block) else { return Ok(()) };
         let old = self.node(slot.nid)?.addr(slot.index);
         let stays = old.is_real() && kind != SegmentType::HotData;
-        if stays && allocate::in_place(self.options.in_place, fsync, false) {
+        let stays = stays && allocate::in_place(self.options.in_place, fsync, false);
+        if stays || (old.is_real() && self.is_pinned(ino)?) {
             return self.write_in_place(old, Place::File(ino, block), &page);
         }
         self.relocate(ino, slot, block, kind, &page)?;
@@ -392,6 +394,11 @@ impl Volume {
     fn end_of(&self, inode: &NodeBlock, offset: u64, length: u64) -> Result<u64> {
         let most = inode.layout().reach_blocks() << self.geometry.block_size.log();
         offset.checked_add(length).filter(|end| *end <= most).ok_or(Error::FileTooLarge)
+    }
+
+    /// Whether the blocks of a file must not move.
+    fn is_pinned(&self, ino: Ino) -> Result<bool> {
+        Ok(self.inode(ino)?.has_inline(inline::PIN))
     }
 
     /// A regular file that may be written.

@@ -74,6 +74,9 @@ use crate::{
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
+/// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
+const CHANGED_NODE_BYTES: usize = 64;
+
 /// An open volume.
 pub struct Volume {
     superblock: Superblock,
@@ -298,6 +301,10 @@ impl Volume {
         }
         if std::mem::take(&mut self.opened_segment) {
             self.make_room()?;
+        }
+        if self.nat.changed_entries() > self.options.cache_bytes / CHANGED_NODE_BYTES {
+            self.write_checkpoint(checkpoint::Reason::Sync)?;
+            self.changed = true;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::{
         FileType,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
+        orphan,
         superblock::Features,
     },
     units::{Ino, Time},
@@ -164,6 +165,7 @@ impl Volume {
         if inode.has_flag(flag::IMMUTABLE | flag::APPEND) || self.inode(dir)?.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
+        self.require_orphan_room(found.ino)?;
         let loses_name =
             inode.head().links.get() > 1 && inode.last_name() == name && inode.head().pino.get() == dir.0;
         drop(inode);
@@ -195,6 +197,7 @@ impl Volume {
         if !self.is_empty_dir(found.ino)? {
             return Err(Error::NotEmpty);
         }
+        self.require_orphan_room(found.ino)?;
         self.leave(dir, &found)?;
         self.touch_dir(dir)?;
         self.add_links(dir, -1)?;
@@ -272,6 +275,7 @@ impl Volume {
                     (true, true) if !self.is_empty_dir(target.ino)? => return Err(Error::NotEmpty),
                     _ => {}
                 }
+                self.require_orphan_room(target.ino)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
                 self.leave(from_dir, &source)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
@@ -405,6 +409,15 @@ impl Volume {
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ mixed >> 31) as u32
+    }
+
+    /// Refuses to make one more orphan where the checkpoint has no room for it.
+    fn require_orphan_room(&self, ino: Ino) -> Result<()> {
+        let most = orphan::most(self.superblock.cp_payload, self.geometry.block_size);
+        if self.held.contains_key(&ino) && self.orphans.len() >= most {
+            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+        }
+        Ok(())
     }
 
     /// Takes one link from an inode; without links it goes, unless it is held.

@@ -138,6 +138,11 @@ impl Nat {
         }
     }
 
+    /// Entries in memory that differ from the table: what the next checkpoint writes, or its journal holds.
+    pub fn changed_entries(&self) -> usize {
+        self.changes.len()
+    }
+
     /// Which copy of each block counts.
     pub fn bitmap(&self) -> &[u8] {
         &self.bitmap

@@ -75,6 +75,9 @@ impl Segment {
     }
 }
 
+/// Blocks of the table that stay loaded over a checkpoint: 8 KiB each in memory.
+const TABLES_MAX: usize = 1024;
+
 /// A block of the table.
 struct Table {
     segments: Box<[Segment]>,
@@ -376,6 +379,23 @@ impl Sit {
             }
         }
         self.prefree = 0;
+        self.forget_some();
+    }
+
+    /// Drops blocks of the table when many are loaded. Right after a checkpoint they can be read again; only those
+    /// that its journal overrides stay.
+    fn forget_some(&mut self) {
+        if self.tables.iter().flatten().count() <= TABLES_MAX {
+            return;
+        }
+        let size = self.geometry.block_size;
+        let kept: BTreeSet<u32> =
+            self.in_journal.iter().map(|segment| sit::position(*segment, size).0).collect();
+        for (table, index) in self.tables.iter_mut().zip(0..) {
+            if !kept.contains(&index) {
+                *table = None;
+            }
+        }
     }
 
     fn table(&mut self, io: &Io, index: u32) -> Result<&mut Table> {
