@@ -372,8 +372,11 @@ fn out_of_space_says_how_much_was_needed_and_leaves_nothing() {
     let given_one = || vec![file("before", 5000)];
     let (_, volume) = make(&image, &plan, 64 << 20, &mut given(given_one(), &data)).unwrap();
     drop(volume);
-    let mut volume = support::open(&image);
-    let entries: Vec<Entry> = (0..100).map(|n| file(format!("file{n}"), 1 << 20)).collect();
+    let options = volume::Options { checkpoint_when_asked: true, ..volume_options() };
+    let mut volume = Volume::open(device(&image), options).unwrap();
+    // The last part alone would make the engine ask for room again and again.
+    let entries: Vec<Entry> =
+        (0..100).flat_map(|n| [file(format!("file{n}"), 1 << 20), file("again", 1 << 20)]).collect();
     let result = fill(&mut volume, ROOT, &mut given(entries, &data), FillOptions::default());
     assert!(matches!(result, Err(Error::NoSpace { .. })));
     drop(volume);

@@ -14,7 +14,7 @@ use f2fs::{
     },
     mkfs::{DeviceSize, Encoding, Options, Overprovision, Plan, parse_features},
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -362,6 +362,28 @@ fn the_smallest_size_is_valid_and_one_zone_less_is_not() {
             }
         }
     }
+}
+
+/// mkfs.f2fs gives a volume of exactly 16 TiB two blocks that no map can name. Reading it is safe.
+#[test]
+fn a_superblock_of_mkfs_for_16_tib_is_taken() {
+    let case = case(16 * TIB - 2 * MIB, "", |_| {});
+    let plan = plan(&case, Path::new("")).unwrap();
+    let mut raw = plan.raw_superblock().clone();
+    raw.block_count.set(1 << 32);
+    for count in [&mut raw.segment_count, &mut raw.segment_count_main, &mut raw.section_count] {
+        count.set(count.get() + 1);
+    }
+    superblock::seal(&mut raw);
+    let bytes: &[u8; superblock::BYTES] = raw.as_bytes().try_into().unwrap();
+    let checked = superblock::Superblock::check(bytes, 0, 16 * TIB).unwrap();
+    assert_eq!(checked.main.end(), 1 << 32);
+    for count in [&mut raw.segment_count, &mut raw.segment_count_main, &mut raw.section_count] {
+        count.set(count.get() + 1);
+    }
+    raw.block_count.set(2 << 32);
+    let bytes: &[u8; superblock::BYTES] = raw.as_bytes().try_into().unwrap();
+    assert!(superblock::Superblock::check(bytes, 0, 32 * TIB).is_err());
 }
 
 #[test]

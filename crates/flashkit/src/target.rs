@@ -100,10 +100,23 @@ pub fn open_writable(
     further: &Further,
     clock: impl Fn() -> Time + Send + Sync + 'static,
 ) -> Result<Volume> {
+    open_with(image, further, Options::new(clock))
+}
+
+/// Opens a volume for changes of which nothing is lasting before a checkpoint is asked for.
+pub fn open_for_all_or_nothing(
+    image: &Path,
+    further: &Further,
+    clock: impl Fn() -> Time + Send + Sync + 'static,
+) -> Result<Volume> {
+    open_with(image, further, Options { checkpoint_when_asked: true, ..Options::new(clock) })
+}
+
+fn open_with(image: &Path, further: &Further, options: Options) -> Result<Volume> {
     if let Some(user) = block::in_use(image).with_context(|| image.display().to_string())? {
         bail!("{}: {user}", image.display());
     }
-    let volume = open(image, further, OpenOptions { write: true, direct: false }, Options::new(clock))?;
+    let volume = open(image, further, OpenOptions { write: true, direct: false }, options)?;
     if let Some(reason) = volume.read_only_reason() {
         bail!("{}: {reason}", image.display());
     }

@@ -108,6 +108,9 @@ impl Volume {
     /// Sees that the logs find segments. A checkpoint gives back what only the last one needs; where that is not
     /// enough, sections are cleaned.
     pub(super) fn make_room(&mut self) -> Result<()> {
+        if self.options.checkpoint_when_asked {
+            return Ok(());
+        }
         let least = LEAST_FREE_SECTIONS.min(self.reserved_sections());
         let free = self.free_sections()?;
         let freed = self.since_checkpoint.freed_blocks;

@@ -305,6 +305,9 @@ fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access
         Access::ReadOnly("a resize of the volume was interrupted; fsck has to finish it".into())
     } else if flags.has(Flags::DISABLED) {
         Access::ReadOnly("checkpoints of the volume are disabled".into())
+    } else if sb.main.end() > u64::from(BlockAddr::COMPRESS.0) {
+        // A block put there could not be told from a hole or a compressed cluster.
+        Access::ReadOnly("the last two of its 2^32 blocks have addresses that are none".into())
     } else {
         Access::ReadWrite
     }

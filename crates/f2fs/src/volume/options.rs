@@ -56,6 +56,9 @@ pub struct Options {
     pub inline_xattr: bool,
     /// Tell the device what a checkpoint frees.
     pub discard: bool,
+    /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
+    /// dropping the volume. What is freed meanwhile cannot be used again.
+    pub checkpoint_when_asked: bool,
 }
 
 impl Options {
@@ -73,6 +76,7 @@ impl Options {
             inline_dentry: true,
             inline_xattr: true,
             discard: false,
+            checkpoint_when_asked: false,
         }
     }
 

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use f2fs::tree::{self, FillOptions};
+use f2fs::{
+    Error,
+    tree::{self, FillOptions},
+};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::{
     clock, progress, render,
     source::{Changes, Content},
-    target::{Further, Target, open_writable},
+    target::{Further, Target, open_for_all_or_nothing},
 };
 
 /// Arguments of `import`.
@@ -50,8 +53,17 @@ pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
     let content = Content::find(&args.source)?;
-    let mut volume = open_writable(&args.target.image, &args.further, clock::now)?;
+    let mut volume = open_for_all_or_nothing(&args.target.image, &args.further, clock::now)?;
     let into = volume.resolve(args.target.path.as_bytes(), true).with_context(name)?;
+    if content.is_repeatable() {
+        // Not a block is written of what does not fit.
+        let mut source = content.open()?;
+        let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options())?;
+        let free_blocks = volume.free_user_blocks();
+        if need.blocks > free_blocks {
+            return Err(Error::NoSpace { needed_blocks: need.blocks, free_blocks }).with_context(name);
+        }
+    }
     let bar = progress::bytes("importing", None, args.quiet || args.json);
     let mut source = content.open()?;
     let mut tell = |at: tree::Progress<'_>| {
