@@ -293,6 +293,7 @@ impl Volume {
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !(inline::DATA | inline::DATA_EXIST);
         if there {
+            self.content_moves_out(ino)?;
             let slot = self.make_slot(ino, 0)?;
             self.relocate(ino, slot, 0, kind, &content)?;
             self.count_blocks(1);

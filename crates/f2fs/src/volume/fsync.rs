@@ -20,6 +20,9 @@ pub(super) struct SinceCheckpoint {
     pub renamed: FxHashSet<Ino>,
     /// New inodes that recovery would find with their name.
     named: FxHashSet<Ino>,
+    /// Files whose content was durable inside the inode and has left it: a cut between their inode and the
+    /// block that has it now would lose what was durable.
+    moved_out: FxHashSet<Ino>,
     /// Files of which nodes were written without a mark.
     pub unmarked: FxHashSet<Ino>,
     /// Blocks that were taken, whatever was given back.
@@ -100,6 +103,16 @@ impl Volume {
         Ok(())
     }
 
+    /// Notes that the content of a file leaves its inode.
+    pub(super) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
+        let is_durable =
+            self.nat.is_checkpointed(&self.io, ino.into())? || self.since_checkpoint.named.contains(&ino);
+        if is_durable {
+            self.since_checkpoint.moved_out.insert(ino);
+        }
+        Ok(())
+    }
+
     /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and
     /// more careful about renames).
     fn needs_checkpoint(&self, inode: &NodeBlock) -> Result<bool> {
@@ -112,6 +125,7 @@ impl Volume {
             || head.links.get() != 1
             || inode.has_advise(advise::LOST_PINO)
             || since.renamed.contains(&inode.ino())
+            || since.moved_out.contains(&inode.ino())
             || since.renamed.contains(&parent)
             || !self.nat.is_checkpointed(&self.io, parent.into())?
             || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
