@@ -28,6 +28,17 @@ fn target(machine: Machine) -> (&'static str, &'static str) {
     }
 }
 
+/// Whether this machine's compiler can make the guest's init for `machine`. Says so where it cannot.
+pub fn can_build(machine: Machine) -> bool {
+    let (target, _) = target(machine);
+    let sysroot = run(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
+    let there = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").exists();
+    if !there {
+        eprintln!("skipped: rustc has no target {target}, so there is no {machine:?}");
+    }
+    there
+}
+
 /// The initial file system for `kernel`, made where it is not in the cache.
 pub fn build(machine: Machine, kernel: &Kernel) -> Result<PathBuf> {
     let agent = fs::read(build_agent(machine)?)?;
