@@ -322,3 +322,50 @@ fn a_cut_during_recovery_means_another_recovery() {
         }
     }
 }
+
+#[test]
+fn what_was_fsynced_is_not_overwritten_when_holes_are_filled() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    // So small that holes are filled from the start.
+    support::mkfs(&path, BYTES, &[]);
+    let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(support::device(&path), options()).unwrap();
+    let mut names: Vec<String> = Vec::new();
+    loop {
+        let name = format!("filler {}", names.len());
+        let made = volume
+            .create(ROOT, name.as_bytes(), &NewNode::new(FILE))
+            .and_then(|ino| volume.write(ino, 0, &[9; 12_000]));
+        if made.is_err() {
+            break;
+        }
+        names.push(name);
+    }
+    for name in names.iter().step_by(3) {
+        volume.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    volume.write(file, 0, &[1; 40_000]).unwrap();
+    volume.fsync(file, false).unwrap();
+    let version = volume.last_checkpoint().version;
+    // Each round replaces what the round before has written; nothing of it is fsynced.
+    let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+    let mut rounds = 0;
+    while volume.last_checkpoint().version == version {
+        volume.write(file, 0, &[2; 40_000]).unwrap();
+        volume.write(other, 0, &[3; 400_000]).unwrap();
+        volume.truncate(other, 0).unwrap();
+        // The device as it would be if the power went now.
+        let memory = MemoryDevice::from_bytes(&std::fs::read(&path).unwrap());
+        let after = Volume::open(Arc::new(memory), Options::read_only()).unwrap();
+        let content = read(&after, after.lookup(ROOT, b"file").unwrap());
+        let whole =
+            content == [1; 40_000] || (content == [2; 40_000] && after.last_checkpoint().version != version);
+        assert!(whole, "after {rounds} rounds the file has bytes {:?}", &content[..4]);
+        rounds += 1;
+        assert!(rounds < 200, "holes run out");
+    }
+    assert!(rounds > 3, "{rounds}");
+}

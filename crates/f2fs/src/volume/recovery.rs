@@ -420,7 +420,7 @@ impl Volume {
             return Ok(());
         }
         if !self.summaries.contains_key(&segment) {
-            let free = self.sit.segment(&self.io, segment)?.checkpointed_blocks == 0;
+            let free = self.sit.segment(&self.io, segment)?.protected_blocks == 0;
             let summary = if free { Summary::empty(false) } else { self.read_summary(segment)? };
             self.summaries.insert(segment, summary);
         }

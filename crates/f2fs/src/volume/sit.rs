@@ -1,8 +1,9 @@
 //! The segment information table in memory: blocks are read when first needed, changes wait for the checkpoint.
 //!
-//! *Invariants*: each segment that was touched has two maps: what is valid now, and what the last checkpoint says.
-//! A block may be written only where both are clear: until the next checkpoint counts, a crash brings the last
-//! one back, and everything that it names must still be there.
+//! *Invariants*: each segment that was touched has two maps: what is valid now, and what is protected: valid in the
+//! last checkpoint, or taken since. A block may be given out only where both are clear: until the next checkpoint
+//! counts, a crash brings the last one back, with what was fsynced after it, and everything that these name must
+//! still be there, even where it was replaced or removed since.
 
 use std::collections::BTreeSet;
 
@@ -28,10 +29,10 @@ pub struct Segment {
     pub valid_blocks: u16,
     /// Which those are.
     pub map: ValidMap,
-    /// Blocks that are valid in the last checkpoint.
-    pub checkpointed_blocks: u16,
+    /// Blocks that the last checkpoint, or an fsync since then, may need.
+    pub protected_blocks: u16,
     /// Which those are.
-    pub checkpointed: ValidMap,
+    pub protected: ValidMap,
     /// When it last changed, in seconds of mounted time.
     pub mtime: u64,
     dirty: bool,
@@ -43,8 +44,8 @@ impl Segment {
             kind: entry.kind,
             valid_blocks: entry.valid_blocks,
             map: entry.map,
-            checkpointed_blocks: entry.valid_blocks,
-            checkpointed: entry.map,
+            protected_blocks: entry.valid_blocks,
+            protected: entry.map,
             mtime: entry.mtime,
             dirty: false,
         }
@@ -54,21 +55,21 @@ impl Segment {
         SitEntry { kind: self.kind, valid_blocks: self.valid_blocks, map: self.map, mtime: self.mtime }
     }
 
-    /// Whether nothing of it is in use, now or in the last checkpoint.
+    /// Whether nothing of it is in use or protected.
     pub fn is_free(&self) -> bool {
-        self.valid_blocks == 0 && self.checkpointed_blocks == 0
+        self.valid_blocks == 0 && self.protected_blocks == 0
     }
 
-    /// Whether only the last checkpoint still needs it.
+    /// Whether nothing of it is in use, but until the next checkpoint something is protected.
     pub fn is_prefree(&self) -> bool {
-        self.valid_blocks == 0 && self.checkpointed_blocks != 0
+        self.valid_blocks == 0 && self.protected_blocks != 0
     }
 
     /// The first block from `from` on that may be written.
     pub fn next_hole(&self, from: u16) -> Option<u16> {
         (usize::from(from) / 8..self.map.len()).find_map(|byte| {
             let skip = usize::from(from).saturating_sub(byte * 8).min(8);
-            let taken = self.map[byte] | self.checkpointed[byte];
+            let taken = self.map[byte] | self.protected[byte];
             let open = !taken & (0xFFu16 >> skip) as u8;
             (open != 0).then(|| (byte * 8) as u16 + open.leading_zeros() as u16)
         })
@@ -164,7 +165,11 @@ impl Sit {
         segment.valid_blocks += 1;
         segment.kind = kind;
         segment.mtime = now;
-        let (first, prefree) = (segment.valid_blocks == 1, segment.checkpointed_blocks != 0);
+        let (first, prefree) = (segment.valid_blocks == 1, segment.protected_blocks != 0);
+        if !bits::msb(&segment.protected, usize::from(offset)) {
+            bits::set_msb(&mut segment.protected, usize::from(offset), true);
+            segment.protected_blocks += 1;
+        }
         let was_dirty = std::mem::replace(&mut segment.dirty, true);
         if first {
             table.empty -= 1;
@@ -206,7 +211,7 @@ impl Sit {
         bits::set_msb(&mut segment.map, usize::from(offset), false);
         segment.valid_blocks -= 1;
         segment.mtime = now;
-        let (last, prefree) = (segment.valid_blocks == 0, segment.checkpointed_blocks != 0);
+        let (last, prefree) = (segment.valid_blocks == 0, segment.protected_blocks != 0);
         let was_dirty = std::mem::replace(&mut segment.dirty, true);
         if last {
             table.empty += 1;
@@ -367,12 +372,12 @@ impl Sit {
             let (table, index) = sit::position(number, self.geometry.block_size);
             let table = self.tables[table as usize].as_mut().expect("a dirty segment's block is loaded");
             let segment = &mut table.segments[index];
-            for_each_run(&segment.checkpointed, &segment.map, |offset, count| {
+            for_each_run(&segment.protected, &segment.map, |offset, count| {
                 freed(self.geometry.block(number, offset), count);
             });
             let freed = segment.is_prefree();
-            segment.checkpointed = segment.map;
-            segment.checkpointed_blocks = segment.valid_blocks;
+            segment.protected = segment.map;
+            segment.protected_blocks = segment.valid_blocks;
             segment.dirty = false;
             if freed {
                 self.count_busy(number, -1);
@@ -448,7 +453,7 @@ mod tests {
         let mut segment = Segment::of(SitEntry::EMPTY);
         assert_eq!(segment.next_hole(0), Some(0));
         segment.map[0] = 0b1010_0000;
-        segment.checkpointed[0] = 0b0101_0000;
+        segment.protected[0] = 0b0101_0000;
         assert_eq!(
             (segment.next_hole(0), segment.next_hole(7), segment.next_hole(9)),
             (Some(4), Some(7), Some(9))
