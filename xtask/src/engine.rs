@@ -120,6 +120,10 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
             set.project = Some(*id);
             set.flags = inherit.then_some(flags | flag::PROJECT_INHERIT);
         }),
+        Op::Fsync { path, data_only } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.fsync(ino, *data_only)
+        }
         Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
         _ => unsupported(),
     }

@@ -1,7 +1,7 @@
 //! Every golden image is read as the kernel that made it reads it.
 
 use f2fs::{Volume, units::Time, volume::Options};
-use guest::{Kind, Manifest, Scope, differences};
+use guest::{Scope, differences};
 
 #[path = "support/golden.rs"]
 mod golden;
@@ -26,17 +26,6 @@ fn clean_volumes_read_as_the_kernel_reads_them() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The kernel stamps a directory with the time of day when recovery changes it. No two recoveries agree on that,
-/// so what it says is taken over where it is later than what was on the volume.
-fn excuse_recovered_directories(kernel: &Manifest, ours: &mut Manifest) {
-    for (theirs, own) in kernel.entries.iter().zip(&mut ours.entries) {
-        let stamped = theirs.mtime == theirs.ctime && theirs.mtime > own.mtime;
-        if theirs.path == own.path && theirs.kind == Kind::Dir && stamped {
-            (own.mtime, own.ctime) = (theirs.mtime, theirs.ctime);
-        }
-    }
-}
-
 #[test]
 fn unclean_volumes_read_as_the_kernel_recovers_them() {
     let mut failures = Vec::new();
@@ -52,7 +41,7 @@ fn unclean_volumes_read_as_the_kernel_recovers_them() {
             let volume = Volume::open(golden::device(&name), options);
             let volume = volume.unwrap_or_else(|error| panic!("{name}: {error}"));
             let mut ours = manifest::manifest_of(&volume);
-            excuse_recovered_directories(&kernel, &mut ours);
+            manifest::excuse_recovered_directories(&kernel, &mut ours);
             let found = differences(&kernel, &ours, Scope::Volume, 10);
             if !found.is_empty() {
                 let found = found.join("\n  ");

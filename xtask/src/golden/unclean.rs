@@ -136,8 +136,24 @@ pub const RECIPES: &[Recipe] = &[
     },
 ];
 
+/// What happens before the power is cut, by name: after [`old`], with fsyncs of its own.
+pub const SEQUENCES: &[(&str, Sequence)] = &[
+    ("create", create_ops),
+    ("inline", inline_ops),
+    ("large", large_ops),
+    ("many", many_ops),
+    ("names", names_ops),
+    ("overwrite", overwrite_ops),
+    ("rename", rename_ops),
+    ("truncate", truncate_ops),
+    ("xattr", xattr_ops),
+];
+
+/// Operations below a directory.
+pub type Sequence = fn(&At) -> Vec<Op>;
+
 /// What is there before: checkpointed.
-fn old(at: &At) -> Vec<Op> {
+pub fn old(at: &At) -> Vec<Op> {
     let mut ops = tree::little(at);
     ops.extend((0..8).map(|n| at.prose(format!("old-{n}"), 2000 + 3000 * n)));
     ops.extend([at.mkdir("old-dir"), at.text("old-dir/file", "old"), Op::Sync, at.checkpoint()]);
@@ -145,7 +161,7 @@ fn old(at: &At) -> Vec<Op> {
 }
 
 /// Mounts, makes what is old, does `ops` and cuts the power.
-fn after(stage: &mut Stage, options: &str, ops: fn(&At) -> Vec<Op>) -> Result<()> {
+fn after(stage: &mut Stage, options: &str, ops: Sequence) -> Result<()> {
     stage.mount(options)?;
     let at = stage.at();
     stage.run(old(&at))?;
@@ -154,18 +170,24 @@ fn after(stage: &mut Stage, options: &str, ops: fn(&At) -> Vec<Op>) -> Result<()
 }
 
 pub(super) fn checkpoint(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| vec![at.prose("new", 10_000), at.checkpoint()])
+    after(stage, "", checkpoint_ops)
+}
+
+fn checkpoint_ops(at: &At) -> Vec<Op> {
+    vec![at.prose("new", 10_000), at.checkpoint()]
 }
 
 fn lost(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.prose("new", 100_000),
-            at.write("old-3", 100, Content::Noise { seed: 1, length: 5000 }),
-            at.unlink("old-4"),
-            at.rename("old-5", "renamed"),
-        ]
-    })
+    after(stage, "", lost_ops)
+}
+
+fn lost_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.prose("new", 100_000),
+        at.write("old-3", 100, Content::Noise { seed: 1, length: 5000 }),
+        at.unlink("old-4"),
+        at.rename("old-5", "renamed"),
+    ]
 }
 
 pub(super) fn create(stage: &mut Stage) -> Result<()> {
@@ -195,122 +217,134 @@ fn create_ops(at: &At) -> Vec<Op> {
 }
 
 pub(super) fn overwrite(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.write("old-5", 0, Content::Noise { seed: 1, length: 5000 }),
-            at.fsync("old-5"),
-            at.write("old-6", 10_000, Content::Noise { seed: 2, length: 30_000 }),
-            at.fsync("old-6"),
-            at.write("old-7", 0, Content::Noise { seed: 3, length: 100 }),
-            at.datasync("old-7"),
-            at.write("old-7", 8192, Content::Noise { seed: 4, length: 100 }),
-            at.fsync("old-7"),
-            at.write("blocks", 0, Content::Noise { seed: 5, length: 100 }),
-            at.fsync("blocks"),
-            at.write("blocks", 0, Content::Noise { seed: 6, length: 5000 }), // not synced
-            at.times("old-4", (5, 5), (6, 6)),
-            at.chmod("old-4", 0o4711),
-            at.fsync("old-4"),
-        ]
-    })
+    after(stage, "", overwrite_ops)
+}
+
+fn overwrite_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.write("old-5", 0, Content::Noise { seed: 1, length: 5000 }),
+        at.fsync("old-5"),
+        at.write("old-6", 10_000, Content::Noise { seed: 2, length: 30_000 }),
+        at.fsync("old-6"),
+        at.write("old-7", 0, Content::Noise { seed: 3, length: 100 }),
+        at.datasync("old-7"),
+        at.write("old-7", 8192, Content::Noise { seed: 4, length: 100 }),
+        at.fsync("old-7"),
+        at.write("blocks", 0, Content::Noise { seed: 5, length: 100 }),
+        at.fsync("blocks"),
+        at.write("blocks", 0, Content::Noise { seed: 6, length: 5000 }), // not synced
+        at.times("old-4", (5, 5), (6, 6)),
+        at.chmod("old-4", 0o4711),
+        at.fsync("old-4"),
+    ]
 }
 
 pub(super) fn rename(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.rename("old-1", "dir/moved"),
-            at.fsync("dir/moved"),
-            at.rename("old-2", "old-3"),
-            at.fsync("old-3"),
-            at.prose("new-a", 5000),
-            at.rename("new-a", "new-b"),
-            at.fsync("new-b"),
-            at.prose("temporary", 9000),
-            at.fsync("temporary"),
-            at.rename("temporary", "old-4"),
-            at.fsync("old-4"),
-            Op::Exchange { from: at.path("old-5"), to: at.path("old-6") },
-            at.fsync("old-5"),
-            at.rename("old-7", "not-synced"),
-        ]
-    })
+    after(stage, "", rename_ops)
+}
+
+fn rename_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.rename("old-1", "dir/moved"),
+        at.fsync("dir/moved"),
+        at.rename("old-2", "old-3"),
+        at.fsync("old-3"),
+        at.prose("new-a", 5000),
+        at.rename("new-a", "new-b"),
+        at.fsync("new-b"),
+        at.prose("temporary", 9000),
+        at.fsync("temporary"),
+        at.rename("temporary", "old-4"),
+        at.fsync("old-4"),
+        Op::Exchange { from: at.path("old-5"), to: at.path("old-6") },
+        at.fsync("old-5"),
+        at.rename("old-7", "not-synced"),
+    ]
 }
 
 pub(super) fn inline(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.text("inline", "changed in place"),
-            at.fsync("inline"),
-            at.prose("empty", 50),
-            at.fsync("empty"),
-            at.prose("block", 5000), // leaves the inode
-            at.fsync("block"),
-            at.truncate("old-0", 0),
-            at.text("old-0", "inline again?"),
-            at.fsync("old-0"),
-            at.text("new", "one"),
-            at.fsync("new"),
-            at.prose("new", 3400),
-            at.fsync("new"),
-        ]
-    })
+    after(stage, "", inline_ops)
+}
+
+fn inline_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.text("inline", "changed in place"),
+        at.fsync("inline"),
+        at.prose("empty", 50),
+        at.fsync("empty"),
+        at.prose("block", 5000), // leaves the inode
+        at.fsync("block"),
+        at.truncate("old-0", 0),
+        at.text("old-0", "inline again?"),
+        at.fsync("old-0"),
+        at.text("new", "one"),
+        at.fsync("new"),
+        at.prose("new", 3400),
+        at.fsync("new"),
+    ]
 }
 
 pub(super) fn xattr(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.user("old-1", "user.small", "small"),
-            at.fsync("old-1"),
-            at.xattr("old-2", "user.big", Content::Noise { seed: 1, length: 2000 }),
-            at.fsync("old-2"),
-            at.xattr("old-2", "user.big", Content::Noise { seed: 2, length: 2500 }),
-            at.fsync("old-2"),
-            at.prose("new", 5000),
-            at.xattr("new", "user.big", Content::Noise { seed: 3, length: 1500 }),
-            at.user("new", "security.selinux", "u:object_r:x:s0\0"),
-            at.fsync("new"),
-            Op::RemoveXattr { path: at.path("inline"), name: "user.short".into() },
-            at.fsync("inline"),
-        ]
-    })
+    after(stage, "", xattr_ops)
+}
+
+fn xattr_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.user("old-1", "user.small", "small"),
+        at.fsync("old-1"),
+        at.xattr("old-2", "user.big", Content::Noise { seed: 1, length: 2000 }),
+        at.fsync("old-2"),
+        at.xattr("old-2", "user.big", Content::Noise { seed: 2, length: 2500 }),
+        at.fsync("old-2"),
+        at.prose("new", 5000),
+        at.xattr("new", "user.big", Content::Noise { seed: 3, length: 1500 }),
+        at.user("new", "security.selinux", "u:object_r:x:s0\0"),
+        at.fsync("new"),
+        Op::RemoveXattr { path: at.path("inline"), name: "user.short".into() },
+        at.fsync("inline"),
+    ]
 }
 
 pub(super) fn truncate(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.truncate("old-7", 5000),
-            at.fsync("old-7"),
-            at.truncate("old-6", 1_000_000),
-            at.fsync("old-6"),
-            at.truncate("old-5", 0),
-            at.fsync("old-5"),
-            at.allocate("old-4", Allocate::Punch, at.block(), at.block()),
-            at.fsync("old-4"),
-            at.allocate("old-3", Allocate::KeepSize, 0, 20 * at.block()),
-            at.fsync("old-3"),
-            at.allocate("old-2", Allocate::Extend, 0, 20 * at.block()),
-            at.write("old-2", 15 * at.block(), Content::Prose { seed: 1, length: 100 }),
-            at.fsync("old-2"),
-            at.allocate("blocks", Allocate::Collapse, 0, at.block()),
-            at.fsync("blocks"),
-        ]
-    })
+    after(stage, "", truncate_ops)
+}
+
+fn truncate_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.truncate("old-7", 5000),
+        at.fsync("old-7"),
+        at.truncate("old-6", 1_000_000),
+        at.fsync("old-6"),
+        at.truncate("old-5", 0),
+        at.fsync("old-5"),
+        at.allocate("old-4", Allocate::Punch, at.block(), at.block()),
+        at.fsync("old-4"),
+        at.allocate("old-3", Allocate::KeepSize, 0, 20 * at.block()),
+        at.fsync("old-3"),
+        at.allocate("old-2", Allocate::Extend, 0, 20 * at.block()),
+        at.write("old-2", 15 * at.block(), Content::Prose { seed: 1, length: 100 }),
+        at.fsync("old-2"),
+        at.allocate("blocks", Allocate::Collapse, 0, at.block()),
+        at.fsync("blocks"),
+    ]
 }
 
 pub(super) fn orphan(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.open("old-5", 0),
-            at.open("old-6", 1),
-            at.unlink("old-5"),
-            at.unlink("old-6"),
-            at.checkpoint(),
-            Op::WriteOpen { handle: 1, offset: 0, content: Content::Noise { seed: 1, length: 9000 } },
-            Op::FsyncOpen { handle: 1 },
-            at.prose("new", 5000),
-            at.fsync("new"),
-        ]
-    })
+    after(stage, "", orphan_ops)
+}
+
+fn orphan_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.open("old-5", 0),
+        at.open("old-6", 1),
+        at.unlink("old-5"),
+        at.unlink("old-6"),
+        at.checkpoint(),
+        Op::WriteOpen { handle: 1, offset: 0, content: Content::Noise { seed: 1, length: 9000 } },
+        Op::FsyncOpen { handle: 1 },
+        at.prose("new", 5000),
+        at.fsync("new"),
+    ]
 }
 
 fn orphans(stage: &mut Stage) -> Result<()> {
@@ -327,69 +361,76 @@ fn orphans(stage: &mut Stage) -> Result<()> {
 }
 
 pub(super) fn names(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        vec![
-            at.mkdir("new-dir"),
-            at.text("new-dir/a", "a"),
-            at.fsync("new-dir/a"), // its parent is not in a checkpoint: becomes one
-            at.text("new-dir/b", "b"),
-            at.fsync("new-dir/b"),
-            at.unlink("old-1"),
-            at.prose("old-1", 7000), // another file of that name
-            at.fsync("old-1"),
-            at.unlink("old-dir/file"),
-            at.fsync("old-dir"),
-            at.link("old-2", "old-2-link"),
-            at.fsync("old-2"), // two links: a checkpoint
-            at.unlink("old-3"),
-            at.text("many/entry-000", "again"),
-            at.fsync("many/entry-000"),
-            at.mkdir("not-synced"),
-        ]
-    })
+    after(stage, "", names_ops)
+}
+
+fn names_ops(at: &At) -> Vec<Op> {
+    vec![
+        at.mkdir("new-dir"),
+        at.text("new-dir/a", "a"),
+        at.fsync("new-dir/a"), // its parent is not in a checkpoint: becomes one
+        at.text("new-dir/b", "b"),
+        at.fsync("new-dir/b"),
+        at.unlink("old-1"),
+        at.prose("old-1", 7000), // another file of that name
+        at.fsync("old-1"),
+        at.unlink("old-dir/file"),
+        at.fsync("old-dir"),
+        at.link("old-2", "old-2-link"),
+        at.fsync("old-2"), // two links: a checkpoint
+        at.unlink("old-3"),
+        at.text("many/entry-000", "again"),
+        at.fsync("many/entry-000"),
+        at.mkdir("not-synced"),
+    ]
 }
 
 pub(super) fn large(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        let block = |n: u64| {
-            at.write("large", n * at.block(), Content::Fill { byte: n as u8 | 1, length: at.block() })
-        };
-        let mut ops = vec![block(0), at.fsync("large")];
-        for n in [922, 923, 1940, 1941, 2958, 2959, 3977, 60_000, 1_039_284, 2_075_608, 3_000_000] {
-            ops.extend([block(n), at.fsync("large")]);
-        }
-        ops.push(at.write("old-7", 1500 * at.block(), Content::Prose { seed: 1, length: 3 * at.block() }));
-        ops.push(at.fsync("old-7"));
-        ops.push(at.truncate("large", 60_001 * at.block()));
-        ops.push(at.fsync("large"));
-        ops
-    })
+    after(stage, "", large_ops)
+}
+
+fn large_ops(at: &At) -> Vec<Op> {
+    let block =
+        |n: u64| at.write("large", n * at.block(), Content::Fill { byte: n as u8 | 1, length: at.block() });
+    let mut ops = vec![block(0), at.fsync("large")];
+    for n in [922, 923, 1940, 1941, 2958, 2959, 3977, 60_000, 1_039_284, 2_075_608, 3_000_000] {
+        ops.extend([block(n), at.fsync("large")]);
+    }
+    ops.push(at.write("old-7", 1500 * at.block(), Content::Prose { seed: 1, length: 3 * at.block() }));
+    ops.push(at.fsync("old-7"));
+    ops.push(at.truncate("large", 60_001 * at.block()));
+    ops.push(at.fsync("large"));
+    ops
 }
 
 pub(super) fn many(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        let mut ops = Vec::new();
-        for n in 0..700_u64 {
-            let name = format!("new-{}", n % 150);
-            ops.push(at.write(&name, n / 150 * 3000, Content::Prose { seed: n, length: 3000 }));
-            ops.push(at.fsync(&name));
-        }
-        ops
-    })
+    after(stage, "", many_ops)
+}
+
+fn many_ops(at: &At) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for n in 0..700_u64 {
+        let name = format!("new-{}", n % 150);
+        ops.push(at.write(&name, n / 150 * 3000, Content::Prose { seed: n, length: 3000 }));
+        ops.push(at.fsync(&name));
+    }
+    ops
 }
 
 pub(super) fn features(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        let mut ops = create_ops(at);
-        ops.extend([
-            at.project("old-1", 77),
-            at.chown("old-1", 5, 6),
-            at.fsync("old-1"),
-            at.xattr("old-2", "user.big", Content::Noise { seed: 1, length: 2000 }),
-            at.fsync("old-2"),
-        ]);
-        ops
-    })
+    after(stage, "", features_ops)
+}
+
+fn features_ops(at: &At) -> Vec<Op> {
+    let mut ops = create_ops(at);
+    ops.extend([
+        at.project("old-1", 77),
+        at.chown("old-1", 5, 6),
+        at.fsync("old-1"),
+        at.xattr("old-2", "user.big", Content::Noise { seed: 1, length: 2000 }),
+        at.fsync("old-2"),
+    ]);
+    ops
 }
 
 fn strict(stage: &mut Stage) -> Result<()> {
@@ -444,24 +485,23 @@ fn casefold(stage: &mut Stage) -> Result<()> {
 }
 
 fn atomic(stage: &mut Stage) -> Result<()> {
-    after(stage, "", |at| {
-        let write = |handle, seed| Op::WriteOpen {
-            handle,
-            offset: 4096,
-            content: Content::Noise { seed, length: 8192 },
-        };
-        vec![
-            at.open("old-6", 0),
-            at.open("old-7", 1),
-            Op::Atomic { handle: 0, commit: false },
-            Op::Atomic { handle: 1, commit: false },
-            write(0, 1),
-            write(1, 2),
-            Op::Atomic { handle: 0, commit: true },
-            at.prose("new", 100),
-            at.fsync("new"),
-        ]
-    })
+    after(stage, "", atomic_ops)
+}
+
+fn atomic_ops(at: &At) -> Vec<Op> {
+    let write =
+        |handle, seed| Op::WriteOpen { handle, offset: 4096, content: Content::Noise { seed, length: 8192 } };
+    vec![
+        at.open("old-6", 0),
+        at.open("old-7", 1),
+        Op::Atomic { handle: 0, commit: false },
+        Op::Atomic { handle: 1, commit: false },
+        write(0, 1),
+        write(1, 2),
+        Op::Atomic { handle: 0, commit: true },
+        at.prose("new", 100),
+        at.fsync("new"),
+    ]
 }
 
 fn fastboot(stage: &mut Stage) -> Result<()> {

