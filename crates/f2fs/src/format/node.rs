@@ -369,6 +369,10 @@ mod tests {
             assert_eq!(node.addr(0), BlockAddr(77), "addresses and children share the words");
             assert_eq!(node.addrs(0..words).filter(|addr| addr.0 != 0).count(), 2);
             assert_eq!(node.addrs(5..5).count(), 0);
+            let last = 4 * (words - 1);
+            assert_eq!(node.bytes()[last..last + 4], [0xFF; 4], "a reserved block's address is -1");
+            node.set_addr(words - 1, BlockAddr::COMPRESS);
+            assert_eq!(node.bytes()[last..last + 4], [0xFE, 0xFF, 0xFF, 0xFF], "a cluster's mark is -2");
             assert_eq!(node.footer(), footer);
         }
     }
