@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{FileSystem, MountOptions, OnError};
+use crate::{BackgroundGc, FileSystem, MountOptions, OnError};
 
 /// How often there is a look at what is to do.
 const TICK: Duration = Duration::from_secs(1);
+/// The volume is idle after so many looks between which nobody asked for anything.
+const IDLE_TICKS: u32 = 5;
 
 /// The thread that does it; it ends when this is dropped.
 pub struct Background {
@@ -38,13 +40,13 @@ impl Drop for Background {
 }
 
 fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>) {
-    let writable = |fs: &FileSystem| fs.read_lock().is_ok_and(|volume| volume.read_only_reason().is_none());
-    if !writable(fs) {
+    if !fs.is_writable() {
         return;
     }
     let mut last_checkpoint = Instant::now();
+    let (mut seen, mut idle_ticks) = (fs.requests(), 0);
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-        if !writable(fs) {
+        if !fs.is_writable() {
             if options.on_error == OnError::Panic {
                 eprintln!("flashkit: writing metadata failed, and the mount was asked not to go on");
                 std::process::abort();
@@ -56,5 +58,11 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>) {
             let _ = fs.sync();
             last_checkpoint = Instant::now();
         }
+        let requests = fs.requests();
+        idle_ticks = if requests == seen { idle_ticks + 1 } else { 0 };
+        if idle_ticks >= IDLE_TICKS && options.background_gc == BackgroundGc::On {
+            let _ = fs.clean_in_idle_time();
+        }
+        seen = fs.requests();
     }
 }

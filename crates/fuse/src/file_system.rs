@@ -15,7 +15,7 @@ use f2fs::{
         inode::{DeviceNumber, flag},
     },
     units::{Ino, Time},
-    volume::{NewNode, RenameMode, SetAttr, Space, Stat, XattrMode},
+    volume::{NewNode, Policy, RenameMode, SetAttr, Space, Stat, XattrMode},
 };
 
 use crate::{Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl};
@@ -38,6 +38,7 @@ pub struct Settings {
     dir_atime: bool,
     fsync: FsyncMode,
     checkpoints: bool,
+    read_only: bool,
 }
 
 impl From<&MountOptions> for Settings {
@@ -47,6 +48,7 @@ impl From<&MountOptions> for Settings {
             dir_atime: options.dir_atime,
             fsync: options.fsync,
             checkpoints: options.checkpoints,
+            read_only: options.read_only,
         }
     }
 }
@@ -125,6 +127,11 @@ impl FileSystem {
     pub fn write_lock(&self) -> Answer<RwLockWriteGuard<'_, Volume>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.volume.write().map_err(|_| Errno::IO)
+    }
+
+    /// Whether the volume takes changes. Asking does not count as a request.
+    pub fn is_writable(&self) -> bool {
+        self.volume.read().is_ok_and(|volume| volume.read_only_reason().is_none())
     }
 
     /// Requests so far.
@@ -464,25 +471,50 @@ impl FileSystem {
 
     /// Makes a file durable. The device is flushed without the volume's lock, once for all who wait.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Answer<()> {
-        let _ = (ino, data_only);
-        self.sync()?;
-        if self.settings.fsync == FsyncMode::NoBarrier {
+        let mut volume = self.write_lock()?;
+        if let Some(nothing_to_do) = self.may_sync(&volume)? {
+            return Ok(nothing_to_do);
+        }
+        let needs_flush = volume.write_file(ino, data_only).map_err(to_errno)?;
+        if !needs_flush || self.settings.fsync == FsyncMode::NoBarrier {
             return Ok(());
         }
-        let device = self.read_lock()?.device().clone();
-        self.flusher.flush(&*device).map_err(|error| errno::of_device(&error))
+        let device = volume.device().clone();
+        drop(volume);
+        let flushed = self.flusher.flush(&*device);
+        match flushed {
+            Ok(()) => Ok(()),
+            failed => self.write_lock()?.flushed(failed).map_err(to_errno),
+        }
     }
 
     /// Makes everything durable.
     pub fn sync(&self) -> Answer<()> {
-        if !self.settings.checkpoints {
-            return Ok(());
-        }
         let mut volume = self.write_lock()?;
-        match volume.read_only_reason() {
-            Some(_) => Ok(()),
+        match self.may_sync(&volume)? {
+            Some(nothing_to_do) => Ok(nothing_to_do),
             None => volume.checkpoint().map_err(to_errno),
         }
+    }
+
+    /// Whether there may be something to make durable; `Some` where there cannot, and an error where what was
+    /// written may be lost.
+    fn may_sync(&self, volume: &Volume) -> Answer<Option<()>> {
+        match volume.read_only_reason() {
+            _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
+            Some(_) => Err(Errno::IO),
+            None => Ok(None),
+        }
+    }
+
+    /// What is done in idle times: one section is cleaned, where that is worthwhile. No request, so it does not
+    /// count as one.
+    pub fn clean_in_idle_time(&self) -> Answer<()> {
+        let mut volume = self.volume.write().map_err(|_| Errno::IO)?;
+        if volume.read_only_reason().is_none() && volume.is_fragmented() {
+            volume.clean(1, Policy::CostBenefit).map_err(to_errno)?;
+        }
+        Ok(())
     }
 
     /// Ends it all: unlinked inodes go, everything becomes durable, and the volume is marked as cleanly

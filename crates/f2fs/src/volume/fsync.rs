@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 
 use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_write::Marks};
 use crate::{
-    Result,
+    Error, Place, Result,
     format::{FileType, inode::advise, node::NodeBlock, node_path::NodeKind, sit::SegmentType},
     units::{Ino, Nid},
 };
@@ -40,6 +40,12 @@ impl Volume {
             self.fail_on_error(result)?;
         }
         Ok(())
+    }
+
+    /// How the flush went that [`write_file`](Self::write_file) asked for. After one that failed the volume refuses
+    /// changes: nobody knows what is on the device.
+    pub fn flushed(&mut self, result: std::io::Result<()>) -> Result<()> {
+        self.fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
     }
 
     /// Does all of an [`fsync`](Self::fsync) but its flush, and says whether a flush of the

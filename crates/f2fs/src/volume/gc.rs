@@ -78,6 +78,14 @@ impl Volume {
         Ok(cleaned)
     }
 
+    /// Whether cleaning in idle times is worthwhile: more than half of what is free is in segments that are in use.
+    pub fn is_fragmented(&self) -> bool {
+        let all = u64::from(self.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
+        let free = all.saturating_sub(self.counters.valid_blocks);
+        let whole = u64::from(self.checkpoint.free_segments) * u64::from(BLOCKS_PER_SEGMENT);
+        whole < free / 2
+    }
+
     /// Tells the device about everything that is free, in runs of at least `least_blocks`, and says how many blocks
     /// that were.
     pub fn trim(&mut self, least_blocks: u32) -> Result<u64> {

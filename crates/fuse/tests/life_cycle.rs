@@ -1,0 +1,145 @@
+//! How mounts end: by umount, by signals, by a crash; and what is left of the volume then.
+
+mod support;
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use support::Bench;
+
+#[test]
+fn signals_leave_a_clean_volume() {
+    needs_fuse!();
+    for signal in ["TERM", "INT"] {
+        let mut bench = Bench::mounted(64);
+        fs::create_dir(bench.path("dir")).unwrap();
+        fs::write(bench.path("dir/file"), signal).unwrap();
+        bench.signal(signal);
+        bench.wait_for_end();
+        assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 0, "nothing is mounted any more");
+        bench.assert_clean();
+        bench.mount("");
+        assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), signal);
+        bench.unmount();
+    }
+}
+
+#[test]
+fn a_signal_ends_a_mount_in_use_with_what_was_written() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let mut file = File::create(bench.path("file")).unwrap();
+    file.write_all(b"written and not synced").unwrap();
+    let open_and_gone = File::create(bench.path("gone")).unwrap();
+    fs::remove_file(bench.path("gone")).unwrap();
+    bench.signal("TERM");
+    bench.wait_for_end();
+    assert!(file.write_all(b"too late").and_then(|()| file.sync_all()).is_err());
+    drop((file, open_and_gone));
+    bench.assert_clean();
+    bench.mount("");
+    assert_eq!(fs::read_to_string(bench.path("file")).unwrap(), "written and not synced");
+    assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 1);
+    bench.unmount();
+}
+
+#[test]
+fn unmounting_under_load_leaves_a_clean_volume() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(256);
+    let mut load = Command::new("bash")
+        .args(["-c", "cd \"$0\"; n=0; while echo $n > f$((n % 50)) && mkdir d$n && mv f$((n % 50)) d$n/; do n=$((n+1)); done"])
+        .arg(bench.path(""))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while fs::read_dir(bench.path("")).unwrap().count() <= 10 {
+        assert!(started.elapsed() < Duration::from_secs(60), "the load is too slow to be one");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let busy = Command::new("umount").arg(bench.path("")).stderr(Stdio::null()).status().unwrap();
+    assert!(!busy.success(), "somebody has it as working directory");
+    let lazy = Command::new("umount").arg("-l").arg(bench.path("")).status().unwrap();
+    assert!(lazy.success());
+    std::thread::sleep(Duration::from_millis(200));
+    load.kill().unwrap();
+    load.wait().unwrap();
+    bench.wait_for_end();
+    bench.assert_clean();
+    bench.mount("");
+    assert!(fs::read_dir(bench.path("")).unwrap().count() > 10);
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    fs::create_dir(bench.path("dir")).unwrap();
+    File::open(bench.path("dir")).unwrap().sync_all().unwrap();
+    for number in 0..40 {
+        let mut file = File::create(bench.path(&format!("dir/synced{number}"))).unwrap();
+        file.write_all(format!("{number} ").repeat(number * 100 + 1).as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        fs::write(bench.path(&format!("dir/unsynced{number}")), "may go").unwrap();
+    }
+    bench.crash();
+    for round in 0..2 {
+        bench.mount("");
+        for number in 0..40 {
+            let content = fs::read_to_string(bench.path(&format!("dir/synced{number}"))).unwrap();
+            assert!(content == format!("{number} ").repeat(number * 100 + 1), "round {round}, file {number}");
+        }
+        fs::write(bench.path(&format!("after{round}")), "life goes on").unwrap();
+        bench.unmount();
+        bench.assert_clean();
+    }
+}
+
+#[test]
+fn a_checkpoint_comes_by_itself() {
+    needs_fuse!();
+    let mut bench = Bench::new(64, &[]);
+    bench.mount("checkpoint_interval=1");
+    fs::create_dir(bench.path("dir")).unwrap();
+    fs::write(bench.path("dir/file"), "in time").unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    bench.crash();
+    bench.mount("");
+    assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), "in time");
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn syncs_from_many_threads_all_count() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(256);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let mut file = File::create(bench.path(&format!("f{thread}-{number}"))).unwrap();
+                    file.write_all(&[thread as u8; 5000]).unwrap();
+                    file.sync_data().unwrap();
+                }
+            });
+        }
+    });
+    eprintln!("200 files with an fsync each took {:?}", started.elapsed());
+    bench.crash();
+    bench.mount("");
+    for (thread, number) in (0..8).flat_map(|thread| (0..25).map(move |number| (thread, number))) {
+        assert!(fs::read(bench.path(&format!("f{thread}-{number}"))).unwrap() == [thread as u8; 5000]);
+    }
+    bench.unmount();
+    bench.assert_clean();
+}
