@@ -143,6 +143,38 @@ fn what_cannot_be_read_is_named() {
     assert!(error.contains("file") && error.contains("shorter"), "{error}");
 }
 
+/// The walk goes ahead of what is read; what it meets there is still told where it belongs.
+#[test]
+fn what_the_walk_meets_ahead_is_told_in_its_turn() {
+    let dir = scratch();
+    for n in 0..100 {
+        fs::write(dir.path().join(format!("file{n:02}")), format!("{n}")).unwrap();
+    }
+    let mut source = DirSource::new(dir.path()).unwrap();
+    let mut read = 0;
+    let error = loop {
+        match source.next_entry() {
+            Ok(Some(entry)) if entry.path.is_empty() => {}
+            Ok(Some(entry)) => {
+                let mut buf = [0; 8];
+                let run = source.next_run(&mut buf).unwrap().unwrap();
+                assert_eq!(buf[..run.length], *format!("{read}").as_bytes());
+                assert_eq!(entry.path, format!("file{read:02}").into_bytes());
+                read += 1;
+                if read == 10 {
+                    // Far enough behind to be open already when it goes.
+                    fs::remove_file(dir.path().join("file20")).unwrap();
+                    fs::remove_file(dir.path().join("file80")).unwrap();
+                }
+            }
+            Ok(None) => panic!("file80 is gone"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert_eq!(read, 80);
+    assert!(error.contains("file80"), "{error}");
+}
+
 fn gnu_tar(dir: &Path, args: &[&str]) -> Vec<u8> {
     let output = Command::new("tar").args(args).args(["-cf", "-", "-C"]).arg(dir).arg(".").output().unwrap();
     assert!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -7,7 +7,7 @@
 //! inside are walked into.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     ffi::{CStr, CString, OsStr},
     io,
     ops::Range,
@@ -31,6 +31,10 @@ use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 
 /// Bytes in which the host's directories are read.
 const LISTING_BYTES: usize = 64 << 10;
+/// Files that are opened ahead of the one that is read, so that the host fetches their data meanwhile.
+const AHEAD_FILES: usize = 32;
+/// Bytes at the start of each that the host is asked to fetch.
+const AHEAD_BYTES: u64 = 256 << 10;
 /// Directories that are kept open at once; those above are opened again through `..` when the walk returns.
 const OPEN_MAX: usize = 128;
 /// Largest value of an attribute on Linux.
@@ -51,6 +55,11 @@ pub struct DirSource {
     links: HashMap<HostId, Vec<u8>>,
     /// The file that was the last entry.
     open: Option<OpenFile>,
+    /// Entries that come next, where data is read; the host's error comes after them.
+    ahead: VecDeque<(Entry, Option<OpenFile>)>,
+    error: Option<Error>,
+    /// Whether data is read: who only counts needs nothing fetched.
+    reads: bool,
     /// The root's own entry, until it is given.
     first: Option<Entry>,
     /// Whether files can be opened without a trace.
@@ -94,6 +103,9 @@ impl DirSource {
             path: Vec::new(),
             links: HashMap::new(),
             open: None,
+            ahead: VecDeque::new(),
+            error: None,
+            reads: false,
             first: None,
             no_trace: true,
         };
@@ -154,6 +166,45 @@ impl DirSource {
     fn top(&self) -> &OwnedFd {
         let top = self.stack.last().expect("the walk is inside the root until it is over");
         top.fd.as_ref().expect("the directory on top is open")
+    }
+
+    /// The next entry of the walk, and the file if it is one with data.
+    fn step(&mut self) -> Result<Option<(Entry, Option<OpenFile>)>> {
+        self.open = None;
+        if let Some(root) = self.first.take() {
+            return Ok(Some((root, None)));
+        }
+        while let Some(top) = self.stack.last_mut() {
+            if let Some(at) = top.names.pop() {
+                let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
+                let entry = self.entry_of(name)?;
+                return Ok(Some((entry, self.open.take())));
+            }
+            self.leave()?;
+        }
+        Ok(None)
+    }
+
+    /// The same, with more of the walk done already, and the host fetching its data.
+    fn next_with_more_ahead(&mut self) -> Result<Option<(Entry, Option<OpenFile>)>> {
+        while self.ahead.len() < AHEAD_FILES && self.error.is_none() {
+            match self.step() {
+                Ok(Some((entry, open))) => {
+                    if let Some(file) = &open {
+                        // Advice: where the host does not take it, nothing is lost.
+                        let length = std::num::NonZeroU64::new(AHEAD_BYTES);
+                        let _ = host::fadvise(&file.fd, 0, length, Advice::WillNeed);
+                    }
+                    self.ahead.push_back((entry, open));
+                }
+                Ok(None) => break,
+                Err(error) => self.error = Some(error),
+            }
+        }
+        match self.ahead.pop_front() {
+            Some(next) => Ok(Some(next)),
+            None => self.error.take().map_or(Ok(None), Err),
+        }
     }
 
     /// The entry of a name in the directory on top of the stack.
@@ -255,21 +306,17 @@ impl DirSource {
 
 impl Source for DirSource {
     fn next_entry(&mut self) -> Result<Option<Entry>> {
-        self.open = None;
-        if let Some(root) = self.first.take() {
-            return Ok(Some(root));
-        }
-        while let Some(top) = self.stack.last_mut() {
-            if let Some(at) = top.names.pop() {
-                let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
-                return self.entry_of(name).map(Some);
-            }
-            self.leave()?;
-        }
-        Ok(None)
+        let next = match self.reads {
+            true => self.next_with_more_ahead()?,
+            false => self.step()?,
+        };
+        let Some((entry, open)) = next else { return Ok(None) };
+        self.open = open;
+        Ok(Some(entry))
     }
 
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
+        self.reads = true;
         let Some(file) = &mut self.open else { return Ok(None) };
         let Some(range) = file.data.last_mut() else { return Ok(None) };
         let wanted = buf.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
