@@ -4,9 +4,8 @@ use super::Volume;
 use crate::{
     Error, Place, Result,
     format::{
-        FileType,
         acl::Acl,
-        inode::{advise, flag, inline},
+        inode::{advise, flag},
         node::{NodeBlock, XATTR_NODE_OFFSET},
         xattr::{self, Entry, index},
     },
@@ -219,7 +218,6 @@ impl Volume {
                 return Err(Error::NotEmpty);
             }
         }
-        let _ = (FileType::Regular, inline::PIN);
         Ok(())
     }
 }

@@ -102,7 +102,7 @@ impl Volume {
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
-            self.reserve(ino, blocks.clone(), true)?;
+            self.reserve(ino, blocks.clone())?;
             self.leave_inline(ino)?;
             let mut at = blocks.start;
             while at < blocks.end {
@@ -150,9 +150,20 @@ impl Volume {
         }
         let kind = self.log_of_data(&inode);
         drop(inode);
-        self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64), false)?;
+        self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64))?;
         self.leave_inline(ino)?;
 
+        if let Err(error) = self.write_blocks(ino, offset, data, kind) {
+            // What lies past the end must neither be counted nor come to light when the file grows.
+            let size = self.inode(ino)?.head().size.get();
+            self.cut(ino, size)?;
+            return Err(error);
+        }
+        self.grow(ino, end)
+    }
+
+    fn write_blocks(&mut self, ino: Ino, offset: u64, data: &[u8], kind: SegmentType) -> Result<()> {
+        let size = self.geometry.block_size;
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
@@ -163,7 +174,7 @@ impl Volume {
             at += length as u64;
             rest = &rest[length..];
         }
-        self.grow(ino, end)
+        Ok(())
     }
 
     /// Writes data whose addresses are all in one node, from `slot` on.
@@ -177,11 +188,18 @@ impl Volume {
     ) -> Result<()> {
         let (bytes, log) = (self.geometry.block_size.bytes(), self.geometry.block_size.log());
         let (mut at, mut rest, mut slot) = (offset, data, slot);
-        let mut added = 0;
+        let (mut added, mut result) = (0, Ok(()));
         while !rest.is_empty() {
             let inside = at as usize & (bytes - 1);
             let length = rest.len().min(bytes - inside);
-            added += self.write_one(ino, slot, at >> log, inside, &rest[..length], kind)?;
+            match self.write_one(ino, slot, at >> log, inside, &rest[..length], kind) {
+                Ok(gained) => added += gained,
+                Err(error) => {
+                    // What was written before counts all the same.
+                    result = Err(error);
+                    break;
+                }
+            }
             at += length as u64;
             rest = &rest[length..];
             slot.index += 1;
@@ -191,7 +209,7 @@ impl Volume {
             self.count_blocks(added);
             self.add_blocks(ino, added)?;
         }
-        Ok(())
+        result
     }
 
     /// Writes (part of) one block, and says how many blocks the file has gained: 0 or 1.
@@ -251,7 +269,7 @@ impl Volume {
 
     /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only
     /// where that does not fit, the holes are counted.
-    pub(super) fn reserve(&self, ino: Ino, blocks: Range<u64>, reserved_only: bool) -> Result<()> {
+    pub(super) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let nodes = self.nodes_for(ino, blocks.clone())? + 1;
         let most = blocks.end - blocks.start + nodes;
         let free_blocks = self.free_user_blocks();
@@ -271,7 +289,6 @@ impl Volume {
             }
         }
         let needed_blocks = if holes == 0 { 0 } else { holes + nodes.min(holes + 3) };
-        let _ = reserved_only;
         if needed_blocks > free_blocks {
             return Err(Error::NoSpace { needed_blocks, free_blocks });
         }
@@ -310,17 +327,14 @@ impl Volume {
         let past_end = inode.has_advise(advise::KEEP_SIZE);
         drop(inode);
         if is_inline && size > layout.inline_bytes() as u64 {
-            self.reserve(ino, 0..1, false)?;
+            self.reserve(ino, 0..1)?;
             self.leave_inline(ino)?;
         } else if is_inline {
             if size < old {
                 self.zero_inline(ino, size, old)?;
             }
         } else if size < old || past_end {
-            let log = self.geometry.block_size.log();
-            let kept = size.div_ceil(1 << log);
-            self.zero_part(ino, size, kept << log)?;
-            self.free_from(ino, kept)?;
+            self.cut(ino, size)?;
         }
         let head = self.inode_mut(ino)?.head_mut();
         head.size.set(size);
@@ -328,6 +342,14 @@ impl Volume {
             head.advise &= !advise::KEEP_SIZE;
         }
         Ok(())
+    }
+
+    /// Frees what lies in blocks past `size`, and zeroes the rest of the last one.
+    fn cut(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let log = self.geometry.block_size.log();
+        let kept = size.div_ceil(1 << log);
+        self.zero_part(ino, size, kept << log)?;
+        self.free_from(ino, kept)
     }
 
     /// Fills part of one block with zeroes, if there is a block.

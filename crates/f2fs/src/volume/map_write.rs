@@ -99,11 +99,12 @@ impl Volume {
         bytes: &[u8],
     ) -> Result<BlockAddr> {
         let version = self.nat.get(&self.io, slot.nid)?.version;
-        let old = self.node(slot.nid)?.addr(slot.index);
+        // Everything that may fail comes before the block is given out.
+        self.drop_extent(ino)?;
+        let old = self.node_mut(slot.nid)?.addr(slot.index);
         let owner = Owner { nid: slot.nid, version, offset: slot.index as u16 };
         let place = self.allocate(kind, owner)?;
         self.write_block(kind, place.addr, bytes)?;
-        self.drop_extent(ino)?;
         self.node_mut(slot.nid)?.set_addr(slot.index, place.addr);
         if old.is_real() {
             self.release_block(old, Place::File(ino, block))?;

@@ -300,7 +300,11 @@ impl Volume {
             self.write_nodes()?;
         }
         if std::mem::take(&mut self.opened_segment) {
-            self.make_room()?;
+            match self.make_room() {
+                // What is about to be done may be what makes room: removing does.
+                Ok(()) | Err(Error::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         if self.nat.changed_entries() > self.options.cache_bytes / CHANGED_NODE_BYTES {
             self.write_checkpoint(checkpoint::Reason::Sync)?;

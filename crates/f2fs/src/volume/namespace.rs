@@ -11,7 +11,6 @@ use crate::{
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
         orphan,
-        superblock::Features,
     },
     units::{Ino, Time},
 };
@@ -91,10 +90,14 @@ impl Volume {
         let ino = Ino(self.take_nid()?.0);
         let node = self.new_inode(ino, dir, name, kind, new)?;
         self.add_node(node)?;
-        if kind == FileType::Directory {
-            self.fill_new_dir(ino, dir)?;
+        let entered = match kind {
+            FileType::Directory => self.fill_new_dir(ino, dir),
+            _ => Ok(()),
+        };
+        if let Err(error) = entered.and_then(|()| self.enter(dir, name, ino, kind)) {
+            self.evict(ino)?;
+            return Err(error);
         }
-        self.enter(dir, name, ino, kind)?;
         let now = new.times.map_or_else(|| self.time(), |times| times.mtime);
         let parent = self.inode_mut(dir)?;
         if kind == FileType::Directory {
@@ -116,7 +119,10 @@ impl Volume {
         }
         let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;
         let ino = self.create(dir, name, &NewNode { mode, ..new.clone() })?;
-        self.write_content(ino, 0, target)?;
+        if let Err(error) = self.write_content(ino, 0, target) {
+            self.unlink(dir, name)?;
+            return Err(error);
+        }
         Ok(ino)
     }
 
@@ -377,13 +383,10 @@ impl Volume {
             }
             _ => {}
         }
-        // Without the flexible size, the room in inodes is there or not, as the flag says.
-        let flexible = self.format.features.has(Features::FLEXIBLE_INLINE_XATTR);
         let words = if options.inline_xattr { INLINE_XATTR_WORDS as u16 } else { 0 };
         if options.inline_xattr {
             bits |= inline::XATTR;
         }
-        debug_assert!(flexible || words == 0 || words as usize == INLINE_XATTR_WORDS);
         let mut node = NodeBlock::new_inode(self.format, ino, new.mode, bits, words);
         let times = new.times.unwrap_or_else(|| Times::all((self.options.clock)()));
         let generation = self.generation(ino);
