@@ -41,7 +41,7 @@ pub fn can_build(machine: Machine) -> bool {
 
 /// The initial file system for `kernel`, made where it is not in the cache.
 pub fn build(machine: Machine, kernel: &Kernel) -> Result<PathBuf> {
-    let agent = fs::read(build_agent(machine)?)?;
+    let agent = fs::read(agent(machine)?)?;
     let cache = var("guest")?;
     let digest = Sha256::new().chain_update(&agent).chain_update(format!("{WANTED:?}")).finalize();
     let key: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -73,8 +73,8 @@ fn archive(agent: &[u8], modules: &Modules) -> Result<Vec<u8>> {
     Ok(cpio.finish())
 }
 
-/// Compiles the guest's init into a target directory of its own, since its flags differ from all else.
-fn build_agent(machine: Machine) -> Result<PathBuf> {
+/// Compiles the guests' init, into a target directory of its own since its flags differ from all else.
+pub fn agent(machine: Machine) -> Result<PathBuf> {
     let (target, flags) = target(machine);
     let target_dir = var("guest")?.join("target");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

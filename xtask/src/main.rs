@@ -5,7 +5,8 @@ use std::{io::Write, path::PathBuf};
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use xtask::{
-    Image, Judge, Machine, bench, golden, judge, kernel::Kernel, spec, study, uml_kernel, workspace,
+    Image, Judge, Machine, bench, golden, initramfs, judge, kernel::Kernel, spec, study, uml_kernel,
+    workspace,
 };
 
 #[derive(Parser)]
@@ -29,7 +30,7 @@ enum Task {
         #[arg(long = "16k")]
         sixteen: bool,
     },
-    /// Builds the lab's kernel, if it is not there, and prints where it is
+    /// Builds the lab's kernel, if it is not there, and its init, and prints where they are
     UmlKernel {
         /// A kernel tree to build from instead of the distribution's linux-source package
         #[arg(long)]
@@ -92,7 +93,8 @@ fn main() -> Result<()> {
         Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
         Task::UmlKernel { tree, jobs, force } => {
             let program = uml_kernel::build(&uml_kernel::Options { tree, jobs, force })?;
-            writeln!(out, "{}", program.display())?;
+            let agent = initramfs::agent(Machine::Amd64)?;
+            writeln!(out, "{}\n{}", program.display(), agent.display())?;
         }
         Task::Judge { fs, options, sixteen, images } => {
             let image = |path| Image {

@@ -8,8 +8,10 @@ pub mod bytes;
 pub mod compare;
 pub mod content;
 pub mod ioctl;
+pub mod mailbox;
 pub mod manifest;
 pub mod op;
+pub mod pattern;
 pub mod run;
 
 pub use bytes::Bytes;
@@ -17,4 +19,5 @@ pub use compare::{Scope, differences};
 pub use content::Content;
 pub use manifest::{Entry, Kind, Manifest};
 pub use op::{Op, Reply};
+pub use pattern::Pattern;
 pub use run::Runner;

@@ -12,7 +12,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use guest::{Op, Reply, Runner, op::Message};
+use guest::{
+    Op, Reply, Runner,
+    mailbox::{self, Mailbox},
+    op::Message,
+};
 use rustix::{
     fs::{Mode, OFlags},
     mount::{MountFlags, mount},
@@ -49,18 +53,17 @@ fn serve() -> Result<()> {
     mount_pseudo("proc", "/proc")?;
     mount_pseudo("sysfs", "/sys")?;
     fs::create_dir_all("/mnt")?;
-    let index = fs::read(MODULES).context(MODULES)?;
-    let mut modules = Modules { wanted: serde_json::from_slice(&index)?, loaded: Vec::new() };
+    let mut modules = Modules::find()?;
     modules.load("boot")?;
     link_disks()?;
-    let port = open_port()?;
+    let (lines, out) = open_channel()?;
     let mut log = KernelLog::open()?;
-    let mut out = BufWriter::with_capacity(1 << 16, port.try_clone()?);
+    let mut out = BufWriter::with_capacity(1 << 16, out);
     let mut runner = Runner::default();
 
     answer(&mut out, &Reply::Ready)?;
     out.flush()?;
-    let mut lines = BufReader::new(port);
+    let mut lines = BufReader::new(lines);
     let mut line = String::new();
     loop {
         line.clear();
@@ -124,6 +127,16 @@ struct Modules {
 }
 
 impl Modules {
+    /// The modules that the host has brought; none where the kernel has everything built in.
+    fn find() -> Result<Modules> {
+        let wanted = match fs::read(MODULES) {
+            Ok(index) => serde_json::from_slice(&index)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => HashMap::new(),
+            Err(error) => return Err(error).context(MODULES),
+        };
+        Ok(Modules { wanted, loaded: Vec::new() })
+    }
+
     /// Loads what `what` needs, in the order of the index. What is not in the index is built in or missing,
     /// which the mount will tell.
     fn load(&mut self, what: &str) -> Result<()> {
@@ -152,6 +165,17 @@ fn link_disks() -> Result<()> {
         std::os::unix::fs::symlink(device, Path::new("/disk").join(serial.trim()))?;
     }
     Ok(())
+}
+
+/// The way to the host: a mailbox where there is one, a port elsewhere.
+fn open_channel() -> Result<(Box<dyn Read>, Box<dyn Write>)> {
+    let mailbox = Path::new("/disk").join(mailbox::SERIAL);
+    if mailbox.exists() {
+        let channel = Mailbox::open(&mailbox)?;
+        return Ok((Box::new(channel.try_clone()?), Box::new(channel)));
+    }
+    let port = open_port()?;
+    Ok((Box::new(port.try_clone()?), Box::new(port)))
 }
 
 /// The port to the host; it may take the kernel a moment to bring it up.

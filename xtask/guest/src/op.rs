@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Manifest};
+use crate::{Bytes, Content, Entry, Manifest, Pattern};
 
 /// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +91,10 @@ pub enum Op {
     Tune { path: Bytes, value: Bytes },
     /// Answers with the content of a small file.
     Read { path: Bytes },
+    /// Reads or writes a file record by record; answers with their number.
+    Pattern { path: Bytes, pattern: Pattern },
+    /// Runs a program to its end; answers with what it printed.
+    Execute { program: Bytes, arguments: Vec<Bytes> },
 }
 
 /// What [`Op::Allocate`] does.
@@ -159,4 +163,15 @@ pub enum Answer {
     Content(Bytes),
     /// Blocks that were released or reserved.
     Blocks(u64),
+    /// Records that were read or written.
+    Records(u64),
+    /// What a program printed.
+    Output {
+        /// Its exit code; where a signal ended it, 128 and the signal's number.
+        code: i32,
+        /// Standard output.
+        stdout: Bytes,
+        /// Standard error.
+        stderr: Bytes,
+    },
 }

@@ -4,8 +4,12 @@ use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
     io::{self, Read as _},
-    os::{fd::AsFd, unix::fs::FileExt},
+    os::{
+        fd::AsFd,
+        unix::{fs::FileExt, process::ExitStatusExt},
+    },
     path::{Path, PathBuf},
+    process::{Command, ExitStatus},
 };
 
 use rustix::{
@@ -158,6 +162,20 @@ impl Runner {
                 self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
                 return Ok(Some(Answer::Content(Bytes(content))));
             }
+            Op::Pattern { path, pattern } => {
+                return Ok(Some(Answer::Records(pattern.run(&self.at(path))?)));
+            }
+            Op::Execute { program, arguments } => {
+                let arguments = arguments.iter().map(Bytes::as_path);
+                // For both: flashbench, made for a terminal, takes its standard input for an output.
+                let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+                let output = Command::new(self.at(program)).args(arguments).stdin(null).output()?;
+                return Ok(Some(Answer::Output {
+                    code: exit_code(output.status),
+                    stdout: Bytes(output.stdout),
+                    stderr: Bytes(output.stderr),
+                }));
+            }
         }
         Ok(None)
     }
@@ -183,6 +201,11 @@ impl Runner {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no file is open as {handle}"));
         self.open.get(&handle).ok_or_else(missing)
     }
+}
+
+/// As shells number it: a signal's number follows 128.
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
 #[cfg(test)]

@@ -1,0 +1,132 @@
+//! The rivals: file systems of the guest's kernel, formatted on the host with their own programs.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// The volume's identity where a program lets it be chosen: a random one would make two runs differ.
+const UUID: &str = "0f1a5b00-0000-4000-8000-000000000001";
+const VOLUME_ID: &str = "0F1A5B00";
+/// Seconds since 1970 at which volumes are made: 2024-02-29 11:00, before the guest's clock starts.
+const MADE_AT_S: &str = "1709204400";
+
+/// A file system with the options that it is made and mounted with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSystem {
+    /// Type, as mount(2) knows it.
+    pub kind: String,
+    /// Options of its mkfs beside those that make it repeatable.
+    pub mkfs: Vec<String>,
+    /// Mount options.
+    pub mount: String,
+}
+
+impl FileSystem {
+    /// A file system at its defaults.
+    pub fn new(kind: &str) -> FileSystem {
+        FileSystem { kind: kind.to_owned(), mkfs: Vec::new(), mount: String::new() }
+    }
+
+    /// The same with mount options.
+    pub fn mounted(mut self, options: &str) -> FileSystem {
+        self.mount = options.to_owned();
+        self
+    }
+
+    /// The same with options for its mkfs.
+    pub fn made(mut self, options: &[&str]) -> FileSystem {
+        self.mkfs = options.iter().map(|&option| option.to_owned()).collect();
+        self
+    }
+
+    /// How tables name it: its type, and in brackets the options that are not the defaults.
+    pub fn name(&self) -> String {
+        let options: Vec<&str> = self
+            .mkfs
+            .iter()
+            .map(String::as_str)
+            .chain([self.mount.as_str()])
+            .filter(|o| !o.is_empty())
+            .collect();
+        match options.is_empty() {
+            true => self.kind.clone(),
+            false => format!("{} ({})", self.kind, options.join(" ")),
+        }
+    }
+
+    /// Makes the file `image`, sparse and of `size_bytes`, and a file system in it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where it is not known how; [`io::ErrorKind::NotFound`] where its program is
+    /// not installed; what the program says.
+    pub fn format(&self, image: &Path, size_bytes: u64) -> io::Result<()> {
+        let (program, arguments) = self.program()?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(image)?;
+        file.set_len(size_bytes)?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new(program)
+            .args(arguments)
+            .args(&self.mkfs)
+            .arg(image)
+            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+            .env("LC_ALL", "C")
+            .env("E2FSPROGS_FAKE_TIME", MADE_AT_S)
+            .env("SOURCE_DATE_EPOCH", MADE_AT_S)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot start {program}: {error}")))?;
+        if !output.status.success() {
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            return Err(io::Error::other(format!("{program}: {}\n{said}", output.status)));
+        }
+        Ok(())
+    }
+
+    fn program(&self) -> io::Result<(&'static str, &'static [&'static str])> {
+        Ok(match self.kind.as_str() {
+            "ext4" => ("mke2fs", &["-q", "-F", "-t", "ext4", "-U", UUID, "-E", HASH_SEED]),
+            "f2fs" => ("mkfs.f2fs", &["-q", "-f", "-r", "-U", UUID, "-T", MADE_AT_S]),
+            "nilfs2" => ("mkfs.nilfs2", &["-q", "-f"]),
+            "vfat" => ("mkfs.vfat", &["-F", "32", "-i", VOLUME_ID, "--invariant"]),
+            "exfat" => ("mkfs.exfat", &["-q"]),
+            "btrfs" => ("mkfs.btrfs", &["-q", "-f", "-U", UUID]),
+            "xfs" => ("mkfs.xfs", &["-q", "-f", "-m", XFS_UUID]),
+            other => {
+                let what = format!("nobody knows how to format {other}");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+        })
+    }
+}
+
+/// The seed of ext4's directory hashes, on which it depends where directories are put.
+const HASH_SEED: &str = "hash_seed=0f1a5b00-0000-4000-8000-000000000001";
+const XFS_UUID: &str = "uuid=0f1a5b00-0000-4000-8000-000000000001";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_is_not_the_default() {
+        assert_eq!(FileSystem::new("ext4").name(), "ext4");
+        let f2fs = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs");
+        assert_eq!(f2fs.name(), "f2fs (-s 2 mode=lfs)");
+    }
+
+    #[test]
+    fn what_cannot_be_formatted_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        let error = FileSystem::new("hpfs").format(&image, 1 << 20).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let error = FileSystem::new("ext4").made(&["-b", "77"]).format(&image, 1 << 20).unwrap_err();
+        assert!(error.to_string().contains("mke2fs"), "{error}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Real kernels' file systems in virtual time.
+//!
+//! The guest is user-mode Linux with time travel: its clock stands still while it computes and is moved by a
+//! *calendar*. One process of ours, with one thread, is the calendar and the guest's disks at once: when the
+//! guest has nothing to do but wait, it is given the time of the next event, be that its own timer or the end
+//! of a request to the modelled card. So a run takes as long as its computing takes, and device time comes out
+//! exact and repeatable.
+//!
+//! *Invariant*: nothing here looks at the wall clock, except to give up on a guest that hangs.
+//!
+//! [`Uml`] starts the program and is what to use; [`World`] is calendar and disks; [`Card`] gives each request
+//! its time.
+
+mod calendar;
+mod card;
+mod mailbox;
+mod uml;
+mod world;
+
+pub use card::{Card, EventModel, Totals};
+pub use uml::{Measured, Setup, Uml};
+pub use world::{Limits, World};
+
+use std::io;
+
+use guest::{Bytes, Op};
+
+/// Why a guest did not do what it was to do. A study records it and goes on with another guest.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The guest ended, by a panic or by itself.
+    #[error("the guest died at {at_ns} ns of its time\n{console}")]
+    Died {
+        /// When, on its clock.
+        at_ns: u64,
+        /// The end of what its kernel said.
+        console: String,
+    },
+    /// The guest says nothing any more, and computes or sleeps outside of its time.
+    #[error("the guest hangs at {at_ns} ns of its time: silent for {silent_s} s\n{console}")]
+    Hung {
+        /// When, on its clock.
+        at_ns: u64,
+        /// Seconds of the wall clock that it was waited for.
+        silent_s: u64,
+        /// The end of what its kernel said.
+        console: String,
+    },
+    /// An operation took more of the guest's time than it may.
+    #[error("the operation takes more than {limit_ns} ns of the guest's time\n{console}")]
+    TooLong {
+        /// What it may take.
+        limit_ns: u64,
+        /// The end of what its kernel said.
+        console: String,
+    },
+    /// The guest waits, and nothing will ever happen.
+    #[error("the guest waits at {at_ns} ns of its time, and nothing will happen\n{console}")]
+    Stuck {
+        /// When, on its clock.
+        at_ns: u64,
+        /// The end of what its kernel said.
+        console: String,
+    },
+    /// The guest's kernel refused an operation.
+    #[error("{op}: {error}")]
+    Refused {
+        /// The operation.
+        op: String,
+        /// Number of the error, 0 where it is not the kernel's.
+        errno: i32,
+        /// The error in words, and what the kernel logged.
+        error: String,
+    },
+    /// A socket or a file of ours failed, or the guest broke a protocol.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Failure {
+    /// The same with what the guest's kernel said last.
+    fn with_console(mut self, text: String) -> Failure {
+        match &mut self {
+            Failure::Died { console, .. }
+            | Failure::Hung { console, .. }
+            | Failure::TooLong { console, .. }
+            | Failure::Stuck { console, .. } => *console = text,
+            Failure::Refused { .. } | Failure::Io(_) => {}
+        }
+        self
+    }
+}
+
+/// Where the host's files are in the guest once [`host_files`] was run.
+const HOST_DIR: &str = "/host";
+
+/// The operation that shows the host's files to the guest, read-only.
+pub fn host_files() -> Op {
+    Op::Mount {
+        source: "host".into(),
+        dir: HOST_DIR.into(),
+        fs: "hostfs".into(),
+        options: "/".into(),
+        read_only: true,
+    }
+}
+
+/// The operation that runs one of the host's programs in the guest, after [`host_files`]; its libraries are the
+/// host's too.
+///
+/// # Errors
+/// There is no such program, or no loader.
+pub fn host_program(program: &str, arguments: &[&str]) -> io::Result<Op> {
+    // Symbolic links with a full path would end in the guest's root.
+    let in_guest = |path: &str| {
+        let path = std::fs::canonicalize(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+        Ok::<String, io::Error>(format!("{HOST_DIR}{}", path.display()))
+    };
+    let libraries =
+        ["/lib/x86_64-linux-gnu", "/lib64"].map(|dir| in_guest(dir).unwrap_or_default()).join(":");
+    let program = in_guest(program)?;
+    let all = ["--library-path", &libraries, &program].into_iter().chain(arguments.iter().copied());
+    Ok(Op::Execute {
+        program: in_guest("/lib64/ld-linux-x86-64.so.2")?.as_str().into(),
+        arguments: all.map(Bytes::from).collect(),
+    })
+}

@@ -1,0 +1,229 @@
+//! User-mode Linux as a program: how it is started, told what to do, and ended.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsFd,
+        unix::{
+            net::{UnixListener, UnixStream},
+            process::CommandExt,
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use block::vhost_user::Traits;
+use guest::{
+    Entry, Op, Reply,
+    op::{Answer, Message},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, kill_process_group},
+};
+use tempfile::TempDir;
+
+use super::{Card, EventModel, Failure, Limits, Totals, World};
+
+/// How long the program may take until it connects to its calendar.
+const START_TIME: Duration = Duration::from_secs(30);
+/// Lines of the console that a failure shows.
+const CONSOLE_LINES: usize = 25;
+/// A file system in memory from which programs can be run: the guest's memory is a file there.
+const MEMORY_DIR: &str = "/dev/shm";
+
+/// The machine that a guest is.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The kernel: user-mode Linux with time travel.
+    pub kernel: PathBuf,
+    /// Its init: our agent, statically linked.
+    pub agent: PathBuf,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// Requests that the guest has under way at once on one disk.
+    pub queue_depth: u32,
+    /// What the guest sees of the card.
+    pub traits: Traits,
+    /// How long it may take.
+    pub limits: Limits,
+}
+
+/// What an operation gave and what it took.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// When it was begun, on the guest's clock.
+    pub started_ns: u64,
+    /// When it was done.
+    pub ended_ns: u64,
+    /// What was asked of the card meanwhile. Writes that the guest still has in its memory are not in it.
+    pub totals: Totals,
+    /// What it answers with.
+    pub answer: Option<Answer>,
+    /// A manifest's entries.
+    pub entries: Vec<Entry>,
+    /// What the kernel logged.
+    pub log: Vec<Message>,
+}
+
+impl Measured {
+    /// What it took, on the guest's clock.
+    pub fn duration_ns(&self) -> u64 {
+        self.ended_ns - self.started_ns
+    }
+}
+
+/// A running guest; it is ended when this is dropped. What it has not written to the card by then is lost.
+pub struct Uml<M> {
+    world: World<M>,
+    program: Child,
+    work: TempDir,
+}
+
+impl<M: EventModel> Uml<M> {
+    /// Boots a guest with a card; the card is `/disk/card` there.
+    ///
+    /// # Errors
+    /// The program cannot be started, or its kernel does not come up.
+    pub fn boot(setup: &Setup, card: Card<M>) -> Result<Uml<M>, Failure> {
+        let work = tempfile::tempdir()?;
+        let at = |name: &str| work.path().join(name);
+        fs::create_dir(at("root"))?;
+        if fs::hard_link(&setup.agent, at("root/init")).is_err() {
+            fs::copy(&setup.agent, at("root/init"))?;
+        }
+        let calendar = UnixListener::bind(at("calendar"))?;
+        let listeners = (UnixListener::bind(at("card"))?, UnixListener::bind(at("mailbox"))?);
+        let console = File::create(at("console"))?;
+        let mut program = Command::new(&setup.kernel)
+            .args(arguments(setup, work.path()))
+            .env("TMPDIR", MEMORY_DIR)
+            .process_group(0) // it has processes of its own, which end with it
+            .stdin(Stdio::null())
+            .stdout(console.try_clone()?)
+            .stderr(console)
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
+            })?;
+        let connected = match connection(&calendar, &mut program) {
+            Ok(stream) => stream,
+            Err(failure) => {
+                kill(&mut program);
+                return Err(failure.with_console(console_end(work.path())));
+            }
+        };
+        let world = World::new(connected, listeners.0, listeners.1, card, setup.traits.clone(), setup.limits);
+        let mut uml = Uml { world, program, work };
+        match uml.reply()? {
+            Reply::Ready => Ok(uml),
+            other => Err(io::Error::other(format!("the agent began with {other:?}")).into()),
+        }
+    }
+
+    /// Calendar and card.
+    pub fn world(&self) -> &World<M> {
+        &self.world
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The guest's kernel refuses it, or the guest fails.
+    pub fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
+        let started_ns = self.world.now_ns();
+        let before = *self.world.card().totals();
+        let line = serde_json::to_vec(op).map_err(io::Error::other)?;
+        self.world.say(&line);
+        let mut entries = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Entry(entry) => entries.push(*entry),
+                Reply::Done { answer, log } => {
+                    let totals = self.world.card().totals().since(&before);
+                    let ended_ns = self.world.now_ns();
+                    return Ok(Measured { started_ns, ended_ns, totals, answer, entries, log });
+                }
+                Reply::Failed { errno, mut error, log } => {
+                    for message in log {
+                        error += &format!("\n<{}> {}", message.level, message.text);
+                    }
+                    return Err(Failure::Refused { op: format!("{op:?}"), errno, error });
+                }
+                Reply::Ready => return Err(io::Error::other("the agent began anew").into()),
+            }
+        }
+    }
+
+    fn reply(&mut self) -> Result<Reply, Failure> {
+        let line =
+            self.world.hear().map_err(|failure| failure.with_console(console_end(self.work.path())))?;
+        serde_json::from_slice(&line).map_err(|error| {
+            io::Error::other(format!("the agent said {}: {error}", String::from_utf8_lossy(&line))).into()
+        })
+    }
+}
+
+impl<M> Drop for Uml<M> {
+    fn drop(&mut self) {
+        kill(&mut self.program);
+    }
+}
+
+fn kill(program: &mut Child) {
+    let group = Pid::from_raw(program.id() as i32).expect("a child's id is positive");
+    // Fails only if they have ended already.
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = program.wait();
+}
+
+fn arguments(setup: &Setup, work: &Path) -> Vec<String> {
+    let at = |name: &str| work.join(name).display().to_string();
+    vec![
+        format!("mem={}M", setup.memory_mib),
+        format!("time-travel=ext:{}", at("calendar")),
+        format!("virtio_uml.device={}:2", at("card")),
+        format!("virtio_uml.device={}:2", at("mailbox")),
+        format!("virtio_blk.queue_depth={}", setup.queue_depth),
+        "root=/dev/root".into(),
+        "rootfstype=hostfs".into(),
+        format!("rootflags={}", at("root")),
+        "rw".into(),
+        "init=/init".into(),
+        "con=null".into(),
+        "con0=null,fd:1".into(),
+        "loglevel=5".into(),
+        "panic=-1".into(),
+    ]
+}
+
+/// Waits for the program to connect to its calendar.
+fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream, Failure> {
+    let deadline = Instant::now() + START_TIME;
+    while Instant::now() < deadline {
+        let mut waited_for = [PollFd::from_borrowed_fd(calendar.as_fd(), PollFlags::IN)];
+        let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        if let Ok(1..) = poll(&mut waited_for, Some(&moment)) {
+            return Ok(calendar.accept()?.0);
+        }
+        if program.try_wait()?.is_some() {
+            return Err(Failure::Died { at_ns: 0, console: String::new() });
+        }
+    }
+    Err(Failure::Hung { at_ns: 0, silent_s: START_TIME.as_secs(), console: String::new() })
+}
+
+/// What the guest's kernel said when it panicked, or else last.
+fn console_end(work: &Path) -> String {
+    let text = fs::read(work.join("console")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines.len().saturating_sub(CONSOLE_LINES);
+    // What led to a panic is in the lines before it; a backtrace comes after.
+    let panic = lines.iter().rposition(|line| line.contains("Kernel panic"));
+    let first = panic.map_or(last, |n| n.saturating_sub(CONSOLE_LINES / 2));
+    lines[first..lines.len().min(first + CONSOLE_LINES)].join("\n")
+}

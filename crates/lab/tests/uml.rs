@@ -1,0 +1,175 @@
+//! The real guest: user-mode Linux. These tests need the kernel that `cargo xtask uml-kernel` builds; where
+//! there is none they say so and do nothing.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use flash::{Model, Profile};
+use guest::{
+    Op,
+    op::Answer,
+    pattern::{Access, Order, Pattern, Sync},
+};
+use lab::{
+    format::FileSystem,
+    guest::{Card, Failure, Limits, Setup, Uml},
+    jeong::{self, Plan, Programs},
+};
+use sha2::{Digest, Sha256};
+
+const MIB: u64 = 1 << 20;
+
+/// Kernel and agent, where the kernel was built.
+fn programs() -> Result<Option<(PathBuf, PathBuf)>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
+    if !root.join("var/uml/linux").exists() {
+        eprintln!("skipped: no lab kernel; cargo xtask uml-kernel builds it");
+        return Ok(None);
+    }
+    // The agent is built anew where it is older than its source.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).current_dir(root).args(["xtask", "uml-kernel"]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut lines = text.lines().map(PathBuf::from);
+    match (output.status.success(), lines.next(), lines.next()) {
+        (true, Some(kernel), Some(agent)) => Ok(Some((kernel, agent))),
+        _ => bail!("cargo xtask uml-kernel: {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+fn card_profile(size_bytes: u64) -> Profile {
+    Profile::named("transcend-16g-desktop")
+        .and_then(|card| card.with_size(size_bytes))
+        .expect("a built-in card")
+}
+
+fn boot(programs: &(PathBuf, PathBuf), limits: Limits, data: Box<dyn Device>) -> Result<Uml<Model>, Failure> {
+    let profile = card_profile(data.geometry().size_bytes);
+    let setup = Setup {
+        kernel: programs.0.clone(),
+        agent: programs.1.clone(),
+        memory_mib: 256,
+        queue_depth: 1,
+        traits: jeong::traits(&profile),
+        limits,
+    };
+    Uml::boot(&setup, Card::new(Model::new(profile, true), data))
+}
+
+fn mount(fs: &str, options: &str) -> Op {
+    Op::Mount {
+        source: "/disk/card".into(),
+        dir: "/mnt".into(),
+        fs: fs.into(),
+        options: options.into(),
+        read_only: false,
+    }
+}
+
+fn write_and_sync(bytes: u64) -> Op {
+    let pattern = Pattern {
+        access: Access::Create,
+        order: Order::Sequential,
+        file_bytes: bytes,
+        record_bytes: 4096,
+        sync: Sync::End,
+    };
+    Op::Pattern { path: "/mnt/file".into(), pattern }
+}
+
+fn open(image: &Path) -> Result<Box<dyn Device>> {
+    Ok(Box::new(FileDevice::open(image, OpenOptions { write: true, direct: false })?))
+}
+
+/// The same kernel, card and seed give the same requests at the same nanoseconds.
+#[test]
+fn runs_are_the_same_to_the_nanosecond() -> Result<()> {
+    let Some((kernel, agent)) = programs()? else { return Ok(()) };
+    let programs = Programs { kernel: &kernel, agent: &agent };
+    let dir = tempfile::tempdir()?;
+    let mut plan = Plan::scaled(card_profile(2048 * MIB), 4 * MIB);
+    plan.trace = true;
+    for fs in [
+        FileSystem::new("ext4"),
+        FileSystem::new("f2fs"),
+        FileSystem::new("f2fs").mounted("mode=lfs"),
+        FileSystem::new("nilfs2"),
+        FileSystem::new("vfat"),
+    ] {
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let run = jeong::run(&plan, &fs, &programs, &dir.path().join("card"))?;
+            assert_eq!(run.phases.len(), 8);
+            let mut digest = Sha256::new();
+            for trace in &run.traces {
+                assert!(!trace.entries.is_empty());
+                digest.update(trace.to_text(flash::TraceFormat::Json));
+            }
+            seen.push((digest.finalize(), run.phases));
+        }
+        let same = seen.windows(2).all(|pair| pair[0] == pair[1]);
+        assert!(same, "{}: {:#?}", fs.name(), seen.iter().map(|run| &run.1).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// What the guest wrote is on the card: the host's own program finds the volume clean.
+#[test]
+fn what_the_guest_writes_is_a_clean_volume() -> Result<()> {
+    let Some(programs) = programs()? else { return Ok(()) };
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("card");
+    FileSystem::new("ext4").format(&image, 256 * MIB)?;
+    let mut uml = boot(&programs, Limits::default(), open(&image)?)?;
+    uml.run(&mount("ext4", ""))?;
+    let written = uml.run(&write_and_sync(8 * MIB))?;
+    assert_eq!(written.answer, Some(Answer::Records(2048)));
+    assert!(written.totals.written_bytes >= 8 * MIB);
+    assert!(written.totals.busy_ns > 0 && written.totals.busy_ns <= written.duration_ns());
+    uml.run(&Op::Unmount { dir: "/mnt".into() })?;
+    drop(uml);
+    let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH")?);
+    let fsck = Command::new("e2fsck").env("PATH", path).args(["-f", "-n"]).arg(&image).output()?;
+    assert!(fsck.status.success(), "{}", String::from_utf8_lossy(&fsck.stdout));
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
+    let Some(programs) = programs()? else { return Ok(()) };
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("card");
+    FileSystem::new("ext4").made(&["-b", "4096", "-O", "^metadata_csum"]).format(&image, 64 * MIB)?;
+    let device = open(&image)?;
+    // Block bitmaps that say the group's own metadata is free: the kernel notices when it looks at them.
+    let mut block = [0; 4096];
+    for n in 1..64 {
+        device.read(n * 4096, &mut block)?;
+        if block[..4] == [0xff; 4] {
+            device.write(n * 4096, &[0; 4096])?;
+        }
+    }
+    let mut uml = boot(&programs, Limits::default(), device)?;
+    uml.run(&mount("ext4", "errors=panic"))?;
+    match uml.run(&write_and_sync(32 * MIB)) {
+        Err(Failure::Died { console, .. }) => {
+            assert!(console.contains("EXT4-fs error") && console.contains("Kernel panic"), "{console}");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let limits = Limits { silence: Duration::from_secs(3), ..Limits::default() };
+    let mut uml = boot(&programs, limits, Box::new(MemoryDevice::new(64 * MIB)))?;
+    let refused = uml.run(&mount("ext4", ""));
+    assert!(matches!(refused, Err(Failure::Refused { errno: 22, .. })), "{refused:?}");
+    uml.run(&lab::guest::host_files())?;
+    let spins = lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
+    let spun = uml.run(&spins);
+    assert!(matches!(spun, Err(Failure::Hung { silent_s: 3, .. })), "{spun:?}");
+    Ok(())
+}

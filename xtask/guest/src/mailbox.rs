@@ -1,0 +1,91 @@
+//! The way to the host where there is no port: a disk whose blocks are messages.
+//!
+//! Writing appends to what the guest says; reading from [`CHANNEL_OFFSET`] on waits for what the host says and
+//! fills the rest of the block with zeroes. The kernel, which reads the start of each disk in search of
+//! partitions, finds zeroes there and does not wait.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+use rustix::fs::OFlags;
+
+/// The disk's name: its serial number.
+pub const SERIAL: &str = "mailbox";
+/// Where messages are read, in bytes.
+pub const CHANNEL_OFFSET: u64 = 512 << 10;
+/// Size of the disk.
+pub const SIZE_BYTES: u64 = 1 << 20;
+/// Messages are read and written in at most this much at once.
+const BLOCK_BYTES: usize = 64 << 10;
+/// What is read at once: a command is short.
+const READ_BYTES: usize = 4096;
+/// Messages are whole sectors, filled up with zeroes.
+const SECTOR_BYTES: usize = 512;
+/// What the kernel asks of memory that a disk reaches directly.
+const ALIGNMENT: usize = 4096;
+
+/// The guest's end.
+#[derive(Debug)]
+pub struct Mailbox {
+    disk: File,
+    /// Has room for a block at an aligned place.
+    memory: Vec<u8>,
+    /// Read, but not yet taken.
+    waiting: Vec<u8>,
+}
+
+impl Mailbox {
+    /// Opens the disk at `path`.
+    pub fn open(path: &Path) -> io::Result<Mailbox> {
+        let mut options = OpenOptions::new();
+        let disk = options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)?;
+        Ok(Mailbox { disk, memory: vec![0; BLOCK_BYTES + ALIGNMENT], waiting: Vec::new() })
+    }
+
+    /// Another handle to it; what this one has read stays here.
+    pub fn try_clone(&self) -> io::Result<Mailbox> {
+        let disk = self.disk.try_clone()?;
+        Ok(Mailbox { disk, memory: self.memory.clone(), waiting: Vec::new() })
+    }
+
+    fn block(&mut self, length: usize) -> &mut [u8] {
+        let start = self.memory.as_ptr().align_offset(ALIGNMENT);
+        &mut self.memory[start..start + length]
+    }
+}
+
+impl Read for Mailbox {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.waiting.is_empty() {
+            let disk = self.disk.try_clone()?;
+            let block = self.block(READ_BYTES);
+            disk.read_exact_at(block, CHANNEL_OFFSET)?;
+            let text = block.iter().copied().filter(|byte| *byte != 0).collect();
+            self.waiting = text;
+        }
+        let length = buf.len().min(self.waiting.len());
+        buf[..length].copy_from_slice(&self.waiting[..length]);
+        self.waiting.drain(..length);
+        Ok(length)
+    }
+}
+
+impl Write for Mailbox {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let length = buf.len().min(BLOCK_BYTES);
+        let disk = self.disk.try_clone()?;
+        let block = self.block(length.next_multiple_of(SECTOR_BYTES));
+        block[..length].copy_from_slice(&buf[..length]);
+        block[length..].fill(0);
+        disk.write_all_at(block, CHANNEL_OFFSET)?;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Reading and writing a file record by record, as benchmarks do.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::{Content, SplitMix};
+
+/// What is done to a file. Each record is visited once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// Read or write.
+    pub access: Access,
+    /// In which order.
+    pub order: Order,
+    /// Length of the file; a whole number of records.
+    pub file_bytes: u64,
+    /// Length of a record; at least 8.
+    pub record_bytes: u32,
+    /// When what was written has to be on the disk.
+    pub sync: Sync,
+}
+
+/// What happens to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// It is read; that it is the one that was written there is checked.
+    Read,
+    /// It is written to a new, empty file.
+    Create,
+    /// It is written over what is there.
+    Overwrite,
+}
+
+/// The order of the records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As they lie in the file.
+    Sequential,
+    /// Shuffled, the same for the same seed.
+    Random {
+        /// Picks the order.
+        seed: u64,
+    },
+}
+
+/// When fsync(2) is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sync {
+    /// Never.
+    Never,
+    /// After each record.
+    Each,
+    /// After the last.
+    End,
+}
+
+impl Pattern {
+    /// Does it to the file at `path`; returns the number of records.
+    ///
+    /// # Errors
+    /// The kernel's, and [`io::ErrorKind::InvalidData`] where a record is not the one that was written, and
+    /// [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    pub fn run(&self, path: &Path) -> io::Result<u64> {
+        let length = u64::from(self.record_bytes);
+        if length < 8 || self.file_bytes % length != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
+        }
+        let file = self.open(path)?;
+        let records = self.file_bytes / length;
+        let mut record = Content::Noise { seed: 1, length }.to_vec();
+        for n in self.order.of(records) {
+            let at = n * length;
+            match self.access {
+                Access::Read => {
+                    file.read_exact_at(&mut record, at)?;
+                    if record[..8] != n.to_le_bytes() {
+                        let what = format!("record {n} is another one");
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                    }
+                }
+                Access::Create | Access::Overwrite => {
+                    record[..8].copy_from_slice(&n.to_le_bytes());
+                    file.write_all_at(&record, at)?;
+                    if self.sync == Sync::Each {
+                        file.sync_all()?;
+                    }
+                }
+            }
+        }
+        if self.sync == Sync::End {
+            file.sync_all()?;
+        }
+        Ok(records)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        match self.access {
+            Access::Read => options.read(true),
+            Access::Create => options.write(true).create(true).truncate(true),
+            Access::Overwrite => options.write(true),
+        };
+        options.open(path)
+    }
+}
+
+impl Order {
+    fn of(self, records: u64) -> Box<dyn Iterator<Item = u64>> {
+        match self {
+            Order::Sequential => Box::new(0..records),
+            Order::Random { seed } => {
+                let mut order: Vec<u64> = (0..records).collect();
+                let mut random = SplitMix(seed);
+                for n in (1..order.len()).rev() {
+                    order.swap(n, (random.next() % (n as u64 + 1)) as usize);
+                }
+                Box::new(order.into_iter())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(access: Access, order: Order) -> Pattern {
+        Pattern { access, order, file_bytes: 64 * 512, record_bytes: 512, sync: Sync::End }
+    }
+
+    #[test]
+    fn what_is_written_in_one_order_is_read_in_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        assert_eq!(pattern(Access::Create, Order::Sequential).run(&path).unwrap(), 64);
+        let random = Order::Random { seed: 7 };
+        assert_eq!(pattern(Access::Overwrite, random).run(&path).unwrap(), 64);
+        assert_eq!(pattern(Access::Read, random).run(&path).unwrap(), 64);
+        assert_eq!(path.metadata().unwrap().len(), 64 * 512);
+
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(b"another", 512 * 9).unwrap();
+        let error = pattern(Access::Read, Order::Sequential).run(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_random_order_visits_each_record_once_and_seeds_matter() {
+        let order = |seed| Order::Random { seed }.of(1000).collect::<Vec<u64>>();
+        let mut sorted = order(1);
+        assert_ne!(sorted, (0..1000).collect::<Vec<u64>>());
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn half_a_record_is_refused() {
+        let pattern = Pattern { record_bytes: 500, ..pattern(Access::Create, Order::Sequential) };
+        let error = pattern.run(Path::new("/nonexistent/file")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
