@@ -1,0 +1,127 @@
+//! The command as its users call it: what it prints, what it leaves, how it ends.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flashkit")).current_dir(dir).args(arguments).output().expect("it starts")
+}
+
+fn ok(dir: &Path, arguments: &[&str]) -> String {
+    let output = flashkit(dir, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The message of a call that must fail with exit code 1 and print nothing else.
+fn fails(dir: &Path, arguments: &[&str]) -> String {
+    let output = flashkit(dir, arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+fn tree(dir: &Path) {
+    fs::create_dir_all(dir.join("tree/etc")).unwrap();
+    fs::write(dir.join("tree/etc/motd"), "hello\n").unwrap();
+    fs::write(dir.join("tree/large"), vec![7; 100_000]).unwrap();
+    std::os::unix::fs::symlink("etc/motd", dir.join("tree/link")).unwrap();
+}
+
+#[test]
+fn a_tree_goes_in_and_comes_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    let made = ok(dir, &["mkfs", "v.img", "--size", "64M", "--from", "tree", "--json"]);
+    assert!(made.contains("\"entries\": 4") && made.contains("\"written\": true"), "{made}");
+    assert_eq!(ok(dir, &["cat", "v.img:/etc/motd"]), "hello\n");
+    assert_eq!(ok(dir, &["ls", "v.img"]), "etc\nlarge\nlink\n");
+    ok(dir, &["export", "-q", "v.img", "out"]);
+    assert_eq!(fs::read(dir.join("out/large")).unwrap(), vec![7; 100_000]);
+    assert_eq!(fs::read_link(dir.join("out/link")).unwrap(), Path::new("etc/motd"));
+    let report = ok(dir, &["info", "v.img", "--json"]);
+    assert!(report.contains("\"clean\": true"), "{report}");
+}
+
+#[test]
+fn the_same_call_makes_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    let make = |image: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flashkit"));
+        command.current_dir(dir).env("SOURCE_DATE_EPOCH", "1700000000");
+        let status = command.args(["mkfs", "-q", image, "--minimize", "--from", "tree"]).status().unwrap();
+        assert!(status.success());
+        fs::read(dir.join(image)).unwrap()
+    };
+    assert!(make("a.img") == make("b.img"));
+}
+
+#[test]
+fn volumes_are_changed_without_mounting_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["mkdir", "-p", "v.img:/a/b"]);
+    ok(dir, &["cp", "tree/large", "v.img:/a/b"]);
+    ok(dir, &["mv", "v.img:/a/b/large", "v.img:/a/moved"]);
+    ok(dir, &["ln", "v.img:/a/moved", "v.img:/a/second"]);
+    ok(dir, &["ln", "-s", "moved", "v.img:/a/soft"]);
+    ok(dir, &["chmod", "4711", "v.img:/a/moved"]);
+    ok(dir, &["setfattr", "v.img:/a/moved", "-n", "user.k", "-v", "0x00ff"]);
+    assert!(ok(dir, &["getfattr", "v.img:/a/second"]).contains("00ff"));
+    let stat = ok(dir, &["stat", "v.img:/a/second", "--json"]);
+    assert!(stat.contains("\"mode\": \"4711\"") && stat.contains("\"links\": 2"), "{stat}");
+    assert!(fails(dir, &["rm", "v.img:/a"]).contains("-r removes it"));
+    ok(dir, &["rm", "-r", "v.img:/a"]);
+    assert!(fails(dir, &["stat", "v.img:/a"]).contains("not found"));
+}
+
+#[test]
+fn what_is_wrong_is_said_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    let before = fs::read(dir.join("v.img")).unwrap();
+
+    assert!(fails(dir, &["mkfs", "v.img", "--size", "64M"]).contains("carries F2FS; -f overwrites it"));
+    assert!(fails(dir, &["info", "none.img"]).contains("No such file"));
+    fs::write(dir.join("empty.img"), "").unwrap();
+    assert!(fails(dir, &["info", "empty.img"]).contains("not an F2FS volume"));
+    fs::write(dir.join("cut.img"), &before[..9 << 20]).unwrap();
+    assert!(fails(dir, &["tree", "cut.img"]).contains("truncated image?"));
+    fs::write(dir.join("other.img"), vec![0xA5; 1 << 20]).unwrap();
+    assert!(fails(dir, &["dump", "checkpoint", "other.img"]).contains("magic number"));
+
+    fs::write(dir.join("tree/too-much"), vec![1; 60 << 20]).unwrap();
+    let full = fails(dir, &["mkfs", "-q", "new.img", "--size", "64M", "--from", "tree"]);
+    assert!(full.contains("more blocks needed"), "{full}");
+    assert!(!dir.join("new.img").exists());
+    let full = fails(dir, &["import", "-q", "tree", "v.img"]);
+    assert!(full.contains("more blocks needed"), "{full}");
+    assert_eq!(ok(dir, &["ls", "v.img"]), "etc\nlarge\nlink\n");
+    let left: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn every_verb_has_help_a_page_and_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let help = ok(dir, &["--help"]);
+    for verb in ["mkfs", "import", "export", "mount", "info", "ls", "dump", "card", "probe"] {
+        assert!(help.contains(verb), "{verb}");
+        assert!(ok(dir, &[verb, "--help"]).contains("Example"), "{verb} has no example");
+    }
+    ok(dir, &["man", "pages"]);
+    assert!(dir.join("pages/flashkit-mkfs.1").exists());
+    assert!(ok(dir, &["completions", "bash"]).contains("flashkit"));
+}
