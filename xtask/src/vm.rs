@@ -114,7 +114,9 @@ impl Vm {
             // QEMU's own pointer authentication is much faster than the architecture's.
             Machine::Arm64With16K => ("qemu-system-aarch64", "virt", "max,pauth-impdef=on", "ttyAMA0"),
         };
-        let kernel_line = format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests");
+        // A slow host must not look like a broken timer (no_timer_check).
+        let kernel_line =
+            format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check");
         let mut command = system(program);
         command
             .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "3072"])

@@ -212,6 +212,11 @@ impl Volume {
 
     /// Writes the summaries of closed segments.
     pub(super) fn write_summaries(&mut self) -> Result<()> {
+        if self.superblock.ssa.segments == 0 {
+            // A read-only volume has no room for them: nothing will ever be cleaned there.
+            self.summaries.clear();
+            return Ok(());
+        }
         let mut run = super::journal::TableRun::new(&self.io);
         for (segment, summary) in &self.summaries {
             let (addr, _) = self.geometry.summary_block(*segment);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::Device;
 
 use super::{
-    Access, Counters, Geometry, Io, NewNode, Options, Volume,
+    Access, ActiveLogs, Counters, Geometry, Io, NewNode, Options, Volume,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -24,7 +24,7 @@ use crate::{
         node::NodeFormat,
         sit::SegmentType,
         summary::Summary,
-        superblock::Superblock,
+        superblock::{Features, Superblock},
     },
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
@@ -50,8 +50,14 @@ impl Volume {
     /// Makes an empty volume in memory: no inode yet, no checkpoint on the device. The metadata areas of the device
     /// must read as zeroes. Next comes [`make_root`](Self::make_root); the volume is there with the first
     /// [`checkpoint`](Self::checkpoint).
-    pub fn format(device: Arc<dyn Device>, blank: &Blank, options: Options) -> Result<Volume> {
+    pub fn format(device: Arc<dyn Device>, blank: &Blank, mut options: Options) -> Result<Volume> {
         let superblock = blank.superblock.clone();
+        let mut kinds = &SegmentType::ALL[..];
+        if superblock.features.has(Features::RO) {
+            // Such a volume has two logs; the others' positions mean nothing (Linux, `f2fs_sb_has_readonly`).
+            options.active_logs = ActiveLogs::Two;
+            kinds = &[SegmentType::HotData, SegmentType::HotNode];
+        }
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
         let checkpoint = empty_checkpoint(blank, &superblock);
@@ -59,7 +65,7 @@ impl Volume {
             |kind: SegmentType| LogPosition { segment: blank.logs[kind.index()], ..LogPosition::default() };
         let logs = SegmentType::ALL.map(|kind| Log::new(position(kind), Summary::empty(kind.is_node())));
         let mut sit = Sit::new(geometry, &checkpoint, Vec::new(), 0)?;
-        for kind in SegmentType::ALL {
+        for &kind in kinds {
             sit.set_kind(&io, blank.logs[kind.index()], kind)?;
         }
         // The node and the meta inode exist in name only (Linux, `f2fs_build_node_manager`).
