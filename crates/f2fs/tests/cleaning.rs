@@ -6,7 +6,7 @@ use block::Rng;
 use f2fs::{
     Error, Volume,
     units::Ino,
-    volume::{InPlace, NewNode, Options, Policy},
+    volume::{ActiveLogs, InPlace, NewNode, Options, Policy},
 };
 
 const ROOT: Ino = Ino(3);
@@ -136,5 +136,57 @@ fn a_volume_that_is_filled_and_emptied_over_and_over_loses_nothing() {
     for (name, size) in live {
         let ino = volume.lookup(ROOT, name.as_bytes()).unwrap();
         assert_eq!(volume.stat(ino).unwrap().size, size);
+    }
+}
+
+#[test]
+fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let cases = [
+        (&[][..], 96 << 20, ActiveLogs::Six),
+        (&["-s", "2"][..], 256 << 20, ActiveLogs::Four),
+        (&[][..], 80 << 20, ActiveLogs::Two),
+    ];
+    for (arguments, bytes, active_logs) in cases {
+        support::mkfs(&path, bytes, arguments);
+        let options = Options { active_logs, cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let (big, blocks) = fill(&mut volume, 0.9);
+        let mut rng = Rng::new(9);
+        let mut small = Vec::new();
+        let mut refused = 0;
+        for n in 0..5_000u64 {
+            // Inodes come and go between overwrites, so that segments of both kinds must be found.
+            if rng.chance(0.55) {
+                let name = format!("n{n}");
+                match volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)) {
+                    Ok(ino) => {
+                        small.push((name, ino));
+                        if rng.chance(0.1) {
+                            volume.fsync(ino, false).unwrap();
+                        }
+                    }
+                    Err(Error::NoSpace { .. }) => refused += 1,
+                    Err(error) => panic!("{arguments:?}: {error}"),
+                }
+            } else if !small.is_empty() && (refused > 0 || rng.chance(0.2)) {
+                refused = 0;
+                for _ in 0..small.len().min(20) {
+                    let (name, _) = small.swap_remove(rng.below(small.len() as u64) as usize);
+                    volume.unlink(ROOT, name.as_bytes()).unwrap();
+                }
+            } else {
+                let at = rng.below(blocks) * 4096;
+                volume.write(big, at, &[n as u8; 4096]).unwrap();
+            }
+        }
+        volume.unmount().unwrap();
+        drop(volume);
+        support::assert_clean(&path);
+        let volume = support::open_read_only(&path);
+        for (name, ino) in small {
+            assert_eq!(volume.lookup(ROOT, name.as_bytes()).unwrap(), ino);
+        }
     }
 }

@@ -16,7 +16,7 @@ const SUMMARIES_MAX: usize = 256;
 
 /// Where a log whose segment is full goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextSegment {
+pub(super) enum NextSegment {
     /// In a section of which nothing is in use.
     FreeSection,
     /// In the holes of a segment that is in use (SSR).
@@ -25,7 +25,7 @@ pub enum NextSegment {
 
 /// Decides where a full log goes on: holes are filled when free sections run short, so that cleaning always has
 /// room to work in. (Linux, `f2fs_need_SSR`, begins at twice the reserve; on small volumes that is always.)
-pub fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
+pub(super) fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
     if free_sections <= reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
 }
 

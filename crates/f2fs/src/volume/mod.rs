@@ -46,7 +46,6 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-pub use allocate::NextSegment;
 pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
