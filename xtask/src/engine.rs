@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
-use block::{Device, FileDevice, OpenOptions};
+use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     Error, Result, Volume,
     format::{
@@ -12,7 +12,7 @@ use f2fs::{
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
-    volume::{NewNode, Options, RenameMode, SetAttr, XattrMode},
+    volume::{NewNode, Options, RenameMode, SetAttr, XattrMode, device_bytes},
 };
 use guest::{Bytes, Op, op::Allocate};
 
@@ -24,6 +24,19 @@ pub fn begin(path: &Path, mib: u64, options: &mkfs::Options) -> anyhow::Result<N
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, mib << 20)?);
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(options, &[size])?;
+    Ok(NewVolume::begin(device, &plan, true, Options::new(|| NOW))?)
+}
+
+/// Begins a volume on several new files, each with the path that the superblock has for it and its MiB.
+pub fn begin_on(files: &[(&Path, &str, u64)], options: &mkfs::Options) -> anyhow::Result<NewVolume> {
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for (path, _, mib) in files {
+        devices.push(Arc::new(FileDevice::create(path, mib << 20)?));
+    }
+    let sizes = files.iter().map(|(_, name, mib)| DeviceSize { path: (*name).into(), bytes: mib << 20 });
+    let plan = Plan::new(options, &sizes.collect::<Vec<_>>())?;
+    let parts = devices.into_iter().zip(device_bytes(&plan.superblock));
+    let device = Arc::new(Concat::new(parts.collect())?);
     Ok(NewVolume::begin(device, &plan, true, Options::new(|| NOW))?)
 }
 

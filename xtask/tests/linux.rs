@@ -213,6 +213,23 @@ fn linux_reads_our_geometries() {
     compare(&volumes);
 }
 
+#[test]
+fn linux_reads_our_volume_on_two_devices() {
+    let dir = scratch();
+    let paths = ["first.img", "second.img"].map(|name| dir.path().join(name));
+    let files = [(&*paths[0], "/first.img", 128), (&*paths[1], "/second.img", 200)];
+    let mut new = engine::begin_on(&files, &mkfs::Options::new([0x5A; 16])).expect("a volume");
+    engine::perform_all(new.volume(), &trees()).expect("what we can do");
+    // More than the first device holds.
+    let content = guest::Content::Noise { seed: 1, length: 150 << 20 };
+    let large = Op::Write { path: "/large".into(), offset: 0, content };
+    engine::perform_all(new.volume(), &[large]).expect("room on the second device");
+    let ours = manifest::manifest_of(&new.finish().expect("both devices take it"));
+    let image = Image { more: vec![paths[1].clone()], ..Image::f2fs(&paths[0]) };
+    let seen = Judge::manifests(&[image]).expect("Linux mounts it").remove(0);
+    assert_eq!(differences(&seen, &ours, Scope::Volume, DIFFERENCES), Vec::<String>::new());
+}
+
 /// The power is cut after our fsyncs: Linux recovers what we recover.
 #[test]
 fn linux_recovers_what_we_synced() {
