@@ -40,7 +40,7 @@ enum Bound {
 pub fn bench() -> Result<()> {
     let kept = var("bench")?;
     let dir = tempfile::tempdir_in(&kept)?;
-    let tree = LinuxSource::tree()?;
+    let tree = LinuxSource::tree()?.canonicalize()?;
     filling::build()?;
     // Into the page cache, as every later run finds it.
     let step = Step::begin("read the tree");
