@@ -2,7 +2,8 @@
 
 use std::{io::IsTerminal, time::Duration};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use f2fs::tree;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 /// A bar that counts bytes, with rate and time left; hidden where stderr is no terminal or `quiet` is set.
 /// Without a total (a stream) it counts up.
@@ -21,4 +22,12 @@ pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar
     bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// Tells a bar how far an import or export is.
+pub fn teller(bar: &ProgressBar) -> impl FnMut(tree::Progress<'_>) + use<'_> {
+    |at| {
+        bar.set_position(at.bytes);
+        bar.set_message(format!("{} entries", HumanCount(at.entries)));
+    }
 }

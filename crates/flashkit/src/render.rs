@@ -112,6 +112,11 @@ pub fn name(bytes: &[u8]) -> String {
     out
 }
 
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// `drwxr-xr-x` of a mode.
 pub fn mode(mode: u32) -> String {
     let kind = match mode & 0o170_000 {

@@ -17,6 +17,7 @@ use f2fs::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::{
     record::time,
@@ -180,7 +181,7 @@ fn superblock_fields(raw: &raw::Superblock) -> Value {
     let text = |bytes: &[u8]| render::name(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
     let count = raw.extension_count.get() as usize + usize::from(raw.hot_ext_count);
     fields.extend([
-        ("uuid".into(), json!(super::info::uuid(&raw.uuid))),
+        ("uuid".into(), json!(Uuid::from_bytes(raw.uuid).to_string())),
         ("volume_name".into(), json!(superblock::label_of(raw))),
         ("feature_names".into(), json!(superblock::Features(raw.feature.get()).names().collect::<Vec<_>>())),
         ("extension_list".into(), raw.extension_list.iter().take(count).map(|e| text(e)).collect()),
@@ -188,7 +189,7 @@ fn superblock_fields(raw: &raw::Superblock) -> Value {
         ("version".into(), json!(text(&raw.version))),
         ("init_version".into(), json!(text(&raw.init_version))),
         ("encryption_level".into(), json!(raw.encryption_level)),
-        ("encrypt_pw_salt".into(), json!(hex(&raw.encrypt_pw_salt))),
+        ("encrypt_pw_salt".into(), json!(render::hex(&raw.encrypt_pw_salt))),
         (
             "devs".into(),
             raw.devs
@@ -198,8 +199,8 @@ fn superblock_fields(raw: &raw::Superblock) -> Value {
                 .collect(),
         ),
         ("qf_ino".into(), raw.qf_ino.iter().map(|ino| ino.get()).collect()),
-        ("s_stop_reason".into(), json!(hex(&raw.s_stop_reason))),
-        ("s_errors".into(), json!(hex(&raw.s_errors))),
+        ("s_stop_reason".into(), json!(render::hex(&raw.s_stop_reason))),
+        ("s_errors".into(), json!(render::hex(&raw.s_errors))),
     ]);
     Value::Object(fields)
 }
@@ -234,8 +235,8 @@ fn checkpoint_fields(volume: &Volume) -> Value {
         "elapsed_time": cp.elapsed_seconds,
         "checksum_offset": cp.checksum_offset,
         "checksum": cp.crc,
-        "sit_ver_bitmap": hex(&cp.sit_bitmap),
-        "nat_ver_bitmap": hex(&cp.nat_bitmap),
+        "sit_ver_bitmap": render::hex(&cp.sit_bitmap),
+        "nat_ver_bitmap": render::hex(&cp.nat_bitmap),
         "orphans": volume.orphans().iter().map(|ino| ino.0).collect::<Vec<_>>(),
         "logs": logs,
     })
@@ -285,7 +286,7 @@ fn sit(volume: &Volume, only: Option<SegNo>, json: bool) -> Result<()> {
             kind: entry.kind.to_string(),
             valid_blocks: entry.valid_blocks,
             modified_seconds: entry.mtime,
-            valid_map: only.map(|_| hex(&entry.map)),
+            valid_map: only.map(|_| render::hex(&entry.map)),
         })),
         Err(error) => Some(Err(error.into())),
     });
@@ -446,8 +447,4 @@ fn map(target: &Target, further: &Further, json: bool) -> Result<()> {
         return render::rows(std::iter::once(Ok(row)), json);
     }
     render::rows(rows, json).with_context(|| target.to_string())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

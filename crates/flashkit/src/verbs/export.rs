@@ -117,10 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Result<Exported> {
     let bar = progress::bytes("exporting", None, args.quiet || args.json);
-    let mut tell = |at: tree::Progress<'_>| {
-        bar.set_position(at.bytes);
-        bar.set_message(format!("{} entries", HumanCount(at.entries)));
-    };
+    let mut tell = progress::teller(&bar);
     let mut lost = |path: &[u8], error: &f2fs::Error| {
         bar.suspend(|| eprintln!("flashkit: {}: {error}", render::name(path)));
     };

@@ -50,11 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let rows = attributes.iter().map(|(name, value)| {
         let text = value.strip_suffix(&[0]).unwrap_or(value);
-        Ok(Attribute {
-            name: render::name(name),
-            value: render::name(text),
-            hex: value.iter().map(|byte| format!("{byte:02x}")).collect(),
-        })
+        Ok(Attribute { name: render::name(name), value: render::name(text), hex: render::hex(value) })
     });
     render::rows(rows, args.json)
 }

@@ -66,10 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let bar = progress::bytes("importing", None, args.quiet || args.json);
     let mut source = content.open()?;
-    let mut tell = |at: tree::Progress<'_>| {
-        bar.set_position(at.bytes);
-        bar.set_message(format!("{} entries", HumanCount(at.entries)));
-    };
+    let mut tell = progress::teller(&bar);
     let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
     let done = tree::fill(&mut volume, into, &mut *source, how).with_context(name)?;
     volume.unmount().with_context(name)?;

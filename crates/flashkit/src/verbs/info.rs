@@ -9,6 +9,7 @@ use f2fs::{
 };
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
+use uuid::Uuid;
 
 use crate::{
     render,
@@ -101,7 +102,7 @@ impl Info {
         let used_blocks = volume.counters().valid_blocks;
         let area = |name, area: Area| AreaInfo { name, start_block: area.start.0, segments: area.segments };
         Info {
-            uuid: uuid(&sb.uuid),
+            uuid: Uuid::from_bytes(sb.uuid).to_string(),
             label: sb.label.clone(),
             features: sb.features.names().collect(),
             unknown_feature_bits: sb.features.unknown(),
@@ -233,10 +234,4 @@ impl Info {
             _ => Ok(()),
         }
     }
-}
-
-/// A UUID as it is usually written.
-pub fn uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }

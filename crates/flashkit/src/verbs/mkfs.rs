@@ -201,10 +201,7 @@ pub fn run(args: &Args) -> Result<()> {
         let bar = progress::bytes("filling", None, args.quiet || args.json);
         let mut source = content.open()?;
         let root = new.volume().superblock().root_ino;
-        let mut tell = |at: tree::Progress<'_>| {
-            bar.set_position(at.bytes);
-            bar.set_message(format!("{} entries", HumanCount(at.entries)));
-        };
+        let mut tell = progress::teller(&bar);
         let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
         let done = tree::fill(new.volume(), root, &mut *source, how).with_context(name)?;
         bar.finish_and_clear();
