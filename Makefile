@@ -28,10 +28,12 @@ lint:
 unit:
 	cargo test --workspace --quiet
 
-## hostile: read golden images with random bytes overlaid; SECONDS=3600 goes on for an hour
+## hostile: read golden images with random bytes overlaid; SECONDS=3600 goes on for an hour, SEED= tries other
+## cases. Without a seed each commit has its own, so that what fails on one machine fails on the next.
 SECONDS ?= 60
+SEED ?= $(shell git rev-parse --verify --quiet HEAD | cksum | cut -d' ' -f1)
 hostile:
-	cargo run --quiet -p fuzz --bin hostile -- --seconds $(SECONDS)
+	cargo run --quiet -p fuzz --bin hostile -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 ## golden: make the golden images anew with the kernel
 golden: setup

@@ -216,6 +216,9 @@ pub mod flag {
 
 /// Bytes of all extra attributes that this code knows.
 pub const EXTRA_BYTES_MAX: usize = 36;
+
+/// Smallest size of the extra attributes: the two sizes that stand first (Linux, `F2FS_MIN_EXTRA_ATTR_SIZE`).
+pub const EXTRA_BYTES_MIN: usize = 4;
 /// Words of inline xattrs where the volume's features fix the size.
 pub const INLINE_XATTR_WORDS: usize = 50;
 /// Bytes of the smallest inline directory: "." and "..".
@@ -693,7 +696,9 @@ impl NodeBlock {
         }
         let flexible = features.has(Features::FLEXIBLE_INLINE_XATTR);
         let extra_bytes = if has_extra { usize::from(self.extra().extra_isize.get()) } else { 0 };
-        if extra_bytes > EXTRA_BYTES_MAX || extra_bytes % 4 != 0 || (flexible && extra_bytes < 4) {
+        // Smaller extra attributes would share the place of their own size with address 0.
+        let least = if has_extra || flexible { EXTRA_BYTES_MIN } else { 0 };
+        if !(least..=EXTRA_BYTES_MAX).contains(&extra_bytes) || extra_bytes % 4 != 0 {
             return Err(format!("i_extra_isize {extra_bytes}"));
         }
         let xattr_words = if flexible {
@@ -951,6 +956,7 @@ mod tests {
             .contains("algorithm 4")
         );
         assert!(damaged(|node| node.head_mut().flags.set(flag::COMPRESS)).contains("i_log_cluster_size 0"));
+        assert!(damaged(|node| node.extra_mut().extra_isize.set(0)).contains("i_extra_isize 0"));
         let mut plain = file(Features::default(), 0);
         plain.head_mut().inline = inline::EXTRA_ATTR;
         assert!(complaint(&plain).contains("without the feature extra_attr"));
