@@ -77,6 +77,8 @@ pub struct Programs<'a> {
 pub struct Phase {
     /// Which.
     pub part: Part,
+    /// When it was begun, on the guest's clock, which is that of the traces.
+    pub started_ns: u64,
     /// What it took of the guest's time.
     pub duration_ns: u64,
     /// Records written or read; 1 for a mount.
@@ -255,7 +257,8 @@ pub fn traits(profile: &Profile) -> Traits {
 }
 
 fn phase(part: Part, measured: &Measured, records: u64) -> Phase {
-    Phase { part, duration_ns: measured.duration_ns(), records, totals: measured.totals }
+    let duration_ns = measured.duration_ns();
+    Phase { part, started_ns: measured.started_ns, duration_ns, records, totals: measured.totals }
 }
 
 /// The figures that were published for a part: by file system, on the desktop.
@@ -263,6 +266,14 @@ fn phase(part: Part, measured: &Measured, records: u64) -> Phase {
 /// # Errors
 /// The data file has none.
 pub fn published(part: Part, kind: &str) -> io::Result<Option<f64>> {
+    published_on("desktop", part, kind)
+}
+
+/// The same on `desktop` or `galaxy_s3`.
+///
+/// # Errors
+/// The data file has none.
+pub fn published_on(host: &str, part: Part, kind: &str) -> io::Result<Option<f64>> {
     let text = include_str!("../../../testdata/reference/jeong-2012.toml");
     let data: toml::Table = toml::from_str(text).map_err(io::Error::other)?;
     let (experiment, figure) = match part {
@@ -278,7 +289,7 @@ pub fn published(part: Part, kind: &str) -> io::Result<Option<f64>> {
     let below = |value: &toml::Value, key: &str| value.get(key).cloned();
     let value = below(&toml::Value::Table(data), "experiment")
         .and_then(|value| below(&value, experiment))
-        .and_then(|value| below(&value, "desktop"))
+        .and_then(|value| below(&value, host))
         .and_then(|value| below(&value, kind))
         .and_then(|value| below(&value, figure));
     Ok(value.and_then(|value| value.as_float().or(value.as_integer().map(|n| n as f64))))
@@ -314,8 +325,10 @@ mod tests {
 
     #[test]
     fn figures_come_with_their_units_and_the_published_ones_are_there() {
-        let phase =
-            |part, duration_ns, records| Phase { part, duration_ns, records, totals: Totals::default() };
+        let phase = |part, duration_ns, records| {
+            let totals = Totals::default();
+            Phase { part, started_ns: 0, duration_ns, records, totals }
+        };
         let written = phase(Part::BufferedSequentialWrite, 1_000_000_000, 2500);
         assert_eq!(written.part.figure(&written), (10.24, "MB/s"));
         let synced = phase(Part::SequentialWriteFsync, 1_000_000_000, 100);
