@@ -1,13 +1,13 @@
 //! Writing files: data, size, holes.
 //!
 //! *Invariants*: a block that gets a place for the first time goes to its log at once, and changes in the log's
-//! pending run as long as it is there; only parts of blocks that are on the device already wait as pages. So a
-//! file's blocks follow one another on the device as they follow one another in the file. Space is made sure of
-//! before anything changes.
+//! pending run as long as it is there; only parts of blocks that are on the device already wait as pages, and
+//! the few blocks that an fsync will overwrite in place. So a file's blocks follow one another on the device as
+//! they follow one another in the file. Space is made sure of before anything changes.
 
 use std::ops::Range;
 
-use super::{Volume, allocate, map_write::Slot};
+use super::{InPlace, Volume, allocate, fsync::IN_PLACE_BLOCKS_MAX, map_write::Slot};
 use crate::{
     Error, Place, Result,
     format::{
@@ -246,9 +246,11 @@ impl Volume {
             self.write_in_place(old, Place::File(ino, block), data)?;
             return Ok(0);
         }
-        if !whole && old.is_real() {
+        if old.is_real() && (!whole || self.waits_for_fsync(ino)) {
             let mut page = vec![0; bytes].into_boxed_slice();
-            self.read_block(old, Place::File(ino, block), &mut page)?;
+            if !whole {
+                self.read_block(old, Place::File(ino, block), &mut page)?;
+            }
             page[inside..inside + data.len()].copy_from_slice(data);
             self.pages.insert(ino, block, page);
             return Ok(0);
@@ -265,6 +267,14 @@ impl Volume {
             }
         };
         Ok(u64::from(old == BlockAddr::NULL))
+    }
+
+    /// Whether an overwritten block waits as a page: an fsync that is likely to follow will write it in place, and
+    /// then no node has to be written for its address.
+    fn waits_for_fsync(&self, ino: Ino) -> bool {
+        self.options.in_place == InPlace::Fsync
+            && self.synced.contains(&ino)
+            && self.pages.blocks_of(ino, 0, u64::MAX).len() < IN_PLACE_BLOCKS_MAX
     }
 
     /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only

@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// An fsync of so many blocks overwrites in place (Linux, `DEF_MIN_FSYNC_BLOCKS`).
-const IN_PLACE_BLOCKS_MAX: usize = 8;
+pub(super) const IN_PLACE_BLOCKS_MAX: usize = 8;
+/// Files that are remembered as synced.
+const SYNCED_MAX: usize = 4096;
 
 /// What fsync has to know about the time since the last checkpoint.
 #[derive(Default)]
@@ -61,6 +63,10 @@ impl Volume {
             return Ok(false);
         }
         drop(inode);
+        if self.synced.len() >= SYNCED_MAX {
+            self.synced.clear();
+        }
+        self.synced.insert(ino);
         let pages = self.pages.blocks_of(ino, 0, u64::MAX);
         let in_place =
             self.options.in_place != InPlace::Never && (data_only || pages.len() <= IN_PLACE_BLOCKS_MAX);

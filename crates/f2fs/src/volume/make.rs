@@ -104,6 +104,7 @@ impl Volume {
             changed: true,
             opened_segment: true,
             since_checkpoint: Default::default(),
+            synced: Default::default(),
             charges: Default::default(),
             avoid: Vec::new(),
             written_before: 0,

@@ -44,7 +44,7 @@ use std::{
     sync::Arc,
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
@@ -105,6 +105,8 @@ pub struct Volume {
     /// Seconds for which the volume was mounted, ever, as of the operation that runs.
     now: u64,
     since_checkpoint: fsync::SinceCheckpoint,
+    /// Files that were fsynced: what is overwritten in them is likely to be again.
+    synced: FxHashSet<Ino>,
     charges: quota::Charges,
     /// Segments that no log may open: recovery still needs what is in them.
     avoid: Vec<SegNo>,

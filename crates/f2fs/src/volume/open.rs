@@ -82,6 +82,7 @@ impl Volume {
             changed: false,
             opened_segment: true,
             since_checkpoint: Default::default(),
+            synced: Default::default(),
             charges: Default::default(),
             avoid: Vec::new(),
             written_before: tail.written_kilobytes,

@@ -1,0 +1,50 @@
+//! The engine on a device in memory: what `cargo bench -p f2fs` tells.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::{
+    Line,
+    Wanted::{self, AtLeast, AtMost, Told},
+};
+use crate::{step::Step, workspace::root};
+
+/// What is wanted of the lines; the others are told.
+const WANTED: [(&str, Wanted); 5] = [
+    ("sequential write of 1 MiB pieces", AtLeast(2.0)),
+    ("random 4 KiB overwrites, all checkpoints counted", AtLeast(400_000.0)),
+    ("fsync of a 4 KiB overwrite: blocks written", AtMost(2.0)),
+    ("fsync of a 4 KiB overwrite: flushes", AtMost(1.0)),
+    ("opening a clean 1 TiB volume", AtMost(99.0)),
+];
+
+#[derive(Deserialize)]
+struct Record {
+    what: String,
+    figure: f64,
+    unit: String,
+}
+
+/// Runs them.
+pub fn lines() -> Result<Vec<Line>> {
+    let step = Step::begin("the engine on a device in memory");
+    let run = Command::new("cargo")
+        .args(["bench", "--quiet", "-p", "f2fs", "--bench", "engine"])
+        .current_dir(root())
+        .output()
+        .context("cannot start cargo")?;
+    if !run.status.success() {
+        bail!("cargo bench: {}\n{}", run.status, String::from_utf8_lossy(&run.stderr));
+    }
+    step.end();
+    let text = String::from_utf8(run.stdout)?;
+    text.lines().filter(|line| line.starts_with('{')).map(line).collect()
+}
+
+fn line(text: &str) -> Result<Line> {
+    let told: Record = serde_json::from_str(text).with_context(|| text.to_string())?;
+    let wanted = WANTED.iter().find(|(what, _)| *what == told.what).map_or(Told, |(_, wanted)| *wanted);
+    Ok(Line { what: told.what.into(), figure: told.figure, unit: told.unit.into(), wanted })
+}
