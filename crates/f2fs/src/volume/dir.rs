@@ -3,7 +3,7 @@
 //! A cookie is the place of an entry: block times slots of a block plus slot. Entries do not move while they
 //! exist, not even when an inline directory becomes blocks, so a cookie stays good between calls.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use super::{Volume, hidden_name};
 use crate::{
@@ -97,6 +97,9 @@ impl Volume {
     pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         let inode = self.directory(dir)?;
         let Some(wanted) = self.wanted(&inode, name)? else { return Ok(None) };
+        if !inode.has_flag(flag::CASEFOLD) && self.dirs.lacks(dir, wanted.hash()) {
+            return Ok(None);
+        }
         if let Some(found) = self.search(&inode, &wanted, true)? {
             return Ok(Some(found));
         }
@@ -116,7 +119,10 @@ impl Volume {
 
     /// The areas of a directory that hold its entries, each with its block: all blocks but holes, or the one
     /// inside the inode.
-    pub fn directory_areas(&self, dir: Ino) -> Result<impl Iterator<Item = Result<(u64, Box<[u8]>)>> + '_> {
+    pub fn directory_areas(
+        &self,
+        dir: Ino,
+    ) -> Result<impl Iterator<Item = Result<(u64, Cow<'_, [u8]>)>> + '_> {
         let inode = self.directory(dir)?;
         let is_inline = inode.has_inline(inline::DENTRY);
         let end = inode.head().size.get().div_ceil(1 << self.superblock().block_size.log());
@@ -124,7 +130,7 @@ impl Volume {
         Ok(std::iter::from_fn(move || {
             if is_inline {
                 let first = std::mem::replace(&mut next, 1) == 0;
-                return first.then(|| Ok((0, inode.inline_area().into())));
+                return first.then(|| Ok((0, inode.inline_area().to_vec().into())));
             }
             let area = self.next_dir_block(&inode, next, end).transpose()?;
             next = area.as_ref().map_or(end, |(block, _)| block + 1);
@@ -227,7 +233,7 @@ impl Volume {
     }
 
     /// The first block of a directory at or after `from`, and before `end`, that is no hole.
-    fn next_dir_block(&self, dir: &NodeBlock, from: u64, end: u64) -> Result<Option<(u64, Box<[u8]>)>> {
+    fn next_dir_block(&self, dir: &NodeBlock, from: u64, end: u64) -> Result<Option<(u64, Cow<'_, [u8]>)>> {
         let mut block = from;
         while block < end {
             let run = self.run(dir, block, end)?;

@@ -64,7 +64,7 @@ impl DirIndexes {
     }
 
     /// Whether a directory surely has no name with this hash.
-    fn lacks(&self, dir: Ino, hash: u32) -> bool {
+    pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
         let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
         hashes.is_some_and(|hashes| !hashes.contains(&hash))
     }
@@ -98,17 +98,6 @@ impl DirIndexes {
 }
 
 impl Volume {
-    /// The entry of a name in a directory that is about to be changed. Quick where the name is surely new.
-    pub(super) fn find_for_change(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
-        let inode = self.directory(dir)?;
-        if let Some(wanted) = self.wanted(&inode, name)? {
-            if !inode.has_flag(flag::CASEFOLD) && self.dirs.lacks(dir, wanted.hash()) {
-                return Ok(None);
-            }
-        }
-        self.find_entry(dir, name)
-    }
-
     /// A directory that may be changed, and a name that it may have.
     pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let inode = self.directory(dir)?;

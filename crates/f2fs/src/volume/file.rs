@@ -1,5 +1,7 @@
 //! Reading files.
 
+use std::borrow::Cow;
+
 use super::{
     Volume,
     map::{Cluster, Run},
@@ -173,7 +175,7 @@ impl Volume {
     }
 
     /// The content of one block of a file, or `None` where it is a hole.
-    pub(super) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Box<[u8]>>> {
+    pub(super) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Cow<'_, [u8]>>> {
         if let Some(page) = self.dirty_page(inode.ino(), block) {
             return Ok(Some(page.into()));
         }
@@ -181,11 +183,14 @@ impl Volume {
         if addr == BlockAddr::NULL {
             return Ok(None);
         }
-        let mut bytes = vec![0; self.superblock().block_size.bytes()].into_boxed_slice();
+        if let Some(pending) = self.logs.pending(addr) {
+            return Ok(Some(pending.into()));
+        }
+        let mut bytes = vec![0; self.superblock().block_size.bytes()];
         if addr != BlockAddr::NEW {
             self.read_block(addr, Place::File(inode.ino(), block), &mut bytes)?;
         }
-        Ok(Some(bytes))
+        Ok(Some(bytes.into()))
     }
 
     fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {

@@ -144,7 +144,7 @@ impl Volume {
     pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.begin()?;
         self.check_change(dir, name)?;
-        if self.find_for_change(dir, name)?.is_some() {
+        if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
         self.require_space(super::dir_write::ENTRY_BLOCKS)?;

@@ -80,7 +80,7 @@ impl Volume {
         let kind = FileType::from_mode(new.mode)
             .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no kind of file", new.mode).into()))?;
         self.check_change(dir, name)?;
-        if self.find_for_change(dir, name)?.is_some() {
+        if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
         if self.inode(dir)?.has_advise(advise::ENCRYPT) {
@@ -142,7 +142,7 @@ impl Volume {
             return Err(Error::NotFound);
         }
         drop(inode);
-        if self.find_for_change(dir, name)?.is_some() {
+        if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
         self.require_space(ENTRY_BLOCKS)?;
@@ -163,7 +163,7 @@ impl Volume {
     pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.check_change(dir, name)?;
-        let found = self.find_for_change(dir, name)?.ok_or(Error::NotFound)?;
+        let found = self.find_entry(dir, name)?.ok_or(Error::NotFound)?;
         let inode = self.inode(found.ino)?;
         if inode.is_directory() {
             return Err(Error::IsDirectory);
@@ -194,7 +194,7 @@ impl Volume {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        let found = self.find_for_change(dir, name)?.ok_or(Error::NotFound)?;
+        let found = self.find_entry(dir, name)?.ok_or(Error::NotFound)?;
         let inode = self.directory(found.ino)?;
         if inode.has_flag(flag::IMMUTABLE | flag::APPEND) || self.inode(dir)?.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
@@ -226,8 +226,8 @@ impl Volume {
         if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {
             return Err(Error::Invalid("the dots are not renamed".into()));
         }
-        let source = self.find_for_change(from_dir, from)?.ok_or(Error::NotFound)?;
-        let target = self.find_for_change(to_dir, to)?;
+        let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+        let target = self.find_entry(to_dir, to)?;
         let moved = self.inode(source.ino)?;
         let (kind, moved_is_dir) = (moved.file_type(), moved.is_directory());
         let fixed = |node: &NodeBlock| node.has_flag(flag::IMMUTABLE | flag::APPEND);
