@@ -157,16 +157,17 @@ struct Story {
     syncs: Vec<(usize, usize)>,
 }
 
-/// Runs random operations and returns the trace and the stories by name. Names are never used twice.
+/// Runs random operations on a new volume, and returns the requests that made the volume and the stories by name.
+/// Names are never used twice.
 fn run(
     seed: u64,
     steps: usize,
     logs: ActiveLogs,
     device: &Arc<Recording<MemoryDevice>>,
-) -> BTreeMap<String, Story> {
+) -> (usize, BTreeMap<String, Story>) {
     let mut rng = Rng::new(seed);
-    let first = support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K);
-    drop(first);
+    drop(support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K));
+    let made = device.trace().len();
     let options = Options { active_logs: logs, in_place: InPlace::Never, ..Options::new(|| support::NOW) };
     let mut volume = Volume::open(device.clone(), options).unwrap();
     let mut stories: BTreeMap<String, Story> = BTreeMap::new();
@@ -220,7 +221,7 @@ fn run(
             _ => {}
         }
     }
-    stories
+    (made, stories)
 }
 
 /// Cuts the power after `at` requests, opens the volume and holds it against the stories.
@@ -263,18 +264,9 @@ fn every_cut_leaves_what_was_promised() {
         [(1, ActiveLogs::Six), (2, ActiveLogs::Four), (3, ActiveLogs::Two), (4, ActiveLogs::Six)]
     {
         let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
-        let stories = run(seed, 100, logs, &device);
+        let (made, stories) = run(seed, 100, logs, &device);
         let trace = device.take_trace();
-        // The volume itself is there with the first checkpoint.
-        let begin = trace
-            .iter()
-            .enumerate()
-            .filter(|(_, request)| request.verb == block::Verb::Flush)
-            .nth(1)
-            .unwrap()
-            .0
-            + 1;
-        for at in begin..=trace.len() {
+        for at in made..=trace.len() {
             for survivors in
                 [Survivors::None, Survivors::All, Survivors::Torn { seed: seed * 1000 + at as u64 }]
             {
@@ -293,7 +285,7 @@ fn every_cut_leaves_what_was_promised() {
 #[test]
 fn a_cut_during_recovery_means_another_recovery() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
-    let stories = run(7, 120, ActiveLogs::Six, &device);
+    let (_, stories) = run(7, 120, ActiveLogs::Six, &device);
     let trace = device.take_trace();
     // The state after a crash without a last checkpoint, and the recovery of it, cut at each of its requests.
     let crashed = || {

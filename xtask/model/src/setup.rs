@@ -13,7 +13,7 @@ use block::{Device, MemoryDevice};
 use f2fs::{
     format::BlockSize,
     mkfs::{self, DeviceSize, Plan},
-    volume::{ActiveLogs, Blank, InPlace, NewNode, Options},
+    volume::{ActiveLogs, InPlace, Options},
 };
 
 use crate::{difference::Facts, engine::Settings, generator::Mix};
@@ -207,21 +207,8 @@ fn own_volume(bytes: u64, features: &str) -> Result<MemoryDevice> {
     };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }])?;
     let device = Arc::new(MemoryDevice::new(bytes));
-    for copy in 0..2 {
-        device.write(copy * BlockSize::B16K.bytes() as u64 + 1024, plan.superblock_bytes())?;
-    }
-    let blank = Blank {
-        superblock: plan.superblock.clone(),
-        user_blocks: plan.user_blocks,
-        reserved_segments: plan.set_aside.reserved_segments,
-        overprovision_segments: plan.set_aside.overprovision_segments,
-        logs: plan.logs.in_order(),
-        large_nat_bitmap: plan.large_nat_bitmap,
-    };
-    let mut volume = f2fs::Volume::format(device.clone(), &blank, Options::new(f2fs::units::Time::default))?;
-    volume.make_root(&NewNode::new(0o755))?;
-    volume.unmount()?;
-    drop(volume);
+    let options = Options::new(f2fs::units::Time::default);
+    mkfs::NewVolume::begin(device.clone(), &plan, true, options)?.finish()?;
     Arc::into_inner(device).context("the volume has let go of its device")
 }
 

@@ -10,9 +10,9 @@ use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
     Volume,
     format::BlockSize,
-    mkfs::{self, DeviceSize, Plan},
+    mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{Blank, NewNode, Options},
+    volume::Options,
 };
 
 /// A time that stands still, so that runs repeat.
@@ -81,23 +81,9 @@ pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSi
     };
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&options, &[size]).expect("the size fits");
-    for copy in 0..2 {
-        device
-            .write(copy * block_size.bytes() as u64 + 1024, plan.superblock_bytes())
-            .expect("the superblock is written");
-    }
-    let blank = Blank {
-        superblock: plan.superblock.clone(),
-        user_blocks: plan.user_blocks,
-        reserved_segments: plan.set_aside.reserved_segments,
-        overprovision_segments: plan.set_aside.overprovision_segments,
-        logs: plan.logs.in_order(),
-        large_nat_bitmap: plan.large_nat_bitmap,
-    };
-    let mut volume = Volume::format(device, &blank, Options::new(|| NOW)).expect("the plan is valid");
-    volume.make_root(&NewNode::new(0o755)).expect("there is space for a root");
-    volume.checkpoint().expect("the checkpoint is written");
-    volume
+    let made =
+        NewVolume::begin(device, &plan, true, Options::new(|| NOW)).expect("there is space for a root");
+    made.finish().expect("the volume is written")
 }
 
 fn tool(name: &str) -> Command {
