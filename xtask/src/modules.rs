@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 /// What needs which modules. What loads by itself on an installed system (through modprobe) is named here;
 /// which of it there is differs from kernel to kernel.
-pub const WANTED: [(&str, &[&str]); 9] = [
+pub const WANTED: [(&str, &[&str]); 10] = [
     ("boot", &["virtio_pci", "virtio_blk", "virtio_console"]),
     ("f2fs", &["crc32_generic", "quota_v2", "f2fs"]),
     ("ext4", &["crc32c_generic", "ext4"]),
@@ -21,7 +21,8 @@ pub const WANTED: [(&str, &[&str]); 9] = [
     ("nilfs2", &["nilfs2"]),
     ("btrfs", &["crc32c_generic", "xxhash_generic", "blake2b_generic", "btrfs"]),
     ("fuse", &["fuse"]),
-    ("nbd", &["nbd"]),
+    ("nbd", &["virtio_net", "nbd"]),
+    ("9p", &["9pnet_virtio", "9p"]),
     ("encryption", &["sha512_generic", "ecb", "xts", "cts"]),
 ];
 

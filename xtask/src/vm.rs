@@ -103,6 +103,38 @@ pub struct Vm {
 impl Vm {
     /// Boots the judge's kernel on `machine` with `disks`.
     pub fn boot(machine: Machine, disks: &[Disk]) -> Result<Vm> {
+        Vm::boot_with(machine, disks, &[])
+    }
+
+    /// The same with a network card, behind which 10.0.2.2 is the host's loopback interface, and the host's files,
+    /// read-only, for [`Vm::host_files`].
+    pub fn boot_in_host(machine: Machine, disks: &[Disk]) -> Result<Vm> {
+        // The slots behind the disks'.
+        let host = [
+            "-netdev",
+            "user,id=net",
+            "-device",
+            "virtio-net-pci,netdev=net,addr=0x1b,romfile=",
+            "-fsdev",
+            "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+            "-device",
+            "virtio-9p-pci,fsdev=host,mount_tag=host,addr=0x1c",
+        ];
+        Vm::boot_with(machine, disks, &host)
+    }
+
+    /// The operation that shows the host's files to a guest of [`Vm::boot_in_host`], for [`guest::host::program`].
+    pub fn host_files() -> Op {
+        Op::Mount {
+            source: "host".into(),
+            dir: guest::host::DIR.into(),
+            fs: "9p".into(),
+            options: "trans=virtio,version=9p2000.L,cache=loose".into(),
+            read_only: true,
+        }
+    }
+
+    fn boot_with(machine: Machine, disks: &[Disk], more: &[&str]) -> Result<Vm> {
         if disks.len() > DISKS_MAX {
             bail!("{} disks, and one machine takes {DISKS_MAX}", disks.len());
         }
@@ -130,7 +162,8 @@ impl Vm {
             .args(["-chardev", &format!("file,id=console,path={}", quoted(&work.path().join("console"))?)])
             .args(["-serial", "chardev:console"])
             .args(["-chardev", "stdio,id=port,signal=off", "-device", "virtio-serial-pci,addr=2"])
-            .args(["-device", "virtserialport,chardev=port,name=judge"]);
+            .args(["-device", "virtserialport,chardev=port,name=judge"])
+            .args(more);
         for (n, disk) in disks.iter().enumerate() {
             command.args(disk_arguments(n, disk)?);
         }

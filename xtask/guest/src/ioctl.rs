@@ -1,14 +1,15 @@
-//! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning.
+//! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning, and
+//! what connects the kernel's NBD driver.
 //!
 //! The only `unsafe` of the workspace: an ioctl's argument type follows from its number, which no compiler
 //! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::{
     io::Result,
-    ioctl::{NoArg, Opcode, Updater, ioctl, opcode},
+    ioctl::{IntegerSetter, NoArg, Opcode, Updater, ioctl, opcode},
 };
 
 /// Bytes of an fscrypt key identifier.
@@ -39,6 +40,12 @@ fn call<const OP: Opcode, const N: usize>(fd: impl AsFd, mut argument: [u8; N]) 
 fn call_plain<const OP: Opcode>(fd: impl AsFd) -> Result<()> {
     // SAFETY: the numbers passed by the callers below take no argument.
     unsafe { ioctl(fd, NoArg::<OP>::new()) }
+}
+
+/// Calls `OP`, whose argument is the number itself.
+fn call_number<const OP: Opcode>(fd: impl AsFd, number: usize) -> Result<()> {
+    // SAFETY: the numbers passed by the callers below take an integer.
+    unsafe { ioctl(fd, IntegerSetter::<OP>::new_usize(number)) }
 }
 
 /// The `FS_*_FL` flags of a file or directory.
@@ -163,4 +170,69 @@ mod tests {
         assert_eq!(opcode::read::<[u8; 12]>(b'f', 19), 0x800C_6613);
         assert_eq!(opcode::read::<[u8; 28]>(b'X', 31), 0x801C_581F);
     }
+}
+
+const fn nbd(number: u8) -> Opcode {
+    opcode::none(0xAB, number)
+}
+
+/// The socket over which the device is served.
+pub fn nbd_set_socket(device: impl AsFd, socket: impl AsFd) -> Result<()> {
+    let number = usize::try_from(socket.as_fd().as_raw_fd()).expect("an open file has a number");
+    call_number::<{ nbd(0) }>(device, number)
+}
+
+/// Bytes of a block of the device.
+pub fn nbd_set_block_bytes(device: impl AsFd, bytes: usize) -> Result<()> {
+    call_number::<{ nbd(1) }>(device, bytes)
+}
+
+/// Serves the device until it is disconnected.
+pub fn nbd_do_it(device: impl AsFd) -> Result<()> {
+    call_plain::<{ nbd(3) }>(device)
+}
+
+/// Blocks of the device.
+pub fn nbd_set_blocks(device: impl AsFd, blocks: usize) -> Result<()> {
+    call_number::<{ nbd(7) }>(device, blocks)
+}
+
+/// Ends the connection.
+pub fn nbd_disconnect(device: impl AsFd) -> Result<()> {
+    call_plain::<{ nbd(8) }>(device)
+}
+
+/// What the server can do: its transmission flags.
+pub fn nbd_set_flags(device: impl AsFd, flags: usize) -> Result<()> {
+    call_number::<{ nbd(10) }>(device, flags)
+}
+
+/// A `struct ifreq` for an interface, with what follows its name.
+fn interface(name: &str, what: &[u8]) -> [u8; 40] {
+    let mut request = [0; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..16 + what.len()].copy_from_slice(what);
+    request
+}
+
+/// An IPv4 address as a `struct sockaddr_in`.
+fn ipv4(address: [u8; 4]) -> [u8; 8] {
+    let [a, b, c, d] = address;
+    // The family is the host's order, AF_INET; no port.
+    [2, 0, 0, 0, a, b, c, d]
+}
+
+/// Gives an interface its address; `socket` is any.
+pub fn set_interface_address(socket: impl AsFd, name: &str, address: [u8; 4]) -> Result<()> {
+    call::<0x8916, 40>(socket, interface(name, &ipv4(address))).map(drop)
+}
+
+/// Gives an interface its netmask.
+pub fn set_interface_netmask(socket: impl AsFd, name: &str, netmask: [u8; 4]) -> Result<()> {
+    call::<0x891C, 40>(socket, interface(name, &ipv4(netmask))).map(drop)
+}
+
+/// Turns an interface on.
+pub fn set_interface_up(socket: impl AsFd, name: &str) -> Result<()> {
+    call::<0x8914, 40>(socket, interface(name, &[1, 0])).map(drop)
 }

@@ -7,9 +7,11 @@
 pub mod bytes;
 pub mod compare;
 pub mod content;
+pub mod host;
 pub mod ioctl;
 pub mod mailbox;
 pub mod manifest;
+pub mod nbd;
 pub mod op;
 pub mod pattern;
 pub mod run;

@@ -89,6 +89,7 @@ fn perform(
     let needs = match op {
         Op::Mount { fs, .. } => Some(fs.as_str()),
         Op::Encrypt { .. } => Some("encryption"),
+        Op::NbdAttach { .. } => Some("nbd"),
         _ => None,
     };
     if let Some(what) = needs {

@@ -93,6 +93,10 @@ pub enum Op {
     Read { path: Bytes },
     /// Reads or writes a file record by record; answers with their number.
     Pattern { path: Bytes, pattern: Pattern },
+    /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`; answers with its blocks of 512 bytes.
+    NbdAttach { server: String, device: Bytes },
+    /// Disconnects it.
+    NbdDetach { device: Bytes },
     /// Runs a program to its end; answers with what it printed.
     Execute { program: Bytes, arguments: Vec<Bytes> },
 }

@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use crate::{
-    Bytes, Entry, Manifest, Op, ioctl, manifest,
+    Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
     op::{Allocate, Answer},
 };
 
@@ -165,6 +165,10 @@ impl Runner {
             Op::Pattern { path, pattern } => {
                 return Ok(Some(Answer::Records(pattern.run(&self.at(path))?)));
             }
+            Op::NbdAttach { server, device } => {
+                return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
+            }
+            Op::NbdDetach { device } => nbd::detach(device.as_path())?,
             Op::Execute { program, arguments } => {
                 let arguments = arguments.iter().map(Bytes::as_path);
                 // For both: flashbench, made for a terminal, takes its standard input for an output.

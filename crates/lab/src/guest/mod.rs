@@ -23,7 +23,7 @@ pub use world::{Limits, World};
 
 use std::io;
 
-use guest::{Bytes, Op};
+use guest::Op;
 
 /// Why a guest did not do what it was to do. A study records it and goes on with another guest.
 #[derive(Debug, thiserror::Error)]
@@ -91,38 +91,15 @@ impl Failure {
     }
 }
 
-/// Where the host's files are in the guest once [`host_files`] was run.
-const HOST_DIR: &str = "/host";
+pub use guest::host::program as host_program;
 
-/// The operation that shows the host's files to the guest, read-only.
+/// The operation that shows the host's files to the guest, read-only, for [`host_program`].
 pub fn host_files() -> Op {
     Op::Mount {
         source: "host".into(),
-        dir: HOST_DIR.into(),
+        dir: guest::host::DIR.into(),
         fs: "hostfs".into(),
         options: "/".into(),
         read_only: true,
     }
-}
-
-/// The operation that runs one of the host's programs in the guest, after [`host_files`]; its libraries are the
-/// host's too.
-///
-/// # Errors
-/// There is no such program, or no loader.
-pub fn host_program(program: &str, arguments: &[&str]) -> io::Result<Op> {
-    // Symbolic links with a full path would end in the guest's root.
-    let in_guest = |path: &str| {
-        let path = std::fs::canonicalize(path)
-            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-        Ok::<String, io::Error>(format!("{HOST_DIR}{}", path.display()))
-    };
-    let libraries =
-        ["/lib/x86_64-linux-gnu", "/lib64"].map(|dir| in_guest(dir).unwrap_or_default()).join(":");
-    let program = in_guest(program)?;
-    let all = ["--library-path", &libraries, &program].into_iter().chain(arguments.iter().copied());
-    Ok(Op::Execute {
-        program: in_guest("/lib64/ld-linux-x86-64.so.2")?.as_str().into(),
-        arguments: all.map(Bytes::from).collect(),
-    })
 }

@@ -1,0 +1,136 @@
+//! A modelled card under real kernels: Linux's NBD driver in the judge's guest, and QEMU's as a disk.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use block::nbd::Address;
+use flash::{
+    Profile,
+    verbs::{self, NewCard},
+};
+use guest::{Content, Manifest, Op, Scope, differences, op::Answer};
+use xtask::{Disk, Machine, Vm, vm};
+
+const DEVICE: &str = "/dev/nbd0";
+const MIB: u64 = 1 << 20;
+
+/// A new card of 192 MiB in `path`, served at `address`.
+fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
+    let profile = Profile::named(profile).expect("built in");
+    let how = NewCard { size_bytes: Some(192 * MIB), preconditioned: true };
+    verbs::new(path, profile, how).expect("a new card");
+    let address: Address = address.parse().expect("an address");
+    verbs::serve(path, &address, false).expect("listens")
+}
+
+/// Some hundred files of all sizes, changed again: what a file system has to keep apart.
+fn fill(dir: &str) -> Vec<Op> {
+    let path = |name: String| format!("{dir}/{name}").as_str().into();
+    let mut ops = vec![Op::Mkdir { path: path("many".into()), mode: 0o755 }];
+    for n in 0..200u64 {
+        let content = Content::Noise { seed: n, length: 1 + (n * 2713) % 60_000 };
+        ops.push(Op::Write { path: path(format!("many/{n}")), offset: 0, content });
+    }
+    ops.push(Op::Write {
+        path: path("large".into()),
+        offset: 0,
+        content: Content::Noise { seed: 1000, length: 24 * MIB },
+    });
+    ops.push(Op::Fsync { path: path("large".into()), data_only: false });
+    for n in (0..200u64).step_by(3) {
+        ops.push(Op::Unlink { path: path(format!("many/{n}")) });
+    }
+    for n in 0..40u64 {
+        let content = Content::Noise { seed: 2000 + n, length: 4096 };
+        ops.push(Op::Write { path: path("large".into()), offset: n * 524_288, content });
+        ops.push(Op::Fsync { path: path("large".into()), data_only: true });
+    }
+    ops
+}
+
+fn mount(fs: &str, device: &str) -> Op {
+    Op::Mount {
+        source: device.into(),
+        dir: "/mnt".into(),
+        fs: fs.into(),
+        options: String::new(),
+        read_only: false,
+    }
+}
+
+/// One of the host's programs in the guest; it must succeed.
+fn run(vm: &mut Vm, program: &str, arguments: &[&str]) -> Result<()> {
+    let outcome = vm.run(guest::host::program(program, arguments)?)?;
+    match outcome.answer {
+        Some(Answer::Output { code: 0, .. }) => Ok(()),
+        other => anyhow::bail!("{program} {arguments:?}: {other:?}\n{}", vm::show(&outcome.log)),
+    }
+}
+
+/// Formats, fills, checks and mounts anew.
+fn round(vm: &mut Vm, fs: &str, device: &str) -> Result<Manifest> {
+    match fs {
+        "ext4" => run(vm, "/usr/sbin/mkfs.ext4", &["-q", "-F", device])?,
+        _ => run(vm, "/usr/sbin/mkfs.f2fs", &["-q", "-f", device])?,
+    }
+    vm.run(mount(fs, device))?;
+    vm.run_all(fill("/mnt"))?;
+    let manifest = |vm: &mut Vm| {
+        let outcome = vm.run(Op::Manifest { dir: "/mnt".into() })?;
+        outcome.manifest.context("a manifest was asked for")
+    };
+    let before = manifest(vm)?;
+    vm.run(Op::Unmount { dir: "/mnt".into() })?;
+    match fs {
+        "ext4" => run(vm, "/usr/sbin/fsck.ext4", &["-f", "-n", device])?,
+        _ => run(vm, "/usr/sbin/fsck.f2fs", &["--dry-run", device])?,
+    }
+    vm.run(Op::DropCaches)?;
+    vm.run(mount(fs, device))?;
+    let after = manifest(vm)?;
+    vm.run(Op::Unmount { dir: "/mnt".into() })?;
+    let found = differences(&before, &after, Scope::Copy, 8);
+    ensure!(found.is_empty(), "{fs}: {}", found.join("\n"));
+    ensure!(after.entries.len() > 130, "{fs}: {} entries", after.entries.len());
+    Ok(after)
+}
+
+#[test]
+fn the_kernels_nbd_driver_keeps_file_systems_on_a_card() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("emmc");
+    let serving = serve(&path, "survey-emmc51", "127.0.0.1:0");
+    let port = serving.uri().rsplit(':').next().context("a port")?.to_string();
+    let mut vm = Vm::boot_in_host(Machine::Amd64, &[])?;
+    vm.run(Vm::host_files())?;
+    let attached =
+        vm.run(Op::NbdAttach { server: format!("10.0.2.2:{port}"), device: DEVICE.into() })?.answer;
+    assert_eq!(attached, Some(Answer::Blocks(192 * MIB / 512)));
+    for fs in ["ext4", "f2fs"] {
+        round(&mut vm, fs, DEVICE)?;
+    }
+    vm.run(Op::NbdDetach { device: DEVICE.into() })?;
+    drop(vm);
+    let counters = serving.card().with_model(|model| model.counters().clone());
+    assert!(counters.host.flushes >= 40 && counters.host.discards > 0, "{counters:?}");
+    serving.stop()?;
+    // What the kernel left is on the card that was put away.
+    xtask::judge::fsck(&path)?;
+    Ok(())
+}
+
+#[test]
+fn a_card_is_a_disk_of_qemus() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (path, socket) = (dir.path().join("card"), dir.path().join("socket"));
+    let serving = serve(&path, "transcend-16g-desktop", &format!("unix:{}", socket.display()));
+    let mut vm = Vm::boot_in_host(Machine::Amd64, &[Disk::writable(serving.uri())])?;
+    vm.run(Vm::host_files())?;
+    for fs in ["ext4", "f2fs"] {
+        round(&mut vm, fs, "/disk/0")?;
+    }
+    drop(vm);
+    serving.stop()?;
+    xtask::judge::fsck(&path)?;
+    Ok(())
+}
