@@ -10,7 +10,7 @@ use std::{
 
 use block::{
     Device, FileDevice, MemoryDevice, OpenOptions, Rng,
-    nbd::{Address, Server},
+    nbd::{Address, Client, Server},
 };
 
 const SIZE: u64 = 64 << 20;
@@ -152,4 +152,45 @@ fn a_read_only_file_is_served_as_such() {
     run("qemu-img", &["compare", "-f", "raw", "-F", "raw", path.to_str().expect("UTF-8"), &uri]);
     let written = Command::new("qemu-io").args(["-f", "raw", "-c", "write 0 512", &uri]).output();
     assert!(!written.expect("installed").status.success());
+}
+
+#[test]
+fn our_own_client_is_a_device() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (unix, _) = unix(dir.path());
+    for address in [unix, "127.0.0.1:0".parse().expect("an address")] {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        let server = Server::start(device.clone(), &address).expect("listens");
+        // As the URI that the server prints.
+        let client = Client::connect(&server.address().to_string().parse().expect("an address"));
+        let client = client.expect("the server listens");
+        assert_eq!((client.geometry().size_bytes, client.is_read_only()), (SIZE, false));
+        // More than one request takes.
+        let data: Vec<u8> = (0..33 << 20).map(|n: u32| (n >> 9) as u8 | 1).collect();
+        client.write(512, &data).expect("within the device");
+        client.flush().expect("flushed");
+        let mut back = vec![0; data.len()];
+        client.read(512, &mut back).expect("within the device");
+        assert!(back == data);
+        client.discard(0, SIZE).expect("within the device");
+        device.read(1 << 20, &mut back[..4096]).expect("within the device");
+        assert!(back[..4096].iter().all(|byte| *byte == 0));
+        assert!(client.read(SIZE - 1, &mut [0; 2]).is_err() && client.write(SIZE, &[0]).is_err());
+        server.stop();
+        assert!(client.flush().is_err() && client.flush().is_err(), "the server is gone");
+    }
+}
+
+#[test]
+fn our_own_client_hears_errors_and_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("source");
+    sparse_file(&path);
+    let (address, _) = unix(dir.path());
+    let file = FileDevice::open(&path, OpenOptions::default()).expect("there");
+    let _server = Server::start(Arc::new(file), &address).expect("listens");
+    let client = Client::connect(&address).expect("listens");
+    assert!(client.is_read_only());
+    assert_eq!(client.write(0, &[1; 512]).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    client.read(0, &mut [0; 512]).expect("still connected");
 }

@@ -7,6 +7,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
+    ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -33,7 +34,7 @@ pub enum Pace {
 
 /// A modelled card as a device.
 pub struct Card {
-    data: Box<dyn Device>,
+    data: Box<dyn Export>,
     /// A bare chip is all ones when erased: it is stored inverted, so that erased is a hole.
     inverted: bool,
     pace: Pace,
@@ -60,7 +61,7 @@ impl Card {
     }
 
     /// A card that was used before: `data` holds what a card of this model held. Its clock starts at 0.
-    pub fn from_parts(model: Model, data: Box<dyn Device>, pace: Pace) -> Card {
+    pub fn from_parts(model: Model, data: Box<dyn Export>, pace: Pace) -> Card {
         assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
         Card {
             data,
@@ -286,6 +287,14 @@ impl Export for Card {
     fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
         self.geometry().check_write(offset_bytes, buf.len())?;
         self.write_fua(offset_bytes, buf, true)
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        match self.inverted {
+            // A hole reads as ones there.
+            true => vec![(range.end - range.start, false)],
+            false => self.data.allocation(range),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use block::{Device, Geometry, Rng};
+use block::{Device, Geometry, Rng, nbd::Export};
 use flash::{
     Card, FaultPlan, Model, Op, Pace, Profile,
     probe::{Findings, Options, probe},
@@ -37,6 +37,8 @@ impl Device for NoData {
         Ok(())
     }
 }
+
+impl Export for NoData {}
 
 /// A card as the surveys know them: any of these figures with any other.
 fn device(seed: u64) -> (Profile, FaultPlan) {

@@ -1,9 +1,11 @@
-//! An NBD server for any device: fixed newstyle, over a Unix socket or TCP on the loopback interface.
+//! An NBD server for any device, and a client: fixed newstyle, over a Unix socket or TCP on the loopback
+//! interface.
 //!
 //! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection
 //! that breaks the protocol or stays silent in the handshake is closed, and each connection has its own
 //! threads, so that a slow one keeps no other waiting.
 
+mod client;
 mod export;
 mod handshake;
 mod transmission;
@@ -24,6 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use client::Client;
 pub use export::Export;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -44,7 +47,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the listener looks whether it should stop.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Where a server listens: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any).
+/// Where a server listens: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any). The URIs that
+/// NBD clients take are read too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
@@ -58,12 +62,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> io::Result<Address> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
-        if let Some(path) = text.strip_prefix("unix:") {
+        let path = text.strip_prefix("unix:").or_else(|| text.strip_prefix("nbd+unix:///?socket="));
+        if let Some(path) = path {
             return match path.is_empty() {
                 true => Err(invalid("unix: needs a path")),
                 false => Ok(Address::Unix(path.into())),
             };
         }
+        let text = text.strip_prefix("nbd://").map_or(text, |rest| rest.trim_end_matches('/'));
         let address = text.to_socket_addrs()?.next().ok_or_else(|| invalid("no such host"))?;
         // The protocol asks nobody who they are.
         match address.ip().is_loopback() {

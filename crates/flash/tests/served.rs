@@ -1,0 +1,133 @@
+//! A card in a file, served over NBD to the clients that people use. `scripts/setup` installs them; without them
+//! these tests fail and say so.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use block::{Device, FileDevice, Rng};
+use flash::{
+    Profile,
+    verbs::{self, NewCard, Serving},
+};
+
+const SIZE: u64 = 64 << 20;
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let Output { status, stdout, stderr } =
+        output.unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup installs it"));
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
+    stdout.into_owned()
+}
+
+fn card(dir: &Path, profile: &str) -> PathBuf {
+    let path = dir.join("card");
+    let profile = Profile::named(profile).expect("built in");
+    let how = NewCard { size_bytes: Some(SIZE), preconditioned: true };
+    verbs::new(&path, profile, how).expect("a new card");
+    path
+}
+
+fn serve(path: &Path, address: &str) -> (Serving, String) {
+    let serving = verbs::serve(path, &address.parse().expect("an address"), false).expect("listens");
+    let uri = serving.uri();
+    (serving, uri)
+}
+
+/// A file with random data in places and holes between.
+fn sparse_file(path: &Path) -> Vec<u8> {
+    let file = FileDevice::create(path, SIZE).expect("a new file");
+    let mut rng = Rng::new(5);
+    for _ in 0..100 {
+        let length = 4096 * (1 + rng.below(32)) as usize;
+        let data: Vec<u8> = (0..length).map(|_| rng.next_u64() as u8).collect();
+        file.write(rng.below((SIZE - length as u64) / 4096) * 4096, &data).expect("within the file");
+    }
+    file.flush().expect("flushed");
+    drop(file);
+    fs::read(path).expect("readable")
+}
+
+#[test]
+fn copies_go_to_a_card_and_back_and_stay_there() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (source, back) = (dir.path().join("source"), dir.path().join("back"));
+    let bytes = sparse_file(&source);
+    let (source, back_text) = (source.to_str().expect("UTF-8"), back.to_str().expect("UTF-8"));
+    // A stick that merges, and an eMMC with a cache, flushes and discards.
+    for (profile, address) in [
+        ("bergmann-stick", "127.0.0.1:0".to_string()),
+        ("survey-emmc51", format!("unix:{}", dir.path().join("s").display())),
+    ] {
+        let path = card(dir.path(), profile);
+        let (serving, uri) = serve(&path, &address);
+        run("nbdcopy", &["--connections=4", "--flush", source, &uri]);
+        run("nbdcopy", &["--connections=4", &uri, back_text]);
+        assert!(fs::read(&back).expect("readable") == bytes, "{profile}");
+        serving.stop().expect("put away");
+        let (serving, uri) = serve(&path, &address);
+        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
+        run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri]);
+        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
+        let counters = serving.card().with_model(|model| model.counters().clone());
+        assert!(counters.host.written_bytes > SIZE / 8 && counters.flash.page_programs > 0);
+        serving.stop().expect("put away");
+        assert!(fs::read(&path).expect("readable") == bytes, "{profile}");
+        fs::remove_file(dir.path().join("card.card")).expect("there");
+        fs::remove_file(path).expect("there");
+    }
+}
+
+#[test]
+fn a_card_says_what_it_can_and_where_it_holds_data() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = card(dir.path(), "survey-emmc51");
+    let (serving, uri) = serve(&path, "127.0.0.1:0");
+    let list = run("nbdinfo", &["--list", &uri]);
+    for what in [
+        "export-size: 67108864",
+        "base:allocation",
+        "can_flush: true",
+        "can_fua: true",
+        "can_trim: true",
+        "can_multi_conn: true",
+    ] {
+        assert!(list.contains(what), "{what}\n{list}");
+    }
+    let map = || run("nbdinfo", &["--map", &uri]);
+    assert_eq!(map().lines().count(), 1, "{}", map());
+    assert!(map().contains("hole,zero"), "{}", map());
+    serving.card().write(8 << 20, &[7; 1 << 20]).expect("within the card");
+    let rows: Vec<Vec<String>> =
+        map().lines().map(|line| line.split_whitespace().map(String::from).collect()).collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert_eq!(rows[1][..3], ["8388608", "1048576", "0"], "{rows:?}");
+    serving.card().discard(8 << 20, 1 << 20).expect("within the card");
+    assert_eq!(map().lines().count(), 1, "{}", map());
+    serving.stop().expect("put away");
+}
+
+#[test]
+fn a_card_takes_many_requests_at_once() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = card(dir.path(), "survey-a2");
+    let (serving, uri) = serve(&path, "127.0.0.1:0");
+    let mut script: Vec<String> = Vec::new();
+    script.extend((0..32).map(|n| format!("aio_write -P {} {}k 64k", n + 1, n * 100)));
+    script.push("aio_flush".into());
+    script.extend((0..32).map(|n| format!("aio_read -P {} {}k 64k", n + 1, n * 100)));
+    script.extend(
+        ["aio_flush", "write -f -P 9 0 512", "write -z 100k 64k", "read -P 0 100k 64k", "flush"]
+            .map(String::from),
+    );
+    let mut arguments = vec!["-f", "raw"];
+    script.iter().for_each(|line| arguments.extend(["-c", line]));
+    arguments.push(&uri);
+    let output = run("qemu-io", &arguments);
+    assert!(!output.contains("verification failed") && !output.contains("error"), "{output}");
+    serving.stop().expect("put away");
+}
