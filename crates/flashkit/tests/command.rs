@@ -125,3 +125,60 @@ fn every_verb_has_help_a_page_and_completions() {
     assert!(dir.join("pages/flashkit-mkfs.1").exists());
     assert!(ok(dir, &["completions", "bash"]).contains("flashkit"));
 }
+
+#[test]
+fn volumes_are_shaped_for_cards() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let shape = |image: &str| {
+        let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", image])).unwrap();
+        (info["segments_per_section"].as_u64().unwrap(), info["sections_per_zone"].as_u64().unwrap())
+    };
+    let said = ok(dir, &["mkfs", "a.img", "--size", "256M", "--card", "bergmann-stick"]);
+    assert!(said.contains("active_logs=2") && said.contains("multiple of 4.00 MiB"), "{said}");
+    assert_eq!(shape("a.img"), (2, 1));
+    ok(dir, &["mkfs", "-q", "b.img", "--size", "256M", "--card", "bergmann-stick", "-s", "1", "-z", "4"]);
+    assert_eq!(shape("b.img"), (1, 4));
+    // The card is a file, and so is a profile.
+    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "256M", "--preconditioned"]);
+    ok(dir, &["mkfs", "-q", "c.img", "--size", "256M", "--card", "sd.card"]);
+    assert_eq!(shape("c.img"), (2, 1));
+    let profile = ok(dir, &["card", "show", "survey-class4"]).replace("4194304", "8388608");
+    fs::write(dir.join("own.toml"), profile).unwrap();
+    ok(dir, &["mkfs", "-q", "d.img", "--size", "256M", "--card", "own.toml"]);
+    assert_eq!(shape("d.img"), (4, 1));
+    assert!(fails(dir, &["mkfs", "e.img", "--size", "256M", "--card", "nothing"]).contains("card list"));
+    assert!(fails(dir, &["mkfs", "e.img", "--size", "256M", "--probe"]).contains("no such file"));
+    assert!(!dir.join("e.img").exists());
+}
+
+#[test]
+fn a_volume_is_made_on_a_card_that_is_probed_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["card", "new", "sd.card", "--profile", "bergmann-stick", "--preconditioned"]);
+    let said = ok(dir, &["mkfs", "sd.card", "--probe"]);
+    assert!(said.contains("active_logs=2") && said.contains("keeps 2 units open"), "{said}");
+    let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", "sd.card"])).unwrap();
+    assert_eq!(info["segments_per_section"], 2);
+    // The probe wrote to the card, and the card knows.
+    let stats: serde_json::Value =
+        serde_json::from_str(&ok(dir, &["card", "stats", "--json", "sd.card"])).unwrap();
+    assert!(stats["counters"]["host"]["written_bytes"].as_u64().unwrap() > 16 << 20, "{stats}");
+}
+
+#[test]
+fn a_served_card_is_probed_over_nbd() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sd.card");
+    let dir = dir.path();
+    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class10", "--size", "256M"]);
+    let address = format!("unix:{}", dir.join("socket").display());
+    let serving = flash::verbs::serve(&path, &address.parse().unwrap(), false).unwrap();
+    for address in [address, serving.uri()] {
+        let found = ok(dir, &["probe", &address]);
+        assert!(found.contains("256 MiB") && found.contains("random reads of 4 KiB"), "{found}");
+    }
+    assert_eq!(serving.card().with_model(|model| model.counters().host.writes), 0);
+    serving.stop().unwrap();
+}

@@ -15,6 +15,10 @@ use f2fs::{
     units::Time,
     volume,
 };
+use flash::{
+    probe::{self, Advice, Findings},
+    verbs,
+};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 use uuid::Uuid;
@@ -34,7 +38,9 @@ const WAITING_BYTES: usize = 16 << 20;
   flashkit mkfs card.img --size 512M -l DATA
   flashkit mkfs root.img --from rootfs/ --minimize --all-owned-by 0:0
   tar c tree | flashkit mkfs root.img --size 2G --from -
-  flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2")]
+  flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2
+  flashkit mkfs sd.img --card bergmann-stick
+  flashkit mkfs /dev/mmcblk0p2 --probe")]
 pub struct Args {
     /// The image file, which is made where there is none, or the block device.
     image: PathBuf,
@@ -54,6 +60,13 @@ pub struct Args {
     /// Free space that --minimize leaves, in percent of what the content takes.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "minimize")]
     free: f64,
+    /// Shape the volume for a card: the name of a profile, its file, or a card's file. What -s and -z say
+    /// counts more.
+    #[arg(long, value_name = "PROFILE|FILE", conflicts_with = "probe")]
+    card: Option<String>,
+    /// Find out what the device is first, by writing to it, and shape the volume for it.
+    #[arg(long)]
+    probe: bool,
     /// Overwrite a file system that is there.
     #[arg(short, long)]
     force: bool,
@@ -87,11 +100,11 @@ struct Shape {
     #[arg(short = 'O', long, value_name = "FEATURES")]
     features: Vec<String>,
     /// Segments in a section.
-    #[arg(short = 's', long, value_name = "SEGMENTS", default_value_t = 1)]
-    segments_per_section: u32,
+    #[arg(short = 's', long, value_name = "SEGMENTS")]
+    segments_per_section: Option<u32>,
     /// Sections in a zone.
-    #[arg(short = 'z', long, value_name = "SECTIONS", default_value_t = 1)]
-    sections_per_zone: u32,
+    #[arg(short = 'z', long, value_name = "SECTIONS")]
+    sections_per_zone: Option<u32>,
     /// Space that is set aside for cleaning, in percent; what leaves users the most by default.
     #[arg(short, long, value_name = "PERCENT")]
     overprovision: Option<f64>,
@@ -148,7 +161,19 @@ struct Made {
     content_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     used_bytes: Option<u64>,
+    /// For what card it was shaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<Shaped>,
     written: bool,
+}
+
+/// What follows from the card beside the volume's own figures.
+#[derive(Clone, Serialize)]
+struct Shaped {
+    alignment_bytes: u64,
+    active_logs: u64,
+    mount_options: String,
+    reasons: Vec<String>,
 }
 
 /// Makes the volume.
@@ -156,7 +181,8 @@ pub fn run(args: &Args) -> Result<()> {
     let name = || args.image.display().to_string();
     let existing = Existing::look(&args.image, args.force)?;
     let time = time(args)?;
-    let options = args.shape.options(args, time)?;
+    let advice = advice(args, existing)?;
+    let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
     let content = args.from.as_deref().map(Content::find).transpose()?;
     let content = match content {
@@ -175,7 +201,7 @@ pub fn run(args: &Args) -> Result<()> {
             None => None,
         };
         let filled = need.map(|need| (need.entries, need.bytes)).unwrap_or_default();
-        return report(args, &Made::of(args, &plan, filled, None));
+        return report(args, &Made::of(args, &plan, filled, None, advice.as_ref()));
     }
 
     let outputs = outputs(args, existing, &sizes)?;
@@ -213,7 +239,28 @@ pub fn run(args: &Args) -> Result<()> {
     for output in outputs {
         output.finish()?;
     }
-    report(args, &Made::of(args, &plan, filled, Some(used_blocks)))
+    report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
+}
+
+/// What suits the card that the volume is for, if one is named or to be found out.
+fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
+    if let Some(card) = &args.card {
+        return Ok(Some(Findings::of(&verbs::profile(card)?).advice()));
+    }
+    if !args.probe {
+        return Ok(None);
+    }
+    if args.dry_run {
+        bail!("--probe writes to the device; flashkit probe looks at it without");
+    }
+    let image = args.image.to_str().context("--probe needs a name in UTF-8")?;
+    match existing {
+        Existing::Nothing => bail!("{image}: no such file or device to probe"),
+        Existing::File { .. } | Existing::BlockDevice { .. } => {
+            let options = probe::Options { write: true, ..probe::Options::default() };
+            Ok(Some(super::probe::look(image, options, args.quiet || args.json)?.advice()))
+        }
+    }
 }
 
 /// The time of everything that has none of its own.
@@ -230,7 +277,7 @@ fn engine(time: Time) -> volume::Options {
 }
 
 impl Shape {
-    fn options(&self, args: &Args, time: Time) -> Result<mkfs::Options> {
+    fn options(&self, args: &Args, time: Time, advice: Option<&Advice>) -> Result<mkfs::Options> {
         let reproducible = self.timestamp.is_some() || epoch()?.is_some();
         let uuid = self.uuid.unwrap_or_else(|| match reproducible {
             // A name-based UUID: the same call makes the same volume.
@@ -244,8 +291,11 @@ impl Shape {
         options.label = self.label.clone();
         options.features = mkfs::parse_features(&self.features.join(","))?;
         options.block_size = self.block_size;
-        options.segments_per_section = self.segments_per_section;
-        options.sections_per_zone = self.sections_per_zone;
+        let advised = |of: fn(&Advice) -> u64| advice.map_or(Ok(1), |advice| u32::try_from(of(advice)));
+        options.segments_per_section =
+            self.segments_per_section.map_or_else(|| advised(|advice| advice.segments_per_section), Ok)?;
+        options.sections_per_zone =
+            self.sections_per_zone.map_or_else(|| advised(|advice| advice.sections_per_zone), Ok)?;
         options.overprovision = self.overprovision.map_or(Overprovision::Automatic, Overprovision::Percent);
         options.cold_extensions = self.cold.clone();
         options.hot_extensions = self.hot.clone();
@@ -321,7 +371,13 @@ fn outputs(args: &Args, existing: Existing, sizes: &[DeviceSize]) -> Result<Vec<
 }
 
 impl Made {
-    fn of(args: &Args, plan: &Plan, filled: (u64, u64), used_blocks: Option<u64>) -> Made {
+    fn of(
+        args: &Args,
+        plan: &Plan,
+        filled: (u64, u64),
+        used_blocks: Option<u64>,
+        advice: Option<&Advice>,
+    ) -> Made {
         let sb = &plan.superblock;
         let block_bytes = sb.block_size.bytes();
         Made {
@@ -341,6 +397,12 @@ impl Made {
             entries: filled.0,
             content_bytes: filled.1,
             used_bytes: used_blocks.map(|blocks| blocks * block_bytes as u64),
+            card: advice.map(|advice| Shaped {
+                alignment_bytes: advice.alignment_bytes,
+                active_logs: advice.active_logs,
+                mount_options: advice.mount_options.clone(),
+                reasons: advice.reasons.clone(),
+            }),
             written: used_blocks.is_some(),
         }
     }
@@ -366,6 +428,17 @@ impl Made {
             self.overprovision_segments,
             self.reserved_segments
         )?;
+        if let Some(card) = &self.card {
+            for reason in &card.reasons {
+                writeln!(out, "  {reason}")?;
+            }
+            let start = BinaryBytes(card.alignment_bytes);
+            writeln!(
+                out,
+                "  for the card: start the volume at a multiple of {start}; mount -o {}",
+                card.mount_options
+            )?;
+        }
         if self.entries > 0 {
             write!(
                 out,

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, FileDevice, OpenOptions, in_use};
+use block::{
+    Device, FileDevice, OpenOptions, in_use,
+    nbd::{Address, Client},
+};
 use flash::{
     Card, CardFile, Clock, Pace, WallClock,
     probe::{Findings, Options, probe},
@@ -22,9 +25,11 @@ use crate::{render, size};
 #[command(after_help = "Examples:
   flashkit probe /dev/mmcblk0
   flashkit probe /dev/sdX --write --html report.html
-  flashkit probe bergmann-stick --write")]
+  flashkit probe bergmann-stick --write
+  flashkit probe unix:/tmp/sd.sock --write -y")]
 pub struct Args {
-    /// A block device, a file, a card, or the name of a profile.
+    /// A block device, a file, a card, an NBD server (unix:PATH, HOST:PORT or its URI), or the name of a
+    /// profile.
     target: String,
     /// Write too, which is what finds erase blocks. Destroys everything on the device.
     #[arg(long)]
@@ -52,33 +57,56 @@ pub struct Args {
 /// Probes.
 pub fn run(args: &Args) -> Result<()> {
     let path = Path::new(&args.target);
-    let findings = if !path.exists() {
-        let card = Card::new(verbs::profile(&args.target)?, true);
-        measure(args, &card, &card)?
-    } else if CardFile::peek(path).is_ok() {
-        let file = CardFile::open(path, Pace::Virtual)?;
-        let card = file.card().clone();
-        let findings = measure(args, &*card, &*card)?;
-        file.close()?;
-        findings
-    } else {
-        if args.write {
-            agree(args, path)?;
-        }
-        let options = OpenOptions { write: args.write, direct: true };
-        let device = FileDevice::open(path, options).with_context(|| args.target.clone())?;
-        measure(args, &device, &WallClock::start())?
+    let is_modelled = CardFile::peek(path).is_ok() || verbs::profile(&args.target).is_ok();
+    if args.write && !is_modelled {
+        agree(args, path)?;
+    }
+    let options = Options {
+        write: args.write,
+        budget_bytes: args.budget,
+        budget_ns: Duration::from_secs(args.time).as_nanos() as u64,
+        seed: args.seed,
     };
+    let findings = look(&args.target, options, args.json)?;
     if let Some(html) = &args.html {
         std::fs::write(html, findings.to_html(&args.target)).with_context(|| html.display().to_string())?;
     }
     render::print(&findings, args.json, |findings, out| write!(out, "{}", findings.to_text()))
 }
 
+/// Probes a block device, a file, a card, an NBD server or a profile.
+pub fn look(target: &str, options: Options, quiet: bool) -> Result<Findings> {
+    let path = Path::new(target);
+    if !path.exists() {
+        if let Ok(profile) = verbs::profile(target) {
+            let card = Card::new(profile, true);
+            return measure(target, options, quiet, &card, &card);
+        }
+        if let Ok(address) = target.parse::<Address>() {
+            let device = Client::connect(&address).with_context(|| target.to_owned())?;
+            return measure(target, options, quiet, &device, &WallClock::start());
+        }
+        // Says which profiles there are.
+        verbs::profile(target)?;
+    }
+    if CardFile::peek(path).is_ok() {
+        let file = CardFile::open(path, Pace::Virtual)?;
+        let card = file.card().clone();
+        let findings = measure(target, options, quiet, &*card, &*card)?;
+        file.close()?;
+        return Ok(findings);
+    }
+    let device = FileDevice::open(path, OpenOptions { write: options.write, direct: true });
+    let device = device.with_context(|| target.to_owned())?;
+    measure(target, options, quiet, &device, &WallClock::start())
+}
+
 /// Refuses devices in use, and asks.
 fn agree(args: &Args, path: &Path) -> Result<()> {
-    if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
-        bail!("{}: {user}; nothing was written", args.target);
+    if path.exists() {
+        if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
+            bail!("{}: {user}; nothing was written", args.target);
+        }
     }
     if args.yes {
         return Ok(());
@@ -96,8 +124,14 @@ fn agree(args: &Args, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn measure(args: &Args, device: &dyn Device, clock: &dyn Clock) -> Result<Findings> {
-    let bar = if args.json || !io::stderr().is_terminal() {
+fn measure(
+    target: &str,
+    options: Options,
+    quiet: bool,
+    device: &dyn Device,
+    clock: &dyn Clock,
+) -> Result<Findings> {
+    let bar = if quiet || !io::stderr().is_terminal() {
         ProgressBar::hidden()
     } else {
         ProgressBar::new(1000).with_style(
@@ -105,17 +139,11 @@ fn measure(args: &Args, device: &dyn Device, clock: &dyn Clock) -> Result<Findin
                 .expect("the template is a constant"),
         )
     };
-    let options = Options {
-        write: args.write,
-        budget_bytes: args.budget,
-        budget_ns: Duration::from_secs(args.time).as_nanos() as u64,
-        seed: args.seed,
-    };
     let findings = probe(device, clock, options, &mut |what, share| {
         bar.set_position((share * 1000.0) as u64);
         bar.set_message(what.to_owned());
     })
-    .with_context(|| args.target.clone())?;
+    .with_context(|| target.to_owned())?;
     bar.finish_and_clear();
     Ok(findings)
 }

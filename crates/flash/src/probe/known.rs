@@ -1,0 +1,55 @@
+//! What is known of a modelled card without measuring it.
+
+use super::{Estimate, Findings};
+use crate::profile::{Layer, Profile};
+
+impl Findings {
+    /// What a probe of a card of this profile should find.
+    pub fn of(profile: &Profile) -> Findings {
+        let known = |value| Some(Estimate { value, confidence: 1.0 });
+        let (unit, limit, any_order) = match profile.layer {
+            Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
+                (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
+            }
+            // Where no limit shows, the unit does if changing it costs.
+            Layer::Page { .. } if profile.locality.unit_switch_ns > 0 => {
+                (Some(u64::from(profile.locality.unit_bytes)), None, true)
+            }
+            Layer::Page { .. } => (None, None, true),
+            // The host erases: a unit is a block of the chip.
+            Layer::Nor | Layer::Nand => (Some(u64::from(profile.flash.block_bytes)), None, false),
+        };
+        let rate = |bytes_per_s: u64| (bytes_per_s > 0).then_some(bytes_per_s as f64);
+        Findings {
+            size_bytes: profile.size_bytes,
+            read_command_ns: Some(profile.time.read_command_ns as f64),
+            read_bytes_per_s: rate(profile.time.read_bytes_per_s),
+            write_cache: Some(profile.host.write_cache_bytes > 0),
+            page_bytes: Some(Estimate { value: u64::from(profile.flash.page_bytes), confidence: 1.0 }),
+            open_units: known(limit),
+            random_in_unit: Some(Estimate { value: any_order, confidence: 1.0 }),
+            unit_bytes: known(unit),
+            fat_area_bytes: known(profile.fat_area.as_ref().map(|fat| fat.length_bytes)),
+            ..Findings::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_follows_from_what_is_known() {
+        let of = |name: &str| Findings::of(&Profile::named(name).expect("built in")).advice();
+        let stick = of("bergmann-stick");
+        assert_eq!((stick.segments_per_section, stick.active_logs, stick.alignment_bytes), (2, 2, 4 << 20));
+        assert!(stick.mount_options.contains("active_logs=2"));
+        let card = of("transcend-16g-desktop");
+        assert_eq!((card.segments_per_section, card.active_logs), (2, 6));
+        let ssd = of("survey-ssd");
+        assert_eq!((ssd.segments_per_section, ssd.active_logs), (1, 6));
+        assert!(ssd.mount_options.contains(",discard"));
+        assert_eq!(of("survey-class4").active_logs, 2);
+    }
+}
