@@ -155,23 +155,6 @@ pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) ->
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The numbers as a compiler of C computes them from Linux's headers.
-    #[test]
-    fn numbers_are_linux_s() {
-        assert_eq!(f2fs_read::<u64>(18), 0x8008_F512);
-        assert_eq!(f2fs_write::<u32>(13), 0x4004_F50D);
-        assert_eq!(f2fs_none(7), 0xF507);
-        assert_eq!(opcode::write::<[u8; 128]>(b'f', 133), 0x4080_6685);
-        assert_eq!(opcode::read_write::<[u8; 80]>(b'f', 23), 0xC050_6617);
-        assert_eq!(opcode::read::<[u8; 12]>(b'f', 19), 0x800C_6613);
-        assert_eq!(opcode::read::<[u8; 28]>(b'X', 31), 0x801C_581F);
-    }
-}
-
 const fn nbd(number: u8) -> Opcode {
     opcode::none(0xAB, number)
 }
@@ -235,4 +218,21 @@ pub fn set_interface_netmask(socket: impl AsFd, name: &str, netmask: [u8; 4]) ->
 /// Turns an interface on.
 pub fn set_interface_up(socket: impl AsFd, name: &str) -> Result<()> {
     call::<0x8914, 40>(socket, interface(name, &[1, 0])).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers as a compiler of C computes them from Linux's headers.
+    #[test]
+    fn numbers_are_linux_s() {
+        assert_eq!(f2fs_read::<u64>(18), 0x8008_F512);
+        assert_eq!(f2fs_write::<u32>(13), 0x4004_F50D);
+        assert_eq!(f2fs_none(7), 0xF507);
+        assert_eq!(opcode::write::<[u8; 128]>(b'f', 133), 0x4080_6685);
+        assert_eq!(opcode::read_write::<[u8; 80]>(b'f', 23), 0xC050_6617);
+        assert_eq!(opcode::read::<[u8; 12]>(b'f', 19), 0x800C_6613);
+        assert_eq!(opcode::read::<[u8; 28]>(b'X', 31), 0x801C_581F);
+    }
 }
