@@ -12,7 +12,6 @@ use guest::{Bytes, Manifest, Op, op::Message};
 use crate::{
     kernel::Machine,
     vm::{Disk, Vm, show},
-    workspace::system,
 };
 
 /// Images that one boot judges; more take another boot.
@@ -169,24 +168,4 @@ pub fn device_paths(image: &Path) -> Result<Vec<Bytes>> {
     File::open(image)?.read_exact_at(&mut table, TABLE)?;
     let path = |entry: &[u8]| entry[..64].split(|&byte| byte == 0).next().map(Bytes::from);
     Ok(table.chunks_exact(ENTRY).filter_map(path).filter(|path| !path.0.is_empty()).collect())
-}
-
-/// Runs fsck.f2fs over an image without changing it, and returns what it printed.
-///
-/// # Errors
-/// It finds anything.
-pub fn fsck(image: &Path) -> Result<String> {
-    // Without -f: with it, wrong quota is mended and not counted as a finding.
-    let output = system("fsck.f2fs").arg("--dry-run").arg(image).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Its exit status tells most findings; these words tell the rest.
-    const BAD: [&str; 6] = ["[ASSERT]", "[FIX]", "[Fail]", "Wrong", "Invalid", "Mismatch"];
-    let bad: Vec<&str> = text.lines().filter(|line| BAD.iter().any(|word| line.contains(word))).collect();
-    if !bad.is_empty() {
-        bail!("fsck.f2fs finds in {}:\n{}", image.display(), bad.join("\n"));
-    }
-    if !output.status.success() || !text.contains("Done:") {
-        bail!("fsck.f2fs ({}) did not get through {}:\n{text}", output.status, image.display());
-    }
-    Ok(text)
 }

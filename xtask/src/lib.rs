@@ -3,18 +3,24 @@
 //! The judge is Debian's stock kernel in a virtual machine: [`kernel`] finds it, [`initramfs`] gives it our
 //! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image. [`uml_kernel`] builds the kernel of the
 //! other guest, the lab's.
+//!
+//! The engine stands trial in [`hunt`] (beside a model, and with power cuts), [`ping_pong`] (in turns with Linux) and
+//! [`soak`].
 
 pub mod apt;
 pub mod bench;
 pub mod engine;
 pub mod filling;
 pub mod golden;
+pub mod hunt;
 pub mod initramfs;
 pub mod judge;
 pub mod kernel;
 pub mod linux_source;
 pub mod measure;
 pub mod modules;
+pub mod ping_pong;
+pub mod soak;
 pub mod spec;
 pub mod step;
 pub mod study;

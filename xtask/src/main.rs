@@ -4,9 +4,10 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
+use model::{Setup, fsck::fsck_image};
 use xtask::{
-    Image, Judge, Machine, bench, golden, initramfs, judge, kernel::Kernel, spec, study, uml_kernel,
-    workspace,
+    Image, Judge, Machine, bench, golden, hunt, initramfs, kernel::Kernel, ping_pong, soak, spec, study,
+    uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -78,6 +79,44 @@ enum Task {
         /// The directory
         dir: PathBuf,
     },
+    /// Runs random operations beside a model on volumes of all kinds; each seed again to the same end
+    Model {
+        #[command(flatten)]
+        limits: hunt::Limits,
+        /// Runs the operations in this file, one a line as a failure prints them, on the one kind that is named
+        #[arg(long, requires = "kinds")]
+        replay: Option<PathBuf>,
+        /// Kinds of volumes; all unless named
+        kinds: Vec<String>,
+    },
+    /// Cuts the power after each request of random sequences
+    PowerCuts {
+        #[command(flatten)]
+        limits: hunt::Limits,
+        /// Cases; all unless named
+        cases: Vec<String>,
+    },
+    /// Lets one volume go back and forth between Linux and our engine, with clean and unclean ends
+    PingPong {
+        /// Rounds, of a turn each
+        #[arg(long, default_value_t = 8)]
+        rounds: u32,
+        /// Picks the operations
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The kind of volume
+        #[arg(long, default_value = "base")]
+        setup: String,
+    },
+    /// Keeps an almost full volume busy, with cleaning in the background and a small cache
+    Soak {
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// Picks the operations
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Runs fsck.f2fs over images and fails if it finds anything
     Fsck {
         /// The images; they stay as they are
@@ -121,9 +160,25 @@ fn main() -> Result<()> {
         Task::Study { tree } => study::study(tree)?,
         Task::Bench => bench::bench()?,
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
+        Task::Model { replay: Some(file), kinds, .. } => {
+            hunt::replay(&kinds[0], &std::fs::read_to_string(file)?)?;
+        }
+        Task::Model { limits, kinds, .. } => hunt::model(limits, &kinds, &mut out)?,
+        Task::PowerCuts { limits, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
+        Task::PingPong { rounds, seed, setup } => {
+            writeln!(out, "{setup}, seed {seed}")?;
+            let Some(setup) = Setup::named(&setup) else { bail!("there is no kind of volume {setup}") };
+            let tally = ping_pong::play(&setup, seed, rounds)?;
+            writeln!(
+                out,
+                "{} turns, {} of them with an unclean end, {} operations: no difference",
+                tally.turns, tally.unclean, tally.operations
+            )?;
+        }
+        Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
         Task::Fsck { images } => {
             for image in images {
-                judge::fsck(&image)?;
+                fsck_image(&image)?;
                 writeln!(out, "{}: clean", image.display())?;
             }
         }

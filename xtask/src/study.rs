@@ -4,12 +4,12 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use guest::{Manifest, Scope, differences};
+use model::fsck::fsck_image;
 use serde::Serialize;
 
 use crate::{
     Image, Judge,
     filling::{self, Row},
-    judge::fsck,
     linux_source::LinuxSource,
     step::Step,
     workspace::var,
@@ -46,7 +46,7 @@ pub fn study(tree: Option<PathBuf>) -> Result<()> {
     let rows = filling::rows(&tree, dir.path())?;
     let image = filling::our_image(dir.path());
     let step = Step::begin("fsck.f2fs looks for faults in ours");
-    fsck(&image)?;
+    fsck_image(&image)?;
     step.end();
     let step = Step::begin("Linux mounts ours and reads everything (about a minute)");
     let seen = Judge::manifests(&[Image::f2fs(&image)])?.remove(0);

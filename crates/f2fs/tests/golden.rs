@@ -2,11 +2,10 @@
 
 use f2fs::{Volume, units::Time, volume::Options};
 use guest::{Scope, differences};
+use model::manifest;
 
 #[path = "support/golden.rs"]
 mod golden;
-#[path = "support/manifest.rs"]
-mod manifest;
 
 #[test]
 fn clean_volumes_read_as_the_kernel_reads_them() {

@@ -9,7 +9,7 @@ use crate::{Bytes, Content, Entry, Manifest, Pattern};
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the fields' names and each variant's comment say it
 pub enum Op {
-    /// Mounts; the directory is made.
+    /// Mounts; the directory is made. Options are the file system's, and `noatime`.
     Mount { source: Bytes, dir: Bytes, fs: String, options: String, read_only: bool },
     /// Unmounts.
     Unmount { dir: Bytes },
@@ -19,7 +19,7 @@ pub enum Op {
     Mkdir { path: Bytes, mode: u32 },
     /// Removes an empty directory.
     Rmdir { path: Bytes },
-    /// Writes at an offset; the file is made with mode 0644 where there is none.
+    /// Writes at an offset; the file is made where there is none, with mode 0666.
     Write { path: Bytes, offset: u64, content: Content },
     /// Sets the size.
     Truncate { path: Bytes, size: u64 },

@@ -48,8 +48,12 @@ impl Runner {
             Op::Mount { source, dir, fs, options, read_only } => {
                 let dir = self.at(dir);
                 fs::create_dir_all(&dir)?;
-                let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-                let options = std::ffi::CString::new(options.as_str())?;
+                let mut flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+                // As mount(8) does: this one is not for the file system.
+                let (common, own): (Vec<&str>, Vec<&str>) =
+                    options.split(',').partition(|option| *option == "noatime");
+                flags.set(MountFlags::NOATIME, !common.is_empty());
+                let options = std::ffi::CString::new(own.join(","))?;
                 rustix::mount::mount(source.as_path(), &dir, fs.as_str(), flags, options.as_c_str())?;
             }
             Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,

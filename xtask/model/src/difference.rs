@@ -39,6 +39,8 @@ pub struct Leeway {
     pub sectors: Option<(Id, Data)>,
     /// A file that may hold anything where it does not hold what it holds here.
     pub torn: Option<(Id, Data)>,
+    /// A file of which only the size counts.
+    pub content: Option<Id>,
 }
 
 /// Compares the whole tree, then what is counted.
@@ -181,6 +183,10 @@ impl Walk<'_> {
     fn compare_body(&self, id: Id, inode: &Inode, ino: Ino) -> Result<()> {
         let stat = self.volume.stat(ino)?;
         match &inode.body {
+            Body::File(data) if self.leeway.content == Some(id) => {
+                ensure!(stat.size == data.size, "{} bytes, wanted {}", stat.size, data.size);
+                Ok(())
+            }
             Body::File(data) => match &self.leeway.sectors {
                 Some((mixed, other)) if *mixed == id => self.compare_sectors(data, other, ino),
                 _ if self.leeway.torn.as_ref().is_some_and(|(torn, _)| *torn == id) => {

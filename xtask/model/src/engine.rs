@@ -1,4 +1,4 @@
-//! The engine behind the vocabulary: operations on paths become calls of [`Volume`].
+//! A volume that stays in use: files are kept open, and it is opened anew in between.
 
 use std::{
     collections::HashMap,
@@ -12,14 +12,13 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Result, Volume,
-    format::inode::DeviceNumber,
     units::{Ino, Time},
-    volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, SetAttr, XattrMode},
+    volume::{ActiveLogs, InPlace, NewNode, Options},
 };
-use guest::{Op, op::Allocate};
+use guest::Op;
 use rustix::io::Errno;
 
-use crate::model::components;
+use crate::perform::perform;
 
 /// Seconds at which the clock of every run starts.
 const EPOCH: i64 = 1_700_000_000;
@@ -104,76 +103,10 @@ impl Engine {
     /// Does an operation. [`Op::Unmount`] unmounts and opens again; [`Op::DropCaches`] writes a checkpoint and
     /// opens again, so that the new volume begins with nothing in memory.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
-        let volume = &mut self.volume;
         match op {
-            Op::Mkdir { path, mode } => make(volume, &path.0, 0o040_000 | mode & 0o7777, None).map(drop),
-            Op::Rmdir { path } => {
-                let (dir, name) = parent(volume, &path.0)?;
-                volume.remove_dir(dir, name)
-            }
-            Op::Write { path, offset, content } => {
-                let ino = match find(volume, &path.0) {
-                    Err(Error::NotFound) => make(volume, &path.0, 0o100_644, None)?,
-                    found => found?,
-                };
-                volume.write(ino, *offset, &content.to_vec())
-            }
-            Op::Truncate { path, size } => volume.truncate(find(volume, &path.0)?, *size),
-            Op::Allocate { path, how, offset, length } => {
-                let ino = find(volume, &path.0)?;
-                match how {
-                    Allocate::Extend => volume.allocate_range(ino, *offset, *length, false),
-                    Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, true),
-                    Allocate::Punch => volume.punch_hole(ino, *offset, *length),
-                    Allocate::Zero | Allocate::Collapse | Allocate::Insert => {
-                        Err(Error::Unsupported("this kind of fallocate".into()))
-                    }
-                }
-            }
-            Op::Rename { from, to } => rename(volume, &from.0, &to.0, RenameMode::Replace),
-            Op::RenameNew { from, to } => rename(volume, &from.0, &to.0, RenameMode::NoReplace),
-            Op::Exchange { from, to } => rename(volume, &from.0, &to.0, RenameMode::Exchange),
-            Op::Link { from, to } => {
-                let ino = find(volume, &from.0)?;
-                let (dir, name) = parent(volume, &to.0)?;
-                volume.link(ino, dir, name)
-            }
-            Op::Symlink { target, path } => {
-                let (dir, name) = parent(volume, &path.0)?;
-                volume.symlink(dir, name, &target.0, &NewNode::new(0o777)).map(drop)
-            }
-            Op::Unlink { path } => {
-                let (dir, name) = parent(volume, &path.0)?;
-                volume.unlink(dir, name)
-            }
-            Op::Mknod { path, mode, major, minor } => {
-                make(volume, &path.0, *mode, Some(DeviceNumber { major: *major, minor: *minor })).map(drop)
-            }
-            Op::SetXattr { path, name, value } => {
-                volume.set_xattr(find(volume, &path.0)?, &name.0, &value.to_vec(), XattrMode::Set)
-            }
-            Op::RemoveXattr { path, name } => volume.remove_xattr(find(volume, &path.0)?, &name.0),
-            Op::Chmod { path, mode } => {
-                let set = SetAttr { permissions: Some((mode & 0o7777) as u16), ..SetAttr::default() };
-                volume.set_attr(find(volume, &path.0)?, &set)
-            }
-            Op::Chown { path, uid, gid } => {
-                let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
-                volume.set_attr(find(volume, &path.0)?, &set)
-            }
-            Op::Times { path, atime, mtime } => {
-                let time = |t: &(i64, u32)| Some(Time { seconds: t.0, nanoseconds: t.1 });
-                let set = SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() };
-                volume.set_attr(find(volume, &path.0)?, &set)
-            }
-            Op::Flags { path, set, clear } => {
-                let ino = find(volume, &path.0)?;
-                let flags = (volume.stat(ino)?.flags | set) & !clear;
-                volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
-            }
             Op::Open { path, handle } => {
-                let ino = find(volume, &path.0)?;
-                volume.read(ino, 0, &mut [])?;
+                let ino = self.volume.resolve(&path.0, true)?;
+                self.volume.read(ino, 0, &mut [])?;
                 self.close(*handle)?;
                 self.volume.hold(ino);
                 self.open.insert(*handle, ino);
@@ -181,15 +114,13 @@ impl Engine {
             }
             Op::WriteOpen { handle, offset, content } => {
                 let ino = self.open.get(handle).ok_or(Error::NotFound)?;
-                volume.write(*ino, *offset, &content.to_vec())
+                self.volume.write(*ino, *offset, &content.to_vec())
             }
             Op::Close { handle } => self.close(*handle),
-            Op::Fsync { path, data_only } => volume.fsync(find(volume, &path.0)?, *data_only),
             Op::FsyncOpen { handle } => {
                 let ino = self.open.get(handle).ok_or(Error::NotFound)?;
-                volume.fsync(*ino, false)
+                self.volume.fsync(*ino, false)
             }
-            Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
             Op::Unmount { .. } => {
                 self.close_all()?;
                 self.volume.unmount()?;
@@ -200,7 +131,7 @@ impl Engine {
                 self.volume.checkpoint()?;
                 self.reopen()
             }
-            op => Err(Error::Unsupported(format!("{op:?}").into())),
+            op => perform(&mut self.volume, op),
         }
     }
 
@@ -239,35 +170,6 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
         Some(reason) => Err(Error::ReadOnly(reason.to_owned().into())),
         None => Ok(volume),
     }
-}
-
-/// The inode at a path. Links are not followed.
-pub fn find(volume: &Volume, path: &[u8]) -> Result<Ino> {
-    let mut at = volume.superblock().root_ino;
-    for name in components(path) {
-        at = volume.lookup(at, name)?;
-    }
-    Ok(at)
-}
-
-fn parent<'a>(volume: &Volume, path: &'a [u8]) -> Result<(Ino, &'a [u8])> {
-    let mut names: Vec<&[u8]> = components(path).collect();
-    let last = names.pop().ok_or(Error::Exists)?;
-    let mut at = volume.superblock().root_ino;
-    for name in names {
-        at = volume.lookup(at, name)?;
-    }
-    Ok((at, last))
-}
-
-fn make(volume: &mut Volume, path: &[u8], mode: u32, device: Option<DeviceNumber>) -> Result<Ino> {
-    let (dir, name) = parent(volume, path)?;
-    volume.create(dir, name, &NewNode { device, ..NewNode::new(mode as u16) })
-}
-
-fn rename(volume: &mut Volume, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-    let ((from_dir, from), (to_dir, to)) = (parent(volume, from)?, parent(volume, to)?);
-    volume.rename(from_dir, from, to_dir, to, mode)
 }
 
 /// The number that a program sees for an error; `None` for errors that no correct volume gives.

@@ -39,6 +39,8 @@ pub struct Mix {
     pub fsync: bool,
     /// Whether the volume is opened anew in between.
     pub remount: bool,
+    /// Whether some choices are of hundreds of operations: many names, many pieces of a file, many removals.
+    pub bursts: bool,
 }
 
 impl Default for Mix {
@@ -53,6 +55,7 @@ impl Default for Mix {
             durable: 40,
             fsync: false,
             remount: true,
+            bursts: true,
         }
     }
 }
@@ -87,18 +90,23 @@ impl Generator {
             Some(op) => op,
             None => self.choose(model),
         };
-        match &op {
-            Op::Write { path, .. }
-            | Op::Truncate { path, .. }
-            | Op::Allocate { path, .. }
-            | Op::Open { path, .. }
-            | Op::Fsync { path, .. }
+        match op {
+            Op::Write { ref path, .. }
+            | Op::Truncate { ref path, .. }
+            | Op::Allocate { ref path, .. }
+            | Op::Open { ref path, .. }
+            | Op::Fsync { ref path, .. }
+            | Op::Flags { ref path, .. }
                 if is_special(model, path) =>
             {
                 // Linux would follow the link, or wait for a FIFO's other end.
                 Op::Chown { path: path.clone(), uid: 7, gid: 9 }
             }
-            _ => op,
+            // Linux has attributes for users on files and directories only.
+            Op::SetXattr { path, value, .. } if is_special(model, &path) => {
+                Op::SetXattr { path, name: "trusted.special".into(), value }
+            }
+            op => op,
         }
     }
 
@@ -109,7 +117,7 @@ impl Generator {
         }
         let tree = self.tree.clone();
         if self.mix.durable > 0 && self.rng.below(self.mix.durable) == 0 {
-            return self.durable(&tree);
+            return self.durable(model, &tree);
         }
         let crowded = tree.paths.len() > INODES_MAX;
         let full = !self.mix.fill && model.data_blocks() > self.mix.blocks_max;
@@ -140,9 +148,9 @@ impl Generator {
             86..=87 => self.flags(model, &tree),
             88..=93 => self.handle(model, &tree),
             94..=95 if self.mix.fsync => self.fsync(model, &tree),
-            96 => self.many_names(&tree),
-            97 => self.many_writes(model, &tree),
-            98 => self.many_removals(model, &tree),
+            96 if self.mix.bursts => self.many_names(&tree),
+            97 if self.mix.bursts => self.many_writes(model, &tree),
+            98 if self.mix.bursts => self.many_removals(model, &tree),
             _ => Op::Write {
                 path: self.file(&tree),
                 offset: 0,
@@ -151,12 +159,14 @@ impl Generator {
         }
     }
 
-    fn durable(&mut self, tree: &Tree) -> Op {
+    fn durable(&mut self, model: &Model, tree: &Tree) -> Op {
         let dir = || Bytes::from("/");
         match self.rng.below(8) {
             0..=1 if self.mix.remount => Op::Unmount { dir: dir() },
             2 if self.mix.remount => Op::DropCaches,
+            5 => Op::Collect { path: dir() },
             3..=4 if self.mix.fsync => Op::Fsync { path: self.file(tree), data_only: false },
+            6..=7 if self.mix.fsync => self.fsync(model, tree),
             _ => Op::Checkpoint { path: dir() },
         }
     }
@@ -165,7 +175,7 @@ impl Generator {
         match self.rng.below(4) {
             0 => self.truncate(model, tree),
             1 => Op::Rmdir { path: self.pick(&tree.dirs).clone() },
-            2 => self.many_removals(model, tree),
+            2 if self.mix.bursts => self.many_removals(model, tree),
             _ => Op::Unlink { path: self.old_path(tree) },
         }
     }
@@ -208,7 +218,11 @@ impl Generator {
             _ => 1 + self.rng.below(300),
         };
         let byte = b'a' + self.rng.below(26) as u8;
-        Op::Symlink { target: vec![byte; length as usize].into(), path: self.new_path(tree) }
+        let target = match self.rng.chance(0.3) {
+            true => self.name(),
+            false => vec![byte; length as usize],
+        };
+        Op::Symlink { target: target.into(), path: self.new_path(tree) }
     }
 
     fn set_xattr(&mut self, tree: &Tree) -> Op {

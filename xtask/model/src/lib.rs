@@ -1,17 +1,23 @@
 //! Development only: random operations, a model of a file system, and what tells a volume from it.
 //!
 //! The operations are those that drive the kernel in the judge's machine ([`guest::Op`]). [`generator`] makes
-//! them, [`model`] says what they mean, [`engine`] does them on a volume, [`difference`] compares, [`sequence`]
-//! runs and shrinks, [`setup`] has a volume of every kind.
+//! them, [`model`] says what they mean, [`perform`] does them on a volume, which [`engine`]
+//! keeps in use, [`difference`] compares, [`sequence`]
+//! runs and shrinks, [`power_cut`] cuts the power, [`fsck`] judges, [`setup`] has a volume of every kind.
 
+pub mod cut_case;
 pub mod difference;
 pub mod engine;
+pub mod fsck;
 pub mod generator;
+pub mod manifest;
 pub mod model;
+pub mod perform;
 pub mod power_cut;
 pub mod sequence;
 pub mod setup;
 
+pub use cut_case::Case;
 pub use engine::{Engine, Settings, StepClock};
 pub use generator::{Generator, Mix};
 pub use model::{Model, Rules};

@@ -9,7 +9,8 @@ use std::{
 };
 
 use f2fs::{
-    format::{NAME_MAX, casefold::fold, inode::flag},
+    Volume,
+    format::{FileType, NAME_MAX, casefold::fold, inode::flag},
     units::Time,
     volume::Stat,
 };
@@ -32,6 +33,8 @@ pub type Id = u64;
 
 /// The root directory.
 pub const ROOT: Id = 1;
+/// Symbolic links on the way to an inode, at most (Linux, `MAXSYMLINKS`).
+const FOLLOW_MAX: u32 = 40;
 
 /// The model.
 #[derive(Debug, Clone)]
@@ -108,6 +111,48 @@ impl Model {
         let dir = Body::Dir(Dir { parent: ROOT, names: BTreeMap::new() });
         let root = Inode { links: 2, ..Inode::new(0o040_755, 0, time, dir) };
         Model { rules, inodes: [(ROOT, Arc::new(root))].into(), next: ROOT + 1, open: HashMap::new() }
+    }
+
+    /// What is on a volume: the tree with its attributes, and of files the sizes and the places that have data, but
+    /// not the contents.
+    ///
+    /// # Errors
+    /// Those of reading the volume.
+    pub fn of_volume(volume: &Volume, rules: Rules) -> f2fs::Result<Model> {
+        let mut model = Model::new(rules, Time::default());
+        let mut ids = HashMap::from([(volume.superblock().root_ino, ROOT)]);
+        let mut pending = vec![(volume.superblock().root_ino, ROOT)];
+        model.imitate(ROOT, &volume.stat(volume.superblock().root_ino)?);
+        while let Some((dir_ino, dir)) = pending.pop() {
+            for entry in volume.entries(dir_ino, 0)? {
+                let entry = entry?;
+                if entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                let id = match ids.get(&entry.ino) {
+                    Some(id) => *id,
+                    None => {
+                        let stat = volume.stat(entry.ino)?;
+                        let body = body_of(volume, &stat, dir, rules)?;
+                        let id = model.next;
+                        model.next += 1;
+                        ids.insert(entry.ino, id);
+                        if stat.kind == FileType::Directory {
+                            pending.push((entry.ino, id));
+                        }
+                        let mut inode = Inode::new(0, 0, Time::default(), body);
+                        inode.xattrs = volume.xattrs(entry.ino)?.into_iter().collect();
+                        model.inodes.insert(id, Arc::new(inode));
+                        model.imitate(id, &stat);
+                        id
+                    }
+                };
+                let key = model.key(dir, &entry.name);
+                let Body::Dir(names) = &mut model.change(dir).body else { unreachable!("it has entries") };
+                names.names.insert(key, (entry.name, id));
+            }
+        }
+        Ok(model)
     }
 
     /// What holds for the volume.
@@ -197,7 +242,7 @@ impl Model {
             Op::Write { path, offset, content } => {
                 let id = match self.find(&path.0) {
                     Err(Errno::NOENT) => {
-                        self.make(&path.0, 0o100_644, now, |_| Body::File(Data::default()))?
+                        self.make(&path.0, 0o100_666, now, |_| Body::File(Data::default()))?
                     }
                     found => found?,
                 };
@@ -283,11 +328,28 @@ impl Model {
         }
     }
 
-    /// The inode at a path. Links are not followed.
+    /// The inode at a path. A symbolic link at its end is not followed.
     pub fn find(&self, path: &[u8]) -> Result<Id> {
+        self.resolve(path, false)
+    }
+
+    fn resolve(&self, path: &[u8], follow: bool) -> Result<Id> {
         let mut at = ROOT;
-        for name in components(path) {
-            at = self.lookup(at, name)?.ok_or(Errno::NOENT)?;
+        let mut rest: Vec<&[u8]> = components(path).rev().collect();
+        let mut followed = 0;
+        while let Some(name) = rest.pop() {
+            let found = self.lookup(at, name)?.ok_or(Errno::NOENT)?;
+            match &self.inodes[&found].body {
+                Body::Symlink(target) if follow || !rest.is_empty() => {
+                    followed += 1;
+                    if followed > FOLLOW_MAX {
+                        // The library's own walk says so; a mount leaves the walking to the kernel.
+                        return Err(Errno::INVAL);
+                    }
+                    rest.extend(components(target).rev());
+                }
+                _ => at = found,
+            }
         }
         Ok(at)
     }
@@ -308,13 +370,8 @@ impl Model {
 
     /// The directory and the last name of a path.
     fn parent<'a>(&self, path: &'a [u8]) -> Result<(Id, &'a [u8])> {
-        let mut names: Vec<&[u8]> = components(path).collect();
-        let last = names.pop().ok_or(Errno::EXIST)?;
-        let mut at = ROOT;
-        for name in names {
-            at = self.lookup(at, name)?.ok_or(Errno::NOENT)?;
-        }
-        Ok((at, last))
+        let (dir, name) = split_last(path).ok_or(Errno::EXIST)?;
+        Ok((self.resolve(dir, true)?, name))
     }
 
     fn make(&mut self, path: &[u8], mode: u32, now: Time, body: impl FnOnce(Id) -> Body) -> Result<Id> {
@@ -696,6 +753,23 @@ impl Data {
     }
 }
 
+fn body_of(volume: &Volume, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<Body> {
+    Ok(match stat.kind {
+        FileType::Directory => Body::Dir(Dir { parent: dir, names: BTreeMap::new() }),
+        FileType::Symlink => Body::Symlink(volume.read_link(stat.ino)?),
+        FileType::Regular => {
+            let mut data = Data { size: stat.size, blocks: BTreeMap::new() };
+            let mut at = 0;
+            while let Some(extent) = volume.next_extent(stat.ino, at)? {
+                at = extent.offset + extent.length;
+                data.reserve(rules.block_bytes, extent.offset, at);
+            }
+            Body::File(data)
+        }
+        _ => stat.device.map_or(Body::Special(0, 0), |device| Body::Special(device.major, device.minor)),
+    })
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rename {
     Replace,
@@ -708,8 +782,15 @@ fn zeroes(bytes: u64) -> Arc<Vec<u8>> {
 }
 
 /// Names of a path, first to last.
-pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+}
+
+/// The path of the directory, and the last name; nothing for the root.
+pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    Some((&path[..start], &path[start..end]))
 }
 
 /// Bytes that attributes take as F2FS stores them: a header, then each with four bytes before it, filled up to

@@ -4,24 +4,27 @@
 //! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on.
 //! Nothing else. A directory that gets a name back may have other times; a block that was being written in place
 //! may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave the nodes without the
-//! data, as on Linux.
+//! data, as on Linux. Nor can anybody see that a node of addresses was torn, for it has no checksum: the content of the
+//! file that was being fsynced may be anything then.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use block::{
-    MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay, unflushed_writes,
+    Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
+    unflushed_writes,
 };
-use f2fs::volume::InPlace;
+use f2fs::{format::node::NodeFooter, units::Ino, volume::InPlace};
 use guest::Op;
 
 use crate::{
     difference::{Leeway, check_with},
     engine::{Engine, StepClock},
+    fsck::fsck_after_cut,
     generator::Generator,
     model::{Id, Inode, Model},
-    sequence::Pair,
-    setup::{Setup, copy, fsck},
+    sequence::{Failure, Pair, shrink},
+    setup::{Setup, copy},
 };
 
 /// How the power fails.
@@ -37,6 +40,10 @@ pub enum Mode {
 
 /// One cut after so many is also judged by fsck.f2fs.
 const JUDGED_EVERY: u64 = 97;
+/// How every failure of a cut begins.
+const CUT: &str = "cut after request";
+/// Runs to shrink a failure in.
+const SHRINK_RUNS: usize = 150;
 
 /// What a recorded sequence has made durable, and when.
 pub struct Record {
@@ -63,6 +70,9 @@ struct Fsync {
     file: Inode,
     name: (Id, Vec<u8>),
     data_only: bool,
+    ino: Ino,
+    /// What is in the footers of nodes that were written then.
+    node_version: u64,
 }
 
 impl Record {
@@ -122,8 +132,15 @@ impl Record {
         let Some(id) = id else { return Ok(()) };
         let file = pair.model.inode(id).clone();
         let name = pair.model.name_of(id);
+        let volume = pair.engine.volume();
         if let (Some(name), true) = (name, file.data().is_some()) {
-            self.fsyncs.push(Fsync { begun, done, id, file, name, data_only });
+            let ino = match op {
+                Op::Fsync { path, .. } => volume.resolve(&path.0, true)?,
+                Op::FsyncOpen { handle } => pair.engine.opened(*handle).context("it is open")?,
+                _ => unreachable!("it is an fsync"),
+            };
+            let node_version = volume.last_checkpoint().node_version();
+            self.fsyncs.push(Fsync { begun, done, id, file, name, data_only, ino, node_version });
         }
         Ok(())
     }
@@ -145,9 +162,8 @@ impl Record {
             for survivors in choices(mode, unflushed_writes(pending, pending.len()).len(), at as u64) {
                 count += 1;
                 let judged = count % JUDGED_EVERY == 0;
-                self.cut(&flushed, pending, at, &survivors, judged).with_context(|| {
-                    format!("cut after request {at} of {}, {survivors:?}", self.trace.len())
-                })?;
+                self.cut(&flushed, pending, at, &survivors, judged)
+                    .with_context(|| format!("{CUT} {at} of {}, {survivors:?}", self.trace.len()))?;
             }
         }
         Ok(count)
@@ -164,17 +180,17 @@ impl Record {
         if !judged {
             let device = Overlay::new(flushed.clone());
             power_cut(pending, pending.len(), survivors, &device)?;
-            return self.examine(Arc::new(device), at);
+            return self.examine(Arc::new(device), pending, at);
         }
         let device = Arc::new(copy(flushed)?);
         power_cut(pending, pending.len(), survivors, &*device)?;
-        self.examine(device.clone(), at)?;
-        fsck(&device)
+        self.examine(device.clone(), pending, at)?;
+        fsck_after_cut(&device)
     }
 
     /// Opens what a cut has left, compares it with what it may be, and opens it once more.
-    fn examine(&self, device: Arc<dyn block::Device>, at: usize) -> Result<()> {
-        let candidates = self.candidates(at);
+    fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize) -> Result<()> {
+        let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
         let mut engine = Engine::open(device, self.setup.settings, StepClock::default())?;
         let mut found = Vec::new();
@@ -191,7 +207,12 @@ impl Record {
     }
 
     /// The states that a cut may leave.
-    fn candidates(&self, at: usize) -> Vec<(Model, Leeway)> {
+    fn candidates(
+        &self,
+        device: &dyn Device,
+        pending: &[Request],
+        at: usize,
+    ) -> Result<Vec<(Model, Leeway)>> {
         let last = self.commits.iter().rposition(|commit| commit.done <= at).expect("the first is the start");
         let commit = &self.commits[last];
         let since = self.fsyncs.iter().filter(|fsync| fsync.begun >= commit.done && fsync.begun < at);
@@ -204,6 +225,11 @@ impl Record {
             let mut next = state.clone();
             fsync.bring_back(&mut next);
             candidates.push(next.clone());
+            if fsync.has_torn_addresses(device, pending, state.0.rules().block_bytes)? {
+                let mut any = next.clone();
+                any.1.content = Some(fsync.id);
+                candidates.push(any);
+            }
             next.1.torn = Some((fsync.id, old.and_then(|(_, old)| old.data().cloned()).unwrap_or_default()));
             candidates.push(next);
             if let (Some((id, old)), true) = (old, self.setup.settings.in_place != InPlace::Never) {
@@ -218,7 +244,14 @@ impl Record {
         if let Some(next) = self.commits.get(last + 1).filter(|next| next.begun < at) {
             candidates.push((next.state.clone(), Leeway::default()));
         }
-        candidates
+        Ok(candidates)
+    }
+
+    /// What a cut after the first `at` requests leaves.
+    pub fn cut_at(&self, at: usize, survivors: &Survivors) -> Result<MemoryDevice> {
+        let device = copy(&self.start)?;
+        power_cut(&self.trace, at, survivors, &device)?;
+        Ok(device)
     }
 
     /// Requests that change the device.
@@ -233,6 +266,26 @@ impl Record {
 }
 
 impl Fsync {
+    /// Whether the device has a node of addresses of the file that passes for the one that was written, and is not.
+    fn has_torn_addresses(&self, device: &dyn Device, pending: &[Request], block_bytes: u64) -> Result<bool> {
+        for request in pending.iter().filter(|request| request.verb == Verb::Write) {
+            let data = request.data.as_deref().context("it was recorded with data")?;
+            for (n, written) in data.chunks_exact(block_bytes as usize).enumerate() {
+                let footer = NodeFooter::of(written);
+                let is_node = footer.cp_ver == self.node_version && footer.ino == self.ino;
+                if !is_node || footer.nid == self.ino.into() {
+                    continue;
+                }
+                let mut there = vec![0; written.len()];
+                device.read(request.offset_bytes + n as u64 * block_bytes, &mut there)?;
+                if there != written && NodeFooter::of(&there) == footer {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     fn bring_back(&self, (model, leeway): &mut (Model, Leeway)) {
         let mut file = self.file.clone();
         file.links = 1;
@@ -264,13 +317,50 @@ fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
     }
 }
 
-/// Records a sequence and cuts the power everywhere.
+/// Records `steps` operations that `seed` makes and cuts the power everywhere.
 ///
 /// # Errors
-/// What a cut leaves is not what it may leave.
-pub fn run(setup: &Setup, ops: &[Op], mode: Mode) -> Result<u64> {
+/// What a cut leaves is not what it may leave: told with a sequence as short as could be found, for people.
+pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
+    let (record, ops) = Record::new(setup, seed, steps)
+        .map_err(|error| format!("{}, seed {seed}, without a cut: {error:#}", setup.name))?;
+    let cuts = record.cut_everywhere(mode).map_err(|error| {
+        let whole = format!("{error:#}");
+        // Without what made a path, operations may fail by themselves: that does not count.
+        let same = |error: &anyhow::Error| format!("{error:#}").contains(CUT);
+        let failure =
+            shrink(Failure { ops, error }, SHRINK_RUNS, |ops| run(setup, ops, mode).err().filter(same));
+        format!("{}(unshrunk: {whole})", failure.report(setup, seed))
+    })?;
+    let (checkpoints, fsyncs) = record.promises();
+    Ok(Cuts { cuts, requests: record.requests(), checkpoints, fsyncs })
+}
+
+/// What was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cuts {
+    /// Power cuts.
+    pub cuts: u64,
+    /// Requests that change the device, after each of which the power was cut.
+    pub requests: usize,
+    /// Checkpoints among them.
+    pub checkpoints: usize,
+    /// Fsyncs without a checkpoint.
+    pub fsyncs: usize,
+}
+
+impl fmt::Display for Cuts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} power cuts at {} requests of {} checkpoints and {} fsyncs",
+            self.cuts, self.requests, self.checkpoints, self.fsyncs
+        )
+    }
+}
+
+/// Records a sequence and cuts the power everywhere.
+fn run(setup: &Setup, ops: &[Op], mode: Mode) -> Result<u64> {
     let mut ops = ops.iter();
-    let record = Record::of(setup, |_| ops.next().cloned())?;
-    ensure!(record.requests() < 100_000, "too long a sequence for cuts everywhere");
-    record.cut_everywhere(mode)
+    Record::of(setup, |_| ops.next().cloned())?.cut_everywhere(mode)
 }

@@ -9,14 +9,17 @@ use rustix::io::Errno;
 
 use crate::{
     difference::{check, check_nodes},
-    engine::{Engine, StepClock, errno, find, rules},
+    engine::{Engine, StepClock, errno, rules},
+    fsck::fsck,
     generator::Generator,
     model::{Model, ROOT},
-    setup::{Setup, fsck},
+    setup::Setup,
 };
 
 /// Operations after which the tree is compared although the sequence goes on.
 const CHECK_EVERY: usize = 500;
+/// Runs to shrink a failure in.
+const SHRINK_RUNS: usize = 400;
 
 /// A volume and its model, side by side.
 pub struct Pair {
@@ -70,9 +73,9 @@ impl Pair {
                 );
                 // Nothing was done; but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {
-                    let is_there = find(self.engine.volume(), &path.0).is_ok();
+                    let is_there = self.engine.volume().resolve(&path.0, false).is_ok();
                     if is_there && self.model.find(&path.0).is_err() {
-                        let made = Op::Mknod { path: path.clone(), mode: 0o100_644, major: 0, minor: 0 };
+                        let made = Op::Mknod { path: path.clone(), mode: 0o100_666, major: 0, minor: 0 };
                         self.model.apply(&made, now)?;
                     }
                 }
@@ -124,7 +127,7 @@ fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
             ]),
             Op::Link { .. } => either(&[Errno::PERM, Errno::EXIST, Errno::NAMETOOLONG]),
             Op::Symlink { .. } => either(&[Errno::NAMETOOLONG, Errno::EXIST, Errno::NOENT, Errno::NOTDIR]),
-            Op::WriteOpen { .. } => either(&[Errno::BADF, Errno::NOENT]),
+            Op::WriteOpen { .. } | Op::FsyncOpen { .. } => either(&[Errno::BADF, Errno::NOENT]),
             _ => false,
         }
 }
@@ -136,6 +139,21 @@ pub struct Failure {
     pub ops: Vec<Op>,
     /// What was wrong.
     pub error: anyhow::Error,
+}
+
+/// Runs `steps` operations that `seed` makes on a new volume, which fsck.f2fs judges at the end.
+///
+/// # Errors
+/// What was wrong, with a sequence as short as could be found that [`replay`] fails on, for people.
+pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<(), String> {
+    run(setup, seed, steps, true).map_err(|failure| {
+        let whole = format!("{:#}", failure.error);
+        let judged = whole.contains("fsck.f2fs");
+        // Without what made a path, operations may fail in other ways: those do not count.
+        let same = |error: &anyhow::Error| format!("{error:#}").contains("fsck.f2fs") == judged;
+        let failure = shrink(failure, SHRINK_RUNS, |ops| replay(setup, ops, judged).err().filter(same));
+        format!("{}(unshrunk: {whole})", failure.report(setup, seed))
+    })
 }
 
 /// Runs `steps` operations that `seed` makes on a new volume; `judged` is whether fsck.f2fs looks at the end.

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use block::{Device, MemoryDevice};
 use f2fs::{
     format::BlockSize,
@@ -210,57 +210,6 @@ fn own_volume(bytes: u64, features: &str) -> Result<MemoryDevice> {
     let options = Options::new(f2fs::units::Time::default);
     mkfs::NewVolume::begin(device.clone(), &plan, true, options)?.finish()?;
     Arc::into_inner(device).context("the volume has let go of its device")
-}
-
-/// Runs fsck.f2fs over a device without changing it.
-///
-/// # Errors
-/// It finds anything; then the image is kept where `FLASHKIT_KEEP` says. With 16K blocks it is not asked where it is too old to know them.
-pub fn fsck(device: &MemoryDevice) -> Result<()> {
-    let file = tempfile::NamedTempFile::new()?;
-    store(device, file.path())?;
-    let result = fsck_image(file.path());
-    if let (Err(_), Some(kept)) = (&result, std::env::var_os("FLASHKIT_KEEP")) {
-        std::fs::copy(file.path(), kept)?;
-    }
-    result
-}
-
-/// Runs fsck.f2fs over an image without changing it.
-pub fn fsck_image(image: &Path) -> Result<()> {
-    let word = |at: u64| -> Result<u32> {
-        let mut bytes = [0; 4];
-        std::fs::File::open(image)?.read_exact_at(&mut bytes, 1024 + at)?;
-        Ok(u32::from_le_bytes(bytes))
-    };
-    let (large, has_quota) = (word(16)? != 12, word(2180)? & 0x80 != 0);
-    // A tool that knows 16K blocks can be named.
-    let named = std::env::var_os("FLASHKIT_FSCK");
-    if large && named.is_none() {
-        return Ok(());
-    }
-    let mut command = match &named {
-        Some(path) => Command::new(path),
-        None => system("fsck.f2fs"),
-    };
-    let run = command.args(["--dry-run", "-f"]).arg(image).output().context("fsck.f2fs")?;
-    let text = String::from_utf8_lossy(&run.stdout);
-    let told: Vec<&str> = text.lines().filter(|line| is_complaint(line, has_quota)).take(20).collect();
-    let through = text.contains("[FSCK] other corrupted bugs");
-    if !run.status.success() || !told.is_empty() || !through {
-        bail!("fsck.f2fs ({:?}):\n{}", run.status.code(), told.join("\n"));
-    }
-    Ok(())
-}
-
-/// Whether a line of fsck.f2fs says that something is wrong. Where it brings quota files up to date, it takes the
-/// segments that it writes to itself for wrong ones; and a pack that a power cut tore is not wrong where the other one
-/// is whole.
-fn is_complaint(line: &str, has_quota: bool) -> bool {
-    const WORDS: [&str; 6] = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"];
-    WORDS.iter().any(|word| line.contains(word))
-        && !line.contains("Invalid CP CRC offset")
-        && !(has_quota && line.contains("check_sit_types"))
 }
 
 fn system(program: &str) -> Command {

@@ -12,11 +12,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use f2fs::{format::BlockSize, mkfs};
 use guest::{Manifest, Runner};
+use model::fsck::fsck_image;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine,
-    judge::{Image, Judge, Verdict, device_paths, fsck, link_devices},
+    judge::{Image, Judge, Verdict, device_paths, link_devices},
     kernel::Machine,
     vm::{Disk, Vm},
     workspace::{root, run, system},
@@ -204,7 +205,7 @@ fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()>
     }
     // No tool of Debian's checks several devices without their paths, or blocks of 16K.
     if !cut && recipe.more_mib.is_empty() && !recipe.blocks_16k {
-        fsck(&image(recipe, work).path)?;
+        fsck_image(&image(recipe, work).path)?;
     }
     store(recipe, work, !cut, verdict.manifest)
 }

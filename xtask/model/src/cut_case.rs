@@ -1,0 +1,71 @@
+//! Which sequences the power is cut in, and how.
+
+use f2fs::volume::{ActiveLogs, InPlace};
+
+use crate::{Mode, Settings, Setup, setup::Maker};
+
+/// Sequences of one kind.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// The kind of volume.
+    pub setup: Setup,
+    /// How the power fails.
+    pub mode: Mode,
+    /// Operations of a sequence.
+    pub steps: usize,
+}
+
+impl Case {
+    /// All cases. Where writes are torn, inodes have checksums: without, a torn inode passes for a whole one, in Linux
+    /// as here.
+    pub fn all() -> Vec<Case> {
+        let case = |name, setup, mode, steps| Case { name, setup, mode, steps };
+        let torn = |name, maker| {
+            let setup = Setup { maker: Maker::Tool(maker), ..busy(name, 4, true) };
+            case(name, setup, Mode::Random(2), 120)
+        };
+        let in_new_places =
+            Settings { in_place: InPlace::Never, active_logs: ActiveLogs::Six, ..Settings::default() };
+        let sealed: &[&str] = &["-O", "extra_attr,inode_checksum"];
+        vec![
+            case("checkpoints in a row", busy("base", 8, false), Mode::Linear, 250),
+            case("checkpoints, reordered and torn", busy("features", 8, false), Mode::Random(4), 200),
+            case("checkpoints, every choice of writes", busy("base", 5, false), Mode::Exhaustive(256), 60),
+            case("fsyncs in a row", busy("base", 4, true), Mode::Linear, 250),
+            case("fsyncs, reordered and torn", busy("features", 4, true), Mode::Random(4), 200),
+            case("fsyncs, every choice of writes", busy("base", 4, true), Mode::Exhaustive(256), 60),
+            torn("quota", &["-O", "extra_attr,inode_checksum,project_quota,quota,lost_found"]),
+            torn("four logs", sealed),
+            torn("two logs", sealed),
+            torn("sections", &["-s", "2", "-z", "2", "-O", "extra_attr,inode_checksum"]),
+            torn("casefold", &["-O", "extra_attr,inode_checksum,casefold", "-C", "utf8"]),
+            case("16K blocks", busy("16K blocks", 4, true), Mode::Random(2), 120),
+            torn("not inline", sealed),
+            torn("small cache", sealed),
+            case(
+                "nothing in place",
+                Setup { settings: in_new_places, ..busy("features", 4, true) },
+                Mode::Random(3),
+                200,
+            ),
+        ]
+    }
+
+    /// The case of this name.
+    pub fn named(name: &str) -> Option<Case> {
+        Case::all().into_iter().find(|case| case.name == name)
+    }
+}
+
+/// A volume of this kind, with short writes and many promises.
+fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
+    let mut setup = Setup::named(name).expect("a kind of volume");
+    setup.mix.write_bytes_max = 16 << 10;
+    setup.mix.blocks_max = 600;
+    (setup.mix.durable, setup.mix.fsync) = (promises, fsync);
+    // In short sequences nothing else would happen.
+    (setup.mix.bursts, setup.mix.fill) = (false, false);
+    setup
+}

@@ -1,0 +1,70 @@
+//! fsck.f2fs as a judge: an image on which it has anything to say is not a good image.
+
+use std::{os::unix::fs::FileExt, path::Path, process::Command};
+
+use anyhow::{Context, Result, bail};
+use block::MemoryDevice;
+
+use crate::setup::store;
+
+/// Its exit status tells most findings; these words tell the rest.
+const COMPLAINTS: [&str; 6] = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"];
+/// What it says about a pack of the checkpoint of which the first block is all zeroes (then the offset of its checksum
+/// is wrong, too) or torn.
+const UNFINISHED_PACK: &str = "Invalid CP CRC";
+
+/// Runs fsck.f2fs over a device without changing it.
+///
+/// # Errors
+/// It finds anything; then the image is kept where `FLASHKIT_KEEP` says.
+pub fn fsck(device: &MemoryDevice) -> Result<()> {
+    judge(device, |_| false)
+}
+
+/// The same after a power cut, which may have caught a checkpoint half-way: fsck.f2fs looks at both packs, says of the
+/// unfinished one that it is none, and takes the other. It does not count that as a finding.
+pub fn fsck_after_cut(device: &MemoryDevice) -> Result<()> {
+    judge(device, |line| line.contains(UNFINISHED_PACK))
+}
+
+/// Runs fsck.f2fs over an image without changing it, and returns what it printed. With 16K blocks, which it is too old
+/// to know, it is not asked, unless `FLASHKIT_FSCK` names one that is not.
+///
+/// # Errors
+/// It finds anything.
+pub fn fsck_image(image: &Path) -> Result<String> {
+    run(image, |_| false)
+}
+
+fn judge(device: &MemoryDevice, excused: impl Fn(&str) -> bool) -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    store(device, file.path())?;
+    let result = run(file.path(), excused);
+    if let (Err(_), Some(kept)) = (&result, std::env::var_os("FLASHKIT_KEEP")) {
+        std::fs::copy(file.path(), kept)?;
+    }
+    result.map(drop)
+}
+
+fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
+    let mut log_block_bytes = [0; 4];
+    std::fs::File::open(image)?.read_exact_at(&mut log_block_bytes, 1024 + 16)?;
+    let named = std::env::var_os("FLASHKIT_FSCK");
+    if u32::from_le_bytes(log_block_bytes) != 12 && named.is_none() {
+        return Ok(String::new());
+    }
+    let mut command = Command::new(named.unwrap_or_else(|| "fsck.f2fs".into()));
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    // Without -f: with it, fsck.f2fs mends wrong quota as it goes, and does not count that as a finding; and takes
+    // the segments that it mends it in for segments of a wrong type.
+    let run = command.arg("--dry-run").arg(image).output().context("fsck.f2fs")?;
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word)) && !excused(line);
+    let told: Vec<&str> = text.lines().filter(complains).take(20).collect();
+    let through = text.contains("[FSCK] other corrupted bugs");
+    if !run.status.success() || !told.is_empty() || !through {
+        bail!("fsck.f2fs ({:?}) finds in {}:\n{}", run.status.code(), image.display(), told.join("\n"));
+    }
+    Ok(text)
+}

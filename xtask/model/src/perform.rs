@@ -1,0 +1,132 @@
+//! The engine behind the vocabulary: operations on paths become calls of [`Volume`].
+
+use f2fs::{
+    Error, Result, Volume,
+    format::{
+        FileType,
+        inode::{DeviceNumber, flag},
+    },
+    units::{Ino, Time},
+    volume::{NewNode, Policy, RenameMode, SetAttr, XattrMode},
+};
+use guest::{Bytes, Op, op::Allocate};
+
+use crate::model::split_last;
+
+/// Does `op` on `volume`, whose root is where the operation's absolute paths begin.
+///
+/// # Errors
+/// Those of the volume; [`Error::Unsupported`] for what only a kernel does.
+pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
+    let unsupported = || Err(Error::Unsupported(format!("{op:?}").into()));
+    match op {
+        Op::Mkdir { path, mode } => {
+            let new = NewNode::new(FileType::Directory.mode_bits() | (mode & 0o7777) as u16);
+            create(volume, path, &new).map(drop)
+        }
+        Op::Rmdir { path } => {
+            let (dir, name) = parent(volume, path)?;
+            volume.remove_dir(dir, name)
+        }
+        Op::Write { path, offset, content } => {
+            let ino = match volume.resolve(&path.0, true) {
+                // What the guest's agent asks for, whose umask is 0.
+                Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
+                found => found?,
+            };
+            volume.write(ino, *offset, &content.to_vec())
+        }
+        Op::Truncate { path, size } => {
+            let ino = volume.resolve(&path.0, true)?;
+            volume.truncate(ino, *size)
+        }
+        Op::Allocate { path, how, offset, length } => {
+            let ino = volume.resolve(&path.0, true)?;
+            match how {
+                Allocate::Extend => volume.allocate_range(ino, *offset, *length, false),
+                Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, true),
+                Allocate::Punch => volume.punch_hole(ino, *offset, *length),
+                Allocate::Zero | Allocate::Collapse | Allocate::Insert => unsupported(),
+            }
+        }
+        Op::Rename { from, to } => rename(volume, from, to, RenameMode::Replace),
+        Op::RenameNew { from, to } => rename(volume, from, to, RenameMode::NoReplace),
+        Op::Exchange { from, to } => rename(volume, from, to, RenameMode::Exchange),
+        Op::Link { from, to } => {
+            let ino = volume.resolve(&from.0, false)?;
+            let (dir, name) = parent(volume, to)?;
+            volume.link(ino, dir, name)
+        }
+        Op::Symlink { target, path } => {
+            let (dir, name) = parent(volume, path)?;
+            volume.symlink(dir, name, &target.0, &NewNode::new(0o120_777)).map(drop)
+        }
+        Op::Unlink { path } => {
+            let (dir, name) = parent(volume, path)?;
+            volume.unlink(dir, name)
+        }
+        Op::Mknod { path, mode, major, minor } => {
+            let mut new = NewNode::new(*mode as u16);
+            if matches!(FileType::from_mode(new.mode), Some(FileType::CharDevice | FileType::BlockDevice)) {
+                new.device = Some(DeviceNumber { major: *major, minor: *minor });
+            }
+            create(volume, path, &new).map(drop)
+        }
+        Op::SetXattr { path, name, value } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.set_xattr(ino, &name.0, &value.to_vec(), XattrMode::Set)
+        }
+        Op::RemoveXattr { path, name } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.remove_xattr(ino, &name.0)
+        }
+        Op::Chmod { path, mode } => {
+            change(volume, path, |set, _| set.permissions = Some((mode & 0o7777) as u16))
+        }
+        Op::Chown { path, uid, gid } => {
+            change(volume, path, |set, _| (set.uid, set.gid) = (Some(*uid), Some(*gid)))
+        }
+        Op::Times { path, atime, mtime } => {
+            let time = |t: &(i64, u32)| Some(Time { seconds: t.0, nanoseconds: t.1 });
+            change(volume, path, |set, _| (set.atime, set.mtime) = (time(atime), time(mtime)))
+        }
+        Op::Flags { path, set: more, clear } => {
+            change(volume, path, |set, flags| set.flags = Some((flags | more) & !clear))
+        }
+        Op::Project { path, id, inherit } => change(volume, path, |set, flags| {
+            set.project = Some(*id);
+            set.flags = inherit.then_some(flags | flag::PROJECT_INHERIT);
+        }),
+        Op::Fsync { path, data_only } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.fsync(ino, *data_only)
+        }
+        Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
+        Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
+        _ => unsupported(),
+    }
+}
+
+/// The directory of a path, and the name in it.
+fn parent<'a>(volume: &Volume, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
+    let (dir, name) = split_last(&path.0).ok_or(Error::Exists)?;
+    Ok((volume.resolve(dir, true)?, name))
+}
+
+fn create(volume: &mut Volume, path: &Bytes, new: &NewNode) -> Result<Ino> {
+    let (dir, name) = parent(volume, path)?;
+    volume.create(dir, name, new)
+}
+
+fn rename(volume: &mut Volume, from: &Bytes, to: &Bytes, mode: RenameMode) -> Result<()> {
+    let ((from_dir, from), (to_dir, to)) = (parent(volume, from)?, parent(volume, to)?);
+    volume.rename(from_dir, from, to_dir, to, mode)
+}
+
+/// Changes attributes of the inode at a path, a symbolic link's too; `choose` is told the flags it has.
+fn change(volume: &mut Volume, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u32)) -> Result<()> {
+    let ino = volume.resolve(&path.0, false)?;
+    let mut set = SetAttr::default();
+    choose(&mut set, volume.stat(ino)?.flags);
+    volume.set_attr(ino, &set)
+}

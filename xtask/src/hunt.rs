@@ -1,0 +1,119 @@
+//! Long hunts: random sequences beside the model, and power cuts, for as long as one likes. `make test` runs the first
+//! seeds of both.
+
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use model::{Case, Setup, power_cut, sequence};
+
+/// Operations of a sequence beside the model.
+const SEQUENCE: usize = 1500;
+
+/// When a hunt ends.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Limits {
+    /// Ends after this time
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// Ends after this many operations, or power cuts
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl Limits {
+    /// Whether the hunt ends although not all kinds have had this seed.
+    fn cut_short(&self, started: Instant, done: u64) -> bool {
+        self.seconds.is_some_and(|most| started.elapsed() >= Duration::from_secs(most))
+            || self.steps.is_some_and(|most| done >= most)
+    }
+
+    /// Whether the hunt ends after this seed: without limits one is enough.
+    fn reached(&self, started: Instant, done: u64) -> bool {
+        self.cut_short(started, done) || (self.seconds, self.steps) == (None, None)
+    }
+}
+
+/// Runs sequences beside the model on volumes of the kinds `names`, or all.
+///
+/// # Errors
+/// The first difference, as operations that [`replay`] takes; an unknown name.
+pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
+    let setups = chosen(names, Setup::all(), |setup| setup.name)?;
+    let (started, mut done) = (Instant::now(), 0);
+    for seed in limits.seed.. {
+        for setup in &setups {
+            if let Err(report) = sequence::hunt(setup, seed, SEQUENCE) {
+                bail!("{report}");
+            }
+            done += SEQUENCE as u64;
+            if limits.cut_short(started, done) {
+                break;
+            }
+        }
+        let seconds = started.elapsed().as_secs();
+        writeln!(
+            out,
+            "seed {seed}: {done} operations in {seconds} s, no difference, fsck.f2fs finds nothing"
+        )?;
+        out.flush()?;
+        if limits.reached(started, done) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs operations, one a line, as a failure tells them.
+pub fn replay(name: &str, text: &str) -> Result<()> {
+    let setup = chosen(&[name.to_owned()], Setup::all(), |setup| setup.name)?.remove(0);
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let ops: Vec<guest::Op> = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
+    sequence::replay(&setup, &ops, true)
+}
+
+/// Cuts the power in sequences of the cases `names`, or all.
+///
+/// # Errors
+/// The first cut that leaves what it must not; an unknown name.
+pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
+    let cases = chosen(names, Case::all(), |case| case.name)?;
+    let (started, mut done) = (Instant::now(), 0);
+    for seed in limits.seed.. {
+        for case in &cases {
+            match power_cut::hunt(&case.setup, seed, case.steps, case.mode) {
+                Ok(tried) => {
+                    done += tried.cuts;
+                    writeln!(out, "{}: seed {seed}, {tried}, {:?}", case.name, case.mode)?;
+                    out.flush()?;
+                }
+                Err(report) => bail!("{report}"),
+            }
+            if limits.cut_short(started, done) {
+                break;
+            }
+        }
+        if limits.reached(started, done) {
+            break;
+        }
+    }
+    writeln!(
+        out,
+        "{done} power cuts in {} s: what was promised was there, nothing was torn",
+        started.elapsed().as_secs()
+    )?;
+    Ok(())
+}
+
+fn chosen<T>(names: &[String], all: Vec<T>, name_of: impl Fn(&T) -> &'static str) -> Result<Vec<T>> {
+    let known: Vec<&str> = all.iter().map(&name_of).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("there is no {name}; there are {}", known.join(", "));
+    }
+    Ok(all.into_iter().filter(|one| names.is_empty() || names.iter().any(|n| n == name_of(one))).collect())
+}

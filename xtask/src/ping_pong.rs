@@ -1,0 +1,251 @@
+//! One volume goes back and forth between Linux and our engine, with clean and unclean ends on both sides.
+//!
+//! After each turn both read it: Linux in the judge's machine, and we. What they see has to be the same, and
+//! fsck.f2fs must find nothing. The operations are random; the model only tells the generator what is there, and
+//! whether an operation can be done.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, Result, bail, ensure};
+use block::MemoryDevice;
+use f2fs::{Volume, units::Time, volume::Options};
+use guest::{Bytes, Manifest, Op, Scope, differences};
+use model::{
+    Engine, Generator, Model, Setup, StepClock,
+    fsck::fsck,
+    manifest::{excuse_recovered_directories, manifest_of},
+    setup::{copy, load, store},
+};
+use rustix::io::Errno;
+
+use crate::{
+    kernel::Machine,
+    vm::{Disk, Vm},
+};
+
+/// Operations of a turn.
+const OPS: usize = 120;
+/// Handles that the generator opens.
+const HANDLES: u32 = 4;
+/// Differences that are told.
+const DIFFERENCES: usize = 8;
+/// Where the volume is mounted to be written, and to be read.
+const PLACES: [&str; 2] = ["/mnt/0", "/mnt/1"];
+/// How Linux mounts it: the judge's own look must leave no trace.
+const OPTIONS: &str = "noatime,background_gc=off";
+
+/// What was done.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Turns of Linux, and of ours.
+    pub turns: u32,
+    /// Turns that ended without an unmount.
+    pub unclean: u32,
+    /// Operations.
+    pub operations: u64,
+}
+
+/// Plays `rounds` rounds, of one turn each of Linux and of ours, on a volume of the kind `setup`.
+///
+/// # Errors
+/// The first disagreement.
+pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
+    let dir = tempfile::tempdir()?;
+    let disks = ["volume", "twin"].map(|name| dir.path().join(name));
+    let start = setup.make()?;
+    for disk in &disks {
+        store(&start, disk)?;
+    }
+    let vm = Vm::boot(Machine::Amd64, &disks.clone().map(Disk::writable))?;
+    let mut mix = setup.mix.clone();
+    // Each side opens and closes by itself.
+    (mix.remount, mix.write_bytes_max, mix.blocks_max) = (false, 16 << 10, 1500);
+    let device = Arc::new(start);
+    let mut game = Game {
+        setup,
+        vm,
+        disks,
+        cut: dir.path().join("cut"),
+        generator: Generator::new(setup.mixed(seed), mix),
+        model: model_of(setup, &device)?,
+        clock: StepClock::default(),
+        device,
+        tally: Tally::default(),
+    };
+    for round in 0..rounds {
+        // Over four rounds each side ends cleanly and uncleanly after either end of the other.
+        let (theirs, ours) = (round % 2 == 1, round / 2 % 2 == 1);
+        game.linux(theirs).with_context(|| format!("round {round}: Linux, unclean {theirs}"))?;
+        game.ours(ours).with_context(|| format!("round {round}: ours, unclean {ours}"))?;
+    }
+    Ok(game.tally)
+}
+
+struct Game<'a> {
+    setup: &'a Setup,
+    vm: Vm,
+    disks: [PathBuf; 2],
+    cut: PathBuf,
+    generator: Generator,
+    model: Model,
+    clock: StepClock,
+    /// The volume as it is now.
+    device: Arc<MemoryDevice>,
+    tally: Tally,
+}
+
+impl Game<'_> {
+    /// Linux writes.
+    fn linux(&mut self, unclean: bool) -> Result<()> {
+        store(&self.device, &self.disks[0])?;
+        self.mount(0)?;
+        for _ in 0..OPS {
+            let op = self.generator.next(&self.model);
+            let wanted = self.model.apply(&op, self.clock.step());
+            let done = self.vm.attempt(below(&op, PLACES[0]))?;
+            let seen = done.map(drop).map_err(|refusal| Errno::from_raw_os_error(refusal.errno));
+            self.agree(&op, seen, wanted)?;
+        }
+        let close = (0..HANDLES).map(|handle| Op::Close { handle });
+        if unclean {
+            self.vm.cut(0, &self.cut)?;
+            self.vm.run_all(close)?;
+            self.vm.run(Op::Unmount { dir: PLACES[0].into() })?;
+            self.device = Arc::new(load(&self.cut)?);
+            return self.finish(true);
+        }
+        self.vm.run_all(close.chain([Op::Sync]))?;
+        let told = self.vm.run(Op::Manifest { dir: PLACES[0].into() })?.manifest.context("a manifest")?;
+        self.vm.run(Op::Unmount { dir: PLACES[0].into() })?;
+        self.device = Arc::new(load(&self.disks[0])?);
+        self.compare(told, false)?;
+        self.finish(false)
+    }
+
+    /// We write.
+    fn ours(&mut self, unclean: bool) -> Result<()> {
+        let device = Arc::new(copy(&self.device)?);
+        let mut engine = Engine::open(device.clone(), self.setup.settings, self.clock.clone())?;
+        for _ in 0..OPS {
+            let op = self.generator.next(&self.model);
+            let now = self.clock.step();
+            let done = engine.apply(&op);
+            let seen = match done {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let errno = model::engine::errno(&error);
+                    Err(errno.with_context(|| format!("{op:?}: {error}"))?)
+                }
+            };
+            let wanted = self.model.apply(&op, now);
+            self.agree(&op, seen, wanted)?;
+        }
+        match unclean {
+            true => drop(engine),
+            false => engine.unmount()?,
+        }
+        self.device = device;
+        self.finish(unclean)
+    }
+
+    /// Both read the volume; then the model learns what is left of it.
+    fn finish(&mut self, unclean: bool) -> Result<()> {
+        store(&self.device, &self.disks[1])?;
+        self.mount(1)?;
+        let told = self.vm.run(Op::Manifest { dir: PLACES[1].into() })?.manifest.context("a manifest")?;
+        self.vm.run(Op::Unmount { dir: PLACES[1].into() })?;
+        self.compare(told, unclean)?;
+        // What Linux has recovered is clean, and so is what we recover.
+        fsck(&load(&self.disks[1])?).context("after Linux")?;
+        let recovered = copy(&self.device)?;
+        let shared = Arc::new(recovered);
+        let volume = Volume::open(shared.clone(), Options::new(Time::default))?;
+        drop(volume);
+        fsck(&shared).context("after us")?;
+        self.model = model_of(self.setup, &self.device)?;
+        self.tally.turns += 1;
+        self.tally.unclean += u32::from(unclean);
+        Ok(())
+    }
+
+    fn compare(&self, linux: Manifest, recovered: bool) -> Result<()> {
+        let volume = Volume::open(self.device.clone(), Options::read_only())?;
+        let mut ours = manifest_of(&volume);
+        if recovered {
+            excuse_recovered_directories(&linux, &mut ours);
+        }
+        let found = differences(&linux, &ours, Scope::Volume, DIFFERENCES);
+        ensure!(found.is_empty(), "Linux != ours:\n{}", found.join("\n"));
+        Ok(())
+    }
+
+    fn mount(&mut self, disk: usize) -> Result<()> {
+        let outcome = self.vm.run(Op::Mount {
+            source: format!("/disk/{disk}").into(),
+            dir: PLACES[disk].into(),
+            fs: "f2fs".into(),
+            options: OPTIONS.into(),
+            read_only: false,
+        })?;
+        let bad: Vec<&str> = outcome
+            .log
+            .iter()
+            .filter(|message| message.level <= 4)
+            .map(|message| message.text.as_str())
+            .collect();
+        ensure!(bad.is_empty(), "the kernel complains:\n{}", bad.join("\n"));
+        Ok(())
+    }
+
+    /// That an operation can be done, or cannot, must not depend on who does it; for which of several reasons it
+    /// cannot, may.
+    fn agree(&mut self, op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> Result<()> {
+        self.tally.operations += 1;
+        if seen.is_ok() != wanted.is_ok() && !matches!(op, Op::Collect { .. }) {
+            bail!("{op:?}: {seen:?}, wanted {wanted:?}");
+        }
+        Ok(())
+    }
+}
+
+/// What is on a volume, as the generator must know it: names and sizes, not contents.
+fn model_of(setup: &Setup, device: &Arc<MemoryDevice>) -> Result<Model> {
+    let mut engine = Engine::open(Arc::new(copy(device)?), setup.settings, StepClock::default())?;
+    let rules = model::engine::rules(&mut engine)?;
+    Model::of_volume(engine.volume(), rules).map_err(Into::into)
+}
+
+/// The operation with its paths below `dir`.
+fn below(op: &Op, dir: &str) -> Op {
+    let mut op = op.clone();
+    let put = |path: &mut Bytes| *path = Bytes([dir.as_bytes(), &path.0].concat());
+    match &mut op {
+        Op::Mkdir { path, .. }
+        | Op::Rmdir { path }
+        | Op::Write { path, .. }
+        | Op::Truncate { path, .. }
+        | Op::Allocate { path, .. }
+        | Op::Symlink { path, .. }
+        | Op::Unlink { path }
+        | Op::Mknod { path, .. }
+        | Op::SetXattr { path, .. }
+        | Op::RemoveXattr { path, .. }
+        | Op::Chmod { path, .. }
+        | Op::Chown { path, .. }
+        | Op::Times { path, .. }
+        | Op::Fsync { path, .. }
+        | Op::Flags { path, .. }
+        | Op::Open { path, .. }
+        | Op::Collect { path }
+        | Op::Checkpoint { path } => put(path),
+        Op::Rename { from, to }
+        | Op::RenameNew { from, to }
+        | Op::Exchange { from, to }
+        | Op::Link { from, to } => {
+            put(from);
+            put(to);
+        }
+        _ => {}
+    }
+    op
+}
