@@ -22,8 +22,8 @@ pub(super) struct SinceCheckpoint {
     pub renamed: FxHashSet<Ino>,
     /// New inodes that recovery would find with their name.
     named: FxHashSet<Ino>,
-    /// Files whose content was durable inside the inode and has left it: a cut between their inode and the
-    /// block that has it now would lose what was durable.
+    /// Files whose content was durable and was copied: out of the inode, or by cleaning. A cut between the node that
+    /// names the copy and the copy itself would lose what was durable.
     moved_out: FxHashSet<Ino>,
     /// Files of which nodes were written without a mark.
     pub unmarked: FxHashSet<Ino>,
@@ -115,7 +115,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Notes that the content of a file leaves its inode.
+    /// Notes that content of a file is copied elsewhere, without being changed.
     pub(super) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
         let is_durable =
             self.nat.is_checkpointed(&self.io, ino.into())? || self.since_checkpoint.named.contains(&ino);

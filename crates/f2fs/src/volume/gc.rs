@@ -262,6 +262,7 @@ impl Volume {
         self.read_block(addr, Place::File(ino, block), &mut bytes)?;
         let slot = Slot { nid: owner.nid, index, left: 1 };
         self.relocate(ino, slot, block, kind, &bytes)?;
+        self.content_moves_out(ino)?;
         Ok(true)
     }
 

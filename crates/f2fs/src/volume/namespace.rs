@@ -330,6 +330,8 @@ impl Volume {
         let xattr_nid = inode.xattr_nid();
         let has_map = !inode.has_inline(inline::DATA | inline::DENTRY)
             && matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        // What was held over a checkpoint may not have changed since.
+        self.note_charge(&inode);
         drop(inode);
         self.pages.discard(ino, 0, u64::MAX);
         if has_map {

@@ -1,0 +1,87 @@
+//! Faults that the model found, each as small as it could be made.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::{Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
+use f2fs::{
+    Volume,
+    format::{BlockSize, inode::inline},
+    units::{Ino, Time},
+    volume::{NewNode, Options, Policy, SetAttr},
+};
+use model::setup::copy;
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+
+/// Its last name went before a checkpoint, its last user after it: in between nothing of the inode changed.
+#[test]
+fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 96 << 20, &["-O", "extra_attr,quota"]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, b"inline").unwrap();
+    volume.hold(ino);
+    volume.unlink(ROOT, b"file").unwrap();
+    volume.checkpoint().unwrap();
+    volume.release(ino).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+/// A pinned file keeps its section from becoming free, and so cleaning ended without a checkpoint: an fsync of another
+/// file that had been moved out of there named copies that a power cut could lose.
+#[test]
+fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
+    const BLOCKS: u64 = 200;
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let [pinned, moved] = [&b"pinned"[..], b"moved"].map(|name| {
+        let ino = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[1; 5000]).unwrap();
+        ino
+    });
+    for block in 2..BLOCKS {
+        volume.write(pinned, block * 4096, &[1; 4096]).unwrap();
+        volume.write(moved, block * 4096, &[1; 4096]).unwrap();
+    }
+    // The log must go on elsewhere: what it writes to is not cleaned.
+    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    volume.write(filler, 0, &[1; 3 << 20]).unwrap();
+    volume.punch_hole(filler, 0, 50 * 4096).unwrap();
+    volume.unmount().unwrap();
+    let at = u64::from(volume.nat_entry(pinned.into()).unwrap().addr.0) * 4096 + 3;
+    drop(volume);
+    let mut bits = [0];
+    device.read(at, &mut bits).unwrap();
+    device.write(at, &[bits[0] | inline::PIN]).unwrap();
+
+    let before = copy(&device).unwrap();
+    let recording = Arc::new(Recording::with_data(device));
+    let mut volume = Volume::open(recording.clone(), Options::new(Time::default)).unwrap();
+    let cleaned = volume.clean(1, Policy::Greedy).unwrap();
+    assert!(cleaned.moved_blocks > 0 && cleaned.sections == 0, "{cleaned:?}");
+    volume.set_attr(moved, &SetAttr { permissions: Some(0o600), ..SetAttr::default() }).unwrap();
+    volume.fsync(moved, false).unwrap();
+    drop(volume);
+    let mut trace = recording.take_trace();
+    trace.retain(|request| request.verb != Verb::Read);
+    for at in 0..=trace.len() {
+        // The newest writes are there, some before them are not.
+        for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
+            let cut = copy(&before).unwrap();
+            power_cut(&trace, at, &survivors, &cut).unwrap();
+            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
+            let mut bytes = vec![0; 4096];
+            for block in 2..BLOCKS {
+                volume.read(moved, block * 4096, &mut bytes).unwrap();
+                assert!(bytes == [1; 4096], "cut {at} of {}, {survivors:?}: block {block}", trace.len());
+            }
+        }
+    }
+}
