@@ -115,7 +115,7 @@ fn the_kernels_nbd_driver_keeps_file_systems_on_a_card() -> Result<()> {
     assert!(counters.host.flushes >= 40 && counters.host.discards > 0, "{counters:?}");
     serving.stop()?;
     // What the kernel left is on the card that was put away.
-    xtask::judge::fsck(&path)?;
+    model::fsck::fsck_image(&path)?;
     Ok(())
 }
 
@@ -131,6 +131,6 @@ fn a_card_is_a_disk_of_qemus() -> Result<()> {
     }
     drop(vm);
     serving.stop()?;
-    xtask::judge::fsck(&path)?;
+    model::fsck::fsck_image(&path)?;
     Ok(())
 }
