@@ -10,7 +10,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap},
+    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
 };
 
 use serde::{Deserialize, Serialize};
@@ -194,6 +194,62 @@ impl Array {
     /// Makes sure that a bare chip's block can be programmed.
     pub fn adopt(&mut self, block: BlockNo) {
         self.blocks.entry(block.0).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+    }
+
+    /// Whether this can be the flash of a card of this profile: it may come from a file that anybody wrote.
+    /// Returns what is wrong.
+    pub(crate) fn check(&self, profile: &Profile, preconditioned: bool) -> Result<(), String> {
+        let twin = Array::new(profile, preconditioned);
+        let same = self.pages_per_block == twin.pages_per_block
+            && self.block_count == twin.block_count
+            && self.endurance_erases == twin.endurance_erases
+            && self.implicit == twin.implicit;
+        if !same {
+            return Err("the flash is another one than the profile's".into());
+        }
+        if self.fresh < twin.fresh || self.fresh > self.block_count {
+            return Err(format!("{} blocks of {} were handed out", self.fresh, self.block_count));
+        }
+        let last = if profile.is_raw() { self.block_count } else { self.fresh };
+        for (number, block) in &self.blocks {
+            let fail = |what: &str| Err(format!("block {number} {what}"));
+            if *number >= last {
+                return fail("was never handed out");
+            }
+            if block.next > self.pages_per_block || block.tags.len() != block.next as usize {
+                return fail("has other pages than it says");
+            }
+            if block.erases > self.endurance_erases {
+                return fail("was erased more often than it endures");
+            }
+        }
+        let worn = self.blocks.values().filter(|block| block.erases == self.endurance_erases).count();
+        if worn != self.retired as usize {
+            return Err(format!("{} blocks are said to be worn out, and {worn} are", self.retired));
+        }
+        let mut free = HashSet::new();
+        for Reverse((erases, number)) in &self.free {
+            let block = self.blocks.get(number).filter(|block| block.erases == *erases && block.next == 0);
+            if block.is_none() || *erases >= self.endurance_erases || !free.insert(*number) {
+                return Err(format!("block {number} is said to be free"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a block was handed out once and can still be erased.
+    pub(crate) fn is_handed_out(&self, block: BlockNo) -> bool {
+        self.blocks.get(&block.0).is_some_and(|block| block.erases < self.endurance_erases)
+    }
+
+    /// Used blocks that are erased and wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = BlockNo> {
+        self.free.iter().map(|Reverse((_, number))| BlockNo(*number))
+    }
+
+    /// Numbers of the blocks that were ever touched.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
+        self.blocks.keys().copied()
     }
 
     /// The operations since the last call.

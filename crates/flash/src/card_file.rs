@@ -2,7 +2,7 @@
 //!
 //! *Invariant*: `FILE.card` is replaced as a whole, when the card is put away. A card that was not put away (its
 //! program was killed) comes back as after a power cut: the data is there, the counters and the mapping are
-//! those of the last time.
+//! those of the last time. A state is used only when it can be one of its card: hostile bytes are errors.
 
 use std::{
     fs, io,
@@ -137,8 +137,9 @@ fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
     if stored.format != FORMAT {
         return Err(broken(format!("its form is {}, and this program knows {FORMAT}", stored.format)));
     }
-    let profile = Profile::parse(&stored.profile)?;
-    Ok((Model::resume(profile, stored.state), stored.preconditioned, stored.in_use))
+    let profile = Profile::parse(&stored.profile).map_err(|e| broken(format!("its profile: {e}")))?;
+    let model = Model::resume_checked(profile, stored.state, stored.preconditioned).map_err(broken)?;
+    Ok((model, stored.preconditioned, stored.in_use))
 }
 
 fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Result<(), CardError> {

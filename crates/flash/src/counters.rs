@@ -143,6 +143,17 @@ impl Counters {
         self.layer.small_writes += cost.small_writes;
     }
 
+    /// The largest of all.
+    pub(crate) fn largest(&self) -> u64 {
+        fn of(value: &serde_json::Value) -> u64 {
+            match value {
+                serde_json::Value::Object(parts) => parts.values().map(of).max().unwrap_or(0),
+                number => number.as_u64().unwrap_or(0),
+            }
+        }
+        of(&serde_json::to_value(self).expect("numbers and names"))
+    }
+
     /// Bytes programmed for each byte that the host wrote; nothing before it wrote any.
     pub fn write_amplification(&self, page_bytes: u32) -> Option<f64> {
         let programmed = self.flash.page_programs as f64 * f64::from(page_bytes);

@@ -91,6 +91,22 @@ impl Model {
         }
     }
 
+    /// The same for a state from a file that anybody may have written.
+    ///
+    /// # Errors
+    /// What in it cannot be the state of a card of this profile.
+    pub fn resume_checked(profile: Profile, state: State, preconditioned: bool) -> Result<Model, String> {
+        state.array.check(&profile, preconditioned)?;
+        state.layer.check(&profile, preconditioned, &state.array)?;
+        if state.streams.len() > profile.locality.streams as usize {
+            return Err(format!("{} streams are remembered", state.streams.len()));
+        }
+        if state.counters.largest() > u64::MAX >> 1 {
+            return Err("a counter is about to overflow".into());
+        }
+        Ok(Model::resume(profile, state))
+    }
+
     /// The same card with faults from here on.
     pub fn with_faults(mut self, plan: FaultPlan) -> Model {
         self.faults = Faults::new(plan);

@@ -342,9 +342,10 @@ impl Profile {
                 fat.length_bytes != 0
                     && fat.start_bytes % block == 0
                     && fat.length_bytes % block == 0
+                    && fat.length_bytes / block <= 1 << 16
                     && end.is_some_and(|end| end <= self.size_bytes),
                 "fat_area",
-                "must be whole blocks on the card",
+                "must be whole blocks on the card, at most 65536",
             )?;
         }
         let Times { read_command_ns, write_command_ns, flush_ns, discard_ns, .. } = self.time;

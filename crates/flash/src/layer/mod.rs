@@ -7,7 +7,7 @@ mod hybrid;
 mod page_map;
 mod raw;
 
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
@@ -153,6 +153,44 @@ impl Layer {
             Main::Page(map) => map.location(array, page),
             Main::Raw(raw) => raw.location(array, page),
         }
+    }
+
+    /// Whether this can be what became of the layer of a new card of this profile, over this array: it may come
+    /// from a file that anybody wrote. Returns what is wrong.
+    pub(crate) fn check(&self, profile: &Profile, preconditioned: bool, array: &Array) -> Result<(), String> {
+        let twin = Layer::new(profile, preconditioned);
+        let mut held = Vec::new();
+        let mut others = 0..0;
+        match (&self.fat, &twin.fat) {
+            (Some(fat), Some(twin)) => {
+                fat.check(twin, &(0..0), array, &mut held)?;
+                others = twin.pages();
+            }
+            (None, None) => {}
+            _ => return Err("the area at the front is not the profile's".into()),
+        }
+        match (&self.main, &twin.main) {
+            (Main::Hybrid(own), Main::Hybrid(twin)) => own.check(twin, &others, array, &mut held)?,
+            (Main::Page(own), Main::Page(twin)) => own.check(twin, &others, array, &mut held)?,
+            (Main::Raw(own), Main::Raw(twin)) => return own.check(twin, profile.data_blocks()),
+            _ => return Err("the layer is not of the profile's kind".into()),
+        }
+        if self.page_bytes != twin.page_bytes {
+            return Err("the layer has other pages than the flash".into());
+        }
+        held.extend(array.waiting());
+        let count = held.len();
+        if held.into_iter().collect::<HashSet<BlockNo>>().len() != count {
+            return Err("a block is held twice, or held and free".into());
+        }
+        let all = u64::from(self.held_blocks())
+            + u64::from(array.free_blocks())
+            + u64::from(array.retired_blocks());
+        let wanted = u64::from(profile.data_blocks() + profile.flash.spare_blocks - profile.flash.bad_blocks);
+        if all != wanted {
+            return Err(format!("{all} blocks are held, free or worn out, and there are {wanted}"));
+        }
+        Ok(())
     }
 
     /// Blocks of the array that the layer holds; all others are free or retired.

@@ -1,6 +1,9 @@
 //! A page-mapped area: every page anywhere, garbage collection by the fewest valid pages.
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +68,94 @@ impl PageMap {
         if self.preconditioned {
             self.untouched -= pages.len() as u32 / self.pages_per_block;
         }
+    }
+
+    /// Whether this can be what became of `twin`, the area of a new card: it may come from a file that anybody
+    /// wrote. `others` are pages of `twin` that were left to another area. Blocks that it holds go to `held`.
+    /// Returns what is wrong.
+    pub fn check(
+        &self,
+        twin: &PageMap,
+        others: &Range<u32>,
+        array: &Array,
+        held: &mut Vec<BlockNo>,
+    ) -> Result<(), String> {
+        let same = self.pages == twin.pages
+            && self.pages_per_block == twin.pages_per_block
+            && self.limit_blocks == twin.limit_blocks
+            && self.reserve_blocks == twin.reserve_blocks
+            && self.preconditioned == twin.preconditioned;
+        if !same {
+            return Err("an area is another one than the profile's".into());
+        }
+        let own = |page: u32| self.pages.contains(&page) && !others.contains(&page);
+        for (leaf, places) in &self.places {
+            if places.len() != LEAF_PAGES as usize || *leaf > (self.pages.end - 1) / LEAF_PAGES {
+                return Err(format!("leaf {leaf} of the map has {} places", places.len()));
+            }
+            for (n, place) in (0..).zip(places) {
+                let page = leaf.checked_mul(LEAF_PAGES).and_then(|first| first.checked_add(n));
+                let fine = match *place {
+                    DEFAULT => true,
+                    UNMAPPED => page.is_some_and(own),
+                    place => page.is_some_and(|page| {
+                        let place = place - BIAS;
+                        let (block, at) = ((place >> 32) as u32, place as u32);
+                        own(page)
+                            && at < self.pages_per_block
+                            && self.valid.contains_key(&block)
+                            && array.tag(BlockNo(block), at) == page
+                    }),
+                };
+                if !fine {
+                    return Err(format!("page {n} of leaf {leaf} of the map is where it cannot be"));
+                }
+            }
+        }
+        // The home of pages that were said to be where they always were still holds them.
+        let home = |block: u32| {
+            let first = block.checked_mul(self.pages_per_block).filter(|first| own(*first));
+            first.filter(|_| self.preconditioned && block < self.pages.end / self.pages_per_block)
+        };
+        for first in array.touched().filter_map(home) {
+            let lost = |page: &u32| {
+                self.places.get(&(page / LEAF_PAGES)).is_none_or(|leaf| leaf[slot(*page)] == DEFAULT)
+            };
+            if let Some(page) = (first..first + self.pages_per_block).find(lost) {
+                return Err(format!("page {page} was erased, and the map does not know"));
+            }
+        }
+        for (&block, &valid) in &self.valid {
+            let here = |at: &u32| {
+                let page = array.tag(BlockNo(block), *at);
+                page != NOTHING && own(page) && self.location(array, page) == Some((BlockNo(block), *at))
+            };
+            let count = (0..array.next_page(BlockNo(block))).filter(here).count();
+            let is_home = home(block).is_some() && array.is_implicit(BlockNo(block));
+            if count != valid as usize || !(is_home || array.is_handed_out(BlockNo(block))) {
+                return Err(format!("block {block} is said to hold {valid} pages, and it holds {count}"));
+            }
+            held.push(BlockNo(block));
+        }
+        let gone = array.touched().chain(self.valid.keys().copied()).filter(|block| home(*block).is_some());
+        let gone = gone.collect::<HashSet<u32>>().len() as u32;
+        if u64::from(self.untouched) + u64::from(gone) != u64::from(twin.untouched) {
+            return Err(format!("{} blocks are said to be as they were", self.untouched));
+        }
+        match self.head {
+            Some(head) if !self.valid.contains_key(&head.0) || !array.is_handed_out(head) => {
+                Err(format!("block {} is written to, and not held", head.0))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Logical pages that lie somewhere else than they always did.
+    pub fn mapped(&self) -> impl Iterator<Item = u32> {
+        let moved = |(_, place): &(u32, &u64)| **place >= BIAS;
+        self.places.iter().flat_map(move |(leaf, places)| {
+            (leaf * LEAF_PAGES..).zip(places).filter(moved).map(|(page, _)| page)
+        })
     }
 
     /// Blocks that this area holds.

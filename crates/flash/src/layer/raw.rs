@@ -80,6 +80,22 @@ impl Raw {
         Ok(())
     }
 
+    /// Whether this can be what became of `twin`, a new chip. Returns what is wrong.
+    pub fn check(&self, twin: &Raw, blocks: u32) -> Result<(), String> {
+        let same = (self.page_bytes, self.pages_per_block, self.in_order)
+            == (twin.page_bytes, twin.pages_per_block, twin.in_order);
+        if !same {
+            return Err("the chip is another one than the profile's".into());
+        }
+        let wrong = |(block, pages): &(&u32, &Vec<bool>)| {
+            **block >= blocks || pages.len() != self.pages_per_block as usize
+        };
+        match self.programmed.iter().find(wrong) {
+            Some((block, _)) => Err(format!("block {block} of the chip has other pages than it has")),
+            None => Ok(()),
+        }
+    }
+
     /// Where a page lies, if it is programmed.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
         let (block, at) = self.split(page);
