@@ -30,21 +30,27 @@ struct Record {
 /// Runs them.
 pub fn lines() -> Result<Vec<Line>> {
     let step = Step::begin("the engine on a device in memory");
+    let lines = told("f2fs", "engine", &WANTED)?;
+    step.end();
+    Ok(lines)
+}
+
+/// Runs a benchmark of a package that tells its results as lines of JSON.
+pub(super) fn told(package: &str, bench: &str, wanted: &[(&str, Wanted)]) -> Result<Vec<Line>> {
     let run = Command::new("cargo")
-        .args(["bench", "--quiet", "-p", "f2fs", "--bench", "engine"])
+        .args(["bench", "--quiet", "-p", package, "--bench", bench])
         .current_dir(root())
         .output()
         .context("cannot start cargo")?;
     if !run.status.success() {
         bail!("cargo bench: {}\n{}", run.status, String::from_utf8_lossy(&run.stderr));
     }
-    step.end();
     let text = String::from_utf8(run.stdout)?;
-    text.lines().filter(|line| line.starts_with('{')).map(line).collect()
+    text.lines().filter(|line| line.starts_with('{')).map(|text| line(text, wanted)).collect()
 }
 
-fn line(text: &str) -> Result<Line> {
+fn line(text: &str, wanted: &[(&str, Wanted)]) -> Result<Line> {
     let told: Record = serde_json::from_str(text).with_context(|| text.to_string())?;
-    let wanted = WANTED.iter().find(|(what, _)| *what == told.what).map_or(Told, |(_, wanted)| *wanted);
+    let wanted = wanted.iter().find(|(what, _)| *what == told.what).map_or(Told, |(_, wanted)| *wanted);
     Ok(Line { what: told.what.into(), figure: told.figure, unit: told.unit.into(), wanted })
 }

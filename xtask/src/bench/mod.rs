@@ -3,6 +3,7 @@
 //! Machines are noisy: only figures of one run are compared with each other. Each line says what is wanted of it.
 //! One file a subject.
 
+mod device;
 mod engine;
 mod tools;
 
@@ -53,6 +54,7 @@ pub fn bench() -> Result<()> {
     let dir = tempfile::tempdir_in(var("bench")?)?;
     let mut lines = tools::lines(dir.path())?;
     lines.extend(engine::lines()?);
+    lines.extend(device::lines()?);
     println!();
     for line in &lines {
         line.print();

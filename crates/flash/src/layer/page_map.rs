@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Pages whose places are kept together.
-const LEAF_PAGES: u32 = 512;
+const LEAF_PAGES: u32 = 64;
 /// Nothing was said: the place is that of a card that was written before it was opened, or none.
 const DEFAULT: u64 = 0;
 /// The page holds nothing.

@@ -1,0 +1,76 @@
+//! What the model costs on one core. Each result is a line of JSON: `{"what", "figure", "unit"}`. `make bench` runs
+//! it.
+
+use std::{
+    error::Error,
+    fs,
+    io::{Write as _, stdout},
+    time::Instant,
+};
+
+use block::{Device, Rng};
+use flash::{Card, Model, Op, Profile};
+use serde_json::json;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const REQUESTS: u64 = 3_000_000;
+const BLOCK: u64 = 4096;
+const TIB: u64 = 1 << 40;
+/// Where random requests go, in blocks: 256 MiB.
+const PLACES: u64 = (256 << 20) / BLOCK;
+
+fn main() -> Result<()> {
+    for name in ["survey-class10", "survey-ssd", "bergmann-stick"] {
+        let profile = Profile::named(name)?.with_size(TIB)?;
+        let mut model = Model::new(profile.clone(), false);
+        let mut rng = Rng::new(1);
+        let rate = rate(|n| Ok(model.submit(0, Op::write(n * BLOCK, BLOCK)).map(drop)?))?;
+        tell(&format!("{name}: 4 KiB writes in sequence"), rate, "1/s")?;
+        let rate =
+            self::rate(|_| Ok(model.submit(0, Op::write(rng.below(PLACES) * BLOCK, BLOCK)).map(drop)?))?;
+        tell(&format!("{name}: 4 KiB writes at random"), rate, "1/s")?;
+        let rate =
+            self::rate(|_| Ok(model.submit(0, Op::read(rng.below(PLACES) * BLOCK, BLOCK)).map(drop)?))?;
+        tell(&format!("{name}: 4 KiB reads at random"), rate, "1/s")?;
+    }
+    let card = Card::new(Profile::named("survey-class10")?.with_size(TIB)?, false);
+    let rate = rate(|n| Ok(card.write(n % PLACES * BLOCK, &[7; BLOCK as usize])?))?;
+    tell("survey-class10: 4 KiB writes with data in memory", rate, "1/s")?;
+    memory()
+}
+
+fn tell(what: &str, figure: f64, unit: &str) -> Result<()> {
+    Ok(writeln!(stdout(), "{}", json!({ "what": what, "figure": figure, "unit": unit }))?)
+}
+
+/// Requests a second.
+fn rate(mut request: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    for n in 0..REQUESTS {
+        request(n)?;
+    }
+    Ok(REQUESTS as f64 / start.elapsed().as_secs_f64())
+}
+
+/// A card of 1 TiB that was written in full before, new and after a gibibyte at random places of it.
+fn memory() -> Result<()> {
+    let before = resident_bytes()?;
+    let mut model = Model::new(Profile::named("survey-ssd")?.with_size(TIB)?, true);
+    let mib = |now: u64| now.saturating_sub(before) as f64 / f64::from(1 << 20);
+    tell("a preconditioned card of 1 TiB, memory", mib(resident_bytes()?), "MiB")?;
+    let mut rng = Rng::new(1);
+    for _ in 0..(1 << 30) / BLOCK {
+        model.submit(0, Op::write(rng.below(TIB / BLOCK) * BLOCK, BLOCK))?;
+    }
+    tell("the same with 1 GiB written at random, memory", mib(resident_bytes()?), "MiB")?;
+    drop(model);
+    Ok(())
+}
+
+/// Second figure of statm: resident pages (proc(5)).
+fn resident_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_whitespace().nth(1).ok_or("statm has no second figure")?;
+    Ok(pages.parse::<u64>()? * 4096)
+}

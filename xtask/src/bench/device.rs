@@ -1,0 +1,54 @@
+//! Modelled cards: what `cargo bench -p flash` tells, beside the null engine of fio in the same run, which does
+//! nothing with a request but count it.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{
+    Line,
+    Wanted::{self, AtLeast, AtMost, Told},
+    engine,
+};
+use crate::step::Step;
+
+/// What is wanted of the lines; the others are told.
+const WANTED: [(&str, Wanted); 5] = [
+    (SHOWN, AtLeast(1e6)),
+    ("survey-class10: 4 KiB writes in sequence", AtLeast(1e6)),
+    ("survey-ssd: 4 KiB writes at random", AtLeast(1e6)),
+    ("a preconditioned card of 1 TiB, memory", AtMost(1.0)),
+    ("the same with 1 GiB written at random, memory", AtMost(256.0)),
+];
+/// The line that stands beside fio's.
+const SHOWN: &str = "survey-class10: 4 KiB writes at random";
+const FIO_REQUESTS: &str = "--number_ios=3000000";
+
+/// Runs them.
+pub fn lines() -> Result<Vec<Line>> {
+    let step = Step::begin("modelled cards, and fio's null engine");
+    let mut lines = engine::told("flash", "device", &WANTED)?;
+    let shown =
+        lines.iter().find(|line| line.what == SHOWN).context("cargo bench -p flash left it out")?.figure;
+    let null = fio_null()?;
+    step.end();
+    lines.push(Line::new("fio, null engine: 4 KiB writes at random", null, "1/s", Told));
+    lines.push(Line::new("that of survey-class10, of fio's", shown / null, "times", Told));
+    Ok(lines)
+}
+
+/// Requests a second that fio makes if nothing serves them.
+fn fio_null() -> Result<f64> {
+    let arguments =
+        ["--name=null", "--ioengine=null", "--size=1T", "--bs=4k", "--rw=randwrite", "--norandommap"];
+    let run = Command::new("fio")
+        .args(arguments)
+        .args([FIO_REQUESTS, "--gtod_reduce=1", "--output-format=json"])
+        .output()
+        .context("cannot start fio; scripts/setup installs it")?;
+    if !run.status.success() {
+        bail!("fio: {}\n{}", run.status, String::from_utf8_lossy(&run.stderr));
+    }
+    let told: serde_json::Value = serde_json::from_slice(&run.stdout).context("fio's JSON")?;
+    told["jobs"][0]["write"]["iops"].as_f64().context("fio tells no requests a second")
+}
