@@ -6,6 +6,7 @@ use anyhow::Context;
 use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     Error, Volume,
+    format::inode::Compression,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
     volume::{Options, device_bytes},
@@ -18,10 +19,24 @@ const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
 
 /// Begins a volume in a new file of `mib` MiB.
 pub fn begin(path: &Path, mib: u64, options: &mkfs::Options) -> anyhow::Result<NewVolume> {
+    begin_with(path, mib, options, Options::new(|| NOW))
+}
+
+/// As [`begin`]; files that are to be compressed become so in this way.
+pub fn begin_compressed(
+    path: &Path,
+    mib: u64,
+    options: &mkfs::Options,
+    compression: Compression,
+) -> anyhow::Result<NewVolume> {
+    begin_with(path, mib, options, Options { compression, ..Options::new(|| NOW) })
+}
+
+fn begin_with(path: &Path, mib: u64, options: &mkfs::Options, open: Options) -> anyhow::Result<NewVolume> {
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, mib << 20)?);
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(options, &[size])?;
-    Ok(NewVolume::begin(device, &plan, true, Options::new(|| NOW))?)
+    Ok(NewVolume::begin(device, &plan, true, open)?)
 }
 
 /// Begins a volume on several new files, each with the path that the superblock has for it and its MiB.

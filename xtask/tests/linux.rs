@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use block::Survivors;
 use f2fs::{
-    format::BlockSize,
+    format::{
+        BlockSize,
+        inode::{Algorithm, Compression},
+    },
     mkfs::{self, Overprovision, Plan},
 };
-use guest::{Manifest, Op, Scope, differences};
+use guest::{Content, Manifest, Op, Scope, differences, op::Allocate};
 use model::{Case, Record, fsck::fsck_image, manifest, setup::store};
 use xtask::{
     Disk, Image, Judge, Machine, Vm, engine,
@@ -191,6 +194,138 @@ fn we_read_what_linux_writes_on_our_volumes() {
         }
         compare(&volumes);
     }
+}
+
+/// How files are compressed, in turn: each algorithm, small and large clusters, with and without checksums.
+fn compressions() -> [Compression; 6] {
+    let of = |algorithm, log_cluster_blocks, checksum, level| Compression {
+        algorithm,
+        log_cluster_blocks,
+        checksum,
+        level,
+    };
+    [
+        of(Algorithm::Lzo, 2, false, 0),
+        of(Algorithm::LzoRle, 3, true, 0),
+        of(Algorithm::Lz4, 2, true, 0),
+        of(Algorithm::Lz4, 8, false, 0),
+        of(Algorithm::Zstd, 4, true, 6),
+        of(Algorithm::Zstd, 2, false, 0),
+    ]
+}
+
+/// Volumes with compressed files, made by us.
+fn write_compressed(dir: &Path, block_size: BlockSize) -> Vec<Ours> {
+    let machine = match block_size {
+        BlockSize::B4K => Machine::Amd64,
+        BlockSize::B16K => Machine::Arm64With16K,
+    };
+    let features = mkfs::parse_features("extra_attr,compression,inode_checksum").expect("known features");
+    let options = mkfs::Options { features, block_size, ..mkfs::Options::new([0x5A; 16]) };
+    let mut volumes = Vec::new();
+    for compression in compressions() {
+        let name = format!("{block_size:?} {compression:?}");
+        let path = dir.join(format!("{block_size:?}{}.img", volumes.len()));
+        let at = At::root().with_block(block_size.bytes() as u64);
+        let c = at.below("c");
+        let ops = [
+            tree::compressed(&at),
+            vec![
+                c.write("mixed", 8 * at.block() + 99, Content::Prose { seed: 5, length: 9 * at.block() }),
+                c.truncate("cluster", 5 * at.block() + 1),
+                c.truncate("odd", 90 * at.block()),
+                c.allocate("dir/heir", Allocate::Punch, 3 * at.block() + 5, 9 * at.block()),
+                c.write("dir/new", 100, Content::Prose { seed: 6, length: 500 * at.block() }),
+                c.unlink("zeroes"),
+            ],
+        ];
+        let mib = if block_size == BlockSize::B4K { 128 } else { 512 };
+        let written = engine::begin_compressed(&path, mib, &options, compression).and_then(|mut new| {
+            let skipped = engine::perform_all(new.volume(), &ops.concat())?;
+            assert_eq!(skipped, 0, "{name}");
+            Ok(new.finish()?)
+        });
+        drop(written.unwrap_or_else(|error| panic!("{name}: {error}")));
+        let image = Image { machine, ..Image::f2fs(&path) };
+        volumes.push(Ours { name, manifest: read(&path), image });
+    }
+    for ours in &volumes {
+        let saved: u64 = ours.manifest.entries.iter().filter_map(|entry| entry.compressed_blocks).sum();
+        assert!(saved > 100, "{}: {saved} blocks", ours.name);
+    }
+    volumes
+}
+
+#[test]
+fn linux_reads_and_changes_what_we_compress() {
+    let dir = scratch();
+    let sizes = [(BlockSize::B4K, Machine::Amd64), (BlockSize::B16K, Machine::Arm64With16K)];
+    for (block_size, machine) in sizes.into_iter().filter(|(_, machine)| initramfs::can_build(*machine)) {
+        let mut volumes = write_compressed(dir.path(), block_size);
+        compare(&volumes);
+        let disks: Vec<Disk> = volumes.iter().map(|ours| Disk::writable(&ours.image.path)).collect();
+        let mut vm = Vm::boot(machine, &disks).expect("the machine boots");
+        for (n, ours) in volumes.iter().enumerate() {
+            let mut stage = golden::stage::Stage::new(&mut vm, n, PathBuf::new());
+            stage.mount("compress_algorithm=lz4").expect("Linux mounts our volume");
+            let at = stage.at().with_block(block_size.bytes() as u64);
+            let c = at.below("c");
+            let changes = [
+                c.write("mixed", 20 * at.block() + 5, Content::Noise { seed: 7, length: 9 * at.block() }),
+                c.write("dir/new", 33 * at.block() + 5, Content::Prose { seed: 8, length: 64 * at.block() }),
+                c.truncate("overwritten", 13 * at.block() + 1),
+                c.prose("far", 400 * at.block()),
+                c.unlink("holes"),
+            ];
+            stage.run(changes).expect("Linux changes what we compressed");
+            let saves = |name: &str| {
+                let entries = &ours.manifest.entries;
+                let entry = entries.iter().find(|entry| entry.path.0 == format!("c/{name}").into_bytes());
+                entry.is_some_and(|entry| entry.compressed_blocks > Some(0))
+            };
+            // Some kernels refuse it where nothing is saved.
+            if saves("reserved") {
+                let turned =
+                    [Op::Reserve { path: c.path("released") }, Op::Release { path: c.path("reserved") }];
+                stage.run(turned).expect("Linux takes back what we released");
+            }
+            stage.unmount().expect("Linux unmounts");
+        }
+        drop(vm);
+        for ours in &mut volumes {
+            ours.manifest = read(&ours.image.path);
+        }
+        compare(&volumes);
+    }
+}
+
+#[test]
+fn linux_reads_what_we_changed_of_what_it_compressed() {
+    let dir = scratch();
+    let mut volumes = Vec::new();
+    for name in ["lzo", "lzo-rle", "lz4", "lz4hc", "zstd"].map(|name| format!("compress-{name}")) {
+        let (_, files) = golden::unpack(&name, dir.path()).expect("a golden image");
+        let mut volume = engine::open(&files[0]).expect("the volume opens");
+        let at = At::root();
+        let c = at.below("c");
+        let ops = [
+            c.write("mixed", 20 * at.block() + 5, Content::Prose { seed: 7, length: 9 * at.block() }),
+            c.truncate("overwritten", 13 * at.block() + 1),
+            c.write("odd", 3 * at.block(), Content::Noise { seed: 8, length: 20 * at.block() }),
+            c.prose("far", 400 * at.block()),
+            c.prose("dir/ours", 99 * at.block() + 9),
+            Op::Reserve { path: c.path("released") },
+            Op::Release { path: c.path("reserved") },
+            c.unlink("holes"),
+        ];
+        let skipped =
+            engine::perform_all(&mut volume, &ops).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(skipped, 0);
+        volume.unmount().unwrap_or_else(|error| panic!("{name}: {error}"));
+        drop(volume);
+        volumes.push(Ours { name, manifest: read(&files[0]), image: Image::f2fs(&files[0]) });
+    }
+    compare(&volumes);
 }
 
 #[test]

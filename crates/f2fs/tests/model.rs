@@ -35,6 +35,7 @@ kinds! {
     features = "features",
     quota = "quota",
     casefold = "casefold",
+    compressed = "compressed",
     lost_found = "lost+found",
     sections = "sections",
     large_sections = "large sections",

@@ -54,6 +54,7 @@ cases! {
     two_logs = "two logs",
     sections = "sections",
     casefold = "casefold",
+    compressed = "compressed",
     sixteen = "16K blocks",
     not_inline = "not inline",
     small_cache = "small cache",

@@ -182,3 +182,43 @@ fn a_served_card_is_probed_over_nbd() {
     assert_eq!(serving.card().with_model(|model| model.counters().host.writes), 0);
     serving.stop().unwrap();
 }
+
+#[test]
+fn what_compression_saves_is_released_and_reserved() {
+    use f2fs::{
+        Volume,
+        format::inode::flag,
+        units::Time,
+        volume::{NewNode, Options, SetAttr},
+    };
+
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "v.img", "--size", "64M", "-O", "extra_attr,compression"]);
+    let options = block::OpenOptions { write: true, ..block::OpenOptions::default() };
+    let device = block::FileDevice::open(&dir.join("v.img"), options).unwrap();
+    let mut volume = Volume::open(std::sync::Arc::new(device), Options::new(Time::default)).unwrap();
+    let root = volume.superblock().root_ino;
+    let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.set_attr(root, &flags).unwrap();
+    let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.write(ino, 0, &[7; 65536]).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+
+    let report = ok(dir, &["compression", "v.img", "--json"]);
+    assert!(
+        report.contains("\"releasable_blocks\": 12") && report.contains("\"released_blocks\": 0"),
+        "{report}"
+    );
+    let report = ok(dir, &["compression", "v.img", "--release", "--json"]);
+    assert!(
+        report.contains("\"releasable_blocks\": 0") && report.contains("\"released_blocks\": 12"),
+        "{report}"
+    );
+    assert!(report.contains("\"stored_bytes\": 16384"), "{report}");
+    assert!(ok(dir, &["compression", "v.img:/file", "--files"]).contains("48.00 KiB of 64.00 KiB saved"));
+    let report = ok(dir, &["compression", "v.img:/file", "--reserve", "--json"]);
+    assert!(report.contains("\"releasable_blocks\": 12"), "{report}");
+    assert_eq!(ok(dir, &["cat", "v.img:/file"]).len(), 65536);
+}

@@ -580,14 +580,14 @@ impl Filesystem for Adapter {
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         _flags: fuser::IoctlFlags,
         cmd: u32,
         in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match self.fs.ioctl(self.ino(ino), cmd, in_data) {
+        match self.fs.ioctl(self.ino(ino), fh.0 != 0, cmd, in_data) {
             Ok(data) => reply.ioctl(0, &data),
             Err(errno) => reply.error(out(errno)),
         }

@@ -314,10 +314,35 @@ impl FileSystem {
         volume.stat(ino).map_err(to_errno)
     }
 
-    /// Answers an ioctl.
-    pub fn ioctl(&self, ino: Ino, command: u32, data: &[u8]) -> Answer<Vec<u8>> {
-        let request = ioctl::Request::parse(command, data).ok_or(Errno::NOTTY)?;
+    /// Answers an ioctl. `writes` is whether the file was opened for writing to ask.
+    pub fn ioctl(&self, ino: Ino, writes: bool, command: u32, data: &[u8]) -> Answer<Vec<u8>> {
+        use ioctl::Request;
+        let request = Request::parse(command, data).ok_or(Errno::NOTTY)?;
         let stat = self.stat(ino)?;
+        let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
+        match request {
+            Request::ReleaseSaved => {
+                // What others are still to write could not be written any more. (What the one who asks has not yet
+                // synced, neither: Linux would write it first, but here the kernel has it.)
+                if self.inodes.writers(ino) > u32::from(writes) {
+                    return Err(Errno::BUSY);
+                }
+                return self.write_lock()?.release_saved(ino).map(blocks).map_err(to_errno);
+            }
+            Request::ReserveSaved => {
+                return self.write_lock()?.reserve_saved(ino).map(blocks).map_err(to_errno);
+            }
+            Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
+            Request::SetCompression { algorithm, log_cluster_blocks } => {
+                self.write_lock()?
+                    .choose_compression(ino, algorithm, log_cluster_blocks)
+                    .map_err(to_errno)?;
+                return Ok(Vec::new());
+            }
+            Request::GetSaved if stat.compression.is_none() => return Err(Errno::INVAL),
+            Request::GetCompression if stat.compression.is_none() => return Err(Errno::NODATA),
+            _ => {}
+        }
         if let Some(set) = request.change(&stat) {
             self.write_lock()?.set_attr(ino, &set).map_err(to_errno)?;
             return Ok(Vec::new());
@@ -435,11 +460,14 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Reserves, frees or zeroes a range, with the modes of fallocate(2) that FUSE passes on.
+    /// Reserves, frees, zeroes or shifts a range, with the modes of fallocate(2). Those that shift do not come from
+    /// Linux's FUSE, which refuses them before it asks.
     pub fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
+        const COLLAPSE_RANGE: u32 = 8;
         const ZERO_RANGE: u32 = 0x10;
+        const INSERT_RANGE: u32 = 0x20;
         let keep_size = mode & KEEP_SIZE != 0;
         if length == 0 {
             return Err(Errno::INVAL);
@@ -448,10 +476,9 @@ impl FileSystem {
         match mode & !KEEP_SIZE {
             0 => volume.allocate_range(ino, offset, length, keep_size),
             PUNCH_HOLE if keep_size => volume.punch_hole(ino, offset, length),
-            ZERO_RANGE => {
-                let result = volume.punch_hole(ino, offset, length);
-                result.and_then(|()| volume.allocate_range(ino, offset, length, keep_size))
-            }
+            ZERO_RANGE => volume.zero_range(ino, offset, length, keep_size),
+            COLLAPSE_RANGE if !keep_size => volume.collapse_range(ino, offset, length),
+            INSERT_RANGE if !keep_size => volume.insert_range(ino, offset, length),
             _ => return Err(Errno::OPNOTSUPP),
         }
         .map_err(to_errno)

@@ -72,7 +72,12 @@ impl Inodes {
 
     /// Whether a file is open for writing: the kernel may have data and a size that we do not.
     pub fn has_writer(&self, ino: Ino) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|known| known.writers > 0)
+        self.writers(ino) > 0
+    }
+
+    /// How often a file is open for writing.
+    pub fn writers(&self, ino: Ino) -> u32 {
+        self.shard(ino).get(&ino).map_or(0, |known| known.writers)
     }
 
     /// Whether this is the first access to content since the file was opened.

@@ -1,7 +1,8 @@
-//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label.
+//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label, and those
+//! of f2fs about compressed files.
 
 use f2fs::{
-    format::inode::flag,
+    format::inode::{Algorithm, flag},
     volume::{SetAttr, Stat},
 };
 
@@ -23,6 +24,13 @@ const GET_VERSION: u32 = number(READS, b'v', 1, 8);
 const FS_GET_XATTR: u32 = number(READS, b'X', 31, FSXATTR_BYTES as u32);
 const FS_SET_XATTR: u32 = number(WRITES, b'X', 32, FSXATTR_BYTES as u32);
 const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
+/// The kind of f2fs's own (Linux, `include/uapi/linux/f2fs.h`).
+const F2FS: u8 = 0xF5;
+const GET_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 17, 8);
+const RELEASE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 18, 8);
+const RESERVE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 19, 8);
+const GET_COMPRESS_OPTION: u32 = number(READS, F2FS, 21, 2);
+const SET_COMPRESS_OPTION: u32 = number(WRITES, F2FS, 22, 2);
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -49,6 +57,21 @@ pub enum Request {
     },
     /// Tell the volume's label.
     GetLabel,
+    /// Tell how many blocks compression saves.
+    GetSaved,
+    /// Give them back.
+    ReleaseSaved,
+    /// Take them into reserve again.
+    ReserveSaved,
+    /// Tell how the file is compressed.
+    GetCompression,
+    /// Choose how it is.
+    SetCompression {
+        /// How clusters are compressed.
+        algorithm: Algorithm,
+        /// log2 of the blocks in a cluster.
+        log_cluster_blocks: u8,
+    },
 }
 
 impl Request {
@@ -67,6 +90,15 @@ impl Request {
                 Some(Request::SetExtended { flags: flags_of_extended(word(0)?), project: word(12)? })
             }
             GET_LABEL => Some(Request::GetLabel),
+            GET_COMPRESS_BLOCKS => Some(Request::GetSaved),
+            RELEASE_COMPRESS_BLOCKS => Some(Request::ReleaseSaved),
+            RESERVE_COMPRESS_BLOCKS => Some(Request::ReserveSaved),
+            GET_COMPRESS_OPTION => Some(Request::GetCompression),
+            SET_COMPRESS_OPTION => {
+                let [code, log_cluster_blocks] = *data.first_chunk()?;
+                let algorithm = Algorithm::from_code(code)?;
+                Some(Request::SetCompression { algorithm, log_cluster_blocks })
+            }
             _ => None,
         }
     }
@@ -84,7 +116,7 @@ impl Request {
         }
     }
 
-    /// The bytes to answer with.
+    /// The bytes to answer with, of requests that only ask.
     pub fn answer(&self, stat: &Stat, label: &str) -> Vec<u8> {
         match self {
             Request::GetFlags => shown_flags(stat).to_ne_bytes().to_vec(),
@@ -102,7 +134,15 @@ impl Request {
                 bytes.resize(LABEL_BYTES, 0);
                 bytes
             }
-            Request::SetFlags(_) | Request::SetExtended { .. } => Vec::new(),
+            Request::GetSaved => stat.saved_blocks.to_ne_bytes().to_vec(),
+            Request::GetCompression => stat
+                .compression
+                .map_or_else(Vec::new, |how| vec![how.algorithm.code(), how.log_cluster_blocks]),
+            Request::SetFlags(_)
+            | Request::SetExtended { .. }
+            | Request::ReleaseSaved
+            | Request::ReserveSaved
+            | Request::SetCompression { .. } => Vec::new(),
         }
     }
 }
@@ -145,6 +185,10 @@ mod tests {
             [GET_FLAGS, SET_FLAGS, GET_VERSION, FS_GET_XATTR, FS_SET_XATTR, GET_LABEL],
             [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820, 0x8100_9431]
         );
+        assert_eq!(
+            [GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
+            [0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]
+        );
     }
 
     #[test]
@@ -163,5 +207,9 @@ mod tests {
         let request = Request::parse(FS_SET_XATTR, &data);
         assert_eq!(request, Some(Request::SetExtended { flags: flag::APPEND, project: 7 }));
         assert_eq!(Request::parse(0x1234, &data), None);
+        let request = Request::parse(SET_COMPRESS_OPTION, &[2, 4]);
+        let wanted = Request::SetCompression { algorithm: Algorithm::Zstd, log_cluster_blocks: 4 };
+        assert_eq!(request, Some(wanted));
+        assert_eq!(Request::parse(SET_COMPRESS_OPTION, &[9, 4]), None);
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use f2fs::{
+    format::inode::{Algorithm, Compression},
     units::Time,
     volume::{ActiveLogs, InPlace, Options},
 };
@@ -97,6 +98,12 @@ pub struct MountOptions {
     pub inline_dentry: bool,
     /// Inodes keep room for extended attributes.
     pub inline_xattr: bool,
+    /// How files are compressed that become so.
+    pub compression: Compression,
+    /// Extensions of new files that are compressed.
+    pub compressed_extensions: Vec<String>,
+    /// Extensions of new files that are not, even in compressed directories.
+    pub plain_extensions: Vec<String>,
     /// Memory for caches.
     pub cache_bytes: usize,
     /// Threads that answer requests; chosen by the number of processors where `None`.
@@ -131,6 +138,14 @@ impl Default for MountOptions {
             inline_data: true,
             inline_dentry: true,
             inline_xattr: true,
+            compression: Compression {
+                algorithm: Algorithm::Lz4,
+                log_cluster_blocks: 2,
+                checksum: false,
+                level: 0,
+            },
+            compressed_extensions: Vec::new(),
+            plain_extensions: Vec::new(),
             cache_bytes: 64 << 20,
             threads: None,
             direct: false,
@@ -145,7 +160,9 @@ ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noa
 diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
 background_gc=on|off, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
 checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=remount-ro|panic, inline_data, \
-noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, acl, user_xattr, flush_merge, \
+noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, \
+compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL], compress_log_size=2..8, compress_extension=EXTENSION, \
+nocompress_extension=EXTENSION, compress_chksum, acl, user_xattr, flush_merge, \
 checkpoint_merge, extent_cache, cache=SIZE, threads=N, direct";
 
 /// An option that there is not, or a value that it cannot have.
@@ -231,6 +248,31 @@ impl MountOptions {
             ("noinline_dentry", None) => self.inline_dentry = false,
             ("inline_xattr", None) => self.inline_xattr = true,
             ("noinline_xattr", None) => self.inline_xattr = false,
+            ("compress_algorithm", Some(how)) => {
+                let (name, level) = how.split_once(':').unwrap_or((how, "0"));
+                let level = level.parse().map_err(|_| bad())?;
+                let algorithm = (0..=3).filter_map(Algorithm::from_code).find(|one| one.name() == name);
+                let compression = &mut self.compression;
+                (compression.algorithm, compression.level) = (algorithm.ok_or_else(bad)?, level);
+                // What Linux takes: none for LZO, those of LZ4HC, those of zstd (`f2fs_is_compress_level_valid`).
+                let most = match compression.algorithm {
+                    Algorithm::Lzo | Algorithm::LzoRle => 0,
+                    Algorithm::Lz4 => 12,
+                    Algorithm::Zstd => 22,
+                };
+                if level > most {
+                    return Err(bad());
+                }
+            }
+            ("compress_log_size", Some(log)) => {
+                let log = log.parse().ok().filter(|log| (2..=8).contains(log)).ok_or_else(bad)?;
+                self.compression.log_cluster_blocks = log;
+            }
+            ("compress_chksum", None) => self.compression.checksum = true,
+            ("compress_extension", Some(extension)) => self.compressed_extensions.push(extension.into()),
+            // Linux refuses it for all files.
+            ("nocompress_extension", Some("*")) => return Err(bad()),
+            ("nocompress_extension", Some(extension)) => self.plain_extensions.push(extension.into()),
             ("cache", Some(size)) => self.cache_bytes = parse_size(size).ok_or_else(bad)?,
             ("threads", Some(count)) => {
                 self.threads =
@@ -281,6 +323,9 @@ impl MountOptions {
             inline_data: self.inline_data,
             inline_dentry: self.inline_dentry,
             inline_xattr: self.inline_xattr,
+            compression: self.compression,
+            compressed_extensions: self.compressed_extensions.clone(),
+            plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
             ..Options::new(clock)
         }
@@ -329,6 +374,17 @@ mod tests {
     }
 
     #[test]
+    fn compression_is_chosen_as_linux_does() {
+        let options =
+            parsed("compress_algorithm=zstd:6,compress_log_size=4,compress_chksum,compress_extension=so")
+                .unwrap();
+        let compression =
+            Compression { algorithm: Algorithm::Zstd, log_cluster_blocks: 4, checksum: true, level: 6 };
+        assert_eq!(options.compression, compression);
+        assert_eq!(options.compressed_extensions, ["so"]);
+    }
+
+    #[test]
     fn what_fstab_says_to_others_is_ignored() {
         assert_eq!(parsed("defaults,noauto,user,x-systemd.automount,_netdev,,"), Ok(MountOptions::default()));
         assert!(parsed("norecovery").unwrap().read_only);
@@ -347,6 +403,11 @@ mod tests {
             "cache=1",
             "threads=0",
             "checkpoint_interval=0",
+            "compress_algorithm=gzip",
+            "compress_algorithm=lzo:1",
+            "compress_algorithm=zstd:23",
+            "compress_log_size=9",
+            "nocompress_extension=*",
         ] {
             assert!(matches!(parsed(bad), Err(OptionError::Value { .. })), "{bad}");
         }

@@ -41,6 +41,7 @@ impl Case {
             torn("two logs", sealed),
             torn("sections", &["-s", "2", "-z", "2", "-O", "extra_attr,inode_checksum"]),
             torn("casefold", &["-O", "extra_attr,inode_checksum,casefold", "-C", "utf8"]),
+            torn("compressed", &["-O", "extra_attr,compression,inode_checksum"]),
             case("16K blocks", busy("16K blocks", 4, true), Mode::Random(2), 120),
             torn("not inline", sealed),
             torn("small cache", sealed),

@@ -12,6 +12,7 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Result, Volume,
+    format::node::NodeBlock,
     units::{Ino, Time},
     volume::{ActiveLogs, InPlace, NewNode, Options},
 };
@@ -188,6 +189,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
         Error::FileTooLarge => Errno::FBIG,
         Error::TooManyLinks => Errno::MLINK,
         Error::NotPermitted => Errno::PERM,
+        Error::Unsupported(_) => Errno::OPNOTSUPP,
         _ => return None,
     })
 }
@@ -200,9 +202,15 @@ pub fn rules(engine: &mut Engine) -> anyhow::Result<crate::model::Rules> {
     let ino = volume.create(root, PROBE, &NewNode::new(0o100_600)).context("a first file")?;
     let block = volume.superblock().block_size.bytes();
     let node = volume.inode(ino)?;
+    let bytes_max = |node: &NodeBlock| node.layout().reach_blocks() * block as u64;
+    let mut compressed = (*node).clone();
+    if node.saved_blocks().is_some() {
+        compressed.set_compression(Some(volume.options().compression));
+    }
     let rules = crate::model::Rules {
         block_bytes: block as u64,
-        file_bytes_max: node.layout().reach_blocks() * block as u64,
+        file_bytes_max: bytes_max(&node),
+        compressed_bytes_max: bytes_max(&compressed),
         xattr_bytes_max: node.inline_xattrs().len() + block - f2fs::format::block_size::NODE_FOOTER_BYTES,
     };
     drop(node);

@@ -29,6 +29,8 @@ pub struct Mix {
     pub far: bool,
     /// Whether directories fold case.
     pub casefold: bool,
+    /// Whether files are compressed.
+    pub compress: bool,
     /// Whether the volume is made full.
     pub fill: bool,
     /// What fallocate can do here.
@@ -50,8 +52,16 @@ impl Default for Mix {
             write_bytes_max: 64 << 10,
             far: true,
             casefold: false,
+            compress: false,
             fill: false,
-            allocate: vec![Allocate::Extend, Allocate::KeepSize, Allocate::Punch],
+            allocate: vec![
+                Allocate::Extend,
+                Allocate::KeepSize,
+                Allocate::Punch,
+                Allocate::Zero,
+                Allocate::Collapse,
+                Allocate::Insert,
+            ],
             durable: 40,
             fsync: false,
             remount: true,
@@ -75,10 +85,11 @@ pub struct Generator {
 impl Generator {
     /// A generator that `seed` determines, together with the model that it is shown.
     pub fn new(seed: u64, mix: Mix) -> Generator {
+        let compress = Op::Flags { path: "/".into(), set: flag::COMPRESS, clear: 0 };
         Generator {
             rng: Rng::new(seed),
+            burst: if mix.compress { vec![compress] } else { Vec::new() },
             mix,
-            burst: Vec::new(),
             tree: Arc::default(),
             tree_age: TREE_AGE_MAX,
         }
@@ -198,6 +209,13 @@ impl Generator {
         let offset = self.offset(model, &path);
         let length = 1 + self.length(self.mix.write_bytes_max * 4);
         let how = self.mix.allocate[self.rng.below(self.mix.allocate.len() as u64) as usize];
+        let (mut offset, mut length) = (offset, length);
+        let shifts = matches!(how, Allocate::Collapse | Allocate::Insert);
+        if shifts && self.rng.chance(0.9) {
+            let block_bytes = model.rules().block_bytes;
+            (offset, length) =
+                (offset / block_bytes * block_bytes, length.div_ceil(block_bytes) * block_bytes);
+        }
         Op::Allocate { path, how, offset, length }
     }
 
@@ -243,6 +261,15 @@ impl Generator {
             let folds = model.find(&path.0).is_ok_and(|id| model.inode(id).flags & flag::CASEFOLD != 0);
             let (set, clear) = if folds { (0, flag::CASEFOLD) } else { (flag::CASEFOLD, 0) };
             return Op::Flags { path, set, clear };
+        }
+        if self.mix.compress && self.rng.chance(0.4) {
+            let (set, clear) = [
+                (flag::COMPRESS, flag::NOCOMPRESS),
+                (flag::COMPRESS, flag::NOCOMPRESS),
+                (flag::NOCOMPRESS, flag::COMPRESS),
+                (0, flag::COMPRESS),
+            ][self.rng.below(4) as usize];
+            return Op::Flags { path: self.pick(&tree.dirs).clone(), set, clear };
         }
         let bits = [flag::NODUMP, flag::NOATIME, flag::NODUMP | flag::NOATIME][self.rng.below(3) as usize];
         let (set, clear) = if self.rng.chance(0.5) { (bits, 0) } else { (0, bits) };
@@ -421,6 +448,7 @@ impl Generator {
 
     fn content_of(&mut self, length: u64) -> Content {
         match self.rng.below(4) {
+            1 | 2 if self.mix.compress => Content::Fill { byte: self.rng.below(256) as u8, length },
             0 => Content::Fill { byte: self.rng.below(256) as u8, length },
             _ => Content::Noise { seed: self.rng.next_u64() >> 1, length },
         }

@@ -24,6 +24,8 @@ pub struct Rules {
     pub block_bytes: u64,
     /// Bytes that a file can have.
     pub file_bytes_max: u64,
+    /// Bytes that a compressed file can have: its nodes hold whole clusters.
+    pub compressed_bytes_max: u64,
     /// Bytes that all attributes of an inode can take as they are stored.
     pub xattr_bytes_max: usize,
 }
@@ -381,8 +383,12 @@ impl Model {
         }
         let body = body(dir);
         let is_dir = matches!(body, Body::Dir(_));
+        const COMPRESSION: u32 = flag::COMPRESS | flag::NOCOMPRESS;
         let inherited = match body {
-            Body::Dir(_) => flag::NODUMP | flag::NOATIME | flag::CASEFOLD | flag::PROJECT_INHERIT,
+            Body::Dir(_) => {
+                flag::NODUMP | flag::NOATIME | flag::CASEFOLD | flag::PROJECT_INHERIT | COMPRESSION
+            }
+            Body::File(_) => flag::NODUMP | flag::NOATIME | COMPRESSION,
             _ => flag::NODUMP | flag::NOATIME,
         };
         let flags = self.inodes[&dir].flags & inherited;
@@ -512,7 +518,7 @@ impl Model {
         if data.is_empty() {
             return Ok(());
         }
-        if end > rules.file_bytes_max {
+        if end > self.bytes_max(id) {
             return Err(Errno::FBIG);
         }
         let inode = self.change(id);
@@ -526,7 +532,7 @@ impl Model {
     fn truncate(&mut self, id: Id, size: u64, now: Time) -> Result {
         let rules = self.rules;
         self.file(id)?;
-        if size > rules.file_bytes_max {
+        if size > self.bytes_max(id) {
             return Err(Errno::FBIG);
         }
         let inode = self.change(id);
@@ -541,9 +547,23 @@ impl Model {
 
     fn allocate(&mut self, id: Id, how: Allocate, offset: u64, length: u64, now: Time) -> Result {
         let rules = self.rules;
-        self.file(id)?;
+        let size = self.file(id)?.size;
+        if matches!(how, Allocate::Collapse | Allocate::Insert) {
+            if self.inodes[&id].flags & flag::COMPRESS != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            if (offset | length) % rules.block_bytes != 0 {
+                return Err(Errno::INVAL);
+            }
+        }
         let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
-        if end > rules.file_bytes_max {
+        let too_far = match how {
+            Allocate::Collapse if end >= size => return Err(Errno::INVAL),
+            Allocate::Insert if offset >= size => return Err(Errno::INVAL),
+            Allocate::Insert => size.checked_add(length).is_none_or(|end| end > self.bytes_max(id)),
+            _ => end > self.bytes_max(id),
+        };
+        if too_far {
             return Err(Errno::FBIG);
         }
         let inode = self.change(id);
@@ -557,7 +577,26 @@ impl Model {
                 }
             }
             Allocate::Punch => file.zero(rules.block_bytes, offset, end),
-            Allocate::Zero | Allocate::Collapse | Allocate::Insert => return Err(Errno::OPNOTSUPP),
+            Allocate::Zero => {
+                file.zero(rules.block_bytes, offset, end);
+                file.reserve(rules.block_bytes, offset, end);
+                file.size = file.size.max(end);
+            }
+            Allocate::Collapse => {
+                let (start, end) = (offset / rules.block_bytes, end / rules.block_bytes);
+                file.shift(rules.block_bytes, |block| match block {
+                    block if block < start => Some(block),
+                    block => (block >= end).then(|| block - (end - start)),
+                });
+                file.size -= length;
+            }
+            Allocate::Insert => {
+                let (start, end) = (offset / rules.block_bytes, end / rules.block_bytes);
+                file.shift(rules.block_bytes, |block| {
+                    Some(if block < start { block } else { block + (end - start) })
+                });
+                file.size += length;
+            }
         }
         Ok(())
     }
@@ -666,6 +705,13 @@ impl Model {
         }
     }
 
+    fn bytes_max(&self, id: Id) -> u64 {
+        match self.inodes[&id].flags & flag::COMPRESS {
+            0 => self.rules.file_bytes_max,
+            _ => self.rules.compressed_bytes_max,
+        }
+    }
+
     fn file(&self, id: Id) -> Result<&Data> {
         match &self.inodes[&id].body {
             Body::File(data) => Ok(data),
@@ -731,6 +777,15 @@ impl Data {
         for block in from / block_bytes..to.div_ceil(block_bytes) {
             self.blocks.entry(block).or_insert_with(|| zeroes(block_bytes));
         }
+    }
+
+    /// Gives each block its new place, or none. What lies past the end goes.
+    fn shift(&mut self, block_bytes: u64, place: impl Fn(u64) -> Option<u64>) {
+        // It may be there without having been written: inline data moved to it.
+        self.blocks.entry(0).or_insert_with(|| zeroes(block_bytes));
+        let end = self.size.div_ceil(block_bytes);
+        let old = std::mem::take(&mut self.blocks).into_iter().filter(|(block, _)| *block < end);
+        self.blocks = old.filter_map(|(block, bytes)| Some((place(block)?, bytes))).collect();
     }
 
     /// Zeroes a range; whole blocks of it become holes.

@@ -4,7 +4,7 @@ use f2fs::{
     Error, Result, Volume,
     format::{
         FileType,
-        inode::{DeviceNumber, flag},
+        inode::{Algorithm, DeviceNumber, flag},
     },
     units::{Ino, Time},
     volume::{NewNode, Policy, RenameMode, SetAttr, XattrMode},
@@ -46,7 +46,9 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
                 Allocate::Extend => volume.allocate_range(ino, *offset, *length, false),
                 Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, true),
                 Allocate::Punch => volume.punch_hole(ino, *offset, *length),
-                Allocate::Zero | Allocate::Collapse | Allocate::Insert => unsupported(),
+                Allocate::Zero => volume.zero_range(ino, *offset, *length, false),
+                Allocate::Collapse => volume.collapse_range(ino, *offset, *length),
+                Allocate::Insert => volume.insert_range(ino, *offset, *length),
             }
         }
         Op::Rename { from, to } => rename(volume, from, to, RenameMode::Replace),
@@ -100,6 +102,20 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
         Op::Fsync { path, data_only } => {
             let ino = volume.resolve(&path.0, false)?;
             volume.fsync(ino, *data_only)
+        }
+        Op::Compression { path, algorithm, log_cluster } => {
+            let ino = volume.resolve(&path.0, false)?;
+            let algorithm = Algorithm::from_code(*algorithm)
+                .ok_or_else(|| Error::Invalid(format!("algorithm {algorithm}").into()))?;
+            volume.choose_compression(ino, algorithm, *log_cluster)
+        }
+        Op::Release { path } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.release_saved(ino).map(drop)
+        }
+        Op::Reserve { path } => {
+            let ino = volume.resolve(&path.0, false)?;
+            volume.reserve_saved(ino).map(drop)
         }
         Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
         Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),

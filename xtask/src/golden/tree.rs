@@ -1,5 +1,6 @@
 //! Trees that golden images hold.
 
+use f2fs::format::inode::flag;
 use guest::{Bytes, Content, Op, op::Allocate};
 
 use super::stage::At;
@@ -234,5 +235,41 @@ pub fn crowd(at: &At) -> Vec<Op> {
             ops.push(crowd.link(&format!("{}", n / 100 * 100), &name));
         }
     }
+    ops
+}
+
+/// Files that compress, that do not, with holes, overwritten, released and taken back.
+pub fn compressed(at: &At) -> Vec<Op> {
+    let mut ops = vec![at.mkdir("c"), at.flags("c", flag::COMPRESS, 0)];
+    let c = at.below("c");
+    ops.extend([
+        c.text("empty", ""),
+        c.text("tiny", "tiny"),
+        c.prose("one-block", at.block()),
+        c.prose("cluster", 16 * at.block()),
+        c.prose("odd", 41 * at.block() + 123),
+        c.noise("noise", 17 * at.block()),
+        c.write("zeroes", 0, Content::Fill { byte: 0, length: 64 * at.block() }),
+        c.prose("mixed", 32 * at.block()),
+        c.write("mixed", 8 * at.block(), Content::Noise { seed: 1, length: 8 * at.block() }),
+        c.prose("holes", 16 * at.block()),
+        c.write("holes", 64 * at.block() + 5, Content::Prose { seed: 2, length: 20 * at.block() }),
+        c.prose("released", 24 * at.block()),
+        c.prose("reserved", 24 * at.block()),
+        c.prose("overwritten", 24 * at.block()),
+        c.prose("truncated", 24 * at.block()),
+        // Beyond the addresses of the inode.
+        c.write("far", 910 * at.block(), Content::Prose { seed: 3, length: 64 * at.block() }),
+        c.mkdir("dir"),
+        c.prose("dir/heir", 20 * at.block()),
+        Op::Sync,
+        c.write("overwritten", 10 * at.block() + 7, Content::Prose { seed: 4, length: 9 * at.block() }),
+        c.truncate("truncated", 21 * at.block() + 1),
+        Op::Sync,
+        Op::Release { path: c.path("released") },
+        Op::Release { path: c.path("reserved") },
+        Op::Reserve { path: c.path("reserved") },
+        Op::Sync,
+    ]);
     ops
 }

@@ -67,12 +67,14 @@ pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Pla
 
 /// Compresses a whole cluster into whole blocks of `block_bytes`; `None` where that saves no block.
 ///
-/// Both LZO algorithms are written as plain LZO, which readers of either take.
+/// Both LZO algorithms are written as plain LZO, which readers of either take. LZ4 has no levels here: what Linux calls
+/// its levels is LZ4HC, whose streams are LZ4's.
 pub fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
     let stream = match settings.algorithm {
         Algorithm::Lzo | Algorithm::LzoRle => lzo::compress(content),
         Algorithm::Lz4 => lz4_flex::block::compress(content),
-        Algorithm::Zstd => zstd::bulk::compress(content, i32::from(settings.level)).ok()?,
+        // Linux's usual level (`F2FS_ZSTD_DEFAULT_CLEVEL`).
+        Algorithm::Zstd => zstd::bulk::compress(content, i32::from(settings.level.max(1))).ok()?,
     };
     if HEADER_BYTES + stream.len() > content.len().checked_sub(block_bytes)? {
         return None;

@@ -537,8 +537,9 @@ impl NodeBlock {
         self.find_compression().ok().flatten()
     }
 
-    /// Sets how the file is compressed, for an inode that has the fields for it; `None` ends compression.
-    /// Settings change how addresses are counted: the file must not have blocks.
+    /// Sets how the file is compressed, for an inode that has the fields for it; `None` ends compression. Of a
+    /// directory it says that new entries are to be compressed; Linux wants valid settings there, too.
+    /// Settings change how addresses are counted: a file must not have blocks.
     pub fn set_compression(&mut self, to: Option<Compression>) {
         let flags = self.head().flags.get();
         if let Some(to) = to {
@@ -547,7 +548,10 @@ impl NodeBlock {
             extra.compress_algorithm = to.algorithm.code();
             extra.log_cluster_size = to.log_cluster_blocks;
             extra.compress_flag.set(u16::from(to.checksum) | u16::from(to.level) << 8);
-            debug_assert_eq!(self.compression(), Some(to), "an inode that cannot be compressed");
+            debug_assert!(
+                self.is_directory() || self.compression() == Some(to),
+                "an inode that cannot be compressed"
+            );
         } else {
             self.head_mut().flags.set(flags & !flag::COMPRESS);
         }

@@ -48,8 +48,10 @@ pub enum XattrMode {
 }
 
 /// Flags that may be changed from outside; the others follow from what the inode is (Linux,
-/// `F2FS_SETTABLE_FS_FL`, without compression, which changes how addresses are counted).
-const SETTABLE: u32 = flag::SYNC
+/// `F2FS_SETTABLE_FS_FL`).
+const SETTABLE: u32 = flag::COMPRESS
+    | flag::NOCOMPRESS
+    | flag::SYNC
     | flag::IMMUTABLE
     | flag::APPEND
     | flag::NODUMP
@@ -65,6 +67,10 @@ impl Volume {
         let now = self.time();
         if let Some(flags) = set.flags {
             self.check_flags(ino, flags)?;
+            let changed = self.inode(ino)?.head().flags.get() ^ flags;
+            if changed & flag::COMPRESS != 0 {
+                self.set_compressed(ino, flags & flag::COMPRESS != 0)?;
+            }
             // Recovery must find the directory as it was when names were entered.
             self.since_checkpoint.renamed.insert(ino);
         }
@@ -206,6 +212,7 @@ impl Volume {
 
     fn check_flags(&self, ino: Ino, flags: u32) -> Result<()> {
         let inode = self.inode(ino)?;
+        self.check_compression_flags(&inode, flags)?;
         let changed = inode.head().flags.get() ^ flags;
         if changed & flag::CASEFOLD != 0 {
             let possible = self.format.features.has(crate::format::superblock::Features::CASEFOLD)

@@ -32,28 +32,25 @@ impl Volume {
             return Ok(());
         }
         self.write_content(ino, offset, data)?;
-        let now = self.time();
-        let inode = self.inode_mut(ino)?;
-        inode.set_mtime(now);
-        inode.set_ctime(now);
-        Ok(())
+        self.stamp(ino)
     }
 
     /// Sets the size of a regular file. What lies past it is gone; what is added reads as zeroes.
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;
-        let inode = self.writable_file(ino)?;
+        let inode = self.changeable_file(ino)?;
         if inode.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
         self.end_of(&inode, size, 0)?;
+        let cluster_bytes = (inode.layout().cluster_blocks() as u64) << self.geometry.block_size.log();
+        if inode.has_inline(inline::COMPRESS_RELEASED) && size % cluster_bytes != 0 {
+            // There is no room for a cluster that becomes plain (Linux, `f2fs_setattr`).
+            return Err(Error::Invalid("a released file is cut between clusters only".into()));
+        }
         drop(inode);
         self.set_size(ino, size)?;
-        let now = self.time();
-        let inode = self.inode_mut(ino)?;
-        inode.set_mtime(now);
-        inode.set_ctime(now);
-        Ok(())
+        self.stamp(ino)
     }
 
     /// Makes a hole in a regular file: the range reads as zeroes, whole blocks of it are given back, and the size
@@ -65,30 +62,9 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         self.end_of(&inode, offset, length)?;
-        let size = inode.head().size.get();
-        let is_inline = inode.has_inline(inline::DATA);
         drop(inode);
-        let end = offset.saturating_add(length).min(size.max(offset));
-        if is_inline {
-            self.zero_inline(ino, offset, end)?;
-        } else {
-            let log = self.geometry.block_size.log();
-            // The hole may reach past the end of the file, where blocks may be reserved.
-            let reach = offset.saturating_add(length);
-            let (first, last) = (offset.div_ceil(1 << log), reach >> log);
-            if first > last {
-                self.zero_part(ino, offset, reach)?;
-            } else {
-                self.zero_part(ino, offset, first << log)?;
-                self.zero_part(ino, last << log, reach)?;
-                self.free_blocks(ino, first..last)?;
-            }
-        }
-        let now = self.time();
-        let inode = self.inode_mut(ino)?;
-        inode.set_mtime(now);
-        inode.set_ctime(now);
-        Ok(())
+        self.punch(ino, offset, offset + length)?;
+        self.stamp(ino)
     }
 
     /// Reserves blocks for a range of a regular file, which reads as zeroes where nothing was. Unless `keep_size`,
@@ -97,6 +73,34 @@ impl Volume {
         self.begin()?;
         let inode = self.writable_file(ino)?;
         let end = self.end_of(&inode, offset, length)?;
+        drop(inode);
+        self.allocate_blocks(ino, offset, end, keep_size)
+    }
+
+    /// Makes a hole from one byte of a file to another.
+    pub(super) fn punch(&mut self, ino: Ino, offset: u64, reach: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let size = inode.head().size.get();
+        let is_inline = inode.has_inline(inline::DATA);
+        drop(inode);
+        if is_inline {
+            return self.zero_inline(ino, offset, reach.min(size.max(offset)));
+        }
+        let log = self.geometry.block_size.log();
+        // The hole may reach past the end of the file, where blocks may be reserved.
+        let (first, last) = (offset.div_ceil(1 << log), reach >> log);
+        if first > last {
+            return self.zero_part(ino, offset, reach);
+        }
+        self.zero_part(ino, offset, first << log)?;
+        self.zero_part(ino, last << log, reach)?;
+        self.open_clusters(ino, first..last)?;
+        self.free_blocks(ino, first..last)
+    }
+
+    /// Reserves blocks from one byte of a file to another, and sets the size.
+    pub(super) fn allocate_blocks(&mut self, ino: Ino, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        let inode = self.inode(ino)?;
         let log = self.geometry.block_size.log();
         let blocks = offset >> log..end.div_ceil(1 << log);
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
@@ -107,22 +111,11 @@ impl Volume {
             let mut at = blocks.start;
             while at < blocks.end {
                 let slot = self.make_slot(ino, at)?;
-                let count = (slot.left as u64).min(blocks.end - at) as usize;
-                let node = self.node(slot.nid)?;
-                let holes: Vec<usize> = (slot.index..slot.index + count)
-                    .filter(|index| node.addr(*index) == BlockAddr::NULL)
-                    .collect();
-                drop(node);
-                self.count_blocks(holes.len() as u64);
-                self.add_blocks(ino, holes.len() as u64)?;
-                let node = self.node_mut(slot.nid)?;
-                for index in holes {
-                    node.set_addr(index, BlockAddr::NEW);
-                }
-                at += count as u64;
+                let count = (slot.left as u64).min(blocks.end - at);
+                self.occupy(ino, Slot { left: count as usize, ..slot })?;
+                at += count;
             }
         }
-        let now = self.time();
         let inode = self.inode_mut(ino)?;
         let grows = end > inode.head().size.get();
         if grows && !keep_size {
@@ -131,6 +124,13 @@ impl Volume {
             inode.head_mut().advise |= advise::KEEP_SIZE;
         }
         // Linux counts it as a change of the content (`f2fs_fallocate`).
+        self.stamp(ino)
+    }
+
+    /// Notes the time of a change of content.
+    pub(super) fn stamp(&mut self, ino: Ino) -> Result<()> {
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
         inode.set_mtime(now);
         inode.set_ctime(now);
         Ok(())
@@ -146,6 +146,11 @@ impl Volume {
             let inode = self.inode_mut(ino)?;
             inode.inline_area_mut()[offset as usize..end as usize].copy_from_slice(data);
             inode.head_mut().inline |= inline::DATA_EXIST;
+            return self.grow(ino, end);
+        }
+        if inode.compression().is_some() {
+            drop(inode);
+            self.write_compressed(ino, offset, data)?;
             return self.grow(ino, end);
         }
         let kind = self.log_of_data(&inode);
@@ -351,14 +356,18 @@ impl Volume {
         if size <= old {
             head.advise &= !advise::KEEP_SIZE;
         }
+        if size == 0 {
+            head.inline &= !inline::COMPRESS_RELEASED;
+        }
         Ok(())
     }
 
     /// Frees what lies in blocks past `size`, and zeroes the rest of the last one.
-    fn cut(&mut self, ino: Ino, size: u64) -> Result<()> {
+    pub(super) fn cut(&mut self, ino: Ino, size: u64) -> Result<()> {
         let log = self.geometry.block_size.log();
         let kept = size.div_ceil(1 << log);
         self.zero_part(ino, size, kept << log)?;
+        self.open_clusters(ino, kept..kept)?;
         self.free_from(ino, kept)
     }
 
@@ -369,6 +378,7 @@ impl Volume {
         }
         let log = self.geometry.block_size.log();
         let block = from >> log;
+        self.open_cluster(ino, block)?;
         let there =
             self.pages.get(ino, block).is_some() || self.address(&*self.inode(ino)?, block)?.is_real();
         if !there {
@@ -409,6 +419,10 @@ impl Volume {
     /// Writes a page to its log, or in place where `fsync` and the policy say so.
     pub(super) fn write_page(&mut self, ino: Ino, block: u64, fsync: bool) -> Result<()> {
         let inode = self.inode(ino)?;
+        if inode.compression().is_some() {
+            drop(inode);
+            return self.write_cluster(ino, block);
+        }
         let kind = self.log_of_data(&inode);
         drop(inode);
         let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
@@ -424,7 +438,7 @@ impl Volume {
     }
 
     /// The end of a range of a file, which must not lie beyond what a file can have.
-    fn end_of(&self, inode: &NodeBlock, offset: u64, length: u64) -> Result<u64> {
+    pub(super) fn end_of(&self, inode: &NodeBlock, offset: u64, length: u64) -> Result<u64> {
         let most = inode.layout().reach_blocks() << self.geometry.block_size.log();
         offset.checked_add(length).filter(|end| *end <= most).ok_or(Error::FileTooLarge)
     }
@@ -434,8 +448,8 @@ impl Volume {
         Ok(self.inode(ino)?.has_inline(inline::PIN))
     }
 
-    /// A regular file that may be written.
-    fn writable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+    /// A regular file that may be written, unless what compression saves was released.
+    fn changeable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
         let inode = self.inode(ino)?;
         match inode.file_type() {
             FileType::Regular => {}
@@ -445,14 +459,22 @@ impl Volume {
         if inode.has_advise(advise::ENCRYPT) {
             return Err(Error::NoKey);
         }
-        let sealed = inode.has_advise(advise::VERITY) || inode.has_inline(inline::COMPRESS_RELEASED);
-        if sealed || inode.has_flag(flag::IMMUTABLE) || inode.has_flag(flag::DEVICE_ALIAS) {
+        if inode.has_advise(advise::VERITY)
+            || inode.has_flag(flag::IMMUTABLE)
+            || inode.has_flag(flag::DEVICE_ALIAS)
+        {
             return Err(Error::NotPermitted);
         }
-        if inode.compression().is_some() {
-            return Err(Error::Unsupported("writing to compressed files".into()));
-        }
         Ok(inode)
+    }
+
+    /// A regular file of which the content may be written.
+    pub(super) fn writable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+        let inode = self.changeable_file(ino)?;
+        match inode.has_inline(inline::COMPRESS_RELEASED) {
+            true => Err(Error::NotPermitted),
+            false => Ok(inode),
+        }
     }
 
     /// The time, for stamps.

@@ -253,8 +253,10 @@ impl Volume {
             return Ok(false);
         }
         let kind = log_for(self.options.active_logs, SegmentType::ColdData, inode.is_directory());
+        // What is stored for a compressed cluster moves as it is, even where its content waits to be replaced.
+        let whole = inode.compression().is_none();
         drop(inode);
-        if self.pages.get(ino, block).is_some() {
+        if whole && self.pages.get(ino, block).is_some() {
             self.write_page(ino, block, false)?;
             return Ok(true);
         }

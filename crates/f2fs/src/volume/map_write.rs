@@ -112,6 +112,25 @@ impl Volume {
         Ok(place.addr)
     }
 
+    /// Reserves what is a hole among `left` addresses from a slot on.
+    pub(super) fn occupy(&mut self, ino: Ino, slot: Slot) -> Result<()> {
+        let node = self.node(slot.nid)?;
+        let holes: Vec<usize> = (slot.index..slot.index + slot.left)
+            .filter(|index| node.addr(*index) == BlockAddr::NULL)
+            .collect();
+        drop(node);
+        if holes.is_empty() {
+            return Ok(());
+        }
+        self.count_blocks(holes.len() as u64);
+        self.add_blocks(ino, holes.len() as u64)?;
+        let node = self.node_mut(slot.nid)?;
+        for index in holes {
+            node.set_addr(index, BlockAddr::NEW);
+        }
+        Ok(())
+    }
+
     /// Adds to the blocks of a file; the volume's count is the caller's business.
     pub(super) fn add_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         let head = self.inode_mut(ino)?.head_mut();
@@ -162,9 +181,12 @@ impl Volume {
         let node = self.node_mut(slot.nid)?;
         let old: Vec<BlockAddr> = node.addrs(slot.index..slot.index + count).collect();
         let mut freed = 0;
-        for (n, addr) in old.iter().enumerate().filter(|(_, addr)| **addr != BlockAddr::NULL) {
+        for (n, _) in old.iter().enumerate().filter(|(_, addr)| **addr != BlockAddr::NULL) {
             node.set_addr(slot.index + n, BlockAddr::NULL);
-            freed += u64::from(*addr != BlockAddr::NULL);
+            freed += 1;
+        }
+        if old.contains(&BlockAddr::COMPRESS) {
+            freed -= self.forget_saved(ino, &old)?;
         }
         for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| addr.is_real()) {
             self.release_block(addr, Place::File(ino, block + n as u64))?;
@@ -252,7 +274,7 @@ impl Volume {
         let directory = inode.is_directory();
         let best = if directory || inode.has_advise(advise::HOT) {
             SegmentType::HotData
-        } else if inode.has_advise(advise::COLD) {
+        } else if inode.has_advise(advise::COLD) || inode.compression().is_some() {
             SegmentType::ColdData
         } else {
             SegmentType::WarmData

@@ -357,6 +357,7 @@ impl Volume {
     ) -> Result<NodeBlock> {
         let parent = self.inode(dir)?;
         let flags = Volume::inherited_flags(&parent, kind);
+        let compressed = self.inherits_compression(&parent, kind, name);
         let project = match parent.has_flag(flag::PROJECT_INHERIT) {
             true => parent.project().unwrap_or(0),
             false => 0,
@@ -366,6 +367,14 @@ impl Volume {
         node.head_mut().flags.set(flags);
         node.set_project(project);
         node.set_last_name(dir, name);
+        match compressed {
+            Some(true) if node.saved_blocks().is_some() => {
+                node.head_mut().inline &= !inline::DATA;
+                node.set_compression(Some(self.options.compression));
+            }
+            Some(false) => node.head_mut().flags.set(flags | flag::NOCOMPRESS),
+            _ => {}
+        }
         if kind == FileType::Regular {
             node.head_mut().advise |=
                 temperature(&self.superblock.cold_extensions, &self.superblock.hot_extensions, name);

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::units::Time;
+use crate::{
+    format::inode::{Algorithm, Compression},
+    units::Time,
+};
 
 /// Tells the time. The engine never asks the host.
 pub type Clock = Box<dyn Fn() -> Time + Send + Sync>;
@@ -54,6 +57,12 @@ pub struct Options {
     pub inline_dentry: bool,
     /// Inodes keep room for xattrs.
     pub inline_xattr: bool,
+    /// How files are compressed that become so: the settings stay with the file.
+    pub compression: Compression,
+    /// Extensions of new files that are compressed, whatever their directory says; `*` is every name.
+    pub compressed_extensions: Vec<String>,
+    /// Extensions of new files that are not, even in a directory that says so.
+    pub plain_extensions: Vec<String>,
     /// Tell the device what a checkpoint frees.
     pub discard: bool,
     /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
@@ -75,6 +84,15 @@ impl Options {
             inline_data: true,
             inline_dentry: true,
             inline_xattr: true,
+            // What Linux takes without mount options.
+            compression: Compression {
+                algorithm: Algorithm::Lz4,
+                log_cluster_blocks: 2,
+                checksum: false,
+                level: 0,
+            },
+            compressed_extensions: Vec::new(),
+            plain_extensions: Vec::new(),
             discard: false,
             checkpoint_when_asked: false,
         }

@@ -1,4 +1,4 @@
-//! `compression`: what compression saves on a volume, and what could be released.
+//! `compression`: what compression saves on a volume, what could be released; and releasing and reserving it.
 
 use std::{collections::HashSet, io::Write};
 
@@ -15,7 +15,8 @@ use crate::{
 
 /// Arguments of `compression`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  flashkit compression system.img:/app --files")]
+#[command(after_help = "Examples:\n  flashkit compression system.img:/app --files\n  \
+    flashkit compression system.img:/app --release")]
 pub struct Args {
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
@@ -25,6 +26,12 @@ pub struct Args {
     /// List each compressed file.
     #[arg(long)]
     files: bool,
+    /// Give back what compression saves, before the report. The files cannot be written from then on.
+    #[arg(long, conflicts_with = "reserve")]
+    release: bool,
+    /// Take what was released into reserve again, before the report.
+    #[arg(long)]
+    reserve: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -60,10 +67,24 @@ struct Report {
 
 /// Prints the report.
 pub fn run(args: &Args) -> Result<()> {
+    if args.release || args.reserve {
+        change(args)?;
+    }
     let (volume, root) = args.target.find(&args.further)?;
     let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
-    let path = args.target.path.trim_end_matches('/').to_owned();
-    let mut seen = HashSet::new();
+    for (ino, path) in files(&volume, root, &args.target)? {
+        report.add(&volume, ino, &path).with_context(|| render::name(&path))?;
+    }
+    if let Some(files) = &mut report.files {
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+    render::print(&report, args.json, |report, out| report.text(out))
+}
+
+/// The regular files at and below an inode, each once, with a path.
+fn files(volume: &Volume, root: Ino, target: &Target) -> Result<Vec<(Ino, Vec<u8>)>> {
+    let path = target.path.trim_end_matches('/').to_owned();
+    let (mut seen, mut files) = (HashSet::new(), Vec::new());
     let mut stack = vec![(root, path.into_bytes())];
     while let Some((ino, path)) = stack.pop() {
         if !seen.insert(ino) {
@@ -72,18 +93,32 @@ pub fn run(args: &Args) -> Result<()> {
         let context = || render::name(&path);
         match volume.stat(ino).with_context(context)?.kind {
             FileType::Directory => {
-                for entry in children(&volume, ino).with_context(context)? {
+                for entry in children(volume, ino).with_context(context)? {
                     stack.push((entry.ino, [&path, b"/".as_slice(), &entry.name].concat()));
                 }
             }
-            FileType::Regular => report.add(&volume, ino, &path).with_context(context)?,
+            FileType::Regular => files.push((ino, path)),
             _ => {}
         }
     }
-    if let Some(files) = &mut report.files {
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-    }
-    render::print(&report, args.json, |report, out| report.text(out))
+    Ok(files)
+}
+
+/// Releases or reserves what compression saves.
+fn change(args: &Args) -> Result<()> {
+    args.target.change(&args.further, |volume| {
+        let root =
+            volume.resolve(args.target.path.as_bytes(), true).with_context(|| args.target.to_string())?;
+        for (ino, path) in files(volume, root, &args.target)? {
+            let stat = volume.stat(ino).with_context(|| render::name(&path))?;
+            if stat.compression.is_none() || stat.released == args.release {
+                continue;
+            }
+            let done = if args.release { volume.release_saved(ino) } else { volume.reserve_saved(ino) };
+            done.with_context(|| render::name(&path))?;
+        }
+        Ok(())
+    })
 }
 
 impl Report {
@@ -95,16 +130,19 @@ impl Report {
         self.compressed_files += 1;
         self.logical_bytes += stat.size;
         let whole_blocks = stat.size.div_ceil(block_bytes);
-        self.stored_bytes += whole_blocks.saturating_sub(stat.saved_blocks) * block_bytes;
-        *(if stat.released { &mut self.released_blocks } else { &mut self.releasable_blocks }) +=
-            stat.saved_blocks;
+        let (saved_blocks, sum) = match stat.released {
+            true => (volume.released_blocks(ino)?, &mut self.released_blocks),
+            false => (stat.saved_blocks, &mut self.releasable_blocks),
+        };
+        *sum += saved_blocks;
+        self.stored_bytes += whole_blocks.saturating_sub(saved_blocks) * block_bytes;
         if let Some(files) = &mut self.files {
             files.push(File {
                 path: render::name(path),
                 algorithm: how.algorithm.name(),
                 cluster_blocks: 1 << how.log_cluster_blocks,
                 logical_bytes: stat.size,
-                saved_bytes: stat.saved_blocks * block_bytes,
+                saved_bytes: saved_blocks * block_bytes,
                 released: stat.released,
             });
         }

@@ -1,0 +1,521 @@
+//! Writing compressed files, and giving back what compression saves.
+//!
+//! *Invariants*: the addresses of a cluster are in one node and change together, so that a power cut finds the whole
+//! cluster old or new. Compressed, it keeps the places of the blocks that it saves in reserve (until they are
+//! released), so that it can always become plain again: its first address is the mark, those of its stream follow,
+//! the rest is reserved. What changes a part of a cluster waits as pages, and the cluster is compressed anew when they
+//! are written. A cluster with a hole, or that reaches past the end of the file, is plain (Linux,
+//! `cluster_may_compress`).
+
+use std::ops::Range;
+
+use super::{Volume, map::Cluster, map_write::Slot};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, cluster,
+        inode::{Algorithm, Compression, advise, flag, inline},
+        node::NodeBlock,
+        sit::SegmentType,
+        summary::Owner,
+        superblock::Features,
+    },
+    units::{BlockAddr, Ino},
+};
+
+/// log2 of the blocks that a cluster may have.
+const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
+
+/// What a cluster is to be stored as.
+enum Stored<'a> {
+    Plain(&'a [u8]),
+    Compressed(&'a [u8]),
+}
+
+impl Volume {
+    /// Writes to a compressed file.
+    pub(super) fn write_compressed(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let log = self.geometry.block_size.log();
+        let end = offset + data.len() as u64;
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
+        let result = self.write_clusters(ino, offset, data);
+        if result.is_err() {
+            // What lies past the end must neither be counted nor come to light when the file grows.
+            let size = self.inode(ino)?.head().size.get();
+            self.cut(ino, size)?;
+        }
+        result
+    }
+
+    fn write_clusters(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let cluster_blocks = self.inode(ino)?.layout().cluster_blocks();
+        let log = self.geometry.block_size.log();
+        let cluster_bytes = (cluster_blocks as u64) << log;
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let left = (cluster_bytes - at % cluster_bytes) as usize;
+            let (part, more) = rest.split_at(left.min(rest.len()));
+            if part.len() as u64 == cluster_bytes {
+                self.replace_cluster(ino, at >> log, part)?;
+            } else {
+                self.write_part(ino, at, part)?;
+            }
+            at += part.len() as u64;
+            rest = more;
+        }
+        Ok(())
+    }
+
+    /// Writes a part of a cluster: into pages.
+    fn write_part(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let (log, bytes) = (self.geometry.block_size.log(), self.geometry.block_size.bytes());
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let (block, inside) = (at >> log, at as usize & (bytes - 1));
+            let length = rest.len().min(bytes - inside);
+            if self.pages.get(ino, block).is_none() {
+                let mut page = vec![0; bytes].into_boxed_slice();
+                if length < bytes {
+                    self.read_past_end(&*self.inode(ino)?, block << log, &mut page)?;
+                }
+                let slot = self.make_slot(ino, block)?;
+                self.occupy(ino, Slot { left: 1, ..slot })?;
+                self.pages.insert(ino, block, page);
+            }
+            let page = self.pages.get_mut(ino, block).expect("it was just made sure of");
+            page[inside..inside + length].copy_from_slice(&rest[..length]);
+            at += length as u64;
+            rest = &rest[length..];
+        }
+        Ok(())
+    }
+
+    /// Gives a whole cluster other content.
+    fn replace_cluster(&mut self, ino: Ino, start: u64, content: &[u8]) -> Result<()> {
+        let settings = self.inode(ino)?.compression().expect("the file is compressed");
+        let slot = self.make_slot(ino, start)?;
+        let slot = Slot { left: 1 << settings.log_cluster_blocks, ..slot };
+        self.occupy(ino, slot)?;
+        match cluster::encode(&settings, content, self.geometry.block_size.bytes()) {
+            Some(stream) => self.place_cluster(ino, slot, start, Stored::Compressed(&stream))?,
+            None => self.place_cluster(ino, slot, start, Stored::Plain(content))?,
+        }
+        self.pages.discard(ino, start, start + slot.left as u64);
+        Ok(())
+    }
+
+    /// Writes the pages of the cluster that `block` belongs to; there may be none any more.
+    pub(super) fn write_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let blocks = inode.layout().cluster_blocks();
+        let start = block - block % blocks as u64;
+        let end = start + blocks as u64;
+        let pages = self.pages.blocks_of(ino, start, end);
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let kind = self.log_of_data(&inode);
+        let size = self.geometry.block_size;
+        let slot = self.slot(ino, start)?.expect("a page's block is reserved in the map");
+        let slot = Slot { left: blocks, ..slot };
+        let node = self.node(slot.nid)?;
+        let compressed = node.addr(slot.index) == BlockAddr::COMPRESS;
+        let complete = node.addrs(slot.index..slot.index + blocks).all(|addr| addr != BlockAddr::NULL);
+        drop(node);
+        if compressed || (complete && end <= inode.head().size.get().div_ceil(size.bytes() as u64)) {
+            let mut content = vec![0; blocks << size.log()];
+            self.read_past_end(&inode, start << size.log(), &mut content)?;
+            let settings = inode.compression().expect("the file is compressed");
+            drop(inode);
+            let stream = cluster::encode(&settings, &content, size.bytes());
+            if let Some(stream) = stream {
+                self.place_cluster(ino, slot, start, Stored::Compressed(&stream))?;
+                self.pages.discard(ino, start, end);
+                return Ok(());
+            }
+            if compressed {
+                self.place_cluster(ino, slot, start, Stored::Plain(&content))?;
+                self.pages.discard(ino, start, end);
+                return Ok(());
+            }
+        }
+        for block in pages {
+            let page = self.pages.get(ino, block).expect("it was listed").to_vec();
+            let slot = Slot { index: slot.index + (block - start) as usize, left: 1, ..slot };
+            self.relocate(ino, slot, block, kind, &page)?;
+            self.pages.remove(ino, block);
+        }
+        Ok(())
+    }
+
+    /// Puts a cluster, of which no address is a hole, where the log goes on, and gives up what it had before.
+    fn place_cluster(&mut self, ino: Ino, slot: Slot, start: u64, stored: Stored<'_>) -> Result<()> {
+        let kind = self.log_of_data(&*self.inode(ino)?);
+        let (first, bytes) = match stored {
+            Stored::Plain(bytes) => (0, bytes),
+            Stored::Compressed(bytes) => (1, bytes),
+        };
+        self.drop_extent(ino)?;
+        let old: Vec<BlockAddr> =
+            self.node_mut(slot.nid)?.addrs(slot.index..slot.index + slot.left).collect();
+        let mut new = vec![BlockAddr::NEW; slot.left];
+        if first == 1 {
+            new[0] = BlockAddr::COMPRESS;
+        }
+        let blocks = bytes.chunks_exact(self.geometry.block_size.bytes());
+        if let Err(error) = self.write_out(slot, kind, blocks, &mut new[first..], first) {
+            // Nobody knows of the new places yet.
+            for addr in new.into_iter().filter(|addr| addr.is_real()) {
+                self.release_block(addr, Place::File(ino, start))?;
+            }
+            return Err(error);
+        }
+        self.change_saved(ino, saved_by(&old), saved_by(&new))?;
+        let node = self.node_mut(slot.nid)?;
+        for (n, addr) in new.into_iter().enumerate() {
+            node.set_addr(slot.index + n, addr);
+        }
+        for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| addr.is_real()) {
+            self.release_block(addr, Place::File(ino, start + n as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks to a log, and notes their places in `places`, the first of which is address `first` of the
+    /// cluster at `slot`.
+    fn write_out<'a>(
+        &mut self,
+        slot: Slot,
+        kind: SegmentType,
+        blocks: impl Iterator<Item = &'a [u8]>,
+        places: &mut [BlockAddr],
+        first: usize,
+    ) -> Result<()> {
+        let version = self.nat.get(&self.io, slot.nid)?.version;
+        for (n, (block, place)) in blocks.zip(places).enumerate() {
+            let owner = Owner { nid: slot.nid, version, offset: (slot.index + first + n) as u16 };
+            *place = self.allocate(kind, owner)?.addr;
+            self.write_block(kind, *place, block)?;
+        }
+        Ok(())
+    }
+
+    /// Counts what compression saves in a file: less `before`, more `after`.
+    fn change_saved(&mut self, ino: Ino, before: u64, after: u64) -> Result<()> {
+        if before != after {
+            let inode = self.inode_mut(ino)?;
+            let saved = inode.saved_blocks().unwrap_or(0);
+            inode.set_saved_blocks(saved.saturating_sub(before) + after);
+        }
+        Ok(())
+    }
+
+    /// Before a range of a compressed file changes block by block: clusters that it begins or ends inside of become
+    /// plain, as pages.
+    pub(super) fn open_clusters(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
+        let size = self.inode(ino)?.layout().cluster_blocks() as u64;
+        for edge in [blocks.start, blocks.end] {
+            if edge % size != 0 {
+                self.open_cluster(ino, edge)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the cluster that `block` belongs to plain.
+    pub(super) fn open_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let Cluster::Compressed { blocks, addrs } = self.cluster(&inode, block)? else { return Ok(()) };
+        if inode.has_inline(inline::COMPRESS_RELEASED) {
+            return Err(Error::NotPermitted);
+        }
+        let size = self.geometry.block_size;
+        let mut content = vec![0; ((blocks.end - blocks.start) as usize) << size.log()];
+        self.read_past_end(&inode, blocks.start << size.log(), &mut content)?;
+        drop(inode);
+        let slot = self.slot(ino, blocks.start)?.expect("what is mapped has a slot");
+        self.drop_extent(ino)?;
+        let node = self.node_mut(slot.nid)?;
+        let count = (blocks.end - blocks.start) as usize;
+        let holes = node.addrs(slot.index..slot.index + count).any(|addr| addr == BlockAddr::NULL);
+        if holes {
+            return Err(Error::corrupt(Place::File(ino, blocks.start), "a compressed cluster with a hole"));
+        }
+        for index in slot.index..slot.index + count {
+            node.set_addr(index, BlockAddr::NEW);
+        }
+        for (n, addr) in addrs.iter().enumerate() {
+            self.release_block(*addr, Place::File(ino, blocks.start + 1 + n as u64))?;
+        }
+        self.change_saved(ino, (count - addrs.len()) as u64, 0)?;
+        for (block, page) in blocks.zip(content.chunks_exact(size.bytes())) {
+            self.pages.insert(ino, block, page.into());
+        }
+        Ok(())
+    }
+
+    /// Before addresses of a compressed file become holes: takes what their clusters save from the file's count, and
+    /// says how many of the addresses are not counted in its blocks.
+    pub(super) fn forget_saved(&mut self, ino: Ino, addrs: &[BlockAddr]) -> Result<u64> {
+        let inode = self.inode(ino)?;
+        let size = inode.layout().cluster_blocks();
+        let released = inode.has_inline(inline::COMPRESS_RELEASED);
+        drop(inode);
+        let (mut saved, mut marks) = (0, 0);
+        for (n, _) in addrs.iter().enumerate().filter(|(_, addr)| **addr == BlockAddr::COMPRESS) {
+            let cluster = &addrs[n..addrs.len().min(n + size)];
+            saved += saved_by(cluster);
+            marks += 1;
+        }
+        self.change_saved(ino, saved, 0)?;
+        // The mark stands for a block only while that is in reserve.
+        Ok(if released { marks } else { 0 })
+    }
+
+    /// Gives back what compression saves in a file, and says how many blocks that were. From then on the file cannot
+    /// be written, until [`reserve_saved`](Self::reserve_saved) or until it is cut to nothing (Linux,
+    /// `f2fs_release_compress_blocks`). Nobody may have it open for writing: that is the caller's business.
+    pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
+        self.begin()?;
+        self.compressed_file(ino, false)?;
+        for block in self.pages.blocks_of(ino, 0, u64::MAX) {
+            self.write_cluster(ino, block)?;
+        }
+        let mut released = 0;
+        for slot in self.compressed_clusters(ino)? {
+            let node = self.node_mut(slot.nid)?;
+            let range = slot.index..slot.index + slot.left;
+            let kept = node.addrs(range.clone()).filter(|addr| addr.is_real()).count();
+            for index in range {
+                if node.addr(index) == BlockAddr::NEW {
+                    node.set_addr(index, BlockAddr::NULL);
+                }
+            }
+            let saved = (slot.left - kept) as u64;
+            self.change_saved(ino, saved, 0)?;
+            self.uncount_blocks(ino, saved)?;
+            released += saved;
+        }
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.head_mut().inline |= inline::COMPRESS_RELEASED;
+        inode.set_ctime(now);
+        Ok(released)
+    }
+
+    /// Takes the blocks of [`release_saved`](Self::release_saved) into reserve again, and says how many: the file can
+    /// be written. All of them, or none where there is no room.
+    pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
+        self.begin()?;
+        self.compressed_file(ino, true)?;
+        let clusters = self.compressed_clusters(ino)?;
+        let mut wanted = 0;
+        for slot in &clusters {
+            let node = self.node(slot.nid)?;
+            let addrs = node.addrs(slot.index..slot.index + slot.left);
+            wanted += addrs.filter(|addr| !addr.is_real()).count() as u64;
+        }
+        self.require_space(wanted)?;
+        for slot in clusters {
+            let node = self.node_mut(slot.nid)?;
+            let mut saved = 0;
+            for index in slot.index..slot.index + slot.left {
+                let addr = node.addr(index);
+                saved += u64::from(!addr.is_real());
+                if addr == BlockAddr::NULL {
+                    node.set_addr(index, BlockAddr::NEW);
+                }
+            }
+            self.change_saved(ino, 0, saved)?;
+            self.count_blocks(saved);
+            self.add_blocks(ino, saved)?;
+        }
+        let now = self.time();
+        let inode = self.inode_mut(ino)?;
+        inode.head_mut().inline &= !inline::COMPRESS_RELEASED;
+        inode.set_ctime(now);
+        Ok(wanted)
+    }
+
+    /// Blocks that [`release_saved`](Self::release_saved) has given back of a file: they are counted nowhere.
+    pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
+        let inode = self.inode(ino)?;
+        if inode.compression().is_none() || !inode.has_inline(inline::COMPRESS_RELEASED) {
+            return Ok(0);
+        }
+        let mut released = 0;
+        for slot in self.compressed_clusters(ino)? {
+            let node = self.node(slot.nid)?;
+            let addrs = node.addrs(slot.index..slot.index + slot.left);
+            released += addrs.filter(|addr| !addr.is_real()).count() as u64;
+        }
+        Ok(released)
+    }
+
+    /// Chooses how a compressed file without content is compressed (Linux, `f2fs_ioc_set_compress_option`).
+    pub fn choose_compression(
+        &mut self,
+        ino: Ino,
+        algorithm: Algorithm,
+        log_cluster_blocks: u8,
+    ) -> Result<()> {
+        self.begin()?;
+        if !LOG_CLUSTER_BLOCKS.contains(&log_cluster_blocks) {
+            let what = format!("clusters of 2^{log_cluster_blocks} blocks, must be 2^2 to 2^8");
+            return Err(Error::Invalid(what.into()));
+        }
+        self.compressed_file(ino, false)?;
+        let inode = self.inode(ino)?;
+        let settings = inode.compression().expect("it was just looked at");
+        if has_blocks(&inode) {
+            return Err(Error::FileTooLarge);
+        }
+        drop(inode);
+        let usual = self.options.compression;
+        let level = if usual.algorithm == algorithm { usual.level } else { 0 };
+        let settings = Compression { algorithm, log_cluster_blocks, level, ..settings };
+        self.since_checkpoint.renamed.insert(ino);
+        self.inode_mut(ino)?.set_compression(Some(settings));
+        Ok(())
+    }
+
+    /// Makes a file compressed or plain, or says that entries of a directory are to be (Linux,
+    /// `f2fs_setflags_common`).
+    pub(super) fn set_compressed(&mut self, ino: Ino, compressed: bool) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let is_file = inode.file_type() == FileType::Regular;
+        let has_content = has_blocks(&inode) || (inode.has_inline(inline::DATA_EXIST) && is_file);
+        if is_file && (has_content || !self.pages.blocks_of(ino, 0, u64::MAX).is_empty()) {
+            return Err(Error::Invalid("a file that has content".into()));
+        }
+        drop(inode);
+        let usual = self.options.compression;
+        let inode = self.inode_mut(ino)?;
+        if inode.has_inline(inline::DATA) {
+            inode.inline_area_mut().fill(0);
+            inode.head_mut().inline &= !inline::DATA;
+        }
+        inode.set_compression(compressed.then_some(usual));
+        if !compressed {
+            inode.head_mut().inline &= !inline::COMPRESS_RELEASED;
+        }
+        Ok(())
+    }
+
+    /// Whether flags can be had by an inode, as far as compression goes.
+    pub(super) fn check_compression_flags(&self, inode: &NodeBlock, flags: u32) -> Result<()> {
+        const BOTH: u32 = flag::COMPRESS | flag::NOCOMPRESS;
+        if flags & BOTH == 0 {
+            return Ok(());
+        }
+        if !self.format.features.has(Features::COMPRESSION) {
+            return Err(Error::Unsupported("compression without the feature".into()));
+        }
+        let changes = (inode.head().flags.get() ^ flags) & flag::COMPRESS != 0;
+        let possible = matches!(inode.file_type(), FileType::Regular | FileType::Directory)
+            && !inode.has_inline(inline::PIN);
+        if flags & BOTH == BOTH || (changes && !possible) {
+            return Err(Error::Invalid("compressed and never compressed, or no kind of file for it".into()));
+        }
+        if changes && inode.saved_blocks().is_none() {
+            return Err(Error::Unsupported("compression of an inode without the fields for it".into()));
+        }
+        Ok(())
+    }
+
+    /// Whether a new file or directory is compressed: `Some(false)` never is (Linux, `set_compress_new_inode`).
+    pub(super) fn inherits_compression(&self, dir: &NodeBlock, kind: FileType, name: &[u8]) -> Option<bool> {
+        if !self.format.features.has(Features::COMPRESSION) {
+            return None;
+        }
+        let options = &self.options;
+        let listed = |list: &[String]| list.iter().any(|extension| ends_with(name, extension.as_bytes()));
+        match kind {
+            FileType::Regular if listed(&self.superblock.hot_extensions) => return None,
+            FileType::Regular if listed(&options.plain_extensions) => return None,
+            FileType::Regular if listed(&options.compressed_extensions) => return Some(true),
+            FileType::Regular | FileType::Directory => {}
+            _ => return None,
+        }
+        if dir.has_flag(flag::NOCOMPRESS) {
+            return Some(false);
+        }
+        dir.has_flag(flag::COMPRESS).then_some(true)
+    }
+
+    /// Makes sure that an inode is a compressed file that may be changed, and that its blocks are released or not.
+    fn compressed_file(&self, ino: Ino, released: bool) -> Result<()> {
+        let inode = self.inode(ino)?;
+        if !self.format.features.has(Features::COMPRESSION) {
+            return Err(Error::Unsupported("compression without the feature".into()));
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        if inode.has_flag(flag::IMMUTABLE) || inode.has_advise(advise::VERITY) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.compression().is_none() || inode.has_inline(inline::COMPRESS_RELEASED) != released {
+            return Err(Error::Invalid("the file is not compressed, or its blocks are released".into()));
+        }
+        Ok(())
+    }
+
+    /// Where the addresses of each compressed cluster of a file are.
+    fn compressed_clusters(&self, ino: Ino) -> Result<Vec<Slot>> {
+        let inode = self.inode(ino)?;
+        let size = inode.layout().cluster_blocks();
+        let end = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < end {
+            let run = self.run(&inode, at, end)?;
+            if run.addr == BlockAddr::COMPRESS {
+                let slot = self.slot(ino, at)?.expect("what is mapped has a slot");
+                if at % size as u64 != 0 {
+                    return Err(Error::corrupt(Place::File(ino, at), "a cluster that begins inside another"));
+                }
+                found.push(Slot { left: size, ..slot });
+                at += size as u64;
+            } else {
+                at = run.blocks.end;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Blocks that a cluster with these addresses saves.
+fn saved_by(addrs: &[BlockAddr]) -> u64 {
+    match addrs.first() {
+        Some(&BlockAddr::COMPRESS) => addrs.iter().filter(|addr| !addr.is_real()).count() as u64,
+        _ => 0,
+    }
+}
+
+/// Whether a file has blocks of its own besides inode and xattr node.
+fn has_blocks(inode: &NodeBlock) -> bool {
+    inode.head().blocks.get() > 1 + u64::from(inode.xattr_nid().0 != 0)
+}
+
+/// Whether a name ends with an extension, or every name does (Linux, `is_extension_exist`).
+fn ends_with(name: &[u8], extension: &[u8]) -> bool {
+    if extension == b"*" {
+        return true;
+    }
+    name.len() >= extension.len() + 2
+        && name[name.len() - extension.len() - 1] == b'.'
+        && name[name.len() - extension.len()..].eq_ignore_ascii_case(extension)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_are_the_ends_of_names() {
+        let has = |name: &str, extension: &str| ends_with(name.as_bytes(), extension.as_bytes());
+        assert!(has("a.so", "so") && has("a.SO", "so") && has("anything", "*"));
+        assert!(!has("a.so.1", "so") && !has(".so", "so") && !has("also", "so"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Ranges of files: zeroed, taken out, put in.
+//!
+//! *Invariants*: what moves inside a file is copied, as cleaning does it: the summary of a segment on the device may
+//! only name an owner that the last checkpoint knows, too. A range moves piece by piece, in the order in which nothing
+//! is overwritten that is still to be moved; between pieces there may be a checkpoint where room runs short, so that
+//! files larger than what is free can be shifted.
+
+use std::ops::Range;
+
+use super::{Volume, map_write::Slot};
+use crate::{
+    Error, Result,
+    format::inode::{flag, inline},
+    units::{BlockAddr, Ino},
+};
+
+/// Blocks that move at once.
+const PIECE_BLOCKS: u64 = 256;
+/// Blocks that a piece may need more than it gives back, for a moment.
+const SPARE_BLOCKS: u64 = 4;
+
+impl Volume {
+    /// Makes a range of a regular file read as zeroes, with blocks reserved for all of it. Unless `keep_size`, the file
+    /// grows to its end.
+    pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.begin()?;
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        let end = self.end_of(&inode, offset, length)?;
+        drop(inode);
+        let log = self.geometry.block_size.log();
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
+        self.punch(ino, offset, end)?;
+        self.allocate_blocks(ino, offset, end, keep_size)
+    }
+
+    /// Takes a range out of a regular file: what follows moves up to `offset`, and the size shrinks (Linux,
+    /// `f2fs_collapse_range`). The range consists of whole blocks and ends before the file does.
+    pub fn collapse_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let size = self.check_shift(ino, offset, length)?;
+        let new_size = match offset.checked_add(length) {
+            Some(end) if end < size => size - length,
+            _ => return Err(Error::Invalid("the range reaches the end of the file".into())),
+        };
+        self.leave_inline_for_good(ino)?;
+        let log = self.geometry.block_size.log();
+        let (start, end) = (offset >> log, (offset + length) >> log);
+        let used = self.used_ranges(ino, end, size.div_ceil(1 << log))?;
+        self.require_nodes(ino, &used, |block| block - (end - start))?;
+        self.free_blocks(ino, start..end)?;
+        for range in used {
+            let mut at = range.start;
+            while at < range.end {
+                let next = range.end.min(at + PIECE_BLOCKS.min(end - start));
+                self.move_blocks(ino, at..next, at - (end - start))?;
+                at = next;
+            }
+        }
+        self.set_size(ino, new_size)?;
+        self.stamp(ino)
+    }
+
+    /// Puts a hole into a regular file: what begins at `offset` moves on by `length`, and the size grows (Linux,
+    /// `f2fs_insert_range`). Both are whole blocks, and `offset` lies before the file's end.
+    pub fn insert_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let size = self.check_shift(ino, offset, length)?;
+        if offset >= size {
+            return Err(Error::Invalid("the range begins at the end of the file".into()));
+        }
+        let new_size = self.end_of(&*self.inode(ino)?, size, length)?;
+        self.leave_inline_for_good(ino)?;
+        let log = self.geometry.block_size.log();
+        let (start, shift) = (offset >> log, length >> log);
+        let used = self.used_ranges(ino, start, size.div_ceil(1 << log))?;
+        self.require_nodes(ino, &used, |block| block + shift)?;
+        // What was reserved past the end would be in the way.
+        self.set_size(ino, size)?;
+        for range in used.into_iter().rev() {
+            let mut at = range.end;
+            while at > range.start {
+                let next = range.start.max(at.saturating_sub(PIECE_BLOCKS.min(shift)));
+                self.move_blocks(ino, next..at, next + shift)?;
+                at = next;
+            }
+        }
+        self.inode_mut(ino)?.head_mut().size.set(new_size);
+        self.stamp(ino)
+    }
+
+    /// What must hold before blocks of a file change their places in it. Says its size.
+    fn check_shift(&self, ino: Ino, offset: u64, length: u64) -> Result<u64> {
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.compression().is_some() || inode.has_inline(inline::PIN) {
+            return Err(Error::Unsupported("shifting what is compressed or pinned".into()));
+        }
+        let block_bytes = self.geometry.block_size.bytes() as u64;
+        if length == 0 || offset % block_bytes != 0 || length % block_bytes != 0 {
+            return Err(Error::Invalid("only whole blocks are taken out or put in".into()));
+        }
+        Ok(inode.head().size.get())
+    }
+
+    fn leave_inline_for_good(&mut self, ino: Ino) -> Result<()> {
+        if self.inode(ino)?.has_inline(inline::DATA) {
+            self.reserve(ino, 0..1)?;
+            self.leave_inline(ino)?;
+        }
+        Ok(())
+    }
+
+    /// The parts of a range of blocks that are no holes. Small holes between them do not count.
+    fn used_ranges(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<Range<u64>>> {
+        let inode = self.inode(ino)?;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut at = from;
+        while at < to {
+            let run = self.run(&inode, at, to)?;
+            at = run.blocks.end;
+            match ranges.last_mut() {
+                _ if run.addr == BlockAddr::NULL => {}
+                Some(last) if run.blocks.start - last.end < PIECE_BLOCKS => last.end = run.blocks.end,
+                _ => ranges.push(run.blocks),
+            }
+        }
+        Ok(ranges)
+    }
+
+    /// Makes sure of the nodes that are needed where parts of a file go.
+    fn require_nodes(&self, ino: Ino, parts: &[Range<u64>], place: impl Fn(u64) -> u64) -> Result<()> {
+        let mut nodes = 0;
+        for part in parts {
+            nodes += self.nodes_for(ino, place(part.start)..place(part.end))?;
+        }
+        if u64::from(self.free_nodes()) < nodes {
+            return Err(Error::NoInodes);
+        }
+        self.require_space(nodes + SPARE_BLOCKS)
+    }
+
+    /// Moves blocks of a file to where it has holes. The two ranges do not meet.
+    fn move_blocks(&mut self, ino: Ino, from: Range<u64>, to: u64) -> Result<()> {
+        if std::mem::take(&mut self.opened_segment) {
+            match self.make_room() {
+                Ok(()) | Err(Error::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            self.changed = true;
+        }
+        let size = self.geometry.block_size;
+        let inode = self.inode(ino)?;
+        let kind = self.log_of_data(&inode);
+        let mut content = vec![0; ((from.end - from.start) as usize) << size.log()];
+        self.read_past_end(&inode, from.start << size.log(), &mut content)?;
+        let mut addrs = Vec::with_capacity((from.end - from.start) as usize);
+        while addrs.len() < (from.end - from.start) as usize {
+            let run = self.run(&inode, from.start + addrs.len() as u64, from.end)?;
+            addrs.resize(addrs.len() + run.len() as usize, run.addr);
+        }
+        drop(inode);
+        for ((block, addr), bytes) in (from.start..).zip(addrs).zip(content.chunks_exact(size.bytes())) {
+            if addr == BlockAddr::NULL {
+                continue;
+            }
+            let target = to + (block - from.start);
+            let slot = self.make_slot(ino, target)?;
+            if addr == BlockAddr::NEW && self.pages.get(ino, block).is_none() {
+                self.occupy(ino, Slot { left: 1, ..slot })?;
+            } else {
+                self.relocate(ino, slot, target, kind, bytes)?;
+                self.count_blocks(1);
+                self.add_blocks(ino, 1)?;
+            }
+        }
+        self.free_blocks(ino, from)
+    }
+}

@@ -1,0 +1,484 @@
+//! Compressed files that are written, changed, released and reserved, judged by a copy in memory, by fsck.f2fs and
+//! by counting what their maps say.
+
+#[path = "support/golden.rs"]
+mod golden;
+mod support;
+
+use std::path::Path;
+
+use block::Rng;
+use f2fs::{
+    Error, Volume,
+    format::inode::{Algorithm, Compression, flag, inline},
+    units::{BlockAddr, Ino},
+    volume::{NewNode, Options, Policy, SetAttr},
+};
+use support::NOW;
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const DIR: u16 = 0o040_755;
+const BLOCK: u64 = 4096;
+const FEATURES: [&str; 2] = ["-O", "extra_attr,compression,inode_checksum"];
+const ALL: [Algorithm; 4] = [Algorithm::Lzo, Algorithm::Lz4, Algorithm::Zstd, Algorithm::LzoRle];
+
+fn open(path: &Path, compression: Compression, cache_bytes: usize) -> Volume {
+    let options = Options { compression, cache_bytes, ..Options::new(|| NOW) };
+    Volume::open(support::device(path), options).expect("the volume opens")
+}
+
+fn lz4() -> Compression {
+    Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: false, level: 0 }
+}
+
+fn with_flags(volume: &mut Volume, ino: Ino, flags: u32) -> f2fs::Result<()> {
+    volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
+}
+
+/// A directory in which everything is compressed.
+fn compressed_dir(volume: &mut Volume, name: &[u8]) -> Ino {
+    let dir = volume.create(ROOT, name, &NewNode::new(DIR)).unwrap();
+    with_flags(volume, dir, flag::COMPRESS).unwrap();
+    dir
+}
+
+/// Bytes that compress to about a third, or noise.
+fn content(rng: &mut Rng, length: usize, noise: bool) -> Vec<u8> {
+    let mask = if noise { 0xFF } else { 0x03 };
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend(rng.next_u64().to_le_bytes().map(|byte| byte & mask));
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Checks what a file counts against its map, and says how many clusters are compressed.
+fn check_map(volume: &Volume, ino: Ino) -> usize {
+    let inode = volume.inode(ino).unwrap();
+    let size = inode.layout().cluster_blocks() as u64;
+    let released = inode.has_inline(inline::COMPRESS_RELEASED);
+    let end = inode.layout().reach_blocks();
+    let (mut saved, mut blocks, mut clusters, mut at) = (0, 0, 0, 0);
+    while at < end {
+        let run = volume.run(&inode, at, end).unwrap();
+        if run.addr == BlockAddr::COMPRESS {
+            assert_eq!(at % size, 0, "{ino}: a cluster begins at {at}");
+            let addrs: Vec<BlockAddr> =
+                (at + 1..at + size).map(|block| volume.address(&inode, block).unwrap()).collect();
+            let kept = addrs.iter().take_while(|addr| addr.is_real()).count();
+            let rest = if released { BlockAddr::NULL } else { BlockAddr::NEW };
+            assert!(kept > 0 && addrs[kept..].iter().all(|addr| *addr == rest), "{ino}, {at}: {addrs:?}");
+            saved += if released { 0 } else { size - kept as u64 };
+            blocks += if released { kept as u64 } else { size };
+            clusters += 1;
+            at += size;
+        } else {
+            blocks += if run.addr == BlockAddr::NULL { 0 } else { run.len() };
+            at = run.blocks.end;
+        }
+    }
+    assert_eq!(inode.saved_blocks(), Some(saved), "{ino}");
+    // One node at most besides the inode in these tests; more are told by fsck.f2fs.
+    let counted = inode.head().blocks.get() - 1;
+    assert!((blocks..=blocks + 3).contains(&counted), "{ino} counts {counted} blocks, has {blocks}");
+    clusters
+}
+
+fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+    let mut bytes = vec![0xEE; volume.stat(ino).unwrap().size as usize];
+    assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn put(copy: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    copy.resize(copy.len().max(offset + data.len()), 0);
+    copy[offset..offset + data.len()].copy_from_slice(data);
+}
+
+/// Random changes of a file and of its copy.
+fn change(volume: &mut Volume, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most: u64) {
+    let (offset, noise) = (rng.below(most), rng.chance(0.3));
+    let length = match rng.below(4) {
+        0 => 1 + rng.below(5000),
+        1 => BLOCK * (1 + rng.below(4)),
+        _ => 1 + rng.below(200_000),
+    };
+    let offset = if rng.chance(0.5) { offset / BLOCK * BLOCK } else { offset };
+    match rng.below(10) {
+        0..=5 => {
+            let data = content(rng, length as usize, noise);
+            volume.write(ino, offset, &data).unwrap();
+            put(copy, offset as usize, &data);
+        }
+        6..=7 => {
+            volume.truncate(ino, offset).unwrap();
+            copy.resize(offset as usize, 0);
+        }
+        8 => {
+            volume.punch_hole(ino, offset, length).unwrap();
+            let end = copy.len().min((offset + length) as usize);
+            if (offset as usize) < end {
+                copy[offset as usize..end].fill(0);
+            }
+        }
+        _ => {
+            let keep_size = rng.chance(0.5);
+            volume.allocate_range(ino, offset, length, keep_size).unwrap();
+            if !keep_size {
+                copy.resize(copy.len().max((offset + length) as usize), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_is_written_changed_and_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut rng = Rng::new(3);
+    for (n, algorithm) in ALL.into_iter().enumerate() {
+        for log_cluster_blocks in [2, 4 + n as u8] {
+            support::mkfs(&path, 100 << 20, &FEATURES);
+            let settings =
+                Compression { algorithm, log_cluster_blocks, checksum: n % 2 == 0, level: n as u8 };
+            let mut volume = open(&path, settings, 1 << 20);
+            let dir = compressed_dir(&mut volume, b"dir");
+            let mut files: Vec<(Ino, Vec<u8>)> = (0..3)
+                .map(|n| {
+                    let name = format!("file{n}");
+                    (volume.create(dir, name.as_bytes(), &NewNode::new(FILE)).unwrap(), Vec::new())
+                })
+                .collect();
+            let (first, copy) = &mut files[0];
+            let data = content(&mut rng, 3_000_000, false);
+            volume.write(*first, 0, &data).unwrap();
+            put(copy, 0, &data);
+            assert_eq!(volume.stat(*first).unwrap().compression, Some(settings));
+            let whole = 3_000_000 / (BLOCK as usize) >> log_cluster_blocks;
+            assert_eq!(check_map(&volume, *first), whole, "{settings:?}");
+            for step in 0..120 {
+                let (ino, copy) = &mut files[rng.below(3) as usize];
+                change(&mut volume, *ino, copy, &mut rng, 6_000_000);
+                if step % 40 == 39 {
+                    volume.unmount().unwrap();
+                    drop(volume);
+                    support::assert_clean(&path);
+                    volume = open(&path, lz4(), 1 << 20);
+                }
+                if step % 20 == 19 {
+                    for (ino, copy) in &files {
+                        assert!(read(&volume, *ino) == *copy, "{settings:?}, {ino} after {step}");
+                        check_map(&volume, *ino);
+                    }
+                }
+            }
+            for (name, (ino, _)) in [b"file0", b"file1", b"file2"].into_iter().zip(&files) {
+                assert_eq!(volume.lookup(dir, name).unwrap(), *ino);
+                volume.unlink(dir, name).unwrap();
+            }
+            volume.remove_dir(ROOT, b"dir").unwrap();
+            volume.unmount().unwrap();
+            assert_eq!((volume.counters().valid_inodes, volume.counters().valid_nodes), (1, 1));
+            drop(volume);
+            support::assert_clean(&path);
+        }
+    }
+}
+
+#[test]
+fn small_writes_one_after_the_other_become_whole_clusters() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 16 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let ino = volume.create(dir, b"log", &NewNode::new(FILE)).unwrap();
+    let line = b"the same line over and over, as logs are\n";
+    for n in 0..4000 {
+        volume.write(ino, n * line.len() as u64, line).unwrap();
+        if n % 500 == 0 {
+            volume.fsync(ino, false).unwrap();
+        }
+    }
+    volume.unmount().unwrap();
+    let clusters = 4000 * line.len() / (4 * BLOCK as usize);
+    assert_eq!(check_map(&volume, ino), clusters);
+    assert_eq!(volume.stat(ino).unwrap().saved_blocks, 3 * clusters as u64);
+    drop(volume);
+    support::assert_clean(&path);
+    let volume = support::open(&path);
+    assert!(read(&volume, ino) == line.repeat(4000));
+}
+
+#[test]
+fn what_is_released_can_be_used_and_reserved_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let plain = volume.create(ROOT, b"plain", &NewNode::new(FILE)).unwrap();
+    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let mut data = content(&mut Rng::new(5), 1_000_000, true);
+    data[100_000..900_000].fill(7);
+    volume.write(ino, 0, &data).unwrap();
+    let before = volume.counters().valid_blocks;
+    let saved = volume.stat(ino).unwrap().saved_blocks;
+    assert!(saved > 100, "{saved}");
+
+    assert!(matches!(volume.release_saved(plain), Err(Error::Invalid(_))));
+    assert!(matches!(volume.reserve_saved(ino), Err(Error::Invalid(_))));
+    assert_eq!(volume.release_saved(ino).unwrap(), saved);
+    assert!(matches!(volume.release_saved(ino), Err(Error::Invalid(_))));
+    assert_eq!(volume.counters().valid_blocks, before - saved);
+    assert!(volume.stat(ino).unwrap().released);
+    assert_eq!(volume.released_blocks(ino).unwrap(), saved);
+    check_map(&volume, ino);
+    for refused in [
+        volume.write(ino, 0, b"x"),
+        volume.punch_hole(ino, 0, BLOCK),
+        volume.allocate_range(ino, 0, 2_000_000, false),
+    ] {
+        assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
+    }
+    assert!(matches!(volume.truncate(ino, 500_000), Err(Error::Invalid(_))));
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+
+    let mut volume = open(&path, lz4(), 1 << 20);
+    assert!(read(&volume, ino) == data);
+    // Between clusters it can be cut.
+    volume.truncate(ino, 50 * 4 * BLOCK).unwrap();
+    data.truncate(50 * 4 * BLOCK as usize);
+    check_map(&volume, ino);
+    // Where there is no room, nothing is reserved.
+    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    let mut at = 0;
+    while volume.write(filler, at, &[1; 4096]).is_ok() {
+        at += 4096;
+    }
+    let full = volume.counters();
+    assert!(matches!(volume.reserve_saved(ino), Err(Error::NoSpace { .. })));
+    assert_eq!(volume.counters(), full);
+    assert!(volume.stat(ino).unwrap().released && read(&volume, ino) == data);
+    volume.unlink(ROOT, b"filler").unwrap();
+    let reserved = volume.reserve_saved(ino).unwrap();
+    assert_eq!(volume.stat(ino).unwrap().saved_blocks, reserved);
+    volume.write(ino, 333, b"written").unwrap();
+    put(&mut data, 333, b"written");
+    check_map(&volume, ino);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+
+    let mut volume = open(&path, lz4(), 1 << 20);
+    assert!(read(&volume, ino) == data);
+    volume.release_saved(ino).unwrap();
+    volume.truncate(ino, 0).unwrap();
+    assert!(!volume.stat(ino).unwrap().released);
+    volume.write(ino, 0, &data).unwrap();
+    volume.release_saved(ino).unwrap();
+    volume.unlink(dir, b"file").unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn compression_is_inherited_and_chosen_by_extension() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let options = Options {
+        compressed_extensions: vec!["so".into()],
+        plain_extensions: vec!["zip".into()],
+        ..Options::new(|| NOW)
+    };
+    let mut volume = Volume::open(support::device(&path), options).unwrap();
+    let dir = compressed_dir(&mut volume, b"dir");
+    let sub = volume.create(dir, b"sub", &NewNode::new(DIR)).unwrap();
+    let never = volume.create(dir, b"never", &NewNode::new(DIR)).unwrap();
+    with_flags(&mut volume, never, flag::NOCOMPRESS).unwrap();
+    let mut is = |dir: Ino, name: &str, mode: u16| {
+        let ino = volume.create(dir, name.as_bytes(), &NewNode::new(mode)).unwrap();
+        let stat = volume.stat(ino).unwrap();
+        (stat.compression.is_some(), stat.flags & (flag::COMPRESS | flag::NOCOMPRESS))
+    };
+    assert_eq!(is(sub, "a", FILE), (true, flag::COMPRESS));
+    assert_eq!(is(sub, "a.zip", FILE), (false, 0));
+    // A hot extension of mkfs.f2fs's list.
+    assert_eq!(is(sub, "a.db", FILE), (false, 0));
+    assert_eq!(is(sub, "fifo", 0o010_600), (false, 0));
+    assert_eq!(is(ROOT, "a.so", FILE), (true, flag::COMPRESS));
+    assert_eq!(is(ROOT, "a", FILE), (false, 0));
+    assert_eq!(is(never, "a", FILE), (false, flag::NOCOMPRESS));
+    assert_eq!(is(never, "a.so", FILE), (true, flag::COMPRESS));
+    assert_eq!(is(never, "dir", DIR), (false, flag::NOCOMPRESS));
+    volume.symlink(dir, b"link", b"a", &NewNode::new(0o777)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn flags_change_only_while_there_is_nothing_to_convert() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let invalid = |result: f2fs::Result<()>| matches!(result, Err(Error::Invalid(_)));
+    assert!(invalid(with_flags(&mut volume, ino, flag::COMPRESS | flag::NOCOMPRESS)));
+    with_flags(&mut volume, ino, flag::COMPRESS).unwrap();
+    volume.choose_compression(ino, Algorithm::Zstd, 3).unwrap();
+    assert!(invalid(volume.choose_compression(ino, Algorithm::Zstd, 9)));
+    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    assert!(invalid(with_flags(&mut volume, ino, 0)));
+    assert!(matches!(volume.choose_compression(ino, Algorithm::Lz4, 2), Err(Error::FileTooLarge)));
+    assert_eq!(check_map(&volume, ino), 3);
+    volume.truncate(ino, 0).unwrap();
+    with_flags(&mut volume, ino, 0).unwrap();
+    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    assert!(invalid(with_flags(&mut volume, ino, flag::COMPRESS)));
+    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
+    volume.write(small, 0, b"inline").unwrap();
+    assert!(invalid(with_flags(&mut volume, small, flag::COMPRESS)));
+    assert_eq!(read(&volume, small), b"inline");
+    volume.fsync(ino, false).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    assert!(matches!(with_flags(&mut volume, ino, flag::COMPRESS), Err(Error::Unsupported(_))));
+}
+
+/// Not judged by fsck.f2fs, which takes a hole below an indirect node of a compressed file for a longer one.
+#[test]
+fn clusters_lie_anywhere_up_to_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let ino = volume.create(dir, b"far", &NewNode::new(FILE)).unwrap();
+    let before = volume.counters();
+    let layout = volume.inode(ino).unwrap().layout();
+    let (own, direct, children) =
+        (layout.addrs() as u64, layout.direct_addrs() as u64, layout.children() as u64);
+    let last = layout.reach_blocks();
+    let edges = [
+        own,
+        own + direct,
+        own + 2 * direct,
+        own + (2 + children) * direct,
+        own + (2 + 2 * children) * direct,
+    ];
+    let data = content(&mut Rng::new(1), 12 * BLOCK as usize, false);
+    for edge in edges.map(|edge| edge - 6).into_iter().chain([last - 12]) {
+        volume.write(ino, edge * BLOCK, &data).unwrap();
+    }
+    assert!(matches!(volume.write(ino, last * BLOCK - 1, b"xx"), Err(Error::FileTooLarge)));
+    volume.unmount().unwrap();
+    drop(volume);
+    let mut volume = support::open(&path);
+    for edge in edges.map(|edge| edge - 6).into_iter().chain([last - 12]) {
+        let mut bytes = vec![0; data.len()];
+        volume.read(ino, edge * BLOCK, &mut bytes).unwrap();
+        assert!(bytes == data, "at block {edge}");
+    }
+    assert_eq!(volume.stat(ino).unwrap().size, last * BLOCK);
+    assert!(volume.stat(ino).unwrap().saved_blocks >= 12);
+    volume.truncate(ino, 0).unwrap();
+    assert_eq!((volume.counters(), volume.stat(ino).unwrap().saved_blocks), (before, 0));
+}
+
+#[test]
+fn cleaning_moves_compressed_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 256 << 10);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let mut rng = Rng::new(9);
+    let mut files = Vec::new();
+    for n in 0..60 {
+        let ino = volume.create(dir, format!("file{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        let data = content(&mut rng, 150_000, false);
+        volume.write(ino, 0, &data).unwrap();
+        files.push((ino, data));
+    }
+    for n in (0..60).step_by(3) {
+        volume.unlink(dir, format!("file{n}").as_bytes()).unwrap();
+    }
+    // What waits to be compressed anew is there, too.
+    for (ino, data) in files.iter_mut().skip(1).step_by(3) {
+        volume.write(*ino, 77_777, b"changed").unwrap();
+        put(data, 77_777, b"changed");
+    }
+    let cleaned = volume.clean(8, Policy::Greedy).unwrap();
+    assert!(cleaned.moved_blocks > 100, "{cleaned:?}");
+    for (n, (ino, data)) in files.iter().enumerate().filter(|(n, _)| n % 3 != 0) {
+        assert!(read(&volume, *ino) == *data, "file{n}");
+        assert_eq!(check_map(&volume, *ino), 9);
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn what_the_kernel_compressed_is_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let mut rng = Rng::new(11);
+    for name in golden::names().into_iter().filter(|name| name.starts_with("compress-")) {
+        let device = golden::device(&name);
+        let bytes = device.geometry().size_bytes;
+        let mut all = vec![0; bytes as usize];
+        device.read(0, &mut all).unwrap();
+        std::fs::write(&path, &all).unwrap();
+        let mut volume = open(&path, lz4(), 1 << 20);
+        let mut files = Vec::new();
+        let mut pending = vec![ROOT];
+        while let Some(dir) = pending.pop() {
+            for entry in volume.entries(dir, 0).unwrap().map(Result::unwrap) {
+                let stat = volume.stat(entry.ino).unwrap();
+                match entry.name.as_slice() {
+                    b"." | b".." => {}
+                    _ if volume.inode(entry.ino).unwrap().is_directory() => pending.push(entry.ino),
+                    _ if stat.compression.is_some() && stat.size < 8 << 20 => {
+                        check_map(&volume, entry.ino);
+                        files.push((entry.ino, read(&volume, entry.ino), stat.released));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(files.len() > 3, "{name}: {} files", files.len());
+        for (ino, copy, released) in &mut files {
+            if *released {
+                volume.reserve_saved(*ino).unwrap();
+            }
+            for _ in 0..6 {
+                change(&mut volume, *ino, copy, &mut rng, 600_000);
+            }
+        }
+        for (ino, copy, _) in &files {
+            assert!(read(&volume, *ino) == *copy, "{name}: {ino}");
+        }
+        volume.unmount().unwrap();
+        drop(volume);
+        support::assert_clean(&path);
+        let volume = support::open(&path);
+        for (ino, copy, _) in &files {
+            assert!(read(&volume, *ino) == *copy, "{name}: {ino}");
+            check_map(&volume, *ino);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Ranges that are zeroed, taken out of files and put into them.
+
+mod support;
+
+use block::Rng;
+use f2fs::{
+    Error, Volume,
+    format::inode::flag,
+    units::Ino,
+    volume::{NewNode, SetAttr},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const BLOCK: u64 = 4096;
+
+fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+    let mut bytes = vec![0xEE; volume.stat(ino).unwrap().size as usize];
+    assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn noise(rng: &mut Rng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.next_u64() as u8).collect()
+}
+
+#[test]
+fn only_whole_blocks_inside_the_file_are_shifted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &["-O", "extra_attr,compression"]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let data = noise(&mut Rng::new(1), 10 * BLOCK as usize + 100);
+    volume.write(ino, 0, &data).unwrap();
+    let invalid = |result: f2fs::Result<()>| matches!(result, Err(Error::Invalid(_)));
+    for (offset, length) in
+        [(1, BLOCK), (0, 1), (0, 0), (BLOCK, 10 * BLOCK), (11 * BLOCK, BLOCK), (0, u64::MAX - 4095)]
+    {
+        assert!(invalid(volume.collapse_range(ino, offset, length)), "{offset} {length}");
+    }
+    for (offset, length) in [(1, BLOCK), (0, 1), (0, 0), (11 * BLOCK, BLOCK)] {
+        assert!(invalid(volume.insert_range(ino, offset, length)), "{offset} {length}");
+    }
+    let most = volume.inode(ino).unwrap().layout().reach_blocks() * BLOCK;
+    assert!(matches!(volume.insert_range(ino, 0, most), Err(Error::FileTooLarge)));
+    assert!(matches!(volume.zero_range(ino, most, 1, false), Err(Error::FileTooLarge)));
+    assert!(read(&volume, ino) == data, "what is refused changes nothing");
+
+    let compressed = volume.create(ROOT, b"compressed", &NewNode::new(FILE)).unwrap();
+    let flags = |flags| SetAttr { flags: Some(flags), ..SetAttr::default() };
+    volume.set_attr(compressed, &flags(flag::COMPRESS)).unwrap();
+    volume.write(compressed, 0, &[1; 65536]).unwrap();
+    assert!(matches!(volume.collapse_range(compressed, 0, BLOCK), Err(Error::Unsupported(_))));
+    assert!(matches!(volume.insert_range(compressed, 0, BLOCK), Err(Error::Unsupported(_))));
+    volume.zero_range(compressed, 5000, 20_000, true).unwrap();
+    assert!(read(&volume, compressed)[5000..25_000].iter().all(|byte| *byte == 0));
+    volume.set_attr(ino, &flags(flag::APPEND)).unwrap();
+    for refused in [
+        volume.collapse_range(ino, 0, BLOCK),
+        volume.insert_range(ino, 0, BLOCK),
+        volume.zero_range(ino, 0, BLOCK, true),
+    ] {
+        assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
+    }
+    assert!(matches!(volume.collapse_range(ROOT, 0, BLOCK), Err(Error::IsDirectory)));
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn small_files_and_reserved_blocks_are_shifted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"inline", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, b"small").unwrap();
+    volume.insert_range(ino, 0, 2 * BLOCK).unwrap();
+    assert_eq!(read(&volume, ino), [vec![0; 2 * BLOCK as usize], b"small".to_vec()].concat());
+    assert_eq!(volume.seek_data(ino, 0).unwrap(), Some(2 * BLOCK));
+    volume.collapse_range(ino, BLOCK, BLOCK).unwrap();
+    assert_eq!(volume.stat(ino).unwrap().size, BLOCK + 5);
+
+    let ino = volume.create(ROOT, b"reserved", &NewNode::new(FILE)).unwrap();
+    volume.allocate_range(ino, 0, 2000 * BLOCK, false).unwrap();
+    volume.write(ino, 1500 * BLOCK + 7, b"here").unwrap();
+    volume.allocate_range(ino, 3000 * BLOCK, BLOCK, true).unwrap();
+    let blocks = volume.counters().valid_blocks;
+    volume.insert_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
+    volume.collapse_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
+    // What was reserved past the end has gone, with the two nodes for it.
+    assert_eq!(volume.counters().valid_blocks, blocks - 3);
+    let mut wanted = vec![0; 2000 * BLOCK as usize];
+    wanted[1500 * BLOCK as usize + 7..][..4].copy_from_slice(b"here");
+    assert!(read(&volume, ino) == wanted);
+    // The end of the file is in the range.
+    volume.zero_range(ino, 1500 * BLOCK + 8, 600 * BLOCK, false).unwrap();
+    assert_eq!(volume.stat(ino).unwrap().size, 2100 * BLOCK + 8);
+    let mut byte = [0; 2];
+    volume.read(ino, 1500 * BLOCK + 7, &mut byte).unwrap();
+    assert_eq!(&byte, b"h\0");
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
+fn a_file_with_large_holes_is_shifted_as_fast_as_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"far", &NewNode::new(FILE)).unwrap();
+    let spots = [0, 1 << 24, (1 << 34) + 5, 3 << 40];
+    for spot in spots {
+        volume.write(ino, spot, b"spot").unwrap();
+    }
+    volume.insert_range(ino, BLOCK, BLOCK).unwrap();
+    volume.insert_range(ino, BLOCK, 1 << 36).unwrap();
+    volume.collapse_range(ino, 2 * BLOCK, BLOCK).unwrap();
+    let at = |spot: u64| if spot < BLOCK { spot } else { spot + (1 << 36) };
+    for spot in spots {
+        let mut bytes = [0; 4];
+        volume.read(ino, at(spot), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"spot", "{spot}");
+        assert_eq!(volume.seek_data(ino, at(spot)).unwrap(), Some(at(spot)));
+    }
+    assert_eq!(volume.stat(ino).unwrap().size, at(3 << 40) + 4);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+/// What moves is copied, but takes no more than what is there: not even where it is most of the volume.
+#[test]
+fn a_file_that_fills_the_volume_is_shifted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let mut rng = Rng::new(7);
+    let mut data = Vec::new();
+    while volume.free_user_blocks() > 200 {
+        let more = noise(&mut rng, 300_000);
+        volume.write(ino, data.len() as u64, &more).unwrap();
+        data.extend(more);
+    }
+    volume.checkpoint().unwrap();
+    volume.collapse_range(ino, 8192, 5 * BLOCK).unwrap();
+    data.drain(8192..8192 + 5 * BLOCK as usize);
+    volume.insert_range(ino, 40_960, 3 * BLOCK).unwrap();
+    data.splice(40_960..40_960, vec![0; 3 * BLOCK as usize]);
+    assert!(read(&volume, ino) == data);
+    // A cut brings the last checkpoint back, and what was fsynced.
+    volume.fsync(ino, false).unwrap();
+    drop(volume);
+    let mut volume = support::open(&path);
+    assert!(read(&volume, ino) == data);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
