@@ -103,6 +103,9 @@ pub enum Error {
     /// A quota limit.
     #[error("quota exceeded")]
     Quota,
+    /// What would go into a directory belongs to another project.
+    #[error("it belongs to another project")]
+    OtherProject,
     /// The volume, or the file, refuses writes.
     #[error("read-only: {0}")]
     ReadOnly(Cow<'static, str>),

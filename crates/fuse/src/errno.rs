@@ -16,6 +16,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         E::Quota => Errno::DQUOT,
         E::ReadOnly(_) => Errno::ROFS,
         E::Invalid(_) => Errno::INVAL,
+        E::OtherProject => Errno::XDEV,
         E::NotFound => Errno::NOENT,
         E::NoAttribute => Errno::NODATA,
         E::Exists => Errno::EXIST,

@@ -123,10 +123,21 @@ impl FileSystem {
         self.volume.read().map_err(|_| Errno::IO)
     }
 
-    /// The volume, to change it.
+    /// The volume, to change it. Limits of quota hold: whose data the kernel writes from its cache, it does not tell.
     pub fn write_lock(&self) -> Answer<RwLockWriteGuard<'_, Volume>> {
+        self.lock(false)
+    }
+
+    /// The volume, to change it for somebody: an administrator may exceed limits of quota.
+    fn write_lock_for(&self, caller: Caller) -> Answer<RwLockWriteGuard<'_, Volume>> {
+        self.lock(caller.is_privileged())
+    }
+
+    fn lock(&self, privileged: bool) -> Answer<RwLockWriteGuard<'_, Volume>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.volume.write().map_err(|_| Errno::IO)
+        let mut volume = self.volume.write().map_err(|_| Errno::IO)?;
+        volume.set_privileged(privileged);
+        Ok(volume)
     }
 
     /// Whether the volume takes changes. Asking does not count as a request.
@@ -184,22 +195,25 @@ impl FileSystem {
         device: Option<DeviceNumber>,
     ) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
-        self.make(|volume| volume.create_for(dir, name, &new, umask))
+        self.make(self.write_lock_for(caller)?, |volume| volume.create_for(dir, name, &new, umask))
     }
 
     /// Makes a symbolic link; the kernel gets a reference to it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
-        self.make(|volume| volume.symlink_for(dir, name, target, &new))
+        self.make(self.write_lock_for(caller)?, |volume| volume.symlink_for(dir, name, target, &new))
     }
 
     /// Gives an inode one more name; the kernel gets a reference to it.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
-        self.make(|volume| volume.link(ino, dir, name).map(|()| ino))
+        self.make(self.write_lock()?, |volume| volume.link(ino, dir, name).map(|()| ino))
     }
 
-    fn make(&self, make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>) -> Answer<Stat> {
-        let mut volume = self.write_lock()?;
+    fn make(
+        &self,
+        mut volume: RwLockWriteGuard<'_, Volume>,
+        make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
+    ) -> Answer<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         let stat = volume.stat(ino).map_err(to_errno)?;
         self.inodes.looked_up(ino);
@@ -285,7 +299,7 @@ impl FileSystem {
     /// Changes size and attributes of an inode. The kernel has checked the caller's rights, but knows nothing of
     /// immutable and append-only inodes.
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
-        let mut volume = self.write_lock()?;
+        let mut volume = self.write_lock_for(caller)?;
         let before = volume.stat(ino).map_err(to_errno)?;
         let Change { size, mut set } = *change;
         let owned =

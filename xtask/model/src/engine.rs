@@ -179,6 +179,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
         Error::NoSpace { .. } | Error::NoInodes => Errno::NOSPC,
         Error::Quota => Errno::DQUOT,
         Error::Invalid(_) => Errno::INVAL,
+        Error::OtherProject => Errno::XDEV,
         Error::NotFound => Errno::NOENT,
         Error::NoAttribute => Errno::NODATA,
         Error::Exists => Errno::EXIST,

@@ -96,6 +96,11 @@ impl QuotaKind {
     /// All kinds, in the order of the superblock's inode numbers.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
+    /// Place in the order of the superblock's inode numbers.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
     /// First word of the kind's files.
     pub const fn magic(self) -> u32 {
         match self {

@@ -74,9 +74,13 @@ impl Volume {
             // Recovery must find the directory as it was when names were entered.
             self.since_checkpoint.renamed.insert(ino);
         }
+        if set.project.is_some_and(|project| project != 0) && self.inode(ino)?.project().is_none() {
+            return Err(Error::Unsupported("project ids without the feature project_quota".into()));
+        }
         if let Some(permissions) = set.permissions {
             self.limit_acl(ino, permissions)?;
         }
+        self.change_owner(ino, [set.uid, set.gid, set.project])?;
         let inode = self.inode_mut(ino)?;
         let head = inode.head_mut();
         if let Some(permissions) = set.permissions {
@@ -103,9 +107,6 @@ impl Volume {
             inode.set_crtime(crtime);
         }
         if let Some(project) = set.project {
-            if inode.project().is_none() && project != 0 {
-                return Err(Error::Unsupported("project ids without the feature project_quota".into()));
-            }
             inode.set_project(project);
         }
         inode.set_ctime(set.ctime.unwrap_or(now));
@@ -174,6 +175,7 @@ impl Volume {
         }
         if stream.len() > inline_room && !had_node {
             self.require_space(1)?;
+            self.admit(ino, 1)?;
         }
         self.store_xattrs(ino, &stream)
     }
@@ -187,10 +189,8 @@ impl Volume {
         let (first, rest) = stream.split_at(stream.len().min(inline_room));
         if rest.is_empty() && nid != Nid::NULL {
             self.remove_node(nid)?;
-            let head = self.inode_mut(ino)?.head_mut();
-            head.xattr_nid.set(0);
-            let blocks = head.blocks.get().saturating_sub(1).max(1);
-            head.blocks.set(blocks);
+            self.inode_mut(ino)?.head_mut().xattr_nid.set(0);
+            self.drop_blocks(ino, 1)?;
         } else if !rest.is_empty() {
             if nid == Nid::NULL {
                 nid = self.add_child_node(ino, XATTR_NODE_OFFSET, cold)?;

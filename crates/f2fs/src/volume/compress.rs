@@ -316,6 +316,7 @@ impl Volume {
             wanted += addrs.filter(|addr| !addr.is_real()).count() as u64;
         }
         self.require_space(wanted)?;
+        self.admit(ino, wanted)?;
         for slot in clusters {
             let node = self.node_mut(slot.nid)?;
             let mut saved = 0;

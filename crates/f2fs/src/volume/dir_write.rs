@@ -145,10 +145,19 @@ impl Volume {
             }
             self.leave_inline_dir(dir)?;
         }
-        self.enter_hashed(dir, hash, name, ino, kind)
+        self.enter_hashed(dir, hash, name, ino, kind, true)
     }
 
-    fn enter_hashed(&mut self, dir: Ino, hash: u32, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
+    /// Enters a name into the blocks of a directory; `admit` is whether the owner's quota still has to admit a new one.
+    fn enter_hashed(
+        &mut self,
+        dir: Ino,
+        hash: u32,
+        name: &[u8],
+        ino: Ino,
+        kind: FileType,
+        admit: bool,
+    ) -> Result<()> {
         let inode = self.directory(dir)?;
         let (depth, dir_level) = (self.depth(&inode)?, inode.head().dir_level);
         drop(inode);
@@ -159,6 +168,9 @@ impl Volume {
                 continue;
             }
             for block in dir_hash::bucket(level, dir_level, hash) {
+                if admit && self.has_limits() {
+                    self.reserve(dir, block..block + 1)?;
+                }
                 let bytes = self.dir_block_mut(dir, block)?;
                 let mut area = Dentries::new(bytes, Place::Dir(dir, block));
                 if let Some(slot) = area.room_for(slots) {
@@ -222,6 +234,8 @@ impl Volume {
         let dir_level = inode.head().dir_level;
         let old = Dentries::new(inode.inline_area().to_vec(), Place::Dir(dir, 0));
         drop(inode);
+        // Half way there would be no way back.
+        self.admit(dir, if dir_level == 0 { 1 } else { 1 + old.entries().count() as u64 })?;
         let inode = self.inode_mut(dir)?;
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !inline::DENTRY;
@@ -251,7 +265,7 @@ impl Volume {
         }
         self.grow_dir(dir, 0, 1)?;
         for (hash, name, ino, kind) in rest {
-            self.enter_hashed(dir, hash, &name, ino, kind)?;
+            self.enter_hashed(dir, hash, &name, ino, kind, false)?;
         }
         Ok(())
     }

@@ -288,13 +288,15 @@ impl Volume {
         let nodes = self.nodes_for(ino, blocks.clone())? + 1;
         let most = blocks.end - blocks.start + nodes;
         let free_blocks = self.free_user_blocks();
-        if most <= free_blocks && u64::from(self.free_nodes()) >= nodes {
+        let fits = most <= free_blocks && u64::from(self.free_nodes()) >= nodes;
+        if fits && self.admit(ino, most).is_ok() {
             return Ok(());
         }
         let inode = self.inode(ino)?;
         let mut holes = 0;
         if inode.has_inline(inline::DATA) {
-            holes = most;
+            // What is inline goes to block 0.
+            holes = blocks.end - blocks.start + u64::from(blocks.start > 0);
         } else {
             let mut at = blocks.start;
             while at < blocks.end {
@@ -303,11 +305,15 @@ impl Volume {
                 at = run.blocks.end;
             }
         }
-        let needed_blocks = if holes == 0 { 0 } else { holes + nodes.min(holes + 3) };
+        let nodes = if holes == 0 { 0 } else { self.missing_nodes(ino, blocks)? };
+        let needed_blocks = holes + nodes;
         if needed_blocks > free_blocks {
             return Err(Error::NoSpace { needed_blocks, free_blocks });
         }
-        Ok(())
+        if u64::from(self.free_nodes()) < nodes {
+            return Err(Error::NoInodes);
+        }
+        self.admit(ino, needed_blocks)
     }
 
     /// Moves inline data into a block; a file without inline data stays as it is.

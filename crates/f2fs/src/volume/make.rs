@@ -106,6 +106,8 @@ impl Volume {
             since_checkpoint: Default::default(),
             synced: Default::default(),
             charges: Default::default(),
+            limited: None,
+            privileged: true,
             avoid: Vec::new(),
             written_before: 0,
         })

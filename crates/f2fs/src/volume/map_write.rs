@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashSet;
+
 use super::{Volume, allocate::log_for};
 use crate::{
     Error, Place, Result,
@@ -89,6 +91,30 @@ impl Volume {
         Ok(direct + direct.div_ceil(layout.children() as u64) + 2)
     }
 
+    /// Nodes that [`make_slot`](Self::make_slot) has to make for a range of blocks, exactly.
+    pub(super) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
+        let inode = self.inode(ino)?;
+        let layout = inode.layout();
+        let mut missing = FxHashSet::default();
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let path = NodePath::of(&layout, block).ok_or(Error::FileTooLarge)?;
+            let mut at = Some(inode.clone());
+            for step in path.steps() {
+                let child = at.as_ref().map_or(Nid::NULL, |node| node.child(step.child));
+                at = match child {
+                    Nid::NULL => {
+                        missing.insert(step.offset);
+                        None
+                    }
+                    nid => Some(self.node(nid)?),
+                };
+            }
+            block = path.steps().last().map_or(layout.addrs() as u64, |step| step.blocks.end);
+        }
+        Ok(missing.len() as u64)
+    }
+
     /// Gives a block of a file a new place in a log, puts the bytes there and gives the old place up.
     pub(super) fn relocate(
         &mut self,
@@ -136,16 +162,22 @@ impl Volume {
         let head = self.inode_mut(ino)?.head_mut();
         let sum = head.blocks.get() + blocks;
         head.blocks.set(sum);
-        Ok(())
+        self.charge_blocks(ino, blocks as i64)
     }
 
     /// Takes from the blocks of a file and of the volume.
     pub(super) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(blocks);
+        self.drop_blocks(ino, blocks)
+    }
+
+    /// Takes from the blocks of a file; the volume's count is the caller's business.
+    pub(super) fn drop_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         let head = self.inode_mut(ino)?.head_mut();
-        let rest = head.blocks.get().saturating_sub(blocks);
-        head.blocks.set(rest.max(1));
-        Ok(())
+        let before = head.blocks.get();
+        let rest = before.saturating_sub(blocks).max(1);
+        head.blocks.set(rest);
+        self.charge_blocks(ino, rest as i64 - before as i64)
     }
 
     /// Drops the extent that an inode caches, before it becomes stale.
@@ -262,9 +294,7 @@ impl Volume {
             self.node_mut(parent)?.set_child(child, Nid::NULL);
             self.remove_node(nid)?;
             // remove_node has counted it out of the volume already.
-            let head = self.inode_mut(ino)?.head_mut();
-            let rest = head.blocks.get().saturating_sub(1);
-            head.blocks.set(rest.max(1));
+            self.drop_blocks(ino, 1)?;
         }
         Ok(())
     }

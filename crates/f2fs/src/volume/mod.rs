@@ -60,6 +60,7 @@ pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
 pub use options::{ActiveLogs, Clock, InPlace, Options};
+pub use quota::QuotaLimits;
 pub use stat::{Space, Stat};
 
 use crate::{
@@ -110,6 +111,10 @@ pub struct Volume {
     /// Files that were fsynced: what is overwritten in them is likely to be again.
     synced: FxHashSet<Ino>,
     charges: quota::Charges,
+    /// What users, groups and projects with limits use; `None` until somebody changes something.
+    limited: Option<quota::Limited>,
+    /// Whether who asks may exceed limits of quota.
+    privileged: bool,
     /// Segments that no log may open: recovery still needs what is in them.
     avoid: Vec<SegNo>,
     /// Something was changed since the newest checkpoint.
@@ -294,6 +299,7 @@ impl Volume {
     /// caches are emptied, and where a checkpoint frees what only the last one needs.
     fn begin(&mut self) -> Result<()> {
         self.start()?;
+        self.load_limits()?;
         self.changed = true;
         let most = self.options.cache_bytes / 4 / self.geometry.block_size.bytes();
         if self.pages.len() > most {

@@ -87,6 +87,10 @@ impl Volume {
             return Err(Error::NoKey);
         }
         self.require_space(ENTRY_BLOCKS + 2)?;
+        let project = inherited_project(&*self.inode(dir)?);
+        // A directory whose entries do not lie in its inode begins with a block.
+        let first = u64::from(kind == FileType::Directory && !self.options.inline_dentry);
+        self.admit_new([new.uid, new.gid, project], first)?;
         let ino = Ino(self.take_nid()?.0);
         let node = self.new_inode(ino, dir, name, kind, new)?;
         self.add_node(node)?;
@@ -145,6 +149,7 @@ impl Volume {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
+        self.check_project(dir, ino)?;
         self.require_space(ENTRY_BLOCKS)?;
         self.enter(dir, name, ino, kind)?;
         let now = self.time();
@@ -235,6 +240,10 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         drop(moved);
+        self.check_project(to_dir, source.ino)?;
+        if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
+            self.check_project(from_dir, target.ino)?;
+        }
         if moved_is_dir && self.is_ancestor(source.ino, to_dir)? {
             return Err(Error::Invalid("a directory cannot move into itself".into()));
         }
@@ -304,6 +313,15 @@ impl Volume {
         self.touch_dir(to_dir)
     }
 
+    /// Refuses names for an inode in a directory that hands on another project (Linux, `f2fs_link`).
+    fn check_project(&self, dir: Ino, ino: Ino) -> Result<()> {
+        let dir = self.inode(dir)?;
+        if dir.has_flag(flag::PROJECT_INHERIT) && dir.project() != self.inode(ino)?.project() {
+            return Err(Error::OtherProject);
+        }
+        Ok(())
+    }
+
     /// Keeps an inode although its last name may go: somebody has it open.
     pub fn hold(&mut self, ino: Ino) {
         *self.held.entry(ino).or_default() += 1;
@@ -358,10 +376,7 @@ impl Volume {
         let parent = self.inode(dir)?;
         let flags = Volume::inherited_flags(&parent, kind);
         let compressed = self.inherits_compression(&parent, kind, name);
-        let project = match parent.has_flag(flag::PROJECT_INHERIT) {
-            true => parent.project().unwrap_or(0),
-            false => 0,
-        };
+        let project = inherited_project(&parent);
         drop(parent);
         let mut node = self.blank_inode(ino, kind, new);
         node.head_mut().flags.set(flags);
@@ -483,6 +498,11 @@ impl Volume {
         inode.set_ctime(now);
         Ok(())
     }
+}
+
+/// The project that new entries of a directory belong to.
+fn inherited_project(dir: &NodeBlock) -> u32 {
+    if dir.has_flag(flag::PROJECT_INHERIT) { dir.project().unwrap_or(0) } else { 0 }
 }
 
 /// The hint that a file's name gives about its data (Linux, `set_file_temperature`).

@@ -64,6 +64,7 @@ impl Volume {
         self.counters.valid_nodes += 1;
         self.counters.valid_inodes += u32::from(node.is_inode());
         self.note_new(&node);
+        self.charge_inode(&node, 1);
         self.nodes.insert_dirty(nid, Arc::new(node));
         Ok(())
     }
@@ -80,6 +81,10 @@ impl Volume {
         let entry = self.nat.get(&self.io, nid)?;
         if entry.is_free() {
             return Err(Error::corrupt(Place::Nat(nid), "a node in use has no address"));
+        }
+        if entry.ino.0 == nid.0 && self.has_limits() {
+            let inode = self.inode(entry.ino)?;
+            self.charge_inode(&inode, -1);
         }
         if entry.addr != BlockAddr::NEW {
             self.release_block(entry.addr, Place::Nat(nid))?;

@@ -84,6 +84,8 @@ impl Volume {
             since_checkpoint: Default::default(),
             synced: Default::default(),
             charges: Default::default(),
+            limited: None,
+            privileged: true,
             avoid: Vec::new(),
             written_before: tail.written_kilobytes,
         };

@@ -141,7 +141,8 @@ impl Volume {
         if u64::from(self.free_nodes()) < nodes {
             return Err(Error::NoInodes);
         }
-        self.require_space(nodes + SPARE_BLOCKS)
+        self.require_space(nodes + SPARE_BLOCKS)?;
+        self.admit(ino, nodes + 1)
     }
 
     /// Moves blocks of a file to where it has holes. The two ranges do not meet.

@@ -460,10 +460,8 @@ impl Volume {
         let nid = self.inode(ino)?.xattr_nid();
         if nid != Nid::NULL {
             self.remove_node(nid)?;
-            let head = self.inode_mut(ino)?.head_mut();
-            head.xattr_nid.set(0);
-            let blocks = head.blocks.get().saturating_sub(1).max(1);
-            head.blocks.set(blocks);
+            self.inode_mut(ino)?.head_mut().xattr_nid.set(0);
+            self.drop_blocks(ino, 1)?;
         }
         Ok(())
     }

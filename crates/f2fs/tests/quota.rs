@@ -1,0 +1,256 @@
+//! Limits of users, groups and projects.
+
+mod support;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use f2fs::{
+    Error, Result, Volume,
+    format::{inode::flag, quota::QuotaKind},
+    units::{Ino, Time},
+    volume::{NewNode, Options, QuotaLimits, RenameMode, SetAttr, XattrMode},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const DIR: u16 = 0o040_755;
+const USER: u32 = 1000;
+const DAY: i64 = 24 * 3600;
+
+#[derive(Clone, Default)]
+struct Clock(Arc<AtomicI64>);
+
+fn open(path: &Path, clock: &Clock) -> Volume {
+    let clock = clock.clone();
+    let now = move || Time { seconds: 1_700_000_000 + clock.0.load(Ordering::Relaxed), nanoseconds: 0 };
+    let mut volume = Volume::open(support::device(path), Options::new(now)).expect("the volume opens");
+    volume.set_privileged(false);
+    volume
+}
+
+fn make(volume: &mut Volume, dir: Ino, name: &str, mode: u16) -> Result<Ino> {
+    volume.create(dir, name.as_bytes(), &NewNode { uid: USER, gid: USER, ..NewNode::new(mode) })
+}
+
+fn over(result: Result<()>) -> bool {
+    matches!(result, Err(Error::Quota))
+}
+
+fn space(volume: &Volume, kind: QuotaKind, id: u32) -> (u64, u64) {
+    let record = volume.quota_of(kind, id).unwrap();
+    (record.space.get() / 4096, record.inodes.get())
+}
+
+fn hard(space_blocks: u64, inodes: u64) -> QuotaLimits {
+    QuotaLimits { space_hard_kib: space_blocks * 4, inodes_hard: inodes, ..QuotaLimits::default() }
+}
+
+fn finish(mut volume: Volume, path: &Path) {
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(path);
+}
+
+#[test]
+fn hard_limits_of_space_are_exact() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    for kind in [QuotaKind::User, QuotaKind::Group] {
+        let mut volume = open(&path, &Clock::default());
+        volume.set_quota_limits(kind, USER, hard(1000, 0)).unwrap();
+        let ino = make(&mut volume, ROOT, "file", FILE).unwrap();
+        // 1000 blocks: 999 of data, and the node that holds the addresses past the inode's.
+        assert!(over(volume.write(ino, 0, &vec![1; 1000 * 4096])));
+        assert_eq!(volume.stat(ino).unwrap().size, 0, "nothing of it was done");
+        for block in 0..999 {
+            volume.write(ino, block * 4096, &[1; 4096]).unwrap();
+        }
+        assert!(over(volume.write(ino, 999 * 4096, b"x")));
+        assert_eq!(space(&volume, kind, USER), (1000, 1));
+        volume.write(ino, 5000, &[2; 100_000]).unwrap();
+        assert!(over(volume.allocate_range(ino, 0, 2000 * 4096, true)));
+        assert!(over(volume.set_xattr(ino, b"user.large", &[3; 3000], XattrMode::Set)));
+        volume.set_xattr(ino, b"user.small", b"3", XattrMode::Set).unwrap();
+        // A small file needs no block.
+        let small = make(&mut volume, ROOT, "small", FILE).unwrap();
+        volume.write(small, 0, b"small").unwrap();
+        assert!(over(volume.write(small, 4000, b"x")));
+        assert!(over(
+            volume
+                .symlink(
+                    ROOT,
+                    b"link",
+                    &[b'x'; 4000],
+                    &NewNode { uid: USER, gid: USER, ..NewNode::new(0o777) }
+                )
+                .map(drop)
+        ));
+        assert!(matches!(volume.lookup(ROOT, b"link"), Err(Error::NotFound)));
+        // What is given back can be used again.
+        volume.truncate(ino, 900 * 4096).unwrap();
+        volume.write(small, 4000, b"x").unwrap();
+        assert_eq!(space(&volume, kind, USER), (902, 2));
+        // Others may go on, and so may the administrator.
+        let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+        volume.write(other, 0, &vec![1; 2000 * 4096]).unwrap();
+        volume.set_privileged(true);
+        volume.write(ino, 0, &vec![1; 1500 * 4096]).unwrap();
+        volume.set_privileged(false);
+        assert!(over(volume.write(ino, 1500 * 4096, b"x")));
+        finish(volume, &path);
+
+        // All of it is known after a remount, and after a power cut.
+        let mut volume = open(&path, &Clock::default());
+        assert!(over(volume.write(ino, 1500 * 4096, b"x")));
+        volume.truncate(ino, 998 * 4096).unwrap();
+        assert!(over(volume.write(ino, 998 * 4096, b"x")), "the small file has a block, too");
+        volume.unlink(ROOT, b"small").unwrap();
+        volume.write(ino, 998 * 4096, &[1; 4096]).unwrap();
+        volume.fsync(ino, false).unwrap();
+        drop(volume);
+        let mut volume = open(&path, &Clock::default());
+        volume.unlink(ROOT, b"small").ok();
+        assert!(over(volume.write(ino, 999 * 4096, b"x")));
+        for name in ["file", "other"] {
+            volume.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+        assert_eq!(space(&volume, kind, USER), (0, 0));
+        volume.set_quota_limits(kind, USER, QuotaLimits::default()).unwrap();
+        finish(volume, &path);
+    }
+}
+
+#[test]
+fn inodes_are_limited_and_directories_charged_to_their_owners() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let mut volume = open(&path, &Clock::default());
+    volume.set_quota_limits(QuotaKind::User, USER, hard(0, 5)).unwrap();
+    for n in 0..5 {
+        make(&mut volume, ROOT, &format!("file{n}"), if n == 0 { DIR } else { FILE }).unwrap();
+    }
+    assert!(over(make(&mut volume, ROOT, "one more", FILE).map(drop)));
+    assert!(over(make(&mut volume, ROOT, "one more", DIR).map(drop)));
+    let dir = volume.lookup(ROOT, b"file0").unwrap();
+    let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+    // To own it is to be charged for it.
+    let to = |uid| SetAttr { uid: Some(uid), ..SetAttr::default() };
+    assert!(over(volume.set_attr(other, &to(USER))));
+    assert_eq!(volume.stat(other).unwrap().uid, 0);
+    volume.unlink(ROOT, b"file4").unwrap();
+    volume.set_attr(other, &to(USER)).unwrap();
+    assert_eq!(space(&volume, QuotaKind::User, USER), (0, 5));
+    volume.set_attr(other, &to(0)).unwrap();
+
+    // Names of others in a directory are its owner's blocks: at some point there is no room, and all names stay.
+    volume.set_quota_limits(QuotaKind::User, USER, hard(3, 0)).unwrap();
+    let mut names = 0;
+    let refused = loop {
+        match volume.link(other, dir, format!("a longer name, number {names}").as_bytes()) {
+            Ok(()) => names += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Quota), "{refused}");
+    assert!(names > 100, "{names}");
+    let listed = volume.entries(dir, 0).unwrap().count();
+    assert_eq!(listed, names + 2);
+    assert_eq!(space(&volume, QuotaKind::User, USER).0, 3);
+    finish(volume, &path);
+}
+
+#[test]
+fn soft_limits_hold_after_a_week() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let clock = Clock::default();
+    let mut volume = open(&path, &clock);
+    let limits =
+        QuotaLimits { space_soft_kib: 400, space_hard_kib: 800, inodes_soft: 3, ..QuotaLimits::default() };
+    volume.set_quota_limits(QuotaKind::User, USER, limits).unwrap();
+    let ino = make(&mut volume, ROOT, "file", FILE).unwrap();
+    volume.write(ino, 0, &[1; 100 * 4096]).unwrap();
+    assert_eq!(volume.quota_of(QuotaKind::User, USER).unwrap().block_time.get(), 0);
+    volume.write(ino, 100 * 4096, &[1; 10 * 4096]).unwrap();
+    let until = volume.quota_of(QuotaKind::User, USER).unwrap().block_time.get();
+    assert_eq!(until, 1_700_000_000 + 7 * DAY as u64);
+    assert!(over(volume.write(ino, 110 * 4096, &[1; 100 * 4096])), "the hard limit");
+    finish(volume, &path);
+
+    clock.0.store(6 * DAY, Ordering::Relaxed);
+    let mut volume = open(&path, &clock);
+    volume.write(ino, 110 * 4096, &[1; 4096]).unwrap();
+    clock.0.store(7 * DAY, Ordering::Relaxed);
+    assert!(over(volume.write(ino, 111 * 4096, &[1; 4096])));
+    volume.write(ino, 0, &[1; 4096]).unwrap();
+    volume.set_privileged(true);
+    volume.write(ino, 111 * 4096, &[1; 4096]).unwrap();
+    volume.set_privileged(false);
+    // Below the limit the time ends, and begins anew above.
+    volume.truncate(ino, 90 * 4096).unwrap();
+    assert_eq!(volume.quota_of(QuotaKind::User, USER).unwrap().block_time.get(), 0);
+    volume.write(ino, 90 * 4096, &[1; 20 * 4096]).unwrap();
+    // The same for inodes.
+    for n in 0..4 {
+        make(&mut volume, ROOT, &format!("n{n}"), FILE).unwrap();
+    }
+    clock.0.store(15 * DAY, Ordering::Relaxed);
+    assert!(over(make(&mut volume, ROOT, "late", FILE).map(drop)));
+    volume.unlink(ROOT, b"n0").unwrap();
+    volume.unlink(ROOT, b"n1").unwrap();
+    make(&mut volume, ROOT, "late", FILE).unwrap();
+    finish(volume, &path);
+}
+
+#[test]
+fn projects_are_limited_inherited_and_kept_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let mut volume = open(&path, &Clock::default());
+    volume.set_quota_limits(QuotaKind::Project, 7, hard(10, 0)).unwrap();
+    let project = |volume: &mut Volume, name: &str, id: u32| {
+        let dir = volume.create(ROOT, name.as_bytes(), &NewNode::new(DIR)).unwrap();
+        let set = SetAttr { project: Some(id), flags: Some(flag::PROJECT_INHERIT), ..SetAttr::default() };
+        volume.set_attr(dir, &set).unwrap();
+        dir
+    };
+    let (seven, eight) = (project(&mut volume, "seven", 7), project(&mut volume, "eight", 8));
+    let ino = make(&mut volume, seven, "file", FILE).unwrap();
+    let sub = make(&mut volume, seven, "dir", DIR).unwrap();
+    assert_eq!((volume.stat(ino).unwrap().project, volume.stat(sub).unwrap().project), (7, 7));
+    volume.write(ino, 0, &[1; 10 * 4096]).unwrap();
+    assert!(over(volume.write(ino, 10 * 4096, b"x")));
+    let foreign = make(&mut volume, eight, "file", FILE).unwrap();
+    volume.write(foreign, 0, &[1; 20 * 4096]).unwrap();
+    assert!(over(volume.set_attr(foreign, &SetAttr { project: Some(7), ..SetAttr::default() })));
+
+    let other = |result: Result<()>| matches!(result, Err(Error::OtherProject));
+    assert!(other(volume.link(foreign, seven, b"linked")));
+    assert!(other(volume.rename(eight, b"file", seven, b"moved", RenameMode::Replace)));
+    assert!(other(volume.rename(eight, b"file", seven, b"file", RenameMode::Exchange)));
+    assert!(other(volume.rename(seven, b"dir", eight, b"dir", RenameMode::NoReplace)));
+    // Out of a project and within it everything moves.
+    volume.rename(seven, b"file", sub, b"inside", RenameMode::Replace).unwrap();
+    volume.rename(eight, b"file", ROOT, b"outside", RenameMode::Replace).unwrap();
+    volume.link(ino, ROOT, b"linked").unwrap();
+    assert_eq!(space(&volume, QuotaKind::Project, 7), (10, 3));
+    finish(volume, &path);
+
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = open(&path, &Clock::default());
+    let refused = volume.set_quota_limits(QuotaKind::User, 1, hard(1, 1));
+    assert!(matches!(refused, Err(Error::Unsupported(_))));
+    let refused = volume.set_attr(ROOT, &SetAttr { project: Some(7), ..SetAttr::default() });
+    assert!(matches!(refused, Err(Error::Unsupported(_))));
+    finish(volume, &path);
+}
