@@ -82,7 +82,7 @@ fn cleaning_frees_sections_and_keeps_what_is_there() {
     }
     volume.checkpoint().unwrap();
     let free = volume.last_checkpoint().free_segments;
-    for policy in [Policy::Greedy, Policy::CostBenefit] {
+    for policy in [Policy::Greedy, Policy::CostBenefit, Policy::AgeThreshold] {
         let cleaned = volume.clean(5, policy).unwrap();
         assert_eq!(cleaned.sections, 5);
         assert!(cleaned.moved_blocks > 0);

@@ -196,7 +196,7 @@ fn what_compression_saves_is_released_and_reserved() {
     let dir = dir.path();
     ok(dir, &["mkfs", "v.img", "--size", "64M", "-O", "extra_attr,compression"]);
     let options = block::OpenOptions { write: true, ..block::OpenOptions::default() };
-    let device = block::FileDevice::open(&dir.join("v.img"), options).unwrap();
+    let device = block::FileDevice::open(dir.join("v.img"), options).unwrap();
     let mut volume = Volume::open(std::sync::Arc::new(device), Options::new(Time::default)).unwrap();
     let root = volume.superblock().root_ino;
     let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };

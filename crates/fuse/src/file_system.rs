@@ -39,6 +39,7 @@ pub struct Settings {
     fsync: FsyncMode,
     checkpoints: bool,
     read_only: bool,
+    cleaning: Policy,
 }
 
 impl From<&MountOptions> for Settings {
@@ -49,6 +50,7 @@ impl From<&MountOptions> for Settings {
             fsync: options.fsync,
             checkpoints: options.checkpoints,
             read_only: options.read_only,
+            cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
     }
 }
@@ -553,7 +555,7 @@ impl FileSystem {
     pub fn clean_in_idle_time(&self) -> Answer<()> {
         let mut volume = self.volume.write().map_err(|_| Errno::IO)?;
         if volume.read_only_reason().is_none() && volume.is_fragmented() {
-            volume.clean(1, Policy::CostBenefit).map_err(to_errno)?;
+            volume.clean(1, self.settings.cleaning).map_err(to_errno)?;
         }
         Ok(())
     }

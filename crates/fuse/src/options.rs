@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub fsync: FsyncMode,
     /// When segments are cleaned without need.
     pub background_gc: BackgroundGc,
+    /// Whether only what has not changed for a week is cleaned without need.
+    pub age_threshold: bool,
     /// What follows a failure to write metadata.
     pub on_error: OnError,
     /// Checkpoints are written.
@@ -128,6 +130,7 @@ impl Default for MountOptions {
             dir_atime: true,
             fsync: FsyncMode::default(),
             background_gc: BackgroundGc::default(),
+            age_threshold: false,
             on_error: OnError::default(),
             checkpoints: true,
             checkpoint_interval: Duration::from_secs(60),
@@ -158,7 +161,7 @@ impl Default for MountOptions {
 pub const KNOWN: &str = "\
 ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
 diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
-background_gc=on|off, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
+background_gc=on|off, atgc, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
 checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=remount-ro|panic, inline_data, \
 noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, \
 compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL], compress_log_size=2..8, compress_extension=EXTENSION, \
@@ -224,6 +227,7 @@ impl MountOptions {
             ("mode", Some("lfs")) => self.in_place = InPlace::Never,
             ("background_gc", Some("on" | "sync")) => self.background_gc = BackgroundGc::On,
             ("background_gc", Some("off")) => self.background_gc = BackgroundGc::Off,
+            ("atgc", None) => self.age_threshold = true,
             ("discard", None) => self.discard = Some(true),
             ("nodiscard", None) => self.discard = Some(false),
             ("fsync_mode", Some("posix")) => self.fsync = FsyncMode::Posix,

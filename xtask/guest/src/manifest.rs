@@ -58,10 +58,11 @@ pub struct Volume {
 }
 
 /// What an entry is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A regular file.
+    #[default]
     File,
     /// A directory.
     Dir,
@@ -78,7 +79,7 @@ pub enum Kind {
 }
 
 /// One entry. What is absent from the JSON has its default: an empty list, zero, or none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Path below the root, `.` for the root itself.
     pub path: Bytes,
@@ -295,15 +296,7 @@ fn look(root: &Path, path: Bytes) -> Result<(Entry, (u32, u32)), Errno> {
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
         btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
-        flags: 0,
-        project: 0,
-        target: None,
-        sha256: None,
-        sparse_sha256: None,
-        data: None,
-        compressed_blocks: None,
-        xattrs: BTreeMap::new(),
-        errors: Vec::new(),
+        ..Entry::default()
     };
     if let Err(errno) = read_xattrs(&full, &mut entry.xattrs) {
         entry.errors.push(failure("getxattr", errno));

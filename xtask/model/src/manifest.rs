@@ -2,8 +2,6 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
-use std::collections::BTreeMap;
-
 use f2fs::{
     Error, Volume,
     format::FileType,
@@ -104,15 +102,7 @@ fn look(volume: &Volume, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
         mtime: time(stat.mtime),
         ctime: time(stat.ctime),
         btime: stat.crtime.map(time),
-        flags: 0,
-        project: 0,
-        target: None,
-        sha256: None,
-        sparse_sha256: None,
-        data: None,
-        compressed_blocks: None,
-        xattrs: BTreeMap::new(),
-        errors: Vec::new(),
+        ..Entry::default()
     };
     entry.xattrs = volume.xattrs(ino)?.into_iter().map(|(name, value)| (Bytes(name), Bytes(value))).collect();
     for name in volume.list_xattrs(ino)? {

@@ -137,7 +137,7 @@ impl Volume {
             true => {
                 let hole =
                     self.sit.segment(&self.io, segment)?.next_hole(0).expect("it was chosen for its holes");
-                (self.read_summary(segment)?, hole)
+                (self.summary(segment)?, hole)
             }
             false => (Summary::empty(kind.is_node()), 0),
         };
@@ -196,8 +196,11 @@ impl Volume {
         })
     }
 
-    /// The summary of a segment, current or not.
-    pub(super) fn read_summary(&self, segment: SegNo) -> Result<Summary> {
+    /// The summary of a segment, as of now.
+    pub fn summary(&self, segment: SegNo) -> Result<Summary> {
+        if segment.0 >= self.geometry.segments {
+            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
+        }
         let current = SegmentType::ALL.map(|kind| self.logs.get(kind));
         if let Some(log) = current.into_iter().find(|log| log.segment == segment) {
             return Ok(log.summary.clone());

@@ -27,6 +27,9 @@ pub enum Policy {
     Greedy,
     /// Few valid blocks that have not changed for long: best in the long run, for idle times.
     CostBenefit,
+    /// The same among the oldest only, and none that has changed within a week: what is still changing is left to
+    /// empty itself.
+    AgeThreshold,
 }
 
 /// What cleaning did.
@@ -51,6 +54,47 @@ pub fn checkpoint_for_room(free_sections: u32, least: u32, reserved: u32, freed_
         || (free_sections <= reserved && freed_blocks >= FREED_BLOCKS)
 }
 
+/// Seconds of mounted time for which a section must not have changed (Linux, `DEF_GC_THREAD_AGE_THRESHOLD`).
+const AGE_SECONDS: u64 = 7 * 24 * 3600;
+/// Of the sections that are old enough, this share of the oldest is looked at, and so many at least (Linux,
+/// `DEF_GC_THREAD_CANDIDATE_RATIO`, `DEF_GC_THREAD_MAX_CANDIDATE_COUNT`).
+const OLDEST_PERCENT: usize = 20;
+const OLDEST_MIN: usize = 10;
+/// What age counts for, of a hundred; the rest is for the space gained (Linux, `DEF_GC_THREAD_AGE_WEIGHT`).
+const AGE_WEIGHT: u64 = 60;
+
+/// A section that could be cleaned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// The section.
+    pub section: SecNo,
+    /// Blocks of it that would have to be moved.
+    pub valid_blocks: u32,
+    /// When it last changed, in seconds of mounted time.
+    pub mtime: u64,
+}
+
+/// Decides which section is cleaned by age: of those that have not changed for `age_seconds` before the one that
+/// changed last, the oldest are weighed by age and by the space gained. `blocks` is how many a section has. (Linux,
+/// `atgc_lookup_victim`.)
+pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option<SecNo> {
+    /// Steps in which a share is told.
+    const WHOLE: u64 = 10_000;
+    let newest = candidates.iter().map(|one| one.mtime).max()?;
+    let oldest = candidates.iter().map(|one| one.mtime).min()?;
+    let is_old = |one: &&Candidate| newest - one.mtime >= age_seconds;
+    let mut old: Vec<&Candidate> = candidates.iter().filter(is_old).collect();
+    old.sort_by_key(|one| (one.mtime, one.section));
+    old.truncate(OLDEST_MIN.max(old.len() * OLDEST_PERCENT / 100));
+    let worth = |one: &&Candidate| {
+        let share = |of: u64| (u128::from(of) + 1) * u128::from(WHOLE) / (u128::from(newest - oldest) + 1);
+        let age = share(newest - one.mtime) as u64;
+        let free = u64::from(blocks.saturating_sub(one.valid_blocks)) * WHOLE / u64::from(blocks);
+        (age * AGE_WEIGHT + free * (100 - AGE_WEIGHT), age, std::cmp::Reverse(one.section))
+    };
+    old.into_iter().max_by_key(worth).map(|one| one.section)
+}
+
 /// How worthwhile it is to clean a section: more is better. `valid_blocks` of `blocks` would have to be moved, and
 /// the section last changed at `mtime` of `now`, in seconds of mounted time. (Rosenblum and Ousterhout's formula:
 /// free space gained times age, by what it costs to read all and write the valid part.)
@@ -58,7 +102,8 @@ pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: 
     let free = u64::from(blocks - valid_blocks.min(blocks));
     match policy {
         Policy::Greedy => free,
-        Policy::CostBenefit => {
+        // By age sections are compared with one another, see [`by_age`]; alone, one is worth this.
+        Policy::CostBenefit | Policy::AgeThreshold => {
             let age = now.saturating_sub(mtime).min(1 << 32) + 1;
             // Scaled, so that quotients below one still differ.
             (free << 8).saturating_mul(age) / (u64::from(blocks) + u64::from(valid_blocks))
@@ -172,6 +217,7 @@ impl Volume {
         let per_section = geometry.segments_per_section;
         let (now, blocks) = (self.now, per_section * BLOCKS_PER_SEGMENT);
         let mut best: Option<(u64, SecNo)> = None;
+        let mut candidates = Vec::new();
         // The segments of a section come one after the other.
         let (mut valid, mut newest) = (0, 0);
         self.sit.for_each(&self.io, |number, segment: &Segment| {
@@ -190,11 +236,20 @@ impl Volume {
             {
                 return;
             }
+            if policy == Policy::AgeThreshold {
+                candidates.push(Candidate { section, valid_blocks: valid, mtime: newest });
+                return;
+            }
             let gain = benefit(policy, valid, blocks, newest, now);
             if best.is_none_or(|(high, _)| gain > high) {
                 best = Some((gain, section));
             }
         })?;
+        if policy == Policy::AgeThreshold {
+            // On a volume that is itself younger than that, nothing could be old enough.
+            let age_seconds = if now < AGE_SECONDS { 0 } else { AGE_SECONDS };
+            return Ok(by_age(&candidates, blocks, age_seconds));
+        }
         Ok(best.map(|(_, section)| section))
     }
 
@@ -206,7 +261,7 @@ impl Volume {
             if segment.valid_blocks == 0 {
                 continue;
             }
-            let summary = self.read_summary(number)?;
+            let summary = self.summary(number)?;
             if summary.is_node != segment.kind.is_node() {
                 let what = format!("a summary of {} in a {} segment", kind_of(&summary), segment.kind);
                 return Err(Error::corrupt(Place::Ssa(number), what));
@@ -290,6 +345,25 @@ mod tests {
         assert!(checkpoint_for_room(8, 8, 20, 1) && !checkpoint_for_room(8, 8, 20, 0));
         assert!(!checkpoint_for_room(15, 8, 20, 1000) && checkpoint_for_room(15, 8, 20, 1024));
         assert!(!checkpoint_for_room(21, 8, 20, 1 << 20));
+    }
+
+    #[test]
+    fn by_age_the_young_are_left_alone_and_the_oldest_are_weighed() {
+        let of = |section, valid_blocks, mtime| Candidate { section: SecNo(section), valid_blocks, mtime };
+        let choose = |candidates: &[Candidate]| by_age(candidates, 512, 100);
+        assert_eq!(choose(&[]), None);
+        assert_eq!(choose(&[of(1, 10, 950), of(2, 300, 1000)]), None, "both are young");
+        assert_eq!(choose(&[of(1, 1, 950), of(2, 500, 900), of(3, 9, 1000)]), Some(SecNo(2)));
+        // Among the old, both count.
+        assert_eq!(choose(&[of(1, 500, 100), of(2, 10, 150), of(3, 1, 1000)]), Some(SecNo(2)));
+        assert_eq!(choose(&[of(1, 300, 100), of(2, 290, 700), of(3, 1, 1000)]), Some(SecNo(1)));
+        // What is not among the oldest fifth is not looked at, however empty it is.
+        let mut many: Vec<Candidate> = (0..100).map(|n| of(n, 400, u64::from(n))).collect();
+        many[50].valid_blocks = 1;
+        assert!(by_age(&many, 512, 0).is_some_and(|section| section < SecNo(20)));
+        // Times of any kind do no harm.
+        assert_eq!(by_age(&[of(1, 600, 0), of(2, 1, u64::MAX)], 512, 1), Some(SecNo(1)));
+        assert_eq!(by_age(&[of(1, 600, u64::MAX)], 512, 0), Some(SecNo(1)));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
 pub use file::{Extent, ExtentKind};
-pub use gc::{Cleaned, Policy, benefit};
+pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
 pub use geometry::Geometry;
 pub use io::Io;
 pub use make::Blank;
@@ -69,7 +69,7 @@ use crate::{
         checkpoint::{Checkpoint, RESERVED_NIDS},
         nat::NatEntry,
         node::{NodeBlock, NodeFormat},
-        sit::{SegmentType, SitEntry},
+        sit::SitEntry,
         summary::Summary,
         superblock::Superblock,
     },
@@ -213,17 +213,6 @@ impl Volume {
             return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
         }
         self.sit.peek(&self.io, segment)
-    }
-
-    /// The summary of a segment, as of now.
-    pub fn summary(&self, segment: SegNo) -> Result<Summary> {
-        if segment.0 >= self.geometry.segments {
-            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
-        }
-        if let Some(kind) = SegmentType::ALL.iter().find(|kind| self.logs.get(**kind).segment == segment) {
-            return Ok(self.logs.get(*kind).summary.clone());
-        }
-        self.read_summary(segment)
     }
 
     /// A node. What the NAT says about it holds; see [`NodeBlock::check`].

@@ -78,7 +78,8 @@ pub struct QuotaLimits {
 /// then, `until` when the time over the soft limit ends, 0 where that is not exceeded yet.
 pub fn admits(usage: u64, hard: u64, soft: u64, until: u64, now: u64) -> bool {
     let over = |limit: u64| limit != 0 && usage > limit;
-    !over(hard) && !(over(soft) && until != 0 && now >= until)
+    let too_long = until != 0 && now >= until;
+    !(over(hard) || over(soft) && too_long)
 }
 
 /// When the time over a soft limit ends: begins with what exceeds the limit, and ends with what does not.

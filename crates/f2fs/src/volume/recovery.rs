@@ -394,7 +394,7 @@ impl Volume {
     /// A block that belongs to something else moves: its old owner loses it.
     fn take_from_owner(&mut self, addr: BlockAddr, segment: SegNo, offset: u16) -> Result<()> {
         let at = Place::Ssa(segment);
-        let owner = self.read_summary(segment)?.owners[usize::from(offset)];
+        let owner = self.summary(segment)?.owners[usize::from(offset)];
         let node = self.node(owner.nid)?;
         let index = usize::from(owner.offset);
         let holds =
@@ -421,7 +421,7 @@ impl Volume {
         }
         if !self.summaries.contains_key(&segment) {
             let free = self.sit.segment(&self.io, segment)?.protected_blocks == 0;
-            let summary = if free { Summary::empty(false) } else { self.read_summary(segment)? };
+            let summary = if free { Summary::empty(false) } else { self.summary(segment)? };
             self.summaries.insert(segment, summary);
         }
         let summary = self.summaries.get_mut(&segment).expect("it was just inserted");

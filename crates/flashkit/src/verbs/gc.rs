@@ -18,9 +18,33 @@ pub struct Args {
     /// Sections to clean at most.
     #[arg(short, long, default_value_t = u32::MAX, hide_default_value = true)]
     sections: u32,
+    /// How sections are chosen.
+    #[arg(long, value_enum, default_value = "cost-benefit")]
+    policy: How,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// How sections are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum How {
+    /// Those with the least to move.
+    Greedy,
+    /// Little to move that has not changed for long.
+    CostBenefit,
+    /// The same among the oldest, and none of the last week.
+    AgeThreshold,
+}
+
+impl From<How> for Policy {
+    fn from(how: How) -> Policy {
+        match how {
+            How::Greedy => Policy::Greedy,
+            How::CostBenefit => Policy::CostBenefit,
+            How::AgeThreshold => Policy::AgeThreshold,
+        }
+    }
 }
 
 /// What was done.
@@ -30,11 +54,11 @@ struct Record {
     moved_blocks: u64,
 }
 
-/// Cleans, by cost and benefit.
+/// Cleans.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.image.image.display().to_string();
     let mut volume = open_writable(&args.image.image, &args.image.further, clock::now)?;
-    let cleaned = volume.clean(args.sections, Policy::CostBenefit).with_context(name)?;
+    let cleaned = volume.clean(args.sections, args.policy.into()).with_context(name)?;
     volume.unmount().with_context(name)?;
     let record = Record { sections: cleaned.sections, moved_blocks: cleaned.moved_blocks };
     render::print(&record, args.json, |record, out| {
