@@ -105,6 +105,7 @@ impl Volume {
             opened_segment: true,
             since_checkpoint: Default::default(),
             synced: Default::default(),
+            logs_ready: true,
             charges: Default::default(),
             limited: None,
             privileged: true,

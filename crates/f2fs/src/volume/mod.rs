@@ -121,6 +121,8 @@ pub struct Volume {
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.
     opened_segment: bool,
+    /// The logs have been held against the segment table.
+    logs_ready: bool,
     /// Kilobytes that were written before the volume was opened.
     written_before: u64,
 }
@@ -281,7 +283,7 @@ impl Volume {
         }
         let elapsed = (self.options.clock)().seconds.saturating_sub(self.opened_seconds).max(0) as u64;
         self.now = self.checkpoint.elapsed_seconds.saturating_add(elapsed);
-        Ok(())
+        self.prepare_logs()
     }
 
     /// Before each operation that changes the volume: between operations the volume is whole, so this is where

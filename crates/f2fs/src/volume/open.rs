@@ -50,8 +50,10 @@ impl Volume {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
-        let (pack, checkpoint) = read_checkpoint(&io, &geometry, &superblock)?;
-        let tail = read_pack_tail(&io, &geometry, &superblock, pack, &checkpoint)?;
+        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock)?;
+        let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
+        let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
+        let tail = parse_pack_tail(&bytes, &geometry, &superblock, pack, &checkpoint)?;
         let access = access(&superblock, &checkpoint, &options);
         let opened_seconds = (options.clock)().seconds;
         let mut volume = Volume {
@@ -81,6 +83,7 @@ impl Volume {
             summaries: Default::default(),
             changed: false,
             opened_segment: true,
+            logs_ready: false,
             since_checkpoint: Default::default(),
             synced: Default::default(),
             charges: Default::default(),
@@ -92,7 +95,6 @@ impl Volume {
         let read_only = volume.options.read_only;
         let writable = volume.superblock.features.0 & !WRITABLE.0 == 0;
         if volume.read_only_reason().is_none() {
-            volume.prepare_logs()?;
             volume.recover()?;
         } else if read_only && writable {
             let chain = volume.options.roll_forward && volume.has_chain()?;
@@ -103,8 +105,12 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Checks the logs against the segment table, completes their summaries, and counts the used segments.
+    /// Before the first change: checks the logs against the segment table, completes their summaries, and counts
+    /// the used segments. Who only reads does not pay for it.
     pub(super) fn prepare_logs(&mut self) -> Result<()> {
+        if self.logs_ready {
+            return Ok(());
+        }
         let mut empty = 0;
         for kind in SegmentType::ALL {
             let LogPosition { segment: number, offset, fills_holes } = self.logs.get(kind).position();
@@ -126,6 +132,7 @@ impl Volume {
             Error::corrupt(Place::Checkpoint(self.pack), format!("free_segment_count {free} of {total}"))
         })?;
         self.sit.set_used(used);
+        self.logs_ready = true;
         Ok(())
     }
 
@@ -189,30 +196,32 @@ pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::
     Err(Error::NotF2fs(format!("no magic number in superblock copy {copy}").into()))
 }
 
-/// Finds and reads the newest valid checkpoint, and says which pack it is in.
-fn read_checkpoint(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8, Checkpoint)> {
-    let end = |pack: u8| -> Result<PackEnd> {
-        let (start, at) = (geometry.pack(pack), Place::Checkpoint(pack));
-        let head = PackEnd::check(&io.read_block(start, at)?, sb.block_size, pack)?;
-        let last = BlockAddr(start.0 + head.pack_blocks - 1);
-        let copy = PackEnd::check(&io.read_block(last, at)?, sb.block_size, pack)?;
-        match head.matches(&copy) {
-            true => Ok(head),
-            false => Err(Error::corrupt(
-                at,
-                format!("it begins with version {} and ends with {}", head.version.0, copy.version.0),
-            )),
+/// Reads the newest checkpoint pack that is whole, and says which one it is. On a card a request costs more than the
+/// blocks that it is for, so all but the heads is read at once.
+fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8, Vec<u8>)> {
+    let (size, at) = (sb.block_size.bytes(), Place::Checkpoint);
+    let head = |pack: u8| -> Result<(PackEnd, Vec<u8>)> {
+        let block = io.read_block(geometry.pack(pack), at(pack))?;
+        Ok((PackEnd::check(&block, sb.block_size, pack)?, block.into()))
+    };
+    let whole = |pack: u8, head: Result<(PackEnd, Vec<u8>)>| {
+        let (head, mut bytes) = head?;
+        bytes.resize(size * head.pack_blocks as usize, 0);
+        io.read(BlockAddr(geometry.pack(pack).0 + 1), at(pack), &mut bytes[size..])?;
+        let copy = PackEnd::check(&bytes[bytes.len() - size..], sb.block_size, pack)?;
+        if !head.matches(&copy) {
+            let what = format!("it begins with version {} and ends with {}", head.version.0, copy.version.0);
+            return Err(Error::corrupt(at(pack), what));
         }
+        Ok((pack, bytes))
     };
-    let ends = [end(0), end(1)];
-    let version = |n: usize| ends[n].as_ref().ok().map(|end| end.version);
-    let Some(pack) = newest(version(0), version(1)) else {
-        let [first, _] = ends;
-        return Err(first.expect_err("neither pack is valid"));
-    };
-    let mut head = vec![0; sb.block_size.bytes() * (1 + sb.cp_payload as usize)];
-    io.read(geometry.pack(pack), Place::Checkpoint(pack), &mut head)?;
-    Ok((pack, Checkpoint::check(&head, sb, pack)?))
+    let [first, second] = [0, 1].map(head);
+    let version = |head: &Result<(PackEnd, _)>| head.as_ref().ok().map(|(end, _)| end.version);
+    if newest(version(&first), version(&second)) == Some(1) {
+        whole(1, second).or_else(|_| whole(0, first))
+    } else {
+        whole(0, first).or_else(|error| whole(1, second).map_err(|_| error))
+    }
 }
 
 /// What a pack holds besides the checkpoint itself.
@@ -225,8 +234,8 @@ struct PackTail {
     written_kilobytes: u64,
 }
 
-fn read_pack_tail(
-    io: &Io,
+fn parse_pack_tail(
+    bytes: &[u8],
     geometry: &Geometry,
     sb: &Superblock,
     pack: u8,
@@ -234,12 +243,9 @@ fn read_pack_tail(
 ) -> Result<PackTail> {
     let (size, layout) = (sb.block_size.bytes(), geometry.summary);
     let at = Place::Checkpoint(pack);
-    let first = 1 + sb.cp_payload;
-    let mut bytes = vec![0; size * (checkpoint.pack_blocks - first - 1) as usize];
-    if !bytes.is_empty() {
-        io.read(BlockAddr(geometry.pack(pack).0 + first), at, &mut bytes)?;
-    }
-    let (orphan_blocks, summaries) = bytes.split_at(size * (checkpoint.summaries_start - first) as usize);
+    let blocks = |from: u32, to: u32| &bytes[size * from as usize..size * to as usize];
+    let orphan_blocks = blocks(1 + sb.cp_payload, checkpoint.summaries_start);
+    let summaries = blocks(checkpoint.summaries_start, checkpoint.pack_blocks - 1);
     let mut orphans = BTreeSet::new();
     if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
         for block in orphan_blocks.chunks_exact(size) {

@@ -95,7 +95,6 @@ impl Volume {
         let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
         let below = self.io.device().clone();
         self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
-        self.prepare_logs()?;
         self.recover()?;
         self.access = reason;
         Ok(())
