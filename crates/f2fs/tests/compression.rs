@@ -156,7 +156,7 @@ fn every_algorithm_is_written_changed_and_read_back() {
             volume.write(*first, 0, &data).unwrap();
             put(copy, 0, &data);
             assert_eq!(volume.stat(*first).unwrap().compression, Some(settings));
-            let whole = 3_000_000 / (BLOCK as usize) >> log_cluster_blocks;
+            let whole = 3_000_000 / (BLOCK as usize * (1 << log_cluster_blocks));
             assert_eq!(check_map(&volume, *first), whole, "{settings:?}");
             for step in 0..120 {
                 let (ino, copy) = &mut files[rng.below(3) as usize];

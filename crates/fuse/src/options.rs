@@ -6,7 +6,7 @@ use std::time::Duration;
 use f2fs::{
     format::inode::{Algorithm, Compression},
     units::Time,
-    volume::{ActiveLogs, InPlace, Options},
+    volume::{self, ActiveLogs, InPlace, Options},
 };
 
 /// When reading changes the time of the last access.
@@ -49,6 +49,8 @@ pub enum OnError {
     /// The volume refuses changes from then on.
     #[default]
     ReadOnly,
+    /// What could not be written is kept and tried again, as long as that can be done safely.
+    Continue,
     /// The mount ends at once.
     Panic,
 }
@@ -162,7 +164,7 @@ pub const KNOWN: &str = "\
 ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
 diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
 background_gc=on|off, atgc, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
-checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=remount-ro|panic, inline_data, \
+checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=continue|remount-ro|panic, inline_data, \
 noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, \
 compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL], compress_log_size=2..8, compress_extension=EXTENSION, \
 nocompress_extension=EXTENSION, compress_chksum, acl, user_xattr, flush_merge, \
@@ -244,7 +246,8 @@ impl MountOptions {
             ("disable_roll_forward", None) => self.roll_forward = false,
             // Linux allows it only for mounts that write nothing.
             ("norecovery", None) => (self.roll_forward, self.read_only) = (false, true),
-            ("errors", Some("remount-ro" | "continue")) => self.on_error = OnError::ReadOnly,
+            ("errors", Some("remount-ro")) => self.on_error = OnError::ReadOnly,
+            ("errors", Some("continue")) => self.on_error = OnError::Continue,
             ("errors", Some("panic")) => self.on_error = OnError::Panic,
             ("inline_data", None) => self.inline_data = true,
             ("noinline_data", None) => self.inline_data = false,
@@ -331,6 +334,10 @@ impl MountOptions {
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
+            on_error: match self.on_error {
+                OnError::Continue => volume::OnError::Continue,
+                OnError::ReadOnly | OnError::Panic => volume::OnError::ReadOnly,
+            },
             ..Options::new(clock)
         }
     }

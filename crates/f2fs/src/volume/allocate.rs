@@ -99,7 +99,16 @@ impl Volume {
     /// Puts the content of an allocated block into its log.
     pub(super) fn write_block(&mut self, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         let result = self.logs.push(&self.io, kind, addr, bytes);
-        self.fail_on_error(result)
+        self.pushed(result)
+    }
+
+    /// What follows when a block was added to a log, given how the run before it left.
+    pub(super) fn pushed(&mut self, result: Result<()>) -> Result<()> {
+        match self.stop_on_error(result) {
+            // It waits. Who wants it to be durable will be told if it has to wait longer.
+            Err(Error::Io { .. }) if self.read_only_reason().is_none() => Ok(()),
+            result => result,
+        }
     }
 
     /// Overwrites a block where it is.
@@ -149,7 +158,9 @@ impl Volume {
         log.summary.is_node = kind.is_node();
         self.summaries.insert(old, closed);
         if self.summaries.len() >= SUMMARIES_MAX {
-            self.write_summaries()?;
+            // Where it fails they stay, and the checkpoint tries again.
+            let result = self.write_summaries();
+            self.pushed(result)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::{
     Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{FIXED_BLOCKS, Flags},
+        checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
         orphan,
         sit::SegmentType,
         summary::{Journal, encode_compact},
@@ -53,7 +53,19 @@ impl Volume {
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
         self.write_quotas()?;
         self.write_back()?;
-        let result = self.commit(reason);
+        // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
+        let mut borrowed = false;
+        for kind in SegmentType::ALL {
+            if self.logs.get(kind).is_full() {
+                borrowed = true;
+                let opened = self.open_segment(kind, true);
+                self.fail_on_error(opened)?;
+            }
+        }
+        let result = self.prepare(reason);
+        // What was borrowed may only be written to when the checkpoint counts.
+        let (next, last) = if borrowed { self.fail_on_error(result) } else { self.stop_on_error(result) }?;
+        let result = self.commit(next, &last);
         self.fail_on_error(result)
     }
 
@@ -62,16 +74,12 @@ impl Volume {
         self.write_pages()?;
         self.write_nodes()?;
         let result = self.logs.write_all(&self.io);
-        self.fail_on_error(result)
+        self.stop_on_error(result)
     }
 
-    fn commit(&mut self, reason: Reason) -> Result<()> {
-        // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
-        for kind in SegmentType::ALL {
-            if self.logs.get(kind).is_full() {
-                self.open_segment(kind, true)?;
-            }
-        }
+    /// Writes all of a checkpoint but its last block, which it gives back. Until that is written the checkpoint before
+    /// counts, and all this can be done again.
+    fn prepare(&mut self, reason: Reason) -> Result<(Checkpoint, Vec<u8>)> {
         let nat = Journal::Nat(self.nat.write_back(&self.io)?);
         let sit = Journal::Sit(self.sit.write_back(&self.io)?);
         self.write_summaries()?;
@@ -110,8 +118,15 @@ impl Volume {
         bytes.extend(summaries);
         let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
         self.io.write(start, at, &bytes)?;
+        Ok((next, last))
+    }
+
+    /// Makes a prepared checkpoint count.
+    fn commit(&mut self, next: Checkpoint, last: &[u8]) -> Result<()> {
+        let pack = 1 - self.pack;
+        let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
         self.io.flush()?;
-        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, &last)?;
+        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, last)?;
         self.io.flush()?;
 
         self.checkpoint = next;

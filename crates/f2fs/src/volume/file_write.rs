@@ -436,11 +436,15 @@ impl Volume {
         let old = self.node(slot.nid)?.addr(slot.index);
         let stays = old.is_real() && kind != SegmentType::HotData;
         let stays = stays && allocate::in_place(self.options.in_place, fsync, false);
-        if stays || (old.is_real() && self.is_pinned(ino)?) {
-            return self.write_in_place(old, Place::File(ino, block), &page);
+        let result = if stays || (old.is_real() && self.is_pinned(ino)?) {
+            self.write_in_place(old, Place::File(ino, block), &page)
+        } else {
+            self.relocate(ino, slot, block, kind, &page).map(drop)
+        };
+        if result.is_err() {
+            self.pages.insert(ino, block, page);
         }
-        self.relocate(ino, slot, block, kind, &page)?;
-        Ok(())
+        result
     }
 
     /// The end of a range of a file, which must not lie beyond what a file can have.

@@ -78,7 +78,7 @@ impl Volume {
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
         {
             let result = self.logs.write(&self.io, kind);
-            self.fail_on_error(result)?;
+            self.stop_on_error(result)?;
         }
         Ok(true)
     }

@@ -1,7 +1,8 @@
 //! The logs: where new blocks go. Each of the six has a current segment, and a *pending run*: consecutive blocks
 //! gather in memory and leave as one large write.
 //!
-//! *Invariant*: a block of a pending run is valid and nowhere else; who reads looks here first.
+//! *Invariants*: a block of a pending run is valid and nowhere else; who reads looks here first. A run that could not be
+//! written stays, is read and overwritten like any other, and nothing leaves before it.
 
 use super::io::Io;
 use crate::{
@@ -12,6 +13,8 @@ use crate::{
 
 /// Bytes that a run gathers at most.
 const RUN_BYTES: usize = 1 << 20;
+/// Runs that may wait for a device that does not take them.
+const STUCK_MAX: usize = 64;
 
 /// One log.
 pub struct Log {
@@ -64,13 +67,15 @@ impl Log {
 /// The six logs. A read-only volume has logs, too, but never writes to them.
 pub struct Logs {
     logs: [Log; 6],
+    /// Runs that could not be written, in the order in which they should have been.
+    stuck: Vec<Run>,
     block_bytes: usize,
 }
 
 impl Logs {
     /// These logs, with blocks of so many bytes.
     pub fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
-        Logs { logs, block_bytes }
+        Logs { logs, stuck: Vec::new(), block_bytes }
     }
 
     /// A log.
@@ -88,51 +93,77 @@ impl Logs {
         SegmentType::ALL.map(|kind| self.logs[kind.index()].segment)
     }
 
-    /// Adds a block to the run of a log. What is no neighbour of the run makes it leave first.
+    /// Adds a block to the run of a log. What is no neighbour of the run makes it leave first; where that fails, the
+    /// block is added all the same.
     pub fn push(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         debug_assert_eq!(bytes.len(), self.block_bytes);
         let run = &mut self.logs[kind.index()].run;
         let end = run.start.index() + run.bytes.len() / self.block_bytes;
+        let mut result = Ok(());
         if end != addr.index() || run.bytes.len() >= RUN_BYTES {
-            run.write(io)?;
+            if self.stuck.is_empty() {
+                result = run.write(io);
+            }
+            if !run.bytes.is_empty() {
+                self.stuck.push(std::mem::take(run));
+            }
             run.start = addr;
         }
         run.bytes.extend_from_slice(bytes);
+        result
+    }
+
+    /// Whether so much waits for a device that does not take it that no more should.
+    pub fn is_choked(&self) -> bool {
+        self.stuck.len() >= STUCK_MAX
+    }
+
+    fn write_stuck(&mut self, io: &Io) -> Result<()> {
+        while let Some(run) = self.stuck.first_mut() {
+            run.write(io)?;
+            self.stuck.remove(0);
+        }
         Ok(())
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.logs.iter().map(|log| &log.run).chain(&self.stuck)
     }
 
     /// Writes the run of a log.
     pub fn write(&mut self, io: &Io, kind: SegmentType) -> Result<()> {
+        self.write_stuck(io)?;
         self.logs[kind.index()].run.write(io)
     }
 
     /// Writes all runs.
     pub fn write_all(&mut self, io: &Io) -> Result<()> {
+        self.write_stuck(io)?;
         self.logs.iter_mut().try_for_each(|log| log.run.write(io))
     }
 
     /// The content of a block that has not left yet.
     pub fn pending(&self, addr: BlockAddr) -> Option<&[u8]> {
-        self.logs.iter().find_map(|log| {
-            let at = log.run.offset_of(addr, self.block_bytes)?;
-            Some(&log.run.bytes[at..at + self.block_bytes])
+        self.runs().find_map(|run| {
+            let at = run.offset_of(addr, self.block_bytes)?;
+            Some(&run.bytes[at..at + self.block_bytes])
         })
     }
 
     /// The content of a block that has not left yet, to overwrite it.
     pub fn pending_mut(&mut self, addr: BlockAddr) -> Option<&mut [u8]> {
         let size = self.block_bytes;
-        self.logs.iter_mut().find_map(|log| {
-            let at = log.run.offset_of(addr, size)?;
-            Some(&mut log.run.bytes[at..at + size])
+        let runs = self.logs.iter_mut().map(|log| &mut log.run).chain(&mut self.stuck);
+        runs.into_iter().find_map(|run| {
+            let at = run.offset_of(addr, size)?;
+            Some(&mut run.bytes[at..at + size])
         })
     }
 
     /// Whether any of `count` blocks from `addr` on has not left yet.
     pub fn holds_any(&self, addr: BlockAddr, count: usize) -> bool {
-        self.logs.iter().any(|log| {
-            let (start, end) =
-                (log.run.start.index(), log.run.start.index() + log.run.bytes.len() / self.block_bytes);
+        self.runs().any(|run| {
+            let (start, end) = (run.start.index(), run.start.index() + run.bytes.len() / self.block_bytes);
             addr.index() < end && start < addr.index() + count
         })
     }
@@ -143,9 +174,9 @@ impl Run {
         if self.bytes.is_empty() {
             return Ok(());
         }
-        let result = io.write(self.start, Place::Block(self.start), &self.bytes);
+        io.write(self.start, Place::Block(self.start), &self.bytes)?;
         self.bytes.clear();
-        result
+        Ok(())
     }
 
     fn offset_of(&self, addr: BlockAddr, block_bytes: usize) -> Option<usize> {

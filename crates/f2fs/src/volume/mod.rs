@@ -59,7 +59,7 @@ pub use make::Blank;
 pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
-pub use options::{ActiveLogs, Clock, InPlace, Options};
+pub use options::{ActiveLogs, Clock, InPlace, OnError, Options};
 pub use quota::QuotaLimits;
 pub use stat::{Space, Stat};
 
@@ -341,6 +341,15 @@ impl Volume {
             return Err(Error::NoSpace { needed_blocks, free_blocks });
         }
         Ok(())
+    }
+
+    /// After a write that failed and that can be repeated: the volume refuses changes, unless it is to go on. Then
+    /// the caller has kept what is to be written.
+    fn stop_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
+        match self.options.on_error {
+            OnError::Continue if !self.logs.is_choked() => result,
+            _ => self.fail_on_error(result),
+        }
     }
 
     /// After a write that failed, the volume refuses changes: what is on the device is no longer known.

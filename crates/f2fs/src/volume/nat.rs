@@ -153,7 +153,12 @@ impl Nat {
     pub fn write_back(&mut self, io: &Io) -> Result<Vec<(Nid, NatEntry)>> {
         let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
         let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
-        self.write_blocks(io, &split.blocks)?;
+        let bitmap = self.bitmap.clone();
+        if let Err(error) = self.write_blocks(io, &split.blocks) {
+            // The copies that count are those that counted before; the next attempt writes the others again.
+            self.bitmap = bitmap;
+            return Err(error);
+        }
         let journal = split.journal.iter().map(|nid| (*nid, self.changes[nid].entry)).collect();
         for nid in split.blocks.values().flatten() {
             self.changes.remove(nid);

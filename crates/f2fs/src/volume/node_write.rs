@@ -128,7 +128,7 @@ impl Volume {
         node.set_footer(footer);
         node.seal();
         let result = self.logs.push(&self.io, kind, place.addr, node.bytes());
-        self.fail_on_error(result)?;
+        self.pushed(result)?;
         self.nodes.set_clean(nid);
         if !marks.fsync && footer.cold {
             self.since_checkpoint.unmarked.insert(footer.ino);

@@ -35,6 +35,18 @@ pub enum InPlace {
     Always,
 }
 
+/// What follows a write that the device refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum OnError {
+    /// The volume refuses changes until it is opened again.
+    #[default]
+    ReadOnly,
+    /// What could not be written is kept, who asked for it to be durable is told, and it is written with the next
+    /// attempt. Only where nobody can know any more what the device has (a flush failed, or the last block of a
+    /// checkpoint), or where too much waits, the volume refuses changes all the same.
+    Continue,
+}
+
 /// How a volume is opened.
 pub struct Options {
     /// The time, for timestamps and for the age of segments.
@@ -65,6 +77,8 @@ pub struct Options {
     pub plain_extensions: Vec<String>,
     /// Tell the device what a checkpoint frees.
     pub discard: bool,
+    /// What follows a write that the device refuses.
+    pub on_error: OnError,
     /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
     /// dropping the volume. What is freed meanwhile cannot be used again.
     pub checkpoint_when_asked: bool,
@@ -94,6 +108,7 @@ impl Options {
             compressed_extensions: Vec::new(),
             plain_extensions: Vec::new(),
             discard: false,
+            on_error: OnError::default(),
             checkpoint_when_asked: false,
         }
     }

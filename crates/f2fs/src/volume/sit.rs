@@ -5,7 +5,7 @@
 //! counts, a crash brings the last one back, with what was fsynced after it, and everything that these name must
 //! still be there, even where it was replaced or removed since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -348,8 +348,20 @@ impl Sit {
         let changed: BTreeSet<SegNo> = self.dirty.iter().chain(&self.in_journal).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
         let split = journal::split(keys, self.geometry.summary.sit_journal_entries());
+        let bitmap = self.bitmap.clone();
+        if let Err(error) = self.write_blocks(io, &split.blocks) {
+            // The copies that count are those that counted before; the next attempt writes the others again.
+            self.bitmap = bitmap;
+            return Err(error);
+        }
+        self.in_journal = split.journal.iter().copied().collect();
+        split.journal.into_iter().map(|number| Ok((number, self.segment(io, number)?.entry()))).collect()
+    }
+
+    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<()> {
+        let size = self.geometry.block_size;
         let mut run = journal::TableRun::new(io);
-        for (index, segments) in &split.blocks {
+        for (index, segments) in blocks {
             let table = self.table(io, *index)?;
             let mut block = vec![0; size.bytes()];
             for (at, segment) in table.segments.iter().enumerate() {
@@ -360,9 +372,7 @@ impl Sit {
             run.push(self.geometry.sit_block(*index, second), Place::Sit(segments[0]), &block)?;
             bits::set_msb(&mut self.bitmap, *index as usize, second);
         }
-        run.finish()?;
-        self.in_journal = split.journal.iter().copied().collect();
-        split.journal.into_iter().map(|number| Ok((number, self.segment(io, number)?.entry()))).collect()
+        run.finish()
     }
 
     /// The checkpoint counts now: what it frees may be written, and discarded. `freed` is told each run of blocks

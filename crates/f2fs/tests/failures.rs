@@ -1,0 +1,167 @@
+//! Devices that refuse writes: what was synced stays readable, and with `OnError::Continue` nothing is lost.
+
+mod support;
+
+use std::{path::Path, sync::Arc};
+
+use block::{Device, Fault, Faulty, MemoryDevice, Verb};
+use f2fs::{
+    Error, Result, Volume,
+    units::Ino,
+    volume::{NewNode, OnError, Options},
+};
+use support::NOW;
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+
+/// What the tests do to a volume: files that are written, synced one by one, overwritten, removed.
+fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) -> bool {
+    let mut make_durable = |volume: &mut Volume, sync: &dyn Fn(&mut Volume) -> Result<()>| loop {
+        match sync(volume) {
+            Ok(()) => return true,
+            Err(error) if on_error(volume, &error) => {}
+            Err(_) => return false,
+        }
+    };
+    for n in 0..6u8 {
+        let name = [b'a' + n];
+        let Ok(ino) = volume.create(ROOT, &name, &NewNode::new(FILE)) else { return false };
+        if volume.write(ino, 0, &[n; 30_000]).is_err() {
+            return false;
+        }
+        if !make_durable(volume, &|volume| volume.fsync(ino, false)) {
+            return false;
+        }
+        if n % 2 == 1 && !make_durable(volume, &Volume::checkpoint) {
+            return false;
+        }
+        if volume.write(ino, 5000, &[n + 100; 100]).is_err() {
+            return false;
+        }
+        if !make_durable(volume, &|volume| volume.fsync(ino, true)) {
+            return false;
+        }
+    }
+    if volume.unlink(ROOT, b"a").is_err() {
+        return false;
+    }
+    make_durable(volume, &Volume::unmount)
+}
+
+fn check(volume: &Volume) {
+    assert!(matches!(volume.lookup(ROOT, b"a"), Err(Error::NotFound)));
+    for n in 1..6u8 {
+        let mut wanted = vec![n; 30_000];
+        wanted[5000..5100].fill(n + 100);
+        let ino = volume.lookup(ROOT, &[b'a' + n]).unwrap();
+        let mut bytes = vec![0; 40_000];
+        assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), 30_000);
+        assert!(bytes[..30_000] == wanted, "{n}");
+    }
+}
+
+fn fresh(path: &Path) -> Vec<u8> {
+    support::mkfs(path, 52 << 20, &["-O", "extra_attr,inode_checksum"]);
+    std::fs::read(path).unwrap()
+}
+
+fn open(device: Arc<dyn Device>, on_error: OnError) -> Volume {
+    Volume::open(device, Options { on_error, ..Options::new(|| NOW) }).expect("the volume opens")
+}
+
+/// Every single write may fail once; the work is done in the end, as if nothing had been.
+#[test]
+fn a_write_that_fails_once_is_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = fresh(&path);
+    let (mut nth, mut failures, mut stopped) = (0, 0, 0);
+    loop {
+        let fault = Fault::ErrorAt { verb: Verb::Write, nth };
+        let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&image), vec![fault]));
+        let mut volume = open(device.clone(), OnError::Continue);
+        let mut failed = false;
+        let done = work(&mut volume, |volume, error| {
+            assert!(matches!(error, Error::Io { .. }), "write {nth}: {error}");
+            failed = true;
+            volume.read_only_reason().is_none()
+        });
+        failures += u64::from(failed);
+        if done {
+            check(&volume);
+            drop(volume);
+            let mut bytes = vec![0; image.len()];
+            device.inner().read(0, &mut bytes).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+            support::assert_clean(&path);
+            check(&support::open_read_only(&path));
+        } else {
+            // Only the last block of a checkpoint cannot be repeated.
+            assert!(volume.read_only_reason().is_some(), "write {nth}");
+            stopped += 1;
+        }
+        if !failed {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(failures > 30 && (4..=6).contains(&stopped), "{stopped} of {failures}");
+}
+
+#[test]
+fn a_flush_that_fails_ends_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = fresh(&dir.path().join("image"));
+    for on_error in [OnError::ReadOnly, OnError::Continue] {
+        let fault = Fault::ErrorAt { verb: Verb::Flush, nth: 2 };
+        let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&image), vec![fault]));
+        let mut volume = open(device, on_error);
+        assert!(!work(&mut volume, |volume, _| volume.read_only_reason().is_none()));
+        assert!(volume.read_only_reason().is_some());
+        assert!(matches!(volume.create(ROOT, b"more", &NewNode::new(FILE)), Err(Error::ReadOnly(_))));
+    }
+}
+
+/// What waits for a device that takes no writes any more can be read, and what was synced before is there afterwards.
+#[test]
+fn what_cannot_be_written_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = fresh(&path);
+    for on_error in [OnError::ReadOnly, OnError::Continue] {
+        // Everything but the checkpoints and the tables refuses writes from some time on: the device is worn out.
+        let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&image), Vec::new()));
+        let mut volume = open(device.clone(), on_error);
+        let synced = volume.create(ROOT, b"synced", &NewNode::new(FILE)).unwrap();
+        volume.write(synced, 0, &[1; 100_000]).unwrap();
+        volume.fsync(synced, false).unwrap();
+        drop(volume);
+        let mut bytes = vec![0; image.len()];
+        device.inner().read(0, &mut bytes).unwrap();
+
+        let all = Fault::ErrorIn { verb: Verb::Write, range: 0..image.len() as u64 };
+        let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&image), vec![all]));
+        let mut volume = open(device, on_error);
+        let ino = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
+        let mut written = 0;
+        while written < 3000 && volume.write(ino, written * 4096, &[2; 4096]).is_ok() {
+            written += 1;
+        }
+        assert!(written > 200, "{written}");
+        let mut block = [0; 4096];
+        for n in [0, 100, written - 1] {
+            volume.read(ino, n * 4096, &mut block).unwrap();
+            assert!(block == [2; 4096], "{on_error:?}, block {n} of {written}");
+        }
+        let told = volume.fsync(ino, false);
+        assert!(matches!(told, Err(Error::Io { .. } | Error::ReadOnly(_))), "{told:?}");
+        assert_eq!(volume.read_only_reason().is_some(), on_error == OnError::ReadOnly);
+        drop(volume);
+
+        let volume = open(Arc::new(MemoryDevice::from_bytes(&bytes)), on_error);
+        let mut content = vec![0; 100_000];
+        volume.read(synced, 0, &mut content).unwrap();
+        assert!(content == [1; 100_000]);
+    }
+}
