@@ -105,13 +105,19 @@ impl Card {
         Trace { entries: self.lock().trace.take().unwrap_or_default() }
     }
 
-    /// Cuts the power and turns it on again. What was lost is the choice of `seed`.
+    /// Cuts the power and turns it on again. What was lost is the choice of `seed`. Where the plan has the mapping
+    /// lost, what was written last reads as zeroes.
     ///
     /// # Errors
     /// Those of the device that holds the data; a flash that is worn out.
     pub fn power_cycle(&self, seed: u64) -> io::Result<()> {
         let mut inner = self.lock();
         self.lose_cache(&mut inner, &mut Rng::new(seed))?;
+        if inner.model.fault_plan().loses_mapping {
+            for range in inner.model.lose_mapping() {
+                self.data.write_zeroes(range.start, range.end - range.start, true)?;
+            }
+        }
         inner.model.power_cycle()?;
         inner.lost = false;
         Ok(())
@@ -472,6 +478,37 @@ mod tests {
             for n in done.saturating_sub(6).max(1)..=done {
                 assert!(bytes[usize::from(n % 8) * 4096..][..4096].iter().all(|byte| *byte == n), "{at} {n}");
             }
+        }
+    }
+
+    #[test]
+    fn a_card_that_loses_its_mapping_loses_what_it_wrote_last() {
+        let log = Layer::Hybrid {
+            au_bytes: 64 << 10,
+            open_units: 2,
+            open_random: 2,
+            small_write_bytes: 0,
+            small_write_ns: 0,
+        };
+        for layer in [Layer::Page { reserve_blocks: 2 }, log] {
+            let card = Card::new(profile(0, layer), true);
+            // Two units are closed by the third and fourth, and their blocks are full.
+            for n in 0..40u64 {
+                card.write(n * 4096, &[n as u8 + 1; 4096]).expect("within the card");
+            }
+            card.flush().expect("flushed");
+            card.set_faults(FaultPlan { loses_mapping: true, ..FaultPlan::default() });
+            card.power_cycle(1).expect("comes back");
+            let mut bytes = vec![0; 40 * 4096];
+            card.read(0, &mut bytes).expect("within the card");
+            let whole = |n: &usize| bytes[n * 4096..][..4096].iter().all(|byte| *byte == *n as u8 + 1);
+            let empty = |n: &usize| bytes[n * 4096..][..4096].iter().all(|byte| *byte == 0);
+            assert!((0..32).all(|n| whole(&n)), "blocks that were complete are there");
+            assert!((32..40).all(|n| empty(&n)), "the block under way is not");
+            // It goes on as a card.
+            card.write(36 * 4096, &[9; 4096]).expect("within the card");
+            card.read(36 * 4096, &mut bytes[..4096]).expect("within the card");
+            assert!(bytes[..4096].iter().all(|byte| *byte == 9));
         }
     }
 

@@ -32,10 +32,10 @@ pub enum CardError {
     /// The profile is none.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The state is damaged.
-    #[error("{path}: not the state of a card: {what}")]
+    /// A file holds something else than it should.
+    #[error("{path}: {what}")]
     State {
-        /// Of the state.
+        /// Which.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
@@ -132,7 +132,10 @@ fn state_path(path: &Path) -> PathBuf {
 fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
     let path = state_path(path);
     let text = fs::read(&path).map_err(|e| io_error(&path, e))?;
-    let broken = |what: String| CardError::State { path: path.clone(), what };
+    let broken = |what: String| CardError::State {
+        path: path.clone(),
+        what: format!("not the state of a card: {what}"),
+    };
     let stored: Stored<State> = serde_json::from_slice(&text).map_err(|e| broken(e.to_string()))?;
     if stored.format != FORMAT {
         return Err(broken(format!("its form is {}, and this program knows {FORMAT}", stored.format)));

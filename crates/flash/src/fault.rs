@@ -15,6 +15,9 @@ pub struct FaultPlan {
     pub power_cut_at: Option<u64>,
     /// Reads that touch one of these ranges of bytes fail.
     pub unreadable_bytes: Vec<Range<u64>>,
+    /// What a power cut finds in open logs and the block under way is forgotten: the card comes back without the
+    /// mapping of what it wrote last, flushed or not.
+    pub loses_mapping: bool,
     /// The card answers flushes and ignores them.
     pub drops_flushes: bool,
     /// Each command takes longer by up to this share of its time, evenly spread.

@@ -11,6 +11,7 @@ mod clock;
 pub mod counters;
 mod fault;
 pub mod flashbench;
+pub mod latency;
 pub mod layer;
 mod model;
 pub mod op;

@@ -23,6 +23,7 @@ use crate::{
     array::Array,
     counters::Counters,
     fault::{FaultPlan, Faults},
+    latency::LatenciesByCommand,
     layer::{Cost, Layer},
     op::{Command, Completion, Op, Refusal},
     profile::{self, Profile},
@@ -54,6 +55,8 @@ pub struct State {
     array: Array,
     layer: Layer,
     counters: Counters,
+    #[serde(default)]
+    latencies: LatenciesByCommand,
     /// Where the last write ended.
     last_end_bytes: u64,
     /// Ends of the last writes, the newest at the end.
@@ -68,6 +71,7 @@ impl Model {
             array: Array::new(&profile, preconditioned),
             layer: Layer::new(&profile, preconditioned),
             counters: Counters::default(),
+            latencies: LatenciesByCommand::default(),
             last_end_bytes: u64::MAX,
             streams: VecDeque::new(),
         };
@@ -128,6 +132,11 @@ impl Model {
         &self.state.counters
     }
 
+    /// How long commands took since the card was made.
+    pub fn latencies(&self) -> &LatenciesByCommand {
+        &self.state.latencies
+    }
+
     /// The flash.
     pub fn array(&self) -> &Array {
         &self.state.array
@@ -180,6 +189,7 @@ impl Model {
             }
         };
         self.under_way.push(Reverse(done_ns));
+        self.state.latencies.of(op.command).record(done_ns - now_ns);
         Ok(Completion { start_ns, done_ns })
     }
 
@@ -202,6 +212,20 @@ impl Model {
         let recovered = self.state.layer.recover(&mut self.state.array, &mut cost);
         self.settle(&cost);
         recovered
+    }
+
+    /// The mapping of what was written last is lost, as the plan says. The ranges of bytes that were there.
+    pub(crate) fn lose_mapping(&mut self) -> Vec<Range<u64>> {
+        let mut cost = Cost::default();
+        let State { layer, array, .. } = &mut self.state;
+        let lost = layer.lose_mapping(array, &mut cost);
+        self.settle(&cost);
+        let page_bytes = u64::from(self.profile.flash.page_bytes);
+        let bytes = |page: u32| {
+            let start = u64::from(page) * page_bytes;
+            start..(start + page_bytes).min(self.profile.size_bytes)
+        };
+        lost.into_iter().map(bytes).collect()
     }
 
     /// The host has as many commands under way as it may: it waits for the first to be done.

@@ -10,11 +10,14 @@ use block::nbd::{Address, Server};
 use serde::Serialize;
 
 use crate::{
-    card::Pace,
+    card::{self, Pace},
     card_file::{CardError, CardFile},
     counters::Counters,
+    fault::FaultPlan,
+    latency::LatenciesByCommand,
     model::Model,
     profile::{Profile, ProfileError},
+    trace::Trace,
 };
 
 /// A line of `card list`.
@@ -92,6 +95,29 @@ pub struct Serving {
 /// [`CardError`].
 pub fn serve(path: &Path, address: &Address, real_time: bool) -> Result<Serving, CardError> {
     let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
+    start(file, address)
+}
+
+/// The same with faults, which `plan`, a file, has as TOML.
+///
+/// # Errors
+/// [`CardError`].
+pub fn serve_with_faults(
+    path: &Path,
+    address: &Address,
+    real_time: bool,
+    plan: &Path,
+) -> Result<Serving, CardError> {
+    let text =
+        std::fs::read_to_string(plan).map_err(|source| CardError::Io { path: plan.to_path_buf(), source })?;
+    let faults: FaultPlan = toml::from_str(&text)
+        .map_err(|error| CardError::State { path: plan.to_path_buf(), what: error.to_string() })?;
+    let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
+    file.card().set_faults(faults);
+    start(file, address)
+}
+
+fn start(file: CardFile, address: &Address) -> Result<Serving, CardError> {
     let export: Arc<dyn block::nbd::Export> = Arc::clone(file.card()) as Arc<dyn block::nbd::Export>;
     let server = Server::start(export, address)
         .map_err(|source| CardError::Io { path: PathBuf::from(address.to_string()), source })?;
@@ -119,6 +145,26 @@ impl Serving {
     }
 }
 
+/// `card replay PROFILE TRACE`: the requests of a trace on a new card, each as soon as the one before is done, or
+/// at its own time.
+///
+/// # Errors
+/// [`CardError`]; the trace is none, or the card refuses a request.
+pub fn replay(
+    profile: Profile,
+    trace: &Path,
+    preconditioned: bool,
+    keep_times: bool,
+) -> Result<Stats, CardError> {
+    let broken = |what: String| CardError::State { path: trace.to_path_buf(), what };
+    let text = std::fs::read_to_string(trace)
+        .map_err(|source| CardError::Io { path: trace.to_path_buf(), source })?;
+    let requests = Trace::parse(&text).map_err(|error| broken(error.to_string()))?;
+    let mut model = Model::new(profile, preconditioned);
+    card::replay(&requests, &mut model, keep_times).map_err(|refusal| broken(refusal.to_string()))?;
+    Ok(Stats::of(&model))
+}
+
 /// What `card stats` says.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
@@ -126,6 +172,8 @@ pub struct Stats {
     pub profile: String,
     /// What was counted since the card was made.
     pub counters: Counters,
+    /// How long commands took: times in nanoseconds, to two digits, and how many took them.
+    pub latencies_ns: LatenciesByCommand,
     /// Bytes programmed for each byte written; none before the first write.
     pub write_amplification: Option<f64>,
     /// Erases of a block -> blocks.
@@ -147,6 +195,7 @@ impl Stats {
         Stats {
             profile: model.profile().name.clone(),
             counters: model.counters().clone(),
+            latencies_ns: model.latencies().clone(),
             write_amplification: model.counters().write_amplification(page_bytes),
             wear_blocks_by_erases: model.array().wear(),
             retired_blocks: model.array().retired_blocks(),
@@ -158,7 +207,7 @@ impl Stats {
 
     /// As lines for people.
     pub fn to_text(&self) -> String {
-        let mut text = self.counters.to_text(self.page_bytes);
+        let mut text = self.counters.to_text(self.page_bytes) + &self.latencies_ns.to_text();
         for (erases, blocks) in &self.wear_blocks_by_erases {
             text += &format!("{:<22}{blocks}\n", format!("blocks erased {erases}x"));
         }

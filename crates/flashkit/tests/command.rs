@@ -222,3 +222,56 @@ fn what_compression_saves_is_released_and_reserved() {
     assert!(report.contains("\"releasable_blocks\": 12"), "{report}");
     assert_eq!(ok(dir, &["cat", "v.img:/file"]).len(), 65536);
 }
+
+#[test]
+fn requests_to_a_card_are_kept_and_asked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["card", "new", "sd.card", "--profile", "survey-emmc51", "--size", "256M"]);
+    fs::write(dir.join("plan.toml"), "seed = 7\nunreadable_bytes = [{ start = 4096, end = 8192 }]\n")
+        .unwrap();
+    let socket = dir.join("socket");
+    let address = format!("unix:{}", socket.display());
+    let mut server = Command::new(env!("CARGO_BIN_EXE_flashkit"))
+        .current_dir(dir)
+        .args([
+            "card",
+            "serve",
+            "sd.card",
+            "--nbd",
+            &address,
+            "--faults",
+            "plan.toml",
+            "--trace",
+            "asked.fio",
+        ])
+        .spawn()
+        .unwrap();
+    let patience = std::time::Instant::now();
+    while !socket.exists() && patience.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let client = block::nbd::Client::connect(&address.parse().unwrap()).unwrap();
+    let mut buf = [0; 4096];
+    (0..100).for_each(|n| block::Device::write(&client, n * 8192, &[n as u8; 8192]).unwrap());
+    block::Device::read(&client, 0, &mut buf).unwrap();
+    assert!(block::Device::read(&client, 4096, &mut buf).is_err(), "the plan says so");
+    block::Device::flush(&client).unwrap();
+    drop(client);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(server.wait().unwrap().success());
+    let asked = fs::read_to_string(dir.join("asked.fio")).unwrap();
+    assert!(asked.starts_with("fio version 3 iolog") && asked.matches(" write ").count() == 100, "{asked}");
+    let told = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["counters"]["host"]["writes"], 100);
+    // All of them go to the area at the front, in order: each takes as long as the others.
+    assert_eq!(told["latencies_ns"]["write"][0][1], 100, "{told}");
+    let text = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--preconditioned"]);
+    assert!(text.contains("time of writes") && text.contains("p99.9 "), "{text}");
+    assert!(
+        fails(dir, &["card", "replay", "plan.toml", "--profile", "bergmann-stick"])
+            .contains("plan.toml: line 1")
+    );
+}

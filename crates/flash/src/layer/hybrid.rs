@@ -305,6 +305,22 @@ impl Hybrid {
         data + untouched + logs + self.buffer.held_blocks()
     }
 
+    /// Erases the logs of all open units. The pages whose newest content was there.
+    pub fn lose_logs(&mut self, array: &mut Array, cost: &mut Cost) -> Vec<u32> {
+        let mut lost = Vec::new();
+        for unit in std::mem::take(&mut self.open) {
+            let Some(log) = &unit.log else { continue };
+            let (block, chunk) = (log.block, log.chunk);
+            self.open.push(unit);
+            let in_log = |page: &u32| self.location(array, *page).is_some_and(|(place, _)| place == block);
+            lost.extend(self.pages_of(chunk).filter(in_log));
+            self.open.pop();
+            array.erase(block);
+            cost.erases += 1;
+        }
+        lost
+    }
+
     /// Closes all units.
     ///
     /// # Errors

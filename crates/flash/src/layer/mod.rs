@@ -222,6 +222,17 @@ impl Layer {
         }
     }
 
+    /// The mapping of what was written last is lost, as a broken card loses it: the logs of open units, or the
+    /// block under way. The logical pages that were there.
+    pub(crate) fn lose_mapping(&mut self, array: &mut Array, cost: &mut Cost) -> Vec<u32> {
+        match &mut self.main {
+            Main::Hybrid(hybrid) => hybrid.lose_logs(array, cost),
+            Main::Page(map) => map.lose_head(array),
+            // A bare chip's mapping is the host's.
+            Main::Raw(_) => Vec::new(),
+        }
+    }
+
     /// Parts of a range within and outside of the FAT area, in order.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (bool, Range<u64>)> + use<> {
         let page_bytes = u64::from(self.page_bytes);

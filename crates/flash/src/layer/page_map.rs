@@ -228,6 +228,18 @@ impl PageMap {
         }
     }
 
+    /// Forgets the pages of the block that is written to. Which they were.
+    pub fn lose_head(&mut self, array: &Array) -> Vec<u32> {
+        let Some(head) = self.head else { return Vec::new() };
+        let here = (0..array.next_page(head)).map(|at| (at, array.tag(head, at)));
+        let pages: Vec<u32> = here
+            .filter(|(at, page)| *page != NOTHING && self.location(array, *page) == Some((head, *at)))
+            .map(|(_, page)| page)
+            .collect();
+        pages.iter().for_each(|page| self.forget(*page));
+        pages
+    }
+
     /// Forgets one page that may or may not be there.
     fn forget(&mut self, page: u32) {
         let preconditioned = self.preconditioned;

@@ -1,10 +1,13 @@
 //! `card`: modelled flash devices in files.
 
-use std::{path::PathBuf, sync::mpsc};
+use std::{
+    path::{Path, PathBuf},
+    sync::mpsc,
+};
 
 use anyhow::{Context, Result};
 use block::nbd::Address;
-use flash::verbs;
+use flash::{TraceFormat, verbs};
 
 use crate::{render, size};
 
@@ -13,7 +16,9 @@ use crate::{render, size};
 #[command(after_help = "Examples:
   flashkit card list
   flashkit card new sd.card --profile transcend-16g-desktop
-  flashkit card serve sd.card --nbd unix:/tmp/sd.sock")]
+  flashkit card serve sd.card --nbd unix:/tmp/sd.sock
+  flashkit card serve sd.card --nbd 127.0.0.1:10809 --faults plan.toml --trace requests.fio
+  flashkit card replay requests.fio --profile bergmann-stick")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -56,6 +61,28 @@ enum What {
         /// Take as long as the card would, for clients that only know the wall clock.
         #[arg(long)]
         realtime: bool,
+        /// What goes wrong, as TOML: seed, power_cut_at, unreadable_bytes, loses_mapping, drops_flushes, jitter,
+        /// stall_chance, stall_ns.
+        #[arg(long, value_name = "FILE")]
+        faults: Option<PathBuf>,
+        /// Keep what is asked of the card: as blkparse prints it in FILE.blkparse, as fio logs it in FILE.fio, else
+        /// as lines of JSON.
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
+    },
+    /// Ask a new card what was asked of another, and print what it counts.
+    Replay {
+        /// The requests: lines of JSON, blkparse's text, or a log of fio's.
+        trace: PathBuf,
+        /// Name of a profile, or its file.
+        #[arg(short, long)]
+        profile: String,
+        /// As if every address had been written once.
+        #[arg(long)]
+        preconditioned: bool,
+        /// Ask each at its own time, not as soon as the one before is done.
+        #[arg(long)]
+        keep_times: bool,
     },
     /// Print what a card has counted.
     Stats {
@@ -81,20 +108,46 @@ pub fn run(args: &Args) -> Result<()> {
             let how = verbs::NewCard { size_bytes: *size, preconditioned: *preconditioned };
             Ok(verbs::new(file, verbs::profile(profile)?, how)?)
         }
-        What::Serve { file, nbd, realtime } => {
+        What::Serve { file, nbd, realtime, faults, trace } => {
             let (send, interrupted) = mpsc::channel();
             ctrlc::set_handler(move || {
                 let _ = send.send(());
             })
             .context("waiting for an interrupt")?;
-            let serving = verbs::serve(file, nbd, *realtime)?;
+            let serving = match faults {
+                Some(plan) => verbs::serve_with_faults(file, nbd, *realtime, plan)?,
+                None => verbs::serve(file, nbd, *realtime)?,
+            };
+            if trace.is_some() {
+                serving.card().start_trace();
+            }
             eprintln!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
             let _ = interrupted.recv();
-            Ok(serving.stop()?)
+            let card = serving.card().clone();
+            serving.stop()?;
+            if let Some(path) = trace {
+                let text = card.stop_trace().to_text(format_of(path));
+                std::fs::write(path, text).with_context(|| path.display().to_string())?;
+            }
+            Ok(())
+        }
+        What::Replay { trace, profile, preconditioned, keep_times } => {
+            let profile = verbs::profile(profile)?;
+            let stats = verbs::replay(profile, trace, *preconditioned, *keep_times)?;
+            render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))
         }
         What::Stats { file } => {
             let stats = verbs::stats(file)?;
             render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))
         }
+    }
+}
+
+/// The form of a trace, by its file's name.
+fn format_of(path: &Path) -> TraceFormat {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("blkparse") => TraceFormat::Blkparse,
+        Some("fio") => TraceFormat::FioIolog,
+        _ => TraceFormat::Json,
     }
 }
