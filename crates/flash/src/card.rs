@@ -370,6 +370,7 @@ mod tests {
             },
             layer,
             locality: Locality::default(),
+            slc_cache: None,
             fat_area: None,
             sources: Default::default(),
         }

@@ -175,6 +175,7 @@ mod tests {
     use block::Device;
 
     use super::*;
+    use crate::counters::Counters;
 
     fn small(name: &str) -> Profile {
         Profile::named(name).expect("built in").with_size(64 << 20).expect("a smaller card")
@@ -205,11 +206,16 @@ mod tests {
                 file.close().expect("put away");
             }
             let model = CardFile::peek(&path).expect("put away");
-            let counters = whole.with_model(|model| model.counters().clone());
-            // Putting it away flushes once more.
-            assert_eq!(model.counters().host.writes, counters.host.writes, "{name}");
-            assert_eq!(model.counters().flash, counters.flash, "{name}");
-            assert_eq!(model.counters().layer, counters.layer, "{name}");
+            // Putting it away flushes once more, and what is done in pauses depends on them.
+            let apart = |counters: &Counters| {
+                let mut counters = counters.clone();
+                let moved = std::mem::take(&mut counters.layer.slc_moved_pages);
+                counters.flash.page_programs -= moved;
+                counters.flash.page_reads -= moved;
+                (counters.host.writes, counters.flash, counters.layer)
+            };
+            let counters = whole.with_model(|model| apart(model.counters()));
+            assert_eq!(apart(model.counters()), counters, "{name}");
             let file = CardFile::open(&path, Pace::Virtual).expect("put away");
             let (mut one, mut two) = (vec![0; 16 << 20], vec![0; 16 << 20]);
             file.card().read(0, &mut one).expect("within the card");

@@ -60,6 +60,11 @@ pub struct LayerCounters {
     pub copied_pages: u64,
     pub filled_pages: u64,
     pub small_writes: u64,
+    /// Pages that went to cells of one bit, and those that were moved from there.
+    #[serde(default)]
+    pub slc_pages: u64,
+    #[serde(default)]
+    pub slc_moved_pages: u64,
     pub unit_switches: u64,
     pub stream_misses: u64,
 }
@@ -184,6 +189,10 @@ impl Counters {
         line("collections", self.layer.collections.to_string());
         line("pages copied", self.layer.copied_pages.to_string());
         line("small writes", self.layer.small_writes.to_string());
+        if self.layer.slc_pages > 0 {
+            let LayerCounters { slc_pages, slc_moved_pages, .. } = self.layer;
+            line("pages in one-bit cells", format!("{slc_pages}, {slc_moved_pages} moved"));
+        }
         line("unit switches", self.layer.unit_switches.to_string());
         line("stream misses", self.layer.stream_misses.to_string());
         if let Some(amplification) = self.write_amplification(page_bytes) {

@@ -61,6 +61,9 @@ pub struct State {
     last_end_bytes: u64,
     /// Ends of the last writes, the newest at the end.
     streams: VecDeque<u64>,
+    /// Pages in the cells of one bit.
+    #[serde(default)]
+    slc_pages: u64,
 }
 
 impl Model {
@@ -74,6 +77,7 @@ impl Model {
             latencies: LatenciesByCommand::default(),
             last_end_bytes: u64::MAX,
             streams: VecDeque::new(),
+            slc_pages: 0,
         };
         Model::resume(profile, state)
     }
@@ -102,6 +106,9 @@ impl Model {
     pub fn resume_checked(profile: Profile, state: State, preconditioned: bool) -> Result<Model, String> {
         state.array.check(&profile, preconditioned)?;
         state.layer.check(&profile, preconditioned, &state.array)?;
+        if state.slc_pages > 0 && profile.slc_cache.is_none() {
+            return Err("there are no cells of one bit".into());
+        }
         if state.streams.len() > profile.locality.streams as usize {
             return Err(format!("{} streams are remembered", state.streams.len()));
         }
@@ -329,14 +336,16 @@ impl Model {
         let merge_ns = self.merge_ns(&cost);
         let cached = self.profile.host.write_cache_bytes > 0;
         let begin_ns = if cached { accepted_ns } else { link_ns };
+        let slc_pages = self.take_slc(begin_ns, cost.pages - cost.fat_pages);
         let free_ns = self.hold_channels(begin_ns, merge_ns + small_ns);
-        let programmed_ns = self.program(&cost, free_ns, if cached { 0 } else { transfer_ns }, range);
+        let arriving_ns = if cached { 0 } else { transfer_ns };
+        let programmed_ns = self.program(&cost, slc_pages, free_ns, arriving_ns, range);
         let done_ns = if cached && !fua { accepted_ns } else { programmed_ns.max(accepted_ns) };
         if cached {
             self.cache.push_back((programmed_ns, bytes));
             self.cached_bytes += bytes;
         }
-        let page_ns = self.own_program_ns(&cost);
+        let page_ns = self.own_program_ns(&cost, slc_pages);
         let time = &mut self.state.counters.time_ns;
         time.unit_switch += switch_ns;
         time.stream_miss += miss_ns;
@@ -482,31 +491,65 @@ impl Model {
         *free
     }
 
-    /// Programs the pages of a command as they arrive; when the last is done.
-    fn program(&mut self, cost: &Cost, from_ns: u64, transfer_ns: u64, range: &Range<u64>) -> u64 {
+    /// How many of these pages go to cells of one bit. Those were emptied while all channels had nothing to do.
+    fn take_slc(&mut self, now_ns: u64, pages: u64) -> u64 {
+        let Some(slc) = &self.profile.slc_cache else { return 0 };
+        let times = &self.profile.time;
+        let channels = self.channels_free_ns.len() as u64;
+        let idle_ns = now_ns.saturating_sub(self.channels_free_ns.iter().copied().fold(0, u64::max));
+        let step_ns = (times.read_page_ns + times.program_page_ns).max(1);
+        let moved = (idle_ns / step_ns).saturating_mul(channels).min(self.state.slc_pages);
+        self.state.slc_pages -= moved;
+        self.state.counters.layer.slc_moved_pages += moved;
+        self.state.counters.flash.page_reads += moved;
+        self.state.counters.flash.page_programs += moved;
+        let room = slc.size_bytes / u64::from(self.profile.flash.page_bytes);
+        let taken = pages.min(room.saturating_sub(self.state.slc_pages));
+        self.state.slc_pages += taken;
+        self.state.counters.layer.slc_pages += taken;
+        taken
+    }
+
+    /// Programs the pages of a command as they arrive, the first after the FAT area's in cells of one bit; when the
+    /// last is done.
+    fn program(
+        &mut self,
+        cost: &Cost,
+        slc_pages: u64,
+        from_ns: u64,
+        transfer_ns: u64,
+        range: &Range<u64>,
+    ) -> u64 {
         if cost.pages == 0 {
             return from_ns + transfer_ns;
         }
         let fat_ns = self.profile.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns);
         let program_ns = self.profile.time.program_page_ns;
+        let slc_ns = self.profile.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns);
         let fill_ns = self.profile.time.read_page_ns * cost.filled_pages;
         let first = range.start / u64::from(self.profile.flash.page_bytes);
         let mut done_ns = from_ns;
         for n in 0..cost.pages {
             let arrived_ns = from_ns + fill_ns + transfer_ns * (n + 1) / cost.pages;
-            let page_ns = if n < cost.fat_pages { fat_ns } else { program_ns };
+            let page_ns = match n {
+                n if n < cost.fat_pages => fat_ns,
+                n if n < cost.fat_pages + slc_pages => slc_ns,
+                _ => program_ns,
+            };
             done_ns = done_ns.max(self.on_channel(first + n, arrived_ns, page_ns));
         }
         done_ns
     }
 
     /// How long the pages of a command take on channels that are free.
-    fn own_program_ns(&self, cost: &Cost) -> u64 {
+    fn own_program_ns(&self, cost: &Cost, slc_pages: u64) -> u64 {
         let channels = self.channels_free_ns.len() as u64;
         let fat_ns = self.profile.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns);
         self.profile.time.read_page_ns * cost.filled_pages
             + fat_ns * cost.fat_pages.div_ceil(channels)
-            + self.profile.time.program_page_ns * (cost.pages - cost.fat_pages).div_ceil(channels)
+            + self.profile.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns)
+                * slc_pages.div_ceil(channels)
+            + self.profile.time.program_page_ns * (cost.pages - cost.fat_pages - slc_pages).div_ceil(channels)
     }
 
     /// How long merges and garbage collection take.
@@ -545,7 +588,7 @@ mod tests {
     use super::*;
     use crate::{
         array::{BlockNo, NOTHING},
-        profile::{FatArea, Flash, Host, Layer as Kind, Locality, Times},
+        profile::{FatArea, Flash, Host, Layer as Kind, Locality, SlcCache, Times},
     };
 
     const US: u64 = 1000;
@@ -585,6 +628,7 @@ mod tests {
             },
             layer,
             locality: Locality::default(),
+            slc_cache: None,
             fat_area: None,
             sources: Default::default(),
         }
@@ -713,6 +757,33 @@ mod tests {
     }
 
     #[test]
+    fn cells_of_one_bit_are_fast_until_they_are_full_and_again_after_a_rest() {
+        let mut card = profile(Kind::Page { reserve_blocks: 2 });
+        card.slc_cache = Some(SlcCache { size_bytes: 16 << 10, program_page_ns: 50 * US });
+        let mut model = Model::new(card, false);
+        let mut now = 0;
+        let mut took = |rest_ns: u64, pages: u64| {
+            now += rest_ns;
+            let done = model.submit(now, Op::write(0, pages * 4096)).expect("valid").done_ns;
+            (std::mem::replace(&mut now, done), done)
+        };
+        let mut us = |rest_ns, pages| {
+            let (from, to) = took(rest_ns, pages);
+            (to - from) / US
+        };
+        assert_eq!(us(0, 3), 200 + 3 * 50);
+        // One finds room, the second goes to the others.
+        assert_eq!(us(0, 2), 200 + 50 + 300);
+        assert_eq!(us(0, 1), 200 + 300);
+        // A rest in which two are moved, each read and programmed.
+        assert_eq!(us(2 * 330 * US, 3), 200 + 2 * 50 + 300);
+        let counters = model.counters();
+        assert_eq!((counters.layer.slc_pages, counters.layer.slc_moved_pages), (6, 2));
+        assert_eq!(counters.flash.page_programs, 9 + 2);
+        assert_eq!(counters.time_ns.total(), (350 + 550 + 500 + 600) * US);
+    }
+
+    #[test]
     fn channels_and_queue_work_side_by_side() {
         let mut card = profile(Kind::Page { reserve_blocks: 2 });
         card.flash.channels = 4;
@@ -792,6 +863,8 @@ mod tests {
         };
         all.push(fat(&all[2], 0));
         all.push(fat(&all[5], 1 << 20));
+        let slc = SlcCache { size_bytes: 64 << 10, program_page_ns: 50 * US };
+        all.push(Profile { slc_cache: Some(slc), ..all[7].clone() });
         all
     }
 
@@ -821,7 +894,7 @@ mod tests {
         /// or held twice; time never goes back; the parts of the time add up; the same again is the same.
         #[test]
         fn invariants_hold(
-            which in 0..8usize, full in any::<bool>(), ops in prop::collection::vec(any_op(), 1..400)
+            which in 0..9usize, full in any::<bool>(), ops in prop::collection::vec(any_op(), 1..400)
         ) {
             let card = profiles().swap_remove(which);
             let mut model = Model::new(card.clone(), full);

@@ -28,6 +28,9 @@ pub struct Profile {
     /// Costs of jumping about.
     #[serde(default)]
     pub locality: Locality,
+    /// Flash that takes a bit a cell, and gives what it took to the rest when there is time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slc_cache: Option<SlcCache>,
     /// An area with rules of its own, made for the FAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fat_area: Option<FatArea>,
@@ -167,6 +170,17 @@ pub struct FatArea {
     pub start_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
+    /// To program a page there.
+    pub program_page_ns: u64,
+}
+
+/// Cells that hold one bit: they are programmed fast, and their content moves to the others later, which takes as
+/// long as to read and program it there. While they are full, writes go to the others at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlcCache {
+    /// Data that they hold.
+    pub size_bytes: u64,
     /// To program a page there.
     pub program_page_ns: u64,
 }
@@ -335,6 +349,10 @@ impl Profile {
                 )?;
             }
         }
+        if let Some(slc) = &self.slc_cache {
+            need(!self.is_raw(), "slc_cache", "a bare chip has none")?;
+            need(slc.size_bytes >= u64::from(page_bytes), "slc_cache.size_bytes", "a page or more")?;
+        }
         if let Some(fat) = &self.fat_area {
             let block = u64::from(block_bytes);
             let end = fat.start_bytes.checked_add(fat.length_bytes);
@@ -363,6 +381,7 @@ impl Profile {
             self.locality.stream_miss_ns,
             self.locality.read_crossing_ns,
             self.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns),
+            self.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns),
         ];
         // 100 s: with the largest block the longest command still ends within the clock's 584 years.
         need(longest.iter().all(|&ns| ns <= 100_000_000_000), "time", "no step may take over 100 s")?;

@@ -160,6 +160,9 @@ pub fn replay(
     let text = std::fs::read_to_string(trace)
         .map_err(|source| CardError::Io { path: trace.to_path_buf(), source })?;
     let requests = Trace::parse(&text).map_err(|error| broken(error.to_string()))?;
+    if requests.entries.is_empty() {
+        return Err(broken("no requests are in it".into()));
+    }
     let mut model = Model::new(profile, preconditioned);
     card::replay(&requests, &mut model, keep_times).map_err(|refusal| broken(refusal.to_string()))?;
     Ok(Stats::of(&model))

@@ -115,6 +115,7 @@ fn device(seed: u64) -> (Profile, FaultPlan) {
             read_crossing_ns: crossing_us * 1000,
             ..Locality::default()
         },
+        slc_cache: None,
         fat_area: (fat_mib > 0).then(|| FatArea {
             start_bytes: 0,
             length_bytes: (fat_mib * M).next_multiple_of(au_bytes),
