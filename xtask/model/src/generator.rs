@@ -206,6 +206,13 @@ impl Generator {
 
     fn allocate(&mut self, model: &Model, tree: &Tree) -> Op {
         let path = self.file(tree);
+        if self.mix.compress && self.rng.chance(0.3) {
+            let data = model.find(&path.0).ok().and_then(|id| model.inode(id).data());
+            return match data.is_some_and(|data| data.released) {
+                true => Op::Reserve { path },
+                false => Op::Release { path },
+            };
+        }
         let offset = self.offset(model, &path);
         let length = 1 + self.length(self.mix.write_bytes_max * 4);
         let how = self.mix.allocate[self.rng.below(self.mix.allocate.len() as u64) as usize];

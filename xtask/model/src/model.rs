@@ -35,6 +35,9 @@ pub type Id = u64;
 
 /// The root directory.
 pub const ROOT: Id = 1;
+
+/// log2 of the blocks that a cluster of a compressed file has, unless told otherwise.
+const CLUSTER_LOG: u32 = 2;
 /// Symbolic links on the way to an inode, at most (Linux, `MAXSYMLINKS`).
 const FOLLOW_MAX: u32 = 40;
 
@@ -103,6 +106,8 @@ pub struct Data {
     pub size: u64,
     /// Blocks that were written or reserved; all others are holes.
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// What compression saves has been given back: the content cannot change.
+    pub released: bool,
 }
 
 type Result<T = (), E = Errno> = std::result::Result<T, E>;
@@ -304,6 +309,8 @@ impl Model {
                 Ok(())
             }
             Op::Flags { path, set, clear } => self.set_flags(&path.0, *set, *clear, now),
+            Op::Release { path } => self.release(&path.0, true, now),
+            Op::Reserve { path } => self.release(&path.0, false, now),
             Op::Open { path, handle } => {
                 let id = self.find(&path.0)?;
                 self.file(id)?;
@@ -513,7 +520,9 @@ impl Model {
 
     fn write(&mut self, id: Id, offset: u64, data: &[u8], now: Time) -> Result {
         let rules = self.rules;
-        self.file(id)?;
+        if self.file(id)?.released {
+            return Err(Errno::PERM);
+        }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         if data.is_empty() {
             return Ok(());
@@ -531,9 +540,12 @@ impl Model {
 
     fn truncate(&mut self, id: Id, size: u64, now: Time) -> Result {
         let rules = self.rules;
-        self.file(id)?;
+        let released = self.file(id)?.released;
         if size > self.bytes_max(id) {
             return Err(Errno::FBIG);
+        }
+        if released && size % (rules.block_bytes << CLUSTER_LOG) != 0 {
+            return Err(Errno::INVAL);
         }
         let inode = self.change(id);
         (inode.mtime, inode.ctime) = (now, now);
@@ -542,12 +554,28 @@ impl Model {
             file.zero(rules.block_bytes, size, u64::MAX);
         }
         file.size = size;
+        file.released &= size > 0;
+        Ok(())
+    }
+
+    fn release(&mut self, path: &[u8], released: bool, now: Time) -> Result {
+        let id = self.find(path)?;
+        let compressed = self.inode(id).flags & flag::COMPRESS != 0;
+        let inode = self.change(id);
+        match &mut inode.body {
+            Body::File(file) if compressed && file.released != released => file.released = released,
+            _ => return Err(Errno::INVAL),
+        }
+        inode.ctime = now;
         Ok(())
     }
 
     fn allocate(&mut self, id: Id, how: Allocate, offset: u64, length: u64, now: Time) -> Result {
         let rules = self.rules;
-        let size = self.file(id)?.size;
+        let Data { size, released, .. } = *self.file(id)?;
+        if released {
+            return Err(Errno::PERM);
+        }
         if matches!(how, Allocate::Collapse | Allocate::Insert) {
             if self.inodes[&id].flags & flag::COMPRESS != 0 {
                 return Err(Errno::OPNOTSUPP);
@@ -813,7 +841,7 @@ fn body_of(volume: &Volume, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<
         FileType::Directory => Body::Dir(Dir { parent: dir, names: BTreeMap::new() }),
         FileType::Symlink => Body::Symlink(volume.read_link(stat.ino)?),
         FileType::Regular => {
-            let mut data = Data { size: stat.size, blocks: BTreeMap::new() };
+            let mut data = Data { size: stat.size, blocks: BTreeMap::new(), released: stat.released };
             let mut at = 0;
             while let Some(extent) = volume.next_extent(stat.ino, at)? {
                 at = extent.offset + extent.length;

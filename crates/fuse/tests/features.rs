@@ -1,0 +1,122 @@
+//! What volumes with more features can do through the mount: compressed files, limits of quota.
+
+mod support;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::{FileExt, MetadataExt},
+    sync::Arc,
+};
+
+use f2fs::{
+    Volume,
+    format::quota::QuotaKind,
+    units::Time,
+    volume::{NewNode, Options, QuotaLimits, SetAttr},
+};
+use guest::ioctl;
+use rustix::{fs::FallocateFlags, io::Errno};
+use support::Bench;
+
+const COMPRESSED: &[&str] = &["-O", "extra_attr,compression,inode_checksum"];
+
+#[test]
+fn files_are_compressed_released_and_reserved() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, COMPRESSED);
+    bench.mount(
+        "allow_other,compress_algorithm=zstd:3,compress_log_size=3,compress_chksum,compress_extension=log",
+    );
+    bench.shell("mkdir dir && chattr +c dir && lsattr -d dir | grep -q c");
+    let text = b"a line that comes again and again\n".repeat(30_000);
+    for name in ["dir/file", "by.log", "plain"] {
+        fs::write(bench.path(name), &text).unwrap();
+        File::open(bench.path(name)).unwrap().sync_all().unwrap();
+    }
+    let saved = |name: &str| ioctl::compressed_blocks(File::open(bench.path(name)).unwrap());
+    let clusters = text.len() as u64 / (8 * 4096);
+    assert_eq!(saved("dir/file"), Ok(7 * clusters));
+    assert_eq!(saved("by.log"), Ok(7 * clusters));
+    assert_eq!(saved("plain"), Err(Errno::INVAL));
+
+    let file = bench.path("dir/file");
+    let blocks = || fs::metadata(&file).unwrap().blocks() / 8;
+    let before = blocks();
+    {
+        let writer = OpenOptions::new().write(true).open(&file).unwrap();
+        assert_eq!(ioctl::release_compressed_blocks(File::open(&file).unwrap()), Err(Errno::BUSY));
+        assert_eq!(ioctl::set_compression(&writer, 1, 2), Err(Errno::FBIG));
+        drop(writer);
+    }
+    // The kernel tells of the last close when it finds the time.
+    let release = || ioctl::release_compressed_blocks(File::open(&file).unwrap());
+    let released = (0..200).find_map(|_| match release() {
+        Err(Errno::BUSY) => {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            None
+        }
+        result => Some(result),
+    });
+    assert_eq!(released, Some(Ok(7 * clusters)));
+    assert!(fs::read(&file).unwrap() == text);
+    bench.unmount();
+    bench.assert_clean();
+
+    bench.mount("allow_other");
+    assert_eq!(blocks(), before - 7 * clusters);
+    let refused = OpenOptions::new().write(true).open(&file).and_then(|file| {
+        file.write_all_at(b"x", 0)?;
+        file.sync_all()
+    });
+    assert!(refused.is_err(), "a released file was written");
+    assert_eq!(ioctl::reserve_compressed_blocks(File::open(&file).unwrap()), Ok(7 * clusters));
+    let writer = OpenOptions::new().write(true).open(&file).unwrap();
+    writer.write_all_at(b"X", 100_000).unwrap();
+    rustix::fs::fallocate(&writer, FallocateFlags::ZERO_RANGE, 200_000, 50_000).unwrap();
+    writer.sync_all().unwrap();
+    drop(writer);
+    bench.unmount();
+    bench.assert_clean();
+
+    bench.mount("ro");
+    let mut wanted = text.clone();
+    wanted[100_000] = b'X';
+    wanted[200_000..250_000].fill(0);
+    assert!(fs::read(&file).unwrap() == wanted);
+    assert!(fs::read(bench.path("by.log")).unwrap() == text);
+    bench.unmount();
+}
+
+#[test]
+fn limits_of_quota_hold_for_users() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, &["-O", "extra_attr,project_quota,quota"]);
+    let device = block::FileDevice::open(
+        bench.image(),
+        block::OpenOptions { write: true, ..block::OpenOptions::default() },
+    );
+    let mut volume = Volume::open(Arc::new(device.unwrap()), Options::new(Time::default)).unwrap();
+    let limits = QuotaLimits { space_hard_kib: 1000, inodes_hard: 4, ..QuotaLimits::default() };
+    volume.set_quota_limits(QuotaKind::User, 2000, limits).unwrap();
+    let root = volume.superblock().root_ino;
+    let dir = volume.create(root, b"dir", &NewNode { uid: 2000, ..NewNode::new(0o040_755) }).unwrap();
+    volume.set_attr(dir, &SetAttr { uid: Some(2000), ..SetAttr::default() }).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+
+    bench.mount("allow_other");
+    let user = "setpriv --reuid 2000 --regid 2000 --clear-groups";
+    bench.shell(&format!("{user} dd if=/dev/zero of=dir/fits bs=4k count=200 conv=fsync status=none"));
+    let said = bench.shell(&format!(
+        "{user} dd if=/dev/zero of=dir/large bs=4k count=300 conv=fsync status=none 2>&1 || true"
+    ));
+    assert!(said.contains("quota"), "{said}");
+    bench.shell("rm dir/large");
+    let said = bench.shell(&format!("{user} touch dir/a dir/b dir/c 2>&1 || true"));
+    assert!(said.contains("quota") && !said.contains("dir/b"), "{said}");
+    // Neither others nor the administrator are held to them.
+    bench.shell("dd if=/dev/zero of=others bs=4k count=1000 status=none && touch x y z");
+    bench.shell("touch dir/mine && chown 2000 dir/mine");
+    bench.unmount();
+    bench.assert_clean();
+}
