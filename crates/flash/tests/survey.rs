@@ -1,0 +1,137 @@
+//! Models and fits beside figures of real cards that they were not made from (`testdata/reference/cards-measured.txt`).
+//!
+//! The table of docs/DEVICE-MODEL.md is made here and compared with the file; with `BLESS=1` it is written to it.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf};
+
+use flash::{
+    Card, Profile,
+    flashbench::{self, OpenUnits},
+    probe::fit::{Point, median, stream_limit},
+};
+
+const K: u64 = 1024;
+const M: u64 = 1024 * K;
+/// As the probe has it: a jump is a merge if it costs more than writing this many times as much.
+const MERGE_FACTOR: f64 = 1.5;
+
+/// KB/s by order, size of the writes, and units that are written in turn.
+type Rates = BTreeMap<(&'static str, u64, u64), f64>;
+
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn survey() -> BTreeMap<String, Rates> {
+    let text =
+        fs::read_to_string(repository("testdata/reference/cards-measured.txt")).expect("in the repository");
+    let mut cards: BTreeMap<String, Rates> = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if line.starts_with("result_") {
+            name = words[0].trim_end_matches(".txt").to_string();
+        } else if let ["linear" | "random", size, rest @ ..] = &words[..] {
+            let order = if words[0] == "linear" { "linear" } else { "random" };
+            let (number, unit) = size.split_at(size.find(|c: char| !c.is_ascii_digit()).expect("a unit"));
+            let bytes = number.parse::<u64>().expect("digits") * if unit == "MiB" { M } else { K };
+            for pair in rest {
+                let (units, rate) = pair.split_once(':').expect("units:rate");
+                let key = (order, bytes, units.parse().expect("digits"));
+                cards.entry(name.clone()).or_default().insert(key, rate.parse().expect("a rate"));
+            }
+        }
+    }
+    cards
+}
+
+/// Models beside logs. The first log of each is the one that the profile was read off.
+const MODELS: [(&str, &str, &[&str]); 3] = [
+    ("survey-class10", "result_28", &["result_25", "result_28_2"]),
+    ("survey-class4", "result_7", &["result_3_3", "result_15", "result_15_1", "result_4"]),
+    ("survey-toshiba-4g", "result_6_2", &["result_6"]),
+];
+
+/// Model over measured, row by row.
+fn ratios(profile: &Profile, measured: &Rates) -> Vec<f64> {
+    let card = Card::new(profile.clone(), true);
+    let rows = measured.iter().filter(|((order, _, units), _)| *order == "linear" && *units <= 7);
+    rows.map(|((_, bytes, units), rate)| {
+        let how =
+            OpenUnits { unit_bytes: 4 * M, units: *units, offset_bytes: 64 * M, stride: 1, random: false };
+        let model = flashbench::open_units(&card, &card, how, *bytes).expect("within the card");
+        model / 1024.0 / rate
+    })
+    .collect()
+}
+
+/// The middle deviation, as a factor, and the share of rows within a factor of two.
+fn deviation(ratios: &[f64]) -> (f64, f64) {
+    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln().abs()).collect();
+    let near = ratios.iter().filter(|ratio| (0.5..=2.0).contains(*ratio)).count();
+    (median(&logs).exp(), near as f64 / ratios.len() as f64)
+}
+
+#[test]
+fn models_hold_for_cards_that_they_were_not_made_from() {
+    let survey = survey();
+    let mut table = String::from(
+        "| model | figures of | rows | middle deviation | within a factor of 2 | |\n|---|---|---:|---:|---:|---|\n",
+    );
+    for (name, own, others) in MODELS {
+        let profile = Profile::named(name).expect("built in");
+        for (log, kind) in
+            [(own, "read off it")].into_iter().chain(others.iter().map(|log| (*log, "held out")))
+        {
+            let Some(rates) = survey.get(log) else { panic!("no {log}") };
+            let ratios = ratios(&profile, rates);
+            let (factor, near) = deviation(&ratios);
+            writeln!(
+                table,
+                "| `{name}` | {log} | {} | {:.0} % | {:.0} % | {kind} |",
+                ratios.len(),
+                (factor - 1.0) * 100.0,
+                near * 100.0
+            )
+            .expect("a string takes everything");
+        }
+    }
+    let path = repository("docs/DEVICE-MODEL.md");
+    let document = fs::read_to_string(&path).expect("the document is there");
+    let (start, end) = ("<!-- survey -->\n", "<!-- end of survey -->");
+    let from = document.find(start).expect("a mark") + start.len();
+    let to = from + document[from..].find(end).expect("an end");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, [&document[..from], &table, &document[to..]].concat()).expect("writable");
+        return;
+    }
+    assert_eq!(&document[from..to], table, "BLESS=1 writes the table anew");
+}
+
+/// Open units as people read them off these logs. The fit sees one figure for each number of units.
+#[test]
+fn the_probes_fit_reads_open_units_off_real_cards_as_people_do() {
+    let survey = survey();
+    for (log, limit, card) in [
+        ("result_12", Some(4), "SanDisk, 4 GB, 2013"),
+        ("result_1", Some(4), "SanDisk, 4 GB, 2013"),
+        ("result_7", Some(3), "Phison, 8 GB, 2014"),
+        ("result_15", Some(3), "Phison, 4 GB, 2014"),
+        ("result_6_2", Some(3), "Toshiba, 4 GB, 2013"),
+        ("result_25", None, "Transcend, 8 GB, 2014"),
+        ("result_28", None, "Transcend, 8 GB, 2014"),
+        ("result_31_1", None, "Samsung, 16 GB, 2015"),
+    ] {
+        let rates =
+            survey[log].iter().filter(|((order, bytes, _), _)| (*order, *bytes) == ("linear", 64 * K));
+        let points: Vec<Point> = rates
+            .map(|((_, bytes, units), rate)| Point {
+                at: *units,
+                samples: vec![*bytes as f64 / rate / 1024.0 * 1e9],
+            })
+            .collect();
+        let found = stream_limit(&points, points[0].median(), MERGE_FACTOR);
+        println!("{log} {card}: {found:?}");
+        assert_eq!(found, limit, "{log}, {card}: {points:?}");
+    }
+}
