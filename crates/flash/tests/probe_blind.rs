@@ -277,6 +277,19 @@ fn devices_for_practice() {
 }
 
 #[test]
+#[ignore = "writes the judged devices as profiles to DIR, for other programs to look at"]
+fn devices_as_profiles() {
+    let dir = std::path::PathBuf::from(std::env::var_os("DIR").expect("DIR says where"));
+    for seed in JUDGED {
+        let (mut profile, _) = device(seed);
+        let from = |figure: &str| (figure.to_string(), "made by seed".to_string());
+        profile.sources =
+            ["size_bytes", "host", "time", "flash", "layer", "locality", "fat_area"].map(from).into();
+        std::fs::write(dir.join(format!("{}.toml", profile.name)), profile.to_toml()).expect("writable");
+    }
+}
+
+#[test]
 fn the_probe_finds_what_devices_are() {
     let Verdict { unit, limit, fat, page, timing } = judge(JUDGED);
     for (name, score) in [("unit", unit), ("open units", limit), ("FAT area", fat), ("page", page)] {
@@ -284,6 +297,42 @@ fn the_probe_finds_what_devices_are() {
         assert_eq!(score.wrong_and_sure, 0, "{name}: a wrong answer must be flagged as uncertain");
     }
     assert_eq!(timing.right, timing.asked);
+}
+
+/// A card of the profile that was found is, to the probe, the card that it was found on; and streams beyond the
+/// limit cost about as much.
+#[test]
+fn the_profile_that_is_found_behaves_alike() {
+    let mut alike = 0;
+    for seed in 1000..1020 {
+        let (profile, noise) = device(seed);
+        let found = probed(&profile, noise.clone());
+        let fitted = found.profile("fitted").expect("all of it was measured");
+        assert_eq!(Profile::parse(&fitted.to_toml()).expect("its own text"), fitted);
+        let again = probed(&fitted, FaultPlan { jitter: 0.02, seed, ..FaultPlan::default() });
+        let value = |found: &Findings| {
+            let unit = found.unit_bytes.and_then(|found| found.value);
+            (
+                unit.filter(|_| found.open_units.is_some_and(|found| found.value.is_some())),
+                found.open_units.map(|found| found.value),
+            )
+        };
+        let merges = match (found.merge_ns, again.merge_ns) {
+            (Some(one), Some(two)) => (0.4..2.5).contains(&(two / one)),
+            (one, two) => one.is_none() == two.is_none(),
+        };
+        let page = again.page_bytes.map(|found| found.value) == found.page_bytes.map(|found| found.value);
+        let same = value(&found) == value(&again) && page && merges;
+        println!(
+            "{seed}: {same} {:?} {:?}, merges {:?} {:?}",
+            value(&found),
+            value(&again),
+            found.merge_ns,
+            again.merge_ns
+        );
+        alike += usize::from(same);
+    }
+    assert!(alike >= 18, "{alike} of 20");
 }
 
 #[test]

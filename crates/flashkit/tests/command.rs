@@ -157,6 +157,10 @@ fn a_volume_is_made_on_a_card_that_is_probed_first() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["card", "new", "sd.card", "--profile", "bergmann-stick", "--preconditioned"]);
+    ok(dir, &["probe", "bergmann-stick", "--write", "-y", "--profile", "found.toml", "--html", "found.html"]);
+    let shown = ok(dir, &["card", "show", "found.toml"]);
+    assert!(shown.contains("open_units = 2") && shown.contains("au_bytes = 4194304"), "{shown}");
+    assert!(fs::read_to_string(dir.join("found.html")).unwrap().contains("<svg"));
     let said = ok(dir, &["mkfs", "sd.card", "--probe"]);
     assert!(said.contains("active_logs=2") && said.contains("keeps 2 units open"), "{said}");
     let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", "sd.card"])).unwrap();

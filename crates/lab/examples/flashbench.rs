@@ -1,8 +1,8 @@
-//! Debian's flashbench in the guest, on a modelled card: `KERNEL AGENT PROFILE ARGUMENT...`.
+//! Debian's flashbench in the guest, on a modelled card: `KERNEL AGENT PROFILE ARGUMENT...`, PROFILE a name or a file.
 //! `cargo xtask uml-kernel` prints where kernel and agent are.
 use anyhow::{Result, bail};
 use block::MemoryDevice;
-use flash::{Model, Profile};
+use flash::{Model, verbs};
 use guest::{Op, op::Answer};
 use lab::{
     guest::{Card, Limits, Setup, Uml, host_files, host_program},
@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     let [kernel, agent, profile, options @ ..] = &arguments[..] else {
         bail!("flashbench KERNEL AGENT PROFILE ARGUMENT...");
     };
-    let profile = Profile::named(profile)?;
+    let profile = verbs::profile(profile)?;
     let setup = Setup {
         kernel: kernel.into(),
         agent: agent.into(),

@@ -15,6 +15,7 @@
 
 mod advice;
 pub mod fit;
+mod fitted;
 mod known;
 mod measure;
 mod report;

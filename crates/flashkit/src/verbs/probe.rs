@@ -49,6 +49,9 @@ pub struct Args {
     /// Write a page with plots of what was measured.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the profile of a card that behaves alike, for card new.
+    #[arg(long, value_name = "FILE", requires = "write")]
+    profile: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -68,6 +71,10 @@ pub fn run(args: &Args) -> Result<()> {
         seed: args.seed,
     };
     let findings = look(&args.target, options, args.json)?;
+    if let Some(path) = &args.profile {
+        let profile = findings.profile("probed").with_context(|| args.target.clone())?;
+        std::fs::write(path, profile.to_toml()).with_context(|| path.display().to_string())?;
+    }
     if let Some(html) = &args.html {
         std::fs::write(html, findings.to_html(&args.target)).with_context(|| html.display().to_string())?;
     }
