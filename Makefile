@@ -12,8 +12,11 @@ setup:
 ## test: everything that has to hold, virtual machines included
 test: setup lint unit hostile
 
-## study: a real tree becomes a volume; fsck.f2fs and Linux judge it, other tools stand beside it
+## study: the experiments on every file system, on one modelled card (the lab's kernel is built first where there is
+## none); then a real tree becomes a volume, which fsck.f2fs and Linux judge, and other tools stand beside it
 study: setup
+	cargo xtask uml-kernel >/dev/null
+	cargo run --quiet --release -p flashkit -- study -o var/study/lab
 	cargo xtask study
 
 ## bench: what flashkit costs, side by side with peers in one run

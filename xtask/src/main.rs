@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::{Setup, fsck::fsck_image};
 use xtask::{
-    Image, Judge, Machine, bench, golden, hunt, initramfs, kernel::Kernel, ping_pong, soak, spec, study,
-    uml_kernel, workspace,
+    Image, Judge, Machine, bench, golden, hunt, kernel::Kernel, ping_pong, soak, spec, study, uml_kernel,
+    workspace,
 };
 
 #[derive(Parser)]
@@ -132,7 +132,7 @@ fn main() -> Result<()> {
         Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
         Task::UmlKernel { tree, jobs, force } => {
             let program = uml_kernel::build(&uml_kernel::Options { tree, jobs, force })?;
-            let agent = initramfs::agent(Machine::Amd64)?;
+            let agent = uml_kernel::with_agent(&program)?;
             writeln!(out, "{}\n{}", program.display(), agent.display())?;
         }
         Task::Judge { fs, options, sixteen, images } => {

@@ -2,7 +2,7 @@
 //!
 //! Distributions ship no user-mode kernel with time travel, so it is built here: from the distribution's
 //! `linux-source` package, unpacked but not installed, or from a kernel tree that the user names. Kept are the
-//! program and a record of what it was made from; sources and objects are removed, they take 3 GB.
+//! program and a record of what it was made from; objects are removed, they take 1 GB.
 
 use std::{
     fs,
@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    Machine,
     apt::Apt,
+    initramfs,
     linux_source::LinuxSource,
     step::Step,
     workspace::{run, var},
@@ -41,6 +43,16 @@ pub struct Options {
     pub jobs: Option<usize>,
     /// Builds also where the same kernel is there already.
     pub force: bool,
+}
+
+/// Builds the guest's init where it is older than its source, and puts it beside the kernel.
+pub fn with_agent(kernel: &Path) -> Result<PathBuf> {
+    let agent = kernel.with_file_name("guest-agent");
+    // Copied and renamed: a guest that runs keeps its own.
+    let copy = kernel.with_file_name(".guest-agent");
+    fs::copy(initramfs::agent(Machine::Amd64)?, &copy)?;
+    fs::rename(&copy, &agent)?;
+    Ok(agent)
 }
 
 /// What a kernel was made from; lies beside it.
@@ -84,7 +96,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
 
     let work = tempfile::tempdir_in(&cache)?;
     let tools = Tools::find(&cache)?;
-    let tree = source.unpack(work.path())?;
+    let tree = source.tree(work.path())?;
     let build = work.path().join("build");
     fs::create_dir(&build)?;
     let (config, missing) = configure(&tree, &build, &tools)?;
@@ -145,10 +157,15 @@ impl Source {
         }
     }
 
-    /// The tree to build from. A tree that the user named is not written to.
-    fn unpack(&self, work: &Path) -> Result<PathBuf> {
+    /// The tree to build from, which is not written to. The package's is kept, since the study fills volumes from
+    /// it; where an older one was kept, the package is unpacked for the build.
+    fn tree(&self, work: &Path) -> Result<PathBuf> {
         match self {
-            Source::Package(package) => package.unpack(work),
+            Source::Package(package) => {
+                let kept = LinuxSource::tree()?;
+                let is_same = kept.file_name().is_some_and(|name| name == package.name.as_str());
+                if is_same { Ok(kept) } else { package.unpack(work) }
+            }
             Source::Tree(path) => Ok(path.clone()),
         }
     }

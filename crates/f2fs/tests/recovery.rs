@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, power_cut};
 use f2fs::{
     Volume,
-    format::BlockSize,
+    format::{BlockSize, sit::SegmentType},
+    mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Ino,
     volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, XattrMode},
 };
@@ -360,4 +361,51 @@ fn what_was_fsynced_is_not_overwritten_when_holes_are_filled() {
         assert!(rounds < 200, "holes run out");
     }
     assert!(rounds > 3, "{rounds}");
+}
+
+/// Where a zone has two sections, what an fsync writes lies in one zone: the data log follows the node log when that
+/// goes on, and the chain of nodes that recovery follows stays whole.
+#[test]
+fn fsyncs_stay_in_a_zone_and_come_back() {
+    const RECORDS: u64 = 2500;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).unwrap();
+    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
+    let size = DeviceSize { path: String::new(), bytes: 256 << 20 };
+    let plan = Plan::new(&options, &[size]).unwrap();
+    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let new = NewVolume::begin(support::device(&path), &plan, true, volume_options()).unwrap();
+    let mut volume = new.finish().unwrap();
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    let record = |n: u64| [(n % 251) as u8; 4096];
+    let mut together = 0;
+    for n in 0..RECORDS {
+        volume.write(file, n * 4096, &record(n)).unwrap();
+        volume.fsync(file, false).unwrap();
+        if n % 100 == 99 {
+            volume.checkpoint().unwrap();
+            let logs = volume.last_checkpoint().logs;
+            let zone = |kind: SegmentType| logs[kind.index()].segment.0 / 2;
+            together += usize::from(zone(SegmentType::WarmData) == zone(SegmentType::WarmNode));
+        }
+    }
+    assert!(together >= 18, "in one zone at {together} of 25 looks");
+    for n in 0..1000 {
+        volume.write(file, n * 4096, &record(n + 1)).unwrap();
+        volume.fsync(file, false).unwrap();
+    }
+    drop(volume);
+
+    let mut volume = support::open(&path);
+    let content = read(&volume, file);
+    assert_eq!(content.len() as u64, RECORDS * 4096);
+    for (n, block) in content.chunks_exact(4096).enumerate() {
+        let wanted = if n < 1000 { record(n as u64 + 1) } else { record(n as u64) };
+        assert!(block == wanted, "record {n}");
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
 }

@@ -97,7 +97,8 @@ impl TimeCounters {
         self.parts().iter().map(|(_, ns)| ns).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64); 13] {
+    /// Each part by its name.
+    pub fn parts(&self) -> [(&'static str, u64); 13] {
         [
             ("command", self.command),
             ("transfer", self.transfer),

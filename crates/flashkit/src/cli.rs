@@ -63,6 +63,10 @@ pub enum Verb {
     Card(verbs::card::Args),
     /// Find out what a card is, and how to format it.
     Probe(verbs::probe::Args),
+    /// Run the experiments on every file system, on a modelled card.
+    Study(verbs::study::Args),
+    /// Show what a study has found, or what changed between two.
+    Report(verbs::report::Args),
     /// Mount a volume through FUSE.
     Mount(verbs::mount::Args),
     /// Print the completions of a shell.

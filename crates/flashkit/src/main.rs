@@ -1,7 +1,8 @@
 //! The command: parse, open, run one verb, render.
 //!
 //! *Invariants*: no logic here; stdout is data and stderr is for people; a broken pipe is success; the exit
-//! code is 0, 1 for a failure and 2 for a call that makes no sense.
+//! code is 0, 1 for a failure, 2 for a call that makes no sense, and 130
+//! after an interrupt.
 
 mod cli;
 mod clock;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         verbs::run(cli::Cli::parse_from(arguments).verb)
     };
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("flashkit: {error:#}");

@@ -117,7 +117,9 @@ fn every_verb_has_help_a_page_and_completions() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let help = ok(dir, &["--help"]);
-    for verb in ["mkfs", "import", "export", "mount", "info", "ls", "dump", "card", "probe"] {
+    for verb in
+        ["mkfs", "import", "export", "mount", "info", "ls", "dump", "card", "probe", "study", "report"]
+    {
         assert!(help.contains(verb), "{verb}");
         assert!(ok(dir, &[verb, "--help"]).contains("Example"), "{verb} has no example");
     }
@@ -185,6 +187,42 @@ fn a_served_card_is_probed_over_nbd() {
     }
     assert_eq!(serving.card().with_model(|model| model.counters().host.writes), 0);
     serving.stop().unwrap();
+}
+
+#[test]
+fn a_study_of_our_own_file_system_is_kept_and_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let study = |output: &str| {
+        ok(
+            dir,
+            &["study", "-o", output, "--fs", "flashkit", "--size", "2M", "-e", "1", "-e", "copy", "-j", "1"],
+        )
+    };
+    let text = study("a");
+    assert!(text.contains("Buffered write") && text.contains("remove tree"), "{text}");
+    let page = fs::read_to_string(dir.join("a/report.html")).unwrap();
+    assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{page}");
+    assert_eq!(fs::read_to_string(dir.join("a/figures.csv")).unwrap().lines().count(), 1 + 2 + 4);
+    study("b");
+    assert_eq!(ok(dir, &["report", "a", "b"]), "no change\n");
+    assert_eq!(ok(dir, &["report", "a"]), text);
+    assert!(ok(dir, &["report", "a", "--json"]).contains("\"clock\": \"device\""));
+    let listed = ok(dir, &["study", "--list", "--fs", "flashkit"]);
+    assert_eq!(listed.lines().count(), 5, "{listed}");
+}
+
+#[test]
+fn a_study_that_cannot_be_kept_or_has_no_guest_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::write(dir.join("file"), "").unwrap();
+    let error = fails(dir, &["study", "-o", "file", "--fs", "flashkit"]);
+    assert!(error.contains("file: results cannot be kept there"), "{error}");
+    let error = fails(dir, &["study", "-o", "a", "--fs", "ext4"]);
+    assert!(error.contains("ext4: there is no kernel for the lab's guest"), "{error}");
+    let error = fails(dir, &["report", "nowhere"]);
+    assert!(error.contains("nowhere: no study"), "{error}");
 }
 
 #[test]

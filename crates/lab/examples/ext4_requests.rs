@@ -6,8 +6,12 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, bail};
 use flash::{Command, Entry, Profile, Trace, TraceFormat};
 use lab::{
+    experiment::{Experiment, How, Phase},
     format::FileSystem,
-    jeong::{self, Part, Phase, Plan, Programs},
+    preset::Preset,
+    scale::Scale,
+    stop::Stop,
+    target::{GuestTarget, Programs, Setting},
 };
 
 fn main() -> Result<()> {
@@ -15,46 +19,62 @@ fn main() -> Result<()> {
     let [kernel, agent, profile, dir] = &arguments[..] else {
         bail!("ext4_requests KERNEL AGENT PROFILE DIR")
     };
-    let programs = Programs { kernel: Path::new(kernel), agent: Path::new(agent) };
     // The buffered file may be smaller than the original, since what happens to it happens everywhere alike;
     // the file with fsync has to lie on as many allocation units as the original.
-    let plan =
-        Plan { fsync_bytes: 100 << 20, trace: true, ..Plan::scaled(Profile::named(profile)?, 128 << 20) };
+    let scale = Scale { fsync_bytes: 100 << 20, ..Scale::of_file(128 << 20) };
+    let setting = Setting {
+        file_system: FileSystem::new("ext4"),
+        preset: if profile.ends_with("phone") { Preset::Phone } else { Preset::Desktop },
+        profile: Profile::named(profile)?,
+        scale,
+        programs: Some(Programs { kernel: kernel.into(), agent: agent.into() }),
+        traced: true,
+        stop: Stop::default(),
+    };
+    let page_bytes = setting.profile.flash.page_bytes;
+    let how = How { scale, seed: 2012, mount: ("ext4", ""), page_bytes };
     let work = tempfile::tempdir_in("/dev/shm")?;
-    let run = jeong::run(&plan, &FileSystem::new("ext4"), &programs, &work.path().join("card"))?;
     fs::create_dir_all(dir)?;
-    for phase in &run.phases {
-        let Some((name, most)) = piece(phase.part) else { continue };
-        let entries = requests(phase, run.traces.first().context("asked for")?, most);
-        let text = Trace { entries }.to_text(TraceFormat::FioIolog);
-        fs::write(Path::new(dir).join(format!("{name}.fio")), text)?;
+    for experiment in [Experiment::BufferedWrite, Experiment::BufferedRead, Experiment::WriteFsync] {
+        let mut target = GuestTarget::start(&setting, &work.path().join(experiment.name()))?;
+        let mut phases = Vec::new();
+        experiment.run(&mut target, &how, &mut |phase| phases.push(phase))?;
+        let trace = target.trace().context("it was asked for")?;
+        for phase in phases {
+            let entries = requests(experiment, &phase, trace, most(experiment, &phase.part));
+            let text = Trace { entries }.to_text(TraceFormat::FioIolog);
+            let name = format!("{}-{}.fio", name(experiment), phase.part);
+            fs::write(Path::new(dir).join(name), text)?;
+        }
     }
     Ok(())
 }
 
-/// The file that a part goes to, and how many requests of it.
-fn piece(part: Part) -> Option<(&'static str, usize)> {
-    Some(match part {
-        Part::BufferedSequentialWrite => ("buffered-write-sequential", 1000),
-        Part::BufferedRandomWrite => ("buffered-write-random", 4000),
-        Part::SequentialRead => ("buffered-read-sequential", 300),
-        Part::RandomRead => ("buffered-read-random", 500),
-        Part::SequentialWriteFsync => ("write-fsync-sequential", 900),
-        Part::RandomWriteFsync => ("write-fsync-random", 900),
-        Part::MountAfterFormat | Part::MountAfterReboot => return None,
-    })
+fn name(experiment: Experiment) -> String {
+    experiment.name().replace('_', "-")
+}
+
+/// How many requests of a part are kept.
+fn most(experiment: Experiment, part: &str) -> usize {
+    match (experiment, part) {
+        (Experiment::BufferedWrite, "sequential") => 1000,
+        (Experiment::BufferedWrite, _) => 4000,
+        (Experiment::BufferedRead, "sequential") => 300,
+        (Experiment::BufferedRead, _) => 500,
+        _ => 900,
+    }
 }
 
 /// Requests from the middle of a part; reads, whose places do not matter but whose sizes change as it goes on,
 /// from all of it.
-fn requests(phase: &Phase, trace: &Trace, most: usize) -> Vec<Entry> {
+fn requests(experiment: Experiment, phase: &Phase, trace: &Trace, most: usize) -> Vec<Entry> {
     let during = phase.started_ns..phase.started_ns + phase.duration_ns;
     let mut entries: Vec<Entry> =
         trace.entries.iter().filter(|entry| during.contains(&entry.at_ns)).copied().collect();
-    if phase.part == Part::RandomWriteFsync {
+    if experiment == Experiment::WriteFsync && phase.part == "random" {
         entries = whole_records(&entries);
     }
-    if matches!(phase.part, Part::SequentialRead | Part::RandomRead) {
+    if experiment == Experiment::BufferedRead {
         entries.retain(|entry| entry.op.command == Command::Read);
         let every = entries.len().div_ceil(most).max(1);
         return entries.into_iter().step_by(every).collect();

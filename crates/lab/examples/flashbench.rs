@@ -6,7 +6,7 @@ use flash::{Model, verbs};
 use guest::{Op, op::Answer};
 use lab::{
     guest::{Card, Limits, Setup, Uml, host_files, host_program},
-    jeong,
+    target,
 };
 
 fn main() -> Result<()> {
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         agent: agent.into(),
         memory_mib: 512,
         queue_depth: profile.host.queue_depth,
-        traits: jeong::traits(&profile),
+        traits: target::traits(&profile),
         limits: Limits::default(),
     };
     let data = MemoryDevice::new(profile.size_bytes);

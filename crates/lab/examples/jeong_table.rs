@@ -1,77 +1,52 @@
-//! The tables of docs/DEVICE-MODEL.md: experiments 1 to 4 by real kernels on the card of jeong-2012, behind both
-//! hosts, beside the published figures: `KERNEL AGENT [desktop|galaxy_s3...]`. `cargo xtask uml-kernel` prints where
-//! kernel and agent are.
+//! The tables of docs/DEVICE-MODEL.md from a study of both hosts: `DIR`, made by
+//! `flashkit study -o DIR -p desktop -p phone --size 256M --fsync-size 100M`.
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use flash::Profile;
+use anyhow::{Context, Result};
 use lab::{
-    format::FileSystem,
-    jeong::{self, Part, Plan, Programs},
+    experiment::Experiment,
+    preset::Preset,
+    published::published,
+    record::{Record, Records},
 };
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [kernel, agent, hosts @ ..] = &arguments[..] else { bail!("jeong_table KERNEL AGENT [HOST...]") };
-    let programs = Programs { kernel: Path::new(kernel), agent: Path::new(agent) };
-    for (host, profile) in [("desktop", "transcend-16g-desktop"), ("galaxy_s3", "transcend-16g-phone")] {
-        if hosts.is_empty() || hosts.iter().any(|wanted| wanted == host) {
-            table(host, Profile::named(profile)?, &programs)?;
-        }
+    let dir = std::env::args().nth(1).context("jeong_table DIR")?;
+    let records = Records::of(Path::new(&dir)).all()?;
+    for preset in [Preset::Desktop, Preset::Phone] {
+        println!("<!-- jeong-2012 {} -->", preset.name());
+        println!("| row | published | model | error | |\n|---|---:|---:|---:|---|");
+        records.iter().filter(|record| record.cell.preset == preset).for_each(rows);
+        println!("<!-- end of jeong-2012 {} -->", preset.name());
     }
     Ok(())
 }
 
-fn table(host: &str, profile: Profile, programs: &Programs<'_>) -> Result<()> {
-    println!("<!-- jeong-2012 {host} -->");
-    println!("| row | published | model | error | |\n|---|---:|---:|---:|---|");
-    // A quarter of the original's buffered file; the file with fsync lies on as many units as the original.
-    let plan = Plan { fsync_bytes: 100 << 20, ..Plan::scaled(profile, 256 << 20) };
-    let work = tempfile::tempdir_in("/dev/shm")?;
-    for fs in [
-        FileSystem::new("ext4"),
-        FileSystem::new("nilfs2"),
-        FileSystem::new("f2fs"),
-        FileSystem::new("f2fs").mounted("mode=lfs"),
-        FileSystem::new("vfat"),
-    ] {
-        let run = jeong::run(&plan, &fs, programs, &work.path().join("card"))?;
-        for phase in &run.phases {
-            let Some(published) = jeong::published_on(host, phase.part, &fs.kind)? else { continue };
-            let (figure, unit) = phase.part.figure(phase);
-            let error = (figure / published - 1.0) * 100.0;
-            let digits = if figure.max(published) < 100.0 { 1 } else { 0 };
-            let kind = kind(host, phase.part, &fs.kind);
-            let part = format!("{:?}", phase.part);
-            println!(
-                "| {}: {}, {unit} | {published} | {figure:.digits$} | {error:+.0} % | {kind} |",
-                fs.name(),
-                words(&part),
-            );
-        }
+fn rows(record: &Record) {
+    let (cell, kind) = (&record.cell, &record.cell.file_system.kind);
+    for phase in &record.phases {
+        let Some(was) = published(cell.experiment, &phase.part, cell.preset, kind) else { continue };
+        let error = (phase.value / was.value - 1.0) * 100.0;
+        let digits = if phase.value.max(was.value) < 100.0 { 1 } else { 0 };
+        println!(
+            "| {}: {} {}, {} | {} | {:.digits$} | {error:+.0} % | {} |",
+            cell.file_system.name(),
+            cell.experiment.name().replace('_', " "),
+            phase.part.replace('_', " "),
+            phase.unit.sign(),
+            was.value,
+            phase.value,
+            origin(cell.preset, cell.experiment, &phase.part, kind),
+        );
     }
-    println!("<!-- end of jeong-2012 {host} -->");
-    Ok(())
 }
 
 /// What the profiles were fitted to, as crates/flash/tests/ext4_fit.rs has it.
-fn kind(host: &str, part: Part, fs: &str) -> &'static str {
-    match part {
-        _ if fs != "ext4" => "predicted",
-        Part::MountAfterFormat | Part::MountAfterReboot => "predicted",
-        Part::BufferedSequentialWrite if host == "desktop" => "out of reach",
+fn origin(preset: Preset, experiment: Experiment, part: &str, kind: &str) -> &'static str {
+    match (experiment, part) {
+        _ if kind != "ext4" => "predicted",
+        (Experiment::Mount, _) => "predicted",
+        (Experiment::BufferedWrite, "sequential") if preset == Preset::Desktop => "out of reach",
         _ => "calibrated",
     }
-}
-
-/// "BufferedRandomWrite" as "buffered random write".
-fn words(name: &str) -> String {
-    let mut words = String::new();
-    for letter in name.chars() {
-        if letter.is_uppercase() && !words.is_empty() {
-            words.push(' ');
-        }
-        words.extend(letter.to_lowercase());
-    }
-    words
 }

@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 
 /// The volume's identity where a program lets it be chosen: a random one would make two runs differ.
 const UUID: &str = "0f1a5b00-0000-4000-8000-000000000001";
+/// The same for our own mkfs.
+pub const UUID_BYTES: [u8; 16] = [0x0f, 0x1a, 0x5b, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1];
 const VOLUME_ID: &str = "0F1A5B00";
 /// Seconds since 1970 at which volumes are made: 2024-02-29 11:00, before the guest's clock starts.
-const MADE_AT_S: &str = "1709204400";
+pub const MADE_AT: i64 = 1_709_204_400;
 
 /// A file system with the options that it is made and mounted with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,14 @@ impl FileSystem {
         self
     }
 
+    /// Reads `KIND[:MOUNT OPTIONS[:MKFS OPTIONS]]`, such as `f2fs:mode=lfs` or `f2fs::-s 2`.
+    pub fn parse(text: &str) -> FileSystem {
+        let mut parts = text.splitn(3, ':');
+        let mut next = || parts.next().unwrap_or_default().trim().to_owned();
+        let (kind, mount, mkfs) = (next(), next(), next());
+        FileSystem { kind, mount, mkfs: mkfs.split_whitespace().map(str::to_owned).collect() }
+    }
+
     /// How tables name it: its type, and in brackets the options that are not the defaults.
     pub fn name(&self) -> String {
         let options: Vec<&str> = self
@@ -59,6 +69,11 @@ impl FileSystem {
         }
     }
 
+    /// Whether it has no options.
+    pub fn is_plain(&self) -> bool {
+        self.mkfs.is_empty() && self.mount.is_empty()
+    }
+
     /// Makes the file `image`, sparse and of `size_bytes`, and a file system in it.
     ///
     /// # Errors
@@ -66,17 +81,20 @@ impl FileSystem {
     /// not installed; what the program says.
     pub fn format(&self, image: &Path, size_bytes: u64) -> io::Result<()> {
         let (program, arguments) = self.program()?;
+        let made_at = MADE_AT.to_string();
+        let stamp: &[&str] = if self.kind == "f2fs" { &["-T", &made_at] } else { &[] };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(image)?;
         file.set_len(size_bytes)?;
         let path = std::env::var("PATH").unwrap_or_default();
         let output = Command::new(program)
             .args(arguments)
+            .args(stamp)
             .args(&self.mkfs)
             .arg(image)
             .env("PATH", format!("{path}:/usr/sbin:/sbin"))
             .env("LC_ALL", "C")
-            .env("E2FSPROGS_FAKE_TIME", MADE_AT_S)
-            .env("SOURCE_DATE_EPOCH", MADE_AT_S)
+            .env("E2FSPROGS_FAKE_TIME", &made_at)
+            .env("SOURCE_DATE_EPOCH", &made_at)
             .stdin(Stdio::null())
             .output()
             .map_err(|error| io::Error::new(error.kind(), format!("cannot start {program}: {error}")))?;
@@ -91,7 +109,7 @@ impl FileSystem {
     fn program(&self) -> io::Result<(&'static str, &'static [&'static str])> {
         Ok(match self.kind.as_str() {
             "ext4" => ("mke2fs", &["-q", "-F", "-t", "ext4", "-U", UUID, "-E", HASH_SEED]),
-            "f2fs" => ("mkfs.f2fs", &["-q", "-f", "-r", "-U", UUID, "-T", MADE_AT_S]),
+            "f2fs" => ("mkfs.f2fs", &["-q", "-f", "-r", "-U", UUID]),
             "nilfs2" => ("mkfs.nilfs2", &["-q", "-f"]),
             "vfat" => ("mkfs.vfat", &["-F", "32", "-i", VOLUME_ID, "--invariant"]),
             "exfat" => ("mkfs.exfat", &["-q"]),
@@ -118,6 +136,8 @@ mod tests {
         assert_eq!(FileSystem::new("ext4").name(), "ext4");
         let f2fs = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs");
         assert_eq!(f2fs.name(), "f2fs (-s 2 mode=lfs)");
+        assert_eq!(FileSystem::parse("f2fs:mode=lfs:-s 2"), f2fs);
+        assert_eq!(FileSystem::parse("ext4"), FileSystem::new("ext4"));
     }
 
     #[test]

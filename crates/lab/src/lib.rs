@@ -3,6 +3,16 @@
 //! *Invariant*: no figure without the name of its clock. What the [`guest`] measures is device time, the
 //! modelled card's own: exact, and the same on every machine.
 
+pub mod check;
+pub mod experiment;
 pub mod format;
 pub mod guest;
-pub mod jeong;
+pub mod plan;
+pub mod preset;
+pub mod published;
+pub mod record;
+pub mod report;
+pub mod scale;
+pub mod stop;
+pub mod study;
+pub mod target;

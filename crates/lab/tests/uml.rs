@@ -16,11 +16,17 @@ use guest::{
     pattern::{Access, Order, Pattern, Sync},
 };
 use lab::{
+    check::Check,
+    experiment::Experiment,
     format::FileSystem,
     guest::{Card, Failure, Limits, Setup, Uml},
-    jeong::{self, Plan, Programs},
+    plan::{Plan, file_systems},
+    preset::Preset,
+    scale::Scale,
+    stop::Stop,
+    study::run_cell,
+    target::{self, Programs},
 };
-use sha2::{Digest, Sha256};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,7 +61,7 @@ fn boot(programs: &(PathBuf, PathBuf), limits: Limits, data: Box<dyn Device>) ->
         agent: programs.1.clone(),
         memory_mib: 256,
         queue_depth: 1,
-        traits: jeong::traits(&profile),
+        traits: target::traits(&profile),
         limits,
     };
     Uml::boot(&setup, Card::new(Model::new(profile, true), data))
@@ -86,34 +92,28 @@ fn open(image: &Path) -> Result<Box<dyn Device>> {
     Ok(Box::new(FileDevice::open(image, OpenOptions { write: true, direct: false })?))
 }
 
-/// The same kernel, card and seed give the same requests at the same nanoseconds.
+/// The same kernel, card and seed give the same figures to the nanosecond, and volumes without faults.
 #[test]
-fn runs_are_the_same_to_the_nanosecond() -> Result<()> {
+fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     let Some((kernel, agent)) = programs()? else { return Ok(()) };
-    let programs = Programs { kernel: &kernel, agent: &agent };
-    let dir = tempfile::tempdir()?;
-    let mut plan = Plan::scaled(card_profile(2048 * MIB), 4 * MIB);
-    plan.trace = true;
-    for fs in [
-        FileSystem::new("ext4"),
-        FileSystem::new("f2fs"),
-        FileSystem::new("f2fs").mounted("mode=lfs"),
-        FileSystem::new("nilfs2"),
-        FileSystem::new("vfat"),
-    ] {
-        let mut seen = Vec::new();
-        for _ in 0..3 {
-            let run = jeong::run(&plan, &fs, &programs, &dir.path().join("card"))?;
-            assert_eq!(run.phases.len(), 8);
-            let mut digest = Sha256::new();
-            for trace in &run.traces {
-                assert!(!trace.entries.is_empty());
-                digest.update(trace.to_text(flash::TraceFormat::Json));
-            }
-            seen.push((digest.finalize(), run.phases));
-        }
-        let same = seen.windows(2).all(|pair| pair[0] == pair[1]);
-        assert!(same, "{}: {:#?}", fs.name(), seen.iter().map(|run| &run.1).collect::<Vec<_>>());
+    let work = tempfile::tempdir()?;
+    let plan = Plan {
+        cells: Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Desktop], true),
+        scale: Scale::of_file(4 * MIB),
+        card_bytes: None,
+        seed: 2012,
+        programs: Some(Programs { kernel, agent }),
+        work: work.path().to_owned(),
+        jobs: 1,
+    };
+    // Each experiment on one file system, and each file system in one experiment, twice.
+    let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 6 == n / 6 || *n % 6 == 5 - n / 6);
+    for (_, cell) in diagonal {
+        let run = || run_cell(&plan, cell, &Stop::default()).context("nobody stopped it");
+        let (first, second) = (run()?, run()?);
+        assert!(first.is_complete(), "{first:#?}");
+        assert!(!matches!(first.check, Check::Faults { .. }), "{:?}", first.check);
+        assert_eq!(first.phases, second.phases, "{}", cell.id());
     }
     Ok(())
 }

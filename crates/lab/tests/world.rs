@@ -167,7 +167,7 @@ fn world(
 }
 
 fn impatient() -> Limits {
-    Limits { silence: Duration::from_millis(300), operation_ns: 1000 * MS }
+    Limits { silence: Duration::from_millis(300), operation_ns: 1000 * MS, ..Limits::default() }
 }
 
 #[test]

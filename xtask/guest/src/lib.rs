@@ -15,6 +15,7 @@ pub mod nbd;
 pub mod op;
 pub mod pattern;
 pub mod run;
+pub mod tree;
 
 pub use bytes::Bytes;
 pub use compare::{Scope, differences};
@@ -23,3 +24,4 @@ pub use manifest::{Entry, Kind, Manifest};
 pub use op::{Op, Reply};
 pub use pattern::Pattern;
 pub use run::Runner;
+pub use tree::Tree;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Manifest, Pattern};
+use crate::{Bytes, Content, Entry, Manifest, Pattern, Tree};
 
 /// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +97,10 @@ pub enum Op {
     NbdAttach { server: String, device: Bytes },
     /// Disconnects it.
     NbdDetach { device: Bytes },
+    /// Makes a tree that a seed describes in a directory that is there; answers with the number of files.
+    Plant { dir: Bytes, tree: Tree },
+    /// Removes a directory with everything in it.
+    RemoveTree { dir: Bytes },
     /// Runs a program to its end; answers with what it printed.
     Execute { program: Bytes, arguments: Vec<Bytes> },
 }

@@ -63,25 +63,53 @@ pub enum Sync {
     End,
 }
 
+/// What a pattern is done to: a file of a mounted file system, or of an engine in this process.
+pub trait RecordFile {
+    /// Fills `record` from byte `at` on.
+    fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()>;
+    /// Writes `record` at byte `at`.
+    fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()>;
+    /// Makes what was written durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl RecordFile for File {
+    fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()> {
+        self.read_exact_at(record, at)
+    }
+
+    fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
+        self.write_all_at(record, at)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
 impl Pattern {
     /// Does it to the file at `path`; returns the number of records.
     ///
     /// # Errors
-    /// The kernel's, and [`io::ErrorKind::InvalidData`] where a record is not the one that was written, and
-    /// [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    /// As [`run_on`](Self::run_on).
     pub fn run(&self, path: &Path) -> io::Result<u64> {
-        let length = u64::from(self.record_bytes);
-        if length < 8 || self.file_bytes % length != 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
-        }
-        let file = self.open(path)?;
-        let records = self.file_bytes / length;
+        self.records()?;
+        self.run_on(&mut self.open(path)?)
+    }
+
+    /// Does it to a file that was opened, and emptied where records are created; returns their number.
+    ///
+    /// # Errors
+    /// The file's, and [`io::ErrorKind::InvalidData`] where a record is not the one that was written, and
+    /// [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    pub fn run_on(&self, file: &mut dyn RecordFile) -> io::Result<u64> {
+        let (records, length) = (self.records()?, u64::from(self.record_bytes));
         let mut record = Content::Noise { seed: 1, length }.to_vec();
         for n in self.order.of(records) {
             let at = n * length;
             match self.access {
                 Access::Read => {
-                    file.read_exact_at(&mut record, at)?;
+                    file.read_record(&mut record, at)?;
                     if record[..8] != n.to_le_bytes() {
                         let what = format!("record {n} is another one");
                         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -89,17 +117,26 @@ impl Pattern {
                 }
                 Access::Create | Access::Overwrite => {
                     record[..8].copy_from_slice(&n.to_le_bytes());
-                    file.write_all_at(&record, at)?;
+                    file.write_record(&record, at)?;
                     if self.sync == Sync::Each {
-                        file.sync_all()?;
+                        file.sync()?;
                     }
                 }
             }
         }
         if self.sync == Sync::End {
-            file.sync_all()?;
+            file.sync()?;
         }
         Ok(records)
+    }
+
+    /// How many records there are.
+    fn records(&self) -> io::Result<u64> {
+        let length = u64::from(self.record_bytes);
+        if length < 8 || self.file_bytes % length != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
+        }
+        Ok(self.file_bytes / length)
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {

@@ -23,6 +23,7 @@ use rustix::{
 use crate::{
     Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
     op::{Allocate, Answer},
+    tree,
 };
 
 /// Does one operation after the other; remembers what is open.
@@ -173,6 +174,11 @@ impl Runner {
                 return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
             }
             Op::NbdDetach { device } => nbd::detach(device.as_path())?,
+            Op::Plant { dir, tree } => {
+                let dir = self.at(dir);
+                return Ok(Some(Answer::Records(tree.plant(&mut tree::Dir(dir))?)));
+            }
+            Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
             Op::Execute { program, arguments } => {
                 let arguments = arguments.iter().map(Bytes::as_path);
                 // For both: flashbench, made for a terminal, takes its standard input for an output.

@@ -8,11 +8,14 @@ use crate::{
         sit::SegmentType,
         summary::{Owner, Summary},
     },
-    units::{BlockAddr, SegNo},
+    units::{BlockAddr, SecNo, SegNo},
 };
 
 /// Summaries of closed segments that wait to be written together.
 const SUMMARIES_MAX: usize = 256;
+
+/// Zones that are looked at for one that is free as a whole.
+const ZONES_TRIED: usize = 16;
 
 /// Where a log whose segment is full goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,23 @@ pub fn in_place(policy: InPlace, fsync: bool, free_sections_short: bool) -> bool
         InPlace::Fsync => fsync || free_sections_short,
         InPlace::Always => true,
     }
+}
+
+/// The log that an fsync writes to together with this one: data of files and the nodes with its addresses.
+fn partner(kind: SegmentType) -> Option<SegmentType> {
+    match kind {
+        SegmentType::WarmData => Some(SegmentType::WarmNode),
+        SegmentType::WarmNode => Some(SegmentType::WarmData),
+        _ => None,
+    }
+}
+
+/// Decides whether the data log leaves the rest of its segment to be in one zone with the node log, which went on
+/// elsewhere: while most of the volume is free and three eighths of the segment are used (a file that grows fills
+/// two blocks of nodes for one of data), closeness is worth more than space. What is left is filled when free
+/// sections run short.
+fn leaves_early(offset: u16, free_sections: u32, sections: u32) -> bool {
+    u32::from(offset) >= BLOCKS_PER_SEGMENT / 8 * 3 && free_sections > sections / 2
 }
 
 /// The log that a block goes to, given the one that fits it best (Linux, `__get_segment_type`).
@@ -142,6 +162,50 @@ impl Volume {
             let free_blocks = self.free_user_blocks();
             return Err(Error::NoSpace { needed_blocks: 1, free_blocks });
         };
+        self.enter_segment(kind, segment, fills_holes)?;
+        if kind == SegmentType::WarmNode && !fills_holes {
+            self.data_follows(segment)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the data log go on beside the node log, where both had shared a zone. Never the other way round: the
+    /// nodes of fsyncs are a chain, in which each one knows where the next will be.
+    fn data_follows(&mut self, nodes: SegNo) -> Result<()> {
+        let kind = SegmentType::WarmData;
+        let (log, section) = (self.logs.get(kind), self.geometry.section_of(nodes));
+        let (offset, fills_holes) = (log.offset, log.fills_holes);
+        let shares = self.geometry.zone_of(section).any(|one| one == self.geometry.section_of(log.segment));
+        if self.geometry.sections_per_zone == 1 || shares || fills_holes {
+            return Ok(());
+        }
+        let current = self.closed_segments();
+        let free_sections = self.sit.free_sections(&self.io, &current)?;
+        if !leaves_early(offset, free_sections, self.geometry.sections) {
+            return Ok(());
+        }
+        match self.section_beside(nodes, &current)? {
+            Some(segment) => self.enter_segment(kind, segment, false),
+            None => Ok(()),
+        }
+    }
+
+    /// The first segment of a free section in the zone of `segment`.
+    fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+        if self.geometry.sections_per_zone == 1 {
+            return Ok(None);
+        }
+        for section in self.geometry.zone_of(self.geometry.section_of(segment)) {
+            if self.sit.is_section_free(&self.io, section, current, false)? {
+                return Ok(Some(SegNo(section.0 * self.geometry.segments_per_section)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Closes the segment of a log and goes on in another.
+    fn enter_segment(&mut self, kind: SegmentType, segment: SegNo, fills_holes: bool) -> Result<()> {
+        let old = self.logs.get(kind).segment;
         let (summary, offset) = match fills_holes {
             true => {
                 let hole =
@@ -189,10 +253,48 @@ impl Volume {
                 return Ok(Some((segment, true)));
             }
         }
+        if let Some(partner) = partner(kind) {
+            let log = self.logs.get(partner);
+            let (there, offset) = (log.segment, log.offset);
+            // Where the data log is about to leave its segment, nodes begin a zone that it comes to.
+            let begins =
+                kind == SegmentType::WarmNode && leaves_early(offset, free_sections, self.geometry.sections);
+            if let Some(segment) = self.section_beside(there, current)?.filter(|_| !begins) {
+                return Ok(Some((segment, false)));
+            }
+        }
         let from = self.geometry.section_of(SegNo((old.0 + 1) % self.geometry.segments));
-        let section = self.sit.find_free_section(&self.io, from, current, even_prefree)?;
+        let section = match self.free_zone(kind, from, current)? {
+            Some(section) => Some(section),
+            None => self.sit.find_free_section(&self.io, from, current, even_prefree)?,
+        };
         let first = section.map(|section| SegNo(section.0 * self.geometry.segments_per_section));
         Ok(first.map(|segment| (segment, false)))
+    }
+
+    /// The first section of a zone that is free as a whole, for nodes that data may follow; it is not looked for
+    /// far.
+    fn free_zone(&mut self, kind: SegmentType, from: SecNo, current: &[SegNo]) -> Result<Option<SecNo>> {
+        if self.geometry.sections_per_zone == 1 || kind != SegmentType::WarmNode {
+            return Ok(None);
+        }
+        let mut from = from;
+        for _ in 0..ZONES_TRIED {
+            let Some(found) = self.sit.find_free_section(&self.io, from, current, false)? else { break };
+            let mut zone = self.geometry.zone_of(found);
+            let first = zone.next().expect("a zone has a section");
+            let mut is_free = self.sit.is_section_free(&self.io, first, current, false)?;
+            let mut last = first;
+            for section in zone {
+                is_free = is_free && self.sit.is_section_free(&self.io, section, current, false)?;
+                last = section;
+            }
+            if is_free {
+                return Ok(Some(first));
+            }
+            from = SecNo((last.0 + 1) % self.geometry.sections);
+        }
+        Ok(None)
     }
 
     /// The segment with the fewest valid blocks that has a hole: of the log's own kind, else of another that holds nodes or data alike.
@@ -259,6 +361,12 @@ mod tests {
         assert_eq!(four, [HotData, ColdData, ColdData, ColdNode, WarmNode, ColdNode]);
         let two = SegmentType::ALL.map(|best| log_for(ActiveLogs::Two, best, false));
         assert_eq!(two, [HotData, HotData, HotData, HotNode, HotNode, HotNode]);
+    }
+
+    #[test]
+    fn data_leaves_its_segment_early_only_while_there_is_plenty() {
+        assert!(leaves_early(192, 51, 100) && leaves_early(500, 100, 100));
+        assert!(!leaves_early(191, 100, 100) && !leaves_early(500, 50, 100));
     }
 
     #[test]

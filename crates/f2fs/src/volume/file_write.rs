@@ -127,9 +127,15 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// Notes the time of a change of content.
+    /// Notes the time of a change of content. Within one tick of the clock the inode stays as it is, so that an
+    /// fsync need not write it.
     pub(super) fn stamp(&mut self, ino: Ino) -> Result<()> {
         let now = self.time();
+        let inode = self.inode(ino)?;
+        if inode.mtime() == now && inode.ctime() == now {
+            return Ok(());
+        }
+        drop(inode);
         let inode = self.inode_mut(ino)?;
         inode.set_mtime(now);
         inode.set_ctime(now);

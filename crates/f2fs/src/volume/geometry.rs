@@ -20,6 +20,8 @@ pub struct Geometry {
     pub sections: u32,
     /// Segments in a section.
     pub segments_per_section: u32,
+    /// Sections in a zone.
+    pub sections_per_zone: u32,
     /// Layout of summary blocks.
     pub summary: Layout,
     checkpoint: Area,
@@ -37,6 +39,7 @@ impl Geometry {
             segments: sb.main.segments,
             sections: sb.sections,
             segments_per_section: sb.segments_per_section,
+            sections_per_zone: sb.sections_per_zone,
             summary: Layout::new(sb.block_size, sb.features.has(Features::PACKED_SSA)),
             checkpoint: sb.checkpoint,
             sit: sb.sit,
@@ -75,6 +78,12 @@ impl Geometry {
     pub fn segments_of(&self, section: SecNo) -> impl Iterator<Item = SegNo> + use<> {
         let first = section.0 * self.segments_per_section;
         (first..first + self.segments_per_section).map(SegNo)
+    }
+
+    /// The sections of the zone that a section belongs to.
+    pub fn zone_of(&self, section: SecNo) -> impl Iterator<Item = SecNo> + use<> {
+        let first = section.0 - section.0 % self.sections_per_zone;
+        (first..self.sections.min(first.saturating_add(self.sections_per_zone))).map(SecNo)
     }
 
     /// First block of a checkpoint pack, 0 or 1.
@@ -129,6 +138,7 @@ mod tests {
             segments: 100,
             sections: 50,
             segments_per_section: 2,
+            sections_per_zone: 1,
             summary: Layout::new(block_size, packed),
             checkpoint: area(512, 2),
             sit: area(1536, 4),

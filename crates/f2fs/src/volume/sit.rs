@@ -253,7 +253,8 @@ impl Sit {
         Ok(None)
     }
 
-    fn is_section_free(
+    /// Whether nothing of a section is in use, now or in the last checkpoint, and it holds none of `current`.
+    pub fn is_section_free(
         &mut self,
         io: &Io,
         section: SecNo,

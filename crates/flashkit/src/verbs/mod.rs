@@ -21,19 +21,25 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod probe;
+pub mod report;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;
+pub mod study;
 pub mod tree;
 pub mod trim;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::cli::Verb;
 
-/// Runs a verb.
-pub fn run(verb: Verb) -> Result<()> {
+/// Runs a verb; says how the program ends.
+pub fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
+        Verb::Study(args) => return study::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Gc(args) => gc::run(&args),
@@ -60,5 +66,6 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Completions(args) => completions::run(&args),
         Verb::Mount(args) => mount::run(&args),
         Verb::Man(args) => man::run(&args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

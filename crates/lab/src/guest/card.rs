@@ -34,6 +34,18 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Adds what came in another time.
+    pub fn add(&mut self, other: &Totals) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.writes += other.writes;
+        self.written_bytes += other.written_bytes;
+        self.flushes += other.flushes;
+        self.discards += other.discards;
+        self.discarded_bytes += other.discarded_bytes;
+        self.busy_ns += other.busy_ns;
+    }
+
     /// What came since `earlier`.
     pub fn since(&self, earlier: &Totals) -> Totals {
         Totals {

@@ -19,7 +19,7 @@ mod world;
 
 pub use card::{Card, EventModel, Totals};
 pub use uml::{Measured, Setup, Uml};
-pub use world::{Limits, World};
+pub use world::{EPOCH_NS, Limits, World};
 
 use std::io;
 
@@ -72,6 +72,9 @@ pub enum Failure {
         /// The error in words, and what the kernel logged.
         error: String,
     },
+    /// It was wished that the work ends.
+    #[error("stopped")]
+    Stopped,
     /// A socket or a file of ours failed, or the guest broke a protocol.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -85,7 +88,7 @@ impl Failure {
             | Failure::Hung { console, .. }
             | Failure::TooLong { console, .. }
             | Failure::Stuck { console, .. } => *console = text,
-            Failure::Refused { .. } | Failure::Io(_) => {}
+            Failure::Refused { .. } | Failure::Stopped | Failure::Io(_) => {}
         }
         self
     }

@@ -116,7 +116,8 @@ impl<M: EventModel> Uml<M> {
                 return Err(failure.with_console(console_end(work.path())));
             }
         };
-        let world = World::new(connected, listeners.0, listeners.1, card, setup.traits.clone(), setup.limits);
+        let world =
+            World::new(connected, listeners.0, listeners.1, card, setup.traits.clone(), setup.limits.clone());
         let mut uml = Uml { world, program, work };
         match uml.reply()? {
             Reply::Ready => Ok(uml),

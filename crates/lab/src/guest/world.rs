@@ -22,22 +22,29 @@ use super::{
     card::{Card, EventModel},
     mailbox::Mailbox,
 };
+use crate::stop::Stop;
 
 /// The guest's date at the calendar's zero: 2024-02-29 12:00, so that what it writes does not depend on the day.
-const EPOCH_NS: u64 = 1_709_208_000_000_000_000;
+pub const EPOCH_NS: u64 = 1_709_208_000_000_000_000;
 
 /// How long a guest may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Limits {
     /// How long it may be silent, on the wall clock.
     pub silence: Duration,
     /// How long one operation may take, on the guest's clock.
     pub operation_ns: u64,
+    /// Ends the guest early.
+    pub stop: Stop,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { silence: Duration::from_secs(120), operation_ns: 24 * 3600 * 1_000_000_000 }
+        Limits {
+            silence: Duration::from_secs(120),
+            operation_ns: 24 * 3600 * 1_000_000_000,
+            stop: Stop::default(),
+        }
     }
 }
 
@@ -115,6 +122,9 @@ impl<M: EventModel> World<M> {
         loop {
             if let Some(line) = self.mailbox.hear() {
                 return Ok(line);
+            }
+            if self.limits.stop.is_wished() {
+                return Err(Failure::Stopped);
             }
             if !self.calendar.is_waiting() {
                 self.listen()?;

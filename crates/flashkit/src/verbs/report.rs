@@ -1,0 +1,66 @@
+//! `report`: what studies have found, as text, CSV, JSON or a page; and two of them beside each other.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use lab::{
+    record::{Record, Records},
+    report,
+};
+
+/// Arguments of `report`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit report study
+  flashkit report study --csv > figures.csv
+  flashkit report study --html page.html
+  flashkit report before after")]
+pub struct Args {
+    /// Directory of a study.
+    study: PathBuf,
+    /// Another one: what changed from the first to this one.
+    other: Option<PathBuf>,
+    /// Print all figures as comma-separated values.
+    #[arg(long, conflicts_with_all = ["json", "other"])]
+    csv: bool,
+    /// Write a page with tables and charts, which needs nothing else.
+    #[arg(long, value_name = "FILE", conflicts_with = "other")]
+    html: Option<PathBuf>,
+    /// Print all records as JSON.
+    #[arg(long, conflicts_with = "other")]
+    json: bool,
+}
+
+/// Reports.
+pub fn run(args: &Args) -> Result<()> {
+    let records = read(&args.study)?;
+    if let Some(other) = &args.other {
+        let changes = report::compare(&records, &read(other)?);
+        match changes.is_empty() {
+            true => println!("no change"),
+            false => changes.iter().for_each(|change| println!("{change}")),
+        }
+        return Ok(());
+    }
+    if let Some(file) = &args.html {
+        return write_page(&records, file);
+    }
+    if args.csv {
+        print!("{}", report::csv(&records));
+    } else if args.json {
+        println!("{}", serde_json::to_string_pretty(&records)?);
+    } else {
+        print!("{}", report::text(&report::sheets(&records)));
+    }
+    Ok(())
+}
+
+/// Writes the page of these records.
+pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
+    let page = report::html(records).map_err(|error| anyhow!("the page: {error}"))?;
+    std::fs::write(file, page).with_context(|| file.display().to_string())
+}
+
+fn read(dir: &Path) -> Result<Vec<Record>> {
+    Records::of(dir).all().with_context(|| format!("{}: no study that can be read", dir.display()))
+}

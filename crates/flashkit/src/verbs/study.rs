@@ -1,0 +1,277 @@
+//! `study`: the experiments on every file system, on one modelled card.
+
+use std::{
+    collections::BTreeMap,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use lab::{
+    experiment::Experiment,
+    format::FileSystem,
+    plan::{self, Cell, Plan},
+    preset::Preset,
+    record::{Record, Records},
+    report,
+    scale::Scale,
+    stop::Stop,
+    study::{self, Event, Outcome},
+    target::{OURS, Programs},
+};
+
+use crate::size;
+
+/// Exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `study`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit study
+  flashkit study --full -o original-sizes
+  flashkit study -e write_fsync --fs flashkit --fs f2fs:mode=lfs --fs f2fs::'-s 2'
+  flashkit study --cell mount.nilfs2.desktop
+
+Experiments, by name or number:
+  1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
+
+What is done is kept: the same call goes on where it was stopped.")]
+pub struct Args {
+    /// Directory for the records and the report.
+    #[arg(short, long, default_value = "study")]
+    output: PathBuf,
+    /// Only this experiment; may be given several times.
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = experiment)]
+    experiments: Vec<Experiment>,
+    /// Only this file system, with mount and mkfs options: KIND[:MOUNT[:MKFS]]; may be given several times.
+    #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
+    file_systems: Vec<String>,
+    /// The machine: desktop, phone or stick; may be given several times.
+    #[arg(short, long = "preset", value_name = "PRESET", default_value = "desktop")]
+    presets: Vec<Preset>,
+    /// Only the cell of this name, as --list prints it.
+    #[arg(long, value_name = "CELL")]
+    cell: Option<String>,
+    /// The originals' sizes.
+    #[arg(long, conflicts_with = "size")]
+    full: bool,
+    /// Size of the file of buffered writes and reads; everything else in proportion. Originally 1G.
+    #[arg(long, default_value = "128M", value_parser = size::parse)]
+    size: u64,
+    /// Another size of the file of writes with fsync. Originally 100M.
+    #[arg(long, value_parser = size::parse)]
+    fsync_size: Option<u64>,
+    /// Another size of the card than its own.
+    #[arg(long, value_parser = size::parse)]
+    card_size: Option<u64>,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 2012)]
+    seed: u64,
+    /// Cells at once; as many as there are processors where it is not said.
+    #[arg(short, long)]
+    jobs: Option<usize>,
+    /// Directory with the lab's kernel (`linux`) and its init (`guest-agent`).
+    #[arg(long, value_name = "DIR", default_value = "var/uml")]
+    guest: PathBuf,
+    /// Directory for the cards' data while it is needed.
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Only list the cells.
+    #[arg(long)]
+    list: bool,
+}
+
+fn experiment(name: &str) -> Result<Experiment, String> {
+    Experiment::named(name).ok_or_else(|| {
+        let all: Vec<String> =
+            Experiment::ALL.iter().map(|one| format!("{} {}", one.number(), one.name())).collect();
+        format!("there are {}", all.join(", "))
+    })
+}
+
+/// Runs the study.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let programs = programs(&args.guest);
+    let plan = args.plan(programs)?;
+    if args.list {
+        plan.cells.iter().for_each(|cell| println!("{}", cell.id()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if plan.programs.is_none() {
+        eprintln!(
+            "{}: no kernel for the lab's guest there, so only our own file system is measured; \
+             `cargo xtask uml-kernel` builds one",
+            args.guest.display()
+        );
+    }
+    let keep = || format!("{}: results cannot be kept there", args.output.display());
+    let records = Records::open(&args.output).with_context(keep)?;
+    let stop = Stop::default();
+    let wish = stop.clone();
+    ctrlc::set_handler(move || {
+        if wish.is_wished() {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        wish.wish();
+    })
+    .context("waiting for an interrupt")?;
+
+    eprintln!("seed {}, {} cells, {} at once", plan.seed, plan.cells.len(), plan.jobs);
+    let mut live = Live::new(plan.cells.len());
+    let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
+    live.end();
+    let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell)).collect();
+    print!("{}", report::text(&report::sheets(&of_plan)));
+    let all = records.all().with_context(keep)?;
+    let page = args.output.join("report.html");
+    super::report::write_page(&all, &page)?;
+    std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
+    eprintln!("{}: tables and charts of everything that was measured there", page.display());
+    summary(args, &plan, outcome)
+}
+
+fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
+    let dir = args.output.display();
+    if outcome.stopped > 0 {
+        let there = outcome.done + outcome.kept;
+        eprintln!(
+            "stopped: {there} of {} cells are in {dir}; the same call goes on from there",
+            plan.cells.len()
+        );
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    if outcome.failed > 0 {
+        bail!("{} of {} cells failed; what they had measured is in {dir}", outcome.failed, plan.cells.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
+        let experiments = if self.experiments.is_empty() { &Experiment::ALL[..] } else { &self.experiments };
+        let file_systems: Vec<FileSystem> = match self.file_systems.is_empty() {
+            true => plan::file_systems(),
+            false => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
+        };
+        if programs.is_none() {
+            if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {
+                bail!("{}: there is no kernel for the lab's guest in {}", rival.0, self.guest.display());
+            }
+        }
+        let mut cells = Plan::cells(experiments, &file_systems, &self.presets, programs.is_some());
+        if let Some(wanted) = &self.cell {
+            cells.retain(|cell| cell.id() == *wanted);
+            if cells.is_empty() {
+                bail!("{wanted}: no such cell; --list prints all");
+            }
+        }
+        let jobs = match self.jobs {
+            Some(jobs) => jobs,
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        let mut scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
+        if let Some(bytes) = self.fsync_size {
+            scale = scale.with_fsync(bytes);
+        }
+        Ok(Plan {
+            cells,
+            scale,
+            card_bytes: self.card_size,
+            seed: self.seed,
+            programs,
+            work: self.work.clone().unwrap_or_else(std::env::temp_dir),
+            jobs: jobs.max(1),
+        })
+    }
+}
+
+/// The guest's programs, if they are in `dir`.
+fn programs(dir: &Path) -> Option<Programs> {
+    let dir = std::path::absolute(dir).ok()?;
+    let programs = Programs { kernel: dir.join("linux"), agent: dir.join("guest-agent") };
+    (programs.kernel.is_file() && programs.agent.is_file()).then_some(programs)
+}
+
+/// What is told while the study runs: a line for each cell that is done, and on a terminal below them what is
+/// under way, and how long it still takes.
+struct Live {
+    bars: MultiProgress,
+    all: ProgressBar,
+    under_way: BTreeMap<String, ProgressBar>,
+    started: Instant,
+    kept: usize,
+    done: usize,
+    cells: usize,
+}
+
+impl Live {
+    fn new(cells: usize) -> Live {
+        let bars = MultiProgress::new();
+        let all = if std::io::stderr().is_terminal() {
+            let style = "{wide_bar} {pos}/{len} cells, {elapsed}, {msg}";
+            bars.add(ProgressBar::new(cells as u64))
+                .with_style(ProgressStyle::with_template(style).expect("the template is a constant"))
+        } else {
+            ProgressBar::hidden()
+        };
+        all.enable_steady_tick(Duration::from_millis(500));
+        Live { bars, all, under_way: BTreeMap::new(), started: Instant::now(), kept: 0, done: 0, cells }
+    }
+
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Kept(_) => {
+                self.kept += 1;
+                self.all.inc(1);
+            }
+            Event::Begun(cell) => self.begin(&cell),
+            Event::Done(record) => self.finish(&record),
+        }
+    }
+
+    fn begin(&mut self, cell: &Cell) {
+        if self.all.is_hidden() {
+            return;
+        }
+        let style = ProgressStyle::with_template("  {spinner} {msg} {elapsed}");
+        let bar = self.bars.add(ProgressBar::new_spinner());
+        bar.set_style(style.expect("the template is a constant"));
+        bar.set_message(cell.id());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        self.under_way.insert(cell.id(), bar);
+    }
+
+    fn finish(&mut self, record: &Record) {
+        if let Some(bar) = self.under_way.remove(&record.cell.id()) {
+            bar.finish_and_clear();
+        }
+        self.done += 1;
+        let figures: Vec<String> = record
+            .phases
+            .iter()
+            .map(|phase| format!("{} {} {}", phase.part, report::shown(phase.value), phase.unit.sign()))
+            .collect();
+        let mut line = format!("{:<34} {:>5.1} s  {}", record.cell.id(), record.took_s, figures.join(", "));
+        if let Some(failure) = &record.failure {
+            line += &format!("\n  ended early: {failure}");
+        }
+        match self.all.is_hidden() {
+            true => eprintln!("{line}"),
+            // What cannot be shown any more is in the record.
+            false => drop(self.bars.println(line)),
+        }
+        self.all.inc(1);
+        let left = plan::time_left(self.done, self.cells - self.kept, self.started.elapsed());
+        self.all
+            .set_message(left.map_or(String::new(), |left| format!("about {} left", HumanDuration(left))));
+    }
+
+    fn end(&mut self) {
+        std::mem::take(&mut self.under_way).into_values().for_each(|bar| bar.finish_and_clear());
+        self.all.finish_and_clear();
+    }
+}

@@ -1,0 +1,100 @@
+//! Each file system's own checker, on what an experiment has left.
+
+use std::{
+    io,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::target::OURS;
+
+/// Longest output that is kept, in bytes.
+const SAID_BYTES: usize = 2000;
+
+/// What a checker said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// It found nothing.
+    Clean {
+        /// The program.
+        program: String,
+    },
+    /// It found something.
+    Faults {
+        /// The program.
+        program: String,
+        /// The end of what it said.
+        said: String,
+    },
+    /// It could not be asked.
+    NotChecked {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Check {
+    /// Checks the volume in `image` without changing it.
+    pub fn of(kind: &str, image: &Path) -> Check {
+        let (program, arguments): (&str, &[&str]) = match kind {
+            "ext4" => ("e2fsck", &["-f", "-n"]),
+            "f2fs" | OURS => ("fsck.f2fs", &["--dry-run"]),
+            "vfat" => ("fsck.vfat", &["-n"]),
+            "exfat" => ("fsck.exfat", &["-n"]),
+            "btrfs" => ("btrfs", &["check", "--readonly"]),
+            "xfs" => ("xfs_repair", &["-n", "-f"]),
+            other => return Check::NotChecked { why: format!("there is no checker for {other}") },
+        };
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new(program)
+            .args(arguments)
+            .arg(image)
+            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output();
+        let output = match output {
+            Ok(output) => output,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Check::NotChecked { why: format!("{program} is not installed") };
+            }
+            Err(error) => return Check::NotChecked { why: format!("{program}: {error}") },
+        };
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let program = program.to_owned();
+        // fsck.f2fs tells faults in its lines only.
+        let complains = program == "fsck.f2fs" && said.contains("[Fail]");
+        match output.status.success() && !complains {
+            true => Check::Clean { program },
+            false => {
+                let from = said.char_indices().rev().nth(SAID_BYTES).map_or(0, |(at, _)| at);
+                Check::Faults { program, said: said[from..].to_owned() }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::FileSystem;
+
+    #[test]
+    fn a_volume_is_clean_until_it_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        for kind in ["ext4", "f2fs"] {
+            FileSystem::new(kind).format(&image, 64 << 20).unwrap();
+            assert!(matches!(Check::of(kind, &image), Check::Clean { .. }), "{kind}");
+            let mut bytes = std::fs::read(&image).unwrap();
+            // Metadata of both: ext4's first group's bitmaps and tables, f2fs's NAT.
+            bytes[4096..8 << 20].iter_mut().for_each(|byte| *byte ^= 0x5a);
+            std::fs::write(&image, bytes).unwrap();
+            assert!(matches!(Check::of(kind, &image), Check::Faults { .. }), "{kind}");
+        }
+        assert!(matches!(Check::of("nilfs2", &image), Check::NotChecked { .. }));
+    }
+}

@@ -1,0 +1,401 @@
+//! The experiments, each from a fresh volume to its last figure.
+//!
+//! One and the same code runs each of them on every target, as operations of the one vocabulary. What is measured
+//! is a *part*; what comes before and between (remounts as iozone's `-U` does them, files to read) is not.
+
+use guest::{
+    Op, Pattern, Tree,
+    pattern::{Access, Order, Sync},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    guest::{Failure, Totals},
+    scale::{COPY_BYTES, RECORD_BYTES, Scale},
+    target::{DISK, FlashWork, MOUNT_POINT, Target},
+};
+
+const FILE: &str = "/mnt/iozone.tmp";
+
+/// An experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Experiment {
+    /// 1: writes of 4 KiB to one file, with one fsync at the end (jeong-2012, iozone -e).
+    BufferedWrite,
+    /// 2: an fsync after each write of 4 KiB (jeong-2012).
+    WriteFsync,
+    /// 3: mounting a new volume, and a used one after a reboot (jeong-2012).
+    Mount,
+    /// 4: reads of 4 KiB with cold caches (jeong-2012, iozone -U).
+    BufferedRead,
+    /// 7: copies of an image, an archive and a tree, and the tree's removal (fedorchuk-2014).
+    Copy,
+}
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Unit {
+    /// Megabytes (10^6) a second.
+    #[serde(rename = "MB/s")]
+    MbPerS,
+    /// Kibibytes a second, as iozone has it.
+    #[serde(rename = "KB/s")]
+    KbPerS,
+    /// Records a second.
+    #[serde(rename = "IOPS")]
+    Iops,
+    /// Milliseconds.
+    #[serde(rename = "ms")]
+    Ms,
+    /// Seconds.
+    #[serde(rename = "s")]
+    S,
+}
+
+impl Unit {
+    /// Its sign.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Unit::MbPerS => "MB/s",
+            Unit::KbPerS => "KB/s",
+            Unit::Iops => "IOPS",
+            Unit::Ms => "ms",
+            Unit::S => "s",
+        }
+    }
+
+    /// Whether more is better.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops)
+    }
+
+    /// The figure of so many records in so much time.
+    fn of(self, records: u64, duration_ns: u64) -> f64 {
+        let seconds = duration_ns.max(1) as f64 / 1e9;
+        let rate = records as f64 / seconds;
+        match self {
+            Unit::MbPerS => rate * f64::from(RECORD_BYTES) / 1e6,
+            Unit::KbPerS => rate * f64::from(RECORD_BYTES) / 1024.0,
+            Unit::Iops => rate,
+            Unit::Ms => seconds * 1e3,
+            Unit::S => seconds,
+        }
+    }
+}
+
+/// A part of an experiment: one figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// How records name it.
+    pub name: &'static str,
+    /// How tables name it.
+    pub title: &'static str,
+    /// What its figure is.
+    pub unit: Unit,
+}
+
+const fn part(name: &'static str, title: &'static str, unit: Unit) -> Part {
+    Part { name, title, unit }
+}
+
+/// One part and what it took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// The part's name.
+    pub part: String,
+    /// Its figure.
+    pub value: f64,
+    /// What the figure is.
+    pub unit: Unit,
+    /// When it was begun, on the card's clock since the machine was switched on.
+    pub started_ns: u64,
+    /// What it took on the card's clock, until everything was on the card.
+    pub duration_ns: u64,
+    /// What it took until the last call returned, where that is less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned_ns: Option<u64>,
+    /// Records or files; 1 for a mount.
+    pub records: u64,
+    /// What reached the card.
+    pub totals: Totals,
+    /// What the flash did.
+    pub flash: FlashWork,
+}
+
+impl Experiment {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Experiment; 5] = [
+        Experiment::BufferedWrite,
+        Experiment::WriteFsync,
+        Experiment::Mount,
+        Experiment::BufferedRead,
+        Experiment::Copy,
+    ];
+
+    /// The number that the originals' list gives it.
+    pub fn number(self) -> u32 {
+        match self {
+            Experiment::BufferedWrite => 1,
+            Experiment::WriteFsync => 2,
+            Experiment::Mount => 3,
+            Experiment::BufferedRead => 4,
+            Experiment::Copy => 7,
+        }
+    }
+
+    /// How commands and files name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Experiment::BufferedWrite => "buffered_write",
+            Experiment::WriteFsync => "write_fsync",
+            Experiment::Mount => "mount",
+            Experiment::BufferedRead => "buffered_read",
+            Experiment::Copy => "copy",
+        }
+    }
+
+    /// How tables name it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Experiment::BufferedWrite => "Buffered write, 4 KiB records, the last flush counted",
+            Experiment::WriteFsync => "Write and fsync, 4 KiB records",
+            Experiment::Mount => "Mount",
+            Experiment::BufferedRead => "Read with cold caches, 4 KiB records",
+            Experiment::Copy => "Copying and removing, until it is on the card",
+        }
+    }
+
+    /// The experiment of a name or number.
+    pub fn named(name: &str) -> Option<Experiment> {
+        Experiment::ALL.into_iter().find(|one| one.name() == name || one.number().to_string() == name)
+    }
+
+    /// Its parts, in the order in which they are done.
+    pub fn parts(self) -> &'static [Part] {
+        const SEQUENTIAL: &str = "sequential";
+        const RANDOM: &str = "random";
+        match self {
+            Experiment::BufferedWrite => {
+                const { &[part(SEQUENTIAL, SEQUENTIAL, Unit::MbPerS), part(RANDOM, RANDOM, Unit::Iops)] }
+            }
+            Experiment::WriteFsync => {
+                const { &[part(SEQUENTIAL, SEQUENTIAL, Unit::KbPerS), part(RANDOM, RANDOM, Unit::Iops)] }
+            }
+            Experiment::Mount => {
+                const {
+                    &[
+                        part("after_format", "after format", Unit::Ms),
+                        part("after_reboot", "after reboot", Unit::Ms),
+                    ]
+                }
+            }
+            Experiment::BufferedRead => {
+                const { &[part(SEQUENTIAL, SEQUENTIAL, Unit::MbPerS), part(RANDOM, RANDOM, Unit::Iops)] }
+            }
+            Experiment::Copy => {
+                const {
+                    &[
+                        part("iso_copy", "copy image", Unit::S),
+                        part("archive_copy", "copy archive", Unit::S),
+                        part("tree_copy", "copy tree", Unit::S),
+                        part("tree_remove", "remove tree", Unit::S),
+                    ]
+                }
+            }
+        }
+    }
+
+    /// Does it on a target that was just formatted. Each part goes to `done` when it is done, so that what was
+    /// measured before a failure is not lost.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn run(
+        self,
+        target: &mut dyn Target,
+        how: &How<'_>,
+        done: &mut dyn FnMut(Phase),
+    ) -> Result<(), Failure> {
+        let mut bench = Bench { target, how, parts: self.parts().iter(), done };
+        let scale = how.scale;
+        match self {
+            Experiment::BufferedWrite => bench.writes(scale.buffered_bytes, Sync::End),
+            Experiment::WriteFsync => bench.writes(scale.fsync_bytes, Sync::Each),
+            Experiment::Mount => bench.mounts(scale.fsync_bytes),
+            Experiment::BufferedRead => bench.reads(scale.buffered_bytes),
+            Experiment::Copy => bench.copies(&scale),
+        }
+    }
+}
+
+/// What an experiment is told.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// How large.
+    pub scale: Scale,
+    /// Picks random orders and contents.
+    pub seed: u64,
+    /// The file system's type and mount options.
+    pub mount: (&'a str, &'a str),
+    /// A page of the card's flash.
+    pub page_bytes: u32,
+}
+
+/// An experiment under way.
+struct Bench<'a> {
+    target: &'a mut dyn Target,
+    how: &'a How<'a>,
+    parts: std::slice::Iter<'static, Part>,
+    done: &'a mut dyn FnMut(Phase),
+}
+
+impl Bench<'_> {
+    fn writes(&mut self, bytes: u64, sync: Sync) -> Result<(), Failure> {
+        self.target.run(&self.mount_op())?;
+        let sequential = pattern(Access::Create, Order::Sequential, bytes, sync);
+        self.measure(sequential.file_bytes / u64::from(RECORD_BYTES), &[file(sequential)])?;
+        self.remount()?;
+        let random = pattern(Access::Overwrite, self.random(), bytes, sync);
+        self.measure(random.file_bytes / u64::from(RECORD_BYTES), &[file(random)])?;
+        self.unmount()
+    }
+
+    fn mounts(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.measure(1, &[self.mount_op()])?;
+        // A used volume: a file that was written and partly overwritten.
+        self.target.run(&file(pattern(Access::Create, Order::Sequential, bytes, Sync::End)))?;
+        self.target.run(&file(pattern(
+            Access::Overwrite,
+            self.random(),
+            bytes / 4096 / 4 * 4096,
+            Sync::End,
+        )))?;
+        self.unmount()?;
+        self.target.reboot()?;
+        self.measure(1, &[self.mount_op()])?;
+        self.unmount()
+    }
+
+    fn reads(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.target.run(&self.mount_op())?;
+        self.target.run(&file(pattern(Access::Create, Order::Sequential, bytes, Sync::End)))?;
+        for order in [Order::Sequential, self.random()] {
+            self.remount()?;
+            let read = pattern(Access::Read, order, bytes, Sync::Never);
+            self.measure(bytes / u64::from(RECORD_BYTES), &[file(read)])?;
+        }
+        self.unmount()
+    }
+
+    fn copies(&mut self, scale: &Scale) -> Result<(), Failure> {
+        self.target.run(&self.mount_op())?;
+        for (path, bytes) in
+            [("/mnt/image.iso", scale.image_bytes), ("/mnt/tree.tar.xz", scale.archive_bytes)]
+        {
+            let pattern = Pattern {
+                access: Access::Create,
+                order: Order::Sequential,
+                file_bytes: bytes,
+                record_bytes: COPY_BYTES as u32,
+                sync: Sync::Never,
+            };
+            self.measure(bytes / COPY_BYTES, &[Op::Pattern { path: path.into(), pattern }, Op::Sync])?;
+        }
+        let dir = "/mnt/tree";
+        let tree = Tree { seed: self.how.seed, files: scale.tree_files, mean_bytes: scale.tree_mean_bytes };
+        let plant =
+            [Op::Mkdir { path: dir.into(), mode: 0o755 }, Op::Plant { dir: dir.into(), tree }, Op::Sync];
+        self.measure(scale.tree_files, &plant)?;
+        self.measure(scale.tree_files, &[Op::RemoveTree { dir: dir.into() }, Op::Sync])?;
+        self.unmount()
+    }
+
+    /// Does operations that are one part. Where the last one only syncs, the time before it is told, too.
+    fn measure(&mut self, records: u64, ops: &[Op]) -> Result<(), Failure> {
+        let part = self.parts.next().expect("an experiment has as many parts as it measures");
+        let before = self.target.counters();
+        let mut totals = Totals::default();
+        let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
+        for op in ops {
+            if *op == Op::Sync && returned_ns.is_none() {
+                returned_ns = Some(duration_ns);
+            }
+            let measured = self.target.run(op)?;
+            started_ns.get_or_insert(measured.started_ns);
+            duration_ns += measured.duration_ns();
+            totals.add(&measured.totals);
+        }
+        let flash = FlashWork::between(&before, &self.target.counters(), self.how.page_bytes);
+        (self.done)(Phase {
+            part: part.name.to_owned(),
+            value: part.unit.of(records, duration_ns),
+            unit: part.unit,
+            started_ns: started_ns.unwrap_or_default(),
+            duration_ns,
+            returned_ns,
+            records,
+            totals,
+            flash,
+        });
+        Ok(())
+    }
+
+    fn random(&self) -> Order {
+        Order::Random { seed: self.how.seed }
+    }
+
+    fn mount_op(&self) -> Op {
+        let (fs, options) = self.how.mount;
+        Op::Mount {
+            source: DISK.into(),
+            dir: MOUNT_POINT.into(),
+            fs: fs.to_owned(),
+            options: options.to_owned(),
+            read_only: false,
+        }
+    }
+
+    fn unmount(&mut self) -> Result<(), Failure> {
+        self.target.run(&Op::Unmount { dir: MOUNT_POINT.into() })?;
+        Ok(())
+    }
+
+    /// As iozone's -U does: what was written is on the card, and nothing is in the cache.
+    fn remount(&mut self) -> Result<(), Failure> {
+        self.unmount()?;
+        self.target.run(&Op::DropCaches)?;
+        self.target.run(&self.mount_op())?;
+        Ok(())
+    }
+}
+
+fn pattern(access: Access, order: Order, file_bytes: u64, sync: Sync) -> Pattern {
+    Pattern { access, order, file_bytes, record_bytes: RECORD_BYTES, sync }
+}
+
+fn file(pattern: Pattern) -> Op {
+    Op::Pattern { path: FILE.into(), pattern }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_come_in_their_units() {
+        assert_eq!(Unit::MbPerS.of(2500, 1_000_000_000), 10.24);
+        assert_eq!(Unit::KbPerS.of(100, 1_000_000_000), 400.0);
+        assert_eq!(Unit::Ms.of(1, 2_500_000), 2.5);
+        assert!(Unit::Iops.of(1, 0).is_finite());
+    }
+
+    #[test]
+    fn names_and_numbers_find_experiments() {
+        for experiment in Experiment::ALL {
+            assert_eq!(Experiment::named(experiment.name()), Some(experiment));
+            assert_eq!(Experiment::named(&experiment.number().to_string()), Some(experiment));
+        }
+        assert_eq!(Experiment::named("6"), None);
+    }
+}

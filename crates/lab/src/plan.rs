@@ -1,0 +1,139 @@
+//! What a study does: cells of experiment, file system and machine.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    experiment::Experiment,
+    format::FileSystem,
+    preset::Preset,
+    record::Record,
+    scale::Scale,
+    target::{OURS, Programs},
+};
+
+/// One experiment on one file system on one machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// What is done.
+    pub experiment: Experiment,
+    /// To what.
+    pub file_system: FileSystem,
+    /// On what.
+    pub preset: Preset,
+}
+
+impl Cell {
+    /// How commands and files name it: `write_fsync.f2fs.desktop`, and options between.
+    pub fn id(&self) -> String {
+        let name: String = self.file_system.name().chars().map(of_file_name).collect();
+        format!("{}.{}.{}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
+    }
+
+    /// The place of its record among others.
+    pub fn rank(&self) -> (Preset, Experiment, bool, String) {
+        (self.preset, self.experiment, self.file_system.kind != OURS, self.file_system.name())
+    }
+}
+
+/// A character of a name as it may stand in a file's name.
+fn of_file_name(c: char) -> char {
+    if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' }
+}
+
+/// Everything that a study does.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The cells, in the order in which they are begun.
+    pub cells: Vec<Cell>,
+    /// How large.
+    pub scale: Scale,
+    /// Another size of the cards than their own.
+    pub card_bytes: Option<u64>,
+    /// Picks random orders and contents.
+    pub seed: u64,
+    /// The guest's programs.
+    pub programs: Option<Programs>,
+    /// Where the cards' data is while a cell runs.
+    pub work: PathBuf,
+    /// Cells at once.
+    pub jobs: usize,
+}
+
+impl Plan {
+    /// Cells for all of these. The kernel's file systems are left out where there is no guest to run them.
+    pub fn cells(
+        experiments: &[Experiment],
+        file_systems: &[FileSystem],
+        presets: &[Preset],
+        has_guest: bool,
+    ) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for preset in presets {
+            for experiment in experiments {
+                for file_system in file_systems {
+                    if has_guest || file_system.kind == OURS {
+                        cells.push(Cell {
+                            experiment: *experiment,
+                            file_system: file_system.clone(),
+                            preset: *preset,
+                        });
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// Whether a record is what this plan would do again: the same cell, sizes and seed, and it did not fail.
+    pub fn is_done(&self, record: &Record) -> bool {
+        record.form == crate::record::FORM
+            && record.scale == self.scale
+            && record.seed == self.seed
+            && record.failure.is_none()
+    }
+}
+
+/// The file systems of the study, ours first: f2fs also as it was in 2012, when it never overwrote in place.
+pub fn file_systems() -> Vec<FileSystem> {
+    vec![
+        FileSystem::new(OURS),
+        FileSystem::new("f2fs"),
+        FileSystem::new("f2fs").mounted("mode=lfs"),
+        FileSystem::new("ext4"),
+        FileSystem::new("nilfs2"),
+        FileSystem::new("vfat"),
+    ]
+}
+
+/// How long what is left will take, from what was done: weighed by nothing, for cells differ less than machines.
+pub fn time_left(done: usize, all: usize, passed: Duration) -> Option<Duration> {
+    (done > 0 && done < all).then(|| passed.mul_f64((all - done) as f64 / done as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_named_so_that_files_can_be() {
+        let file_system = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs,active_logs=2");
+        let cell = Cell { experiment: Experiment::Mount, file_system, preset: Preset::Phone };
+        assert_eq!(cell.id(), "mount.f2fs__-s_2_mode=lfs,active_logs=2.phone");
+    }
+
+    #[test]
+    fn without_a_guest_there_is_ours() {
+        let cells = |guest| Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Desktop], guest);
+        assert_eq!(cells(true).len(), 30);
+        assert!(cells(false).iter().all(|cell| cell.file_system.kind == OURS));
+        assert_eq!(cells(false).len(), 5);
+    }
+
+    #[test]
+    fn time_left_is_in_proportion() {
+        assert_eq!(time_left(1, 4, Duration::from_secs(10)), Some(Duration::from_secs(30)));
+        assert_eq!(time_left(0, 4, Duration::ZERO), None);
+    }
+}

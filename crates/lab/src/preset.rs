@@ -1,0 +1,79 @@
+//! A machine of the originals: a card, and what the host does before requests reach it.
+
+use std::io;
+
+use flash::{Profile, ProfileError};
+use serde::{Deserialize, Serialize};
+
+use crate::scale::Scale;
+
+/// A card in a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// jeong-2012: the card behind a desktop's USB reader.
+    Desktop,
+    /// jeong-2012: the same card in a phone.
+    Phone,
+    /// fedorchuk-2014: a USB stick of 4 GB, which a second copy overflows.
+    Stick,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Preset; 3] = [Preset::Desktop, Preset::Phone, Preset::Stick];
+
+    /// How commands and files name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Desktop => "desktop",
+            Preset::Phone => "phone",
+            Preset::Stick => "stick",
+        }
+    }
+
+    /// The preset of a name.
+    pub fn named(name: &str) -> Option<Preset> {
+        Preset::ALL.into_iter().find(|preset| preset.name() == name)
+    }
+
+    /// The card.
+    ///
+    /// # Errors
+    /// Never for the built-in ones.
+    pub fn profile(self) -> Result<Profile, ProfileError> {
+        match self {
+            Preset::Desktop => Profile::named("transcend-16g-desktop"),
+            Preset::Phone => Profile::named("transcend-16g-phone"),
+            Preset::Stick => Profile::named("survey-usb-stick")?.with_size(STICK_BYTES),
+        }
+    }
+
+    /// Dirty data at which the guest begins to write back, and at which a writer has to wait: 7 and 14 % of
+    /// the buffered file, for a machine whose memory is in the same proportion to it, though not below 16 and
+    /// 32 MiB: nilfs2, which writes whole segments, would wait for its timer with less.
+    pub fn dirty_bytes(self, scale: &Scale) -> (u64, u64) {
+        let share = |percent: u64| scale.buffered_bytes / 100 * percent;
+        (share(7).max(LEAST_DIRTY_BYTES), share(14).max(2 * LEAST_DIRTY_BYTES))
+    }
+
+    /// The guest's memory in MiB: what is read back was never evicted, but for the remount that empties caches.
+    pub fn memory_mib(self, scale: &Scale) -> u32 {
+        256 + (scale.buffered_bytes.max(scale.image_bytes) >> 19) as u32
+    }
+}
+
+/// The sticks of fedorchuk-2014.
+const STICK_BYTES: u64 = 4_000_000_000 / (4 << 20) * (4 << 20);
+const LEAST_DIRTY_BYTES: u64 = 8 << 20;
+
+impl std::str::FromStr for Preset {
+    type Err = io::Error;
+
+    fn from_str(name: &str) -> io::Result<Preset> {
+        Preset::named(name).ok_or_else(|| {
+            let all = Preset::ALL.map(Preset::name).join(", ");
+            io::Error::new(io::ErrorKind::InvalidInput, format!("no preset {name:?}; there are {all}"))
+        })
+    }
+}

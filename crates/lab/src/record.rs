@@ -1,0 +1,219 @@
+//! What a run leaves: one JSON file a cell, with everything that is needed to judge its figures or to repeat them.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{check::Check, experiment::Phase, plan::Cell, scale::Scale};
+
+/// Version of the records' form.
+pub const FORM: u32 = 1;
+
+/// One cell's record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this form.
+    pub form: u32,
+    /// What was done to what on what.
+    pub cell: Cell,
+    /// Options that the file system was given because of the card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suited: Option<String>,
+    /// Picks random orders and contents.
+    pub seed: u64,
+    /// How large.
+    pub scale: Scale,
+    /// Which clock the figures are of.
+    pub clock: String,
+    /// Dirty data at which writing back begins, and at which writers wait; nothing for an engine in process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dirty_bytes: Option<(u64, u64)>,
+    /// The card's profile: its name and a digest of all its figures.
+    pub profile: (String, String),
+    /// The versions of everything that had a part in it.
+    pub versions: Versions,
+    /// The parts that were measured.
+    pub phases: Vec<Phase>,
+    /// What the file system's own checker said afterwards.
+    pub check: Check,
+    /// Why it ended early, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Wall time of the whole cell, in seconds: what the study takes, no result of it.
+    pub took_s: f64,
+}
+
+/// Versions of what had a part in a cell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// This program.
+    pub flashkit: String,
+    /// The guest's kernel; nothing for an engine in process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_kernel: Option<String>,
+    /// The host's kernel and machine.
+    pub host: String,
+}
+
+impl Versions {
+    /// Those of this machine.
+    pub fn here() -> Versions {
+        let host = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        Versions {
+            flashkit: env!("CARGO_PKG_VERSION").to_owned(),
+            guest_kernel: None,
+            host: format!("Linux {} {}", text(host.release()), text(host.machine())),
+        }
+    }
+}
+
+impl Record {
+    /// A part that was measured.
+    pub fn phase(&self, part: &str) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.part == part)
+    }
+
+    /// Whether all parts were measured.
+    pub fn is_complete(&self) -> bool {
+        self.failure.is_none() && self.phases.len() == self.cell.experiment.parts().len()
+    }
+}
+
+/// A directory of records.
+#[derive(Debug, Clone)]
+pub struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    /// The records in `dir`, which is made; whether they can be written is found out now and not after the work.
+    ///
+    /// # Errors
+    /// The directory cannot be made or written to.
+    pub fn open(dir: &Path) -> io::Result<Records> {
+        let cells = dir.join("cells");
+        fs::create_dir_all(&cells)?;
+        tempfile::tempfile_in(&cells)?;
+        Ok(Records { dir: dir.to_owned() })
+    }
+
+    /// The records in `dir`, to read them.
+    pub fn of(dir: &Path) -> Records {
+        Records { dir: dir.to_owned() }
+    }
+
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn path(&self, cell: &Cell) -> PathBuf {
+        self.dir.join("cells").join(format!("{}.json", cell.id()))
+    }
+
+    /// The record of a cell, if there is one that can be read.
+    pub fn get(&self, cell: &Cell) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.path(cell)).ok()?).ok()
+    }
+
+    /// Keeps a record: whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put(&self, record: &Record) -> io::Result<()> {
+        let path = self.path(&record.cell);
+        let mut file = tempfile::NamedTempFile::new_in(self.dir.join("cells"))?;
+        serde_json::to_writer_pretty(&mut file, record)?;
+        file.write_all(b"\n")?;
+        file.persist(&path)?;
+        Ok(())
+    }
+
+    /// All records, in the order of experiments, presets and file systems.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or holds something that is no record.
+    pub fn all(&self) -> io::Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for entry in fs::read_dir(self.dir.join("cells"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "json") {
+                let record: Record = serde_json::from_slice(&fs::read(&path)?)
+                    .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+                records.push(record);
+            }
+        }
+        records.sort_by_key(|record| record.cell.rank());
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{
+        experiment::{Experiment, Unit},
+        format::FileSystem,
+        guest::Totals,
+        preset::Preset,
+        target::FlashWork,
+    };
+
+    /// A record with these figures.
+    pub fn record(experiment: Experiment, kind: &str, values: &[f64]) -> Record {
+        let phase = |(part, value): (&crate::experiment::Part, &f64)| Phase {
+            part: part.name.to_owned(),
+            value: *value,
+            unit: part.unit,
+            started_ns: 0,
+            duration_ns: match part.unit {
+                Unit::S => (*value * 1e9) as u64,
+                _ => 1_000_000,
+            },
+            returned_ns: None,
+            records: 1,
+            totals: Totals::default(),
+            flash: FlashWork::default(),
+        };
+        Record {
+            form: FORM,
+            cell: Cell { experiment, file_system: FileSystem::new(kind), preset: Preset::Desktop },
+            suited: None,
+            seed: 1,
+            scale: Scale::of_file(64 << 20),
+            clock: "device".into(),
+            dirty_bytes: None,
+            profile: ("card".into(), "0".into()),
+            versions: Versions::default(),
+            phases: experiment.parts().iter().zip(values).map(phase).collect(),
+            check: Check::Clean { program: "fsck".into() },
+            failure: (values.len() < experiment.parts().len()).then(|| "it ended early".into()),
+            took_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn records_come_back_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let second = record(Experiment::Mount, "ext4", &[1.0, 2.0]);
+        let first = record(Experiment::BufferedWrite, "ext4", &[1.5]);
+        records.put(&second).unwrap();
+        records.put(&first).unwrap();
+        assert_eq!(records.all().unwrap(), [first.clone(), second.clone()]);
+        assert_eq!(records.get(&second.cell), Some(second.clone()));
+        assert!(second.is_complete() && !first.is_complete());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_an_error_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cells"), "a file").unwrap();
+        assert!(Records::open(dir.path()).is_err());
+    }
+}

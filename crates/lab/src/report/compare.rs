@@ -1,0 +1,156 @@
+//! Two runs beside each other: what changed beyond noise.
+//!
+//! Device time is exact, so a difference is a change; only of ext4 in the guest a run may differ by up to a percent
+//! from the next, because it picks block groups by chance.
+
+use std::fmt;
+
+use crate::{plan::Cell, record::Record};
+
+/// How far ext4's figures are apart at most where nothing changed.
+const EXT4_NOISE: f64 = 0.01;
+
+/// A difference between two runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Only one of them has the cell.
+    Only {
+        /// The cell.
+        cell: Cell,
+        /// 1 or 2.
+        run: u8,
+    },
+    /// They were not told to do the same: seed, sizes, card or limits differ.
+    Setup {
+        /// The cell.
+        cell: Cell,
+        /// What differs.
+        what: &'static str,
+    },
+    /// One of them has a part that the other failed to measure.
+    Part {
+        /// The cell.
+        cell: Cell,
+        /// The part.
+        part: String,
+        /// The run that has it: 1 or 2.
+        run: u8,
+    },
+    /// A figure changed.
+    Figure {
+        /// The cell.
+        cell: Cell,
+        /// The part.
+        part: String,
+        /// Both figures.
+        values: (f64, f64),
+        /// How many times as good the second is.
+        times: f64,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Only { cell, run } => write!(f, "{}: only in run {run}", cell.id()),
+            Change::Setup { cell, what } => write!(f, "{}: another {what}", cell.id()),
+            Change::Part { cell, part, run } => write!(f, "{}, {part}: only in run {run}", cell.id()),
+            Change::Figure { cell, part, values: (before, after), times } => {
+                let (before, after) = (super::shown(*before), super::shown(*after));
+                let how = if *times >= 1.0 { "better" } else { "worse" };
+                write!(
+                    f,
+                    "{}, {part}: {before} -> {after}, {:+.1} % ({how})",
+                    cell.id(),
+                    (times - 1.0) * 100.0
+                )
+            }
+        }
+    }
+}
+
+/// What changed from one run to another.
+pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for old in before {
+        match after.iter().find(|new| new.cell == old.cell) {
+            Some(new) => compare_cell(old, new, &mut changes),
+            None => changes.push(Change::Only { cell: old.cell.clone(), run: 1 }),
+        }
+    }
+    for new in after {
+        if before.iter().all(|old| old.cell != new.cell) {
+            changes.push(Change::Only { cell: new.cell.clone(), run: 2 });
+        }
+    }
+    changes
+}
+
+fn compare_cell(old: &Record, new: &Record, changes: &mut Vec<Change>) {
+    let cell = &old.cell;
+    for (what, same) in [
+        ("seed", old.seed == new.seed),
+        ("size", old.scale == new.scale),
+        ("card", old.profile == new.profile),
+        ("dirty limit", old.dirty_bytes == new.dirty_bytes),
+        ("kernel", old.versions.guest_kernel == new.versions.guest_kernel),
+    ] {
+        if !same {
+            changes.push(Change::Setup { cell: cell.clone(), what });
+        }
+    }
+    for part in cell.experiment.parts() {
+        let name = part.name.to_owned();
+        match (old.phase(part.name), new.phase(part.name)) {
+            (Some(old), Some(new)) => {
+                let noise = if cell.file_system.kind == "ext4" { EXT4_NOISE } else { 0.0 };
+                let values = (old.value, new.value);
+                let times =
+                    if part.unit.more_is_better() { values.1 / values.0 } else { values.0 / values.1 };
+                if old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise {
+                    changes.push(Change::Figure { cell: cell.clone(), part: name, values, times });
+                }
+            }
+            (None, None) => {}
+            (old, _) => {
+                let run = if old.is_some() { 1 } else { 2 };
+                changes.push(Change::Part { cell: cell.clone(), part: name, run });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment::{Copy, Mount};
+    use crate::record::tests::record;
+
+    #[test]
+    fn the_same_run_has_no_change_and_ext4_has_a_little_noise() {
+        let before =
+            [record(Copy, "f2fs", &[1.0, 2.0, 3.0, 4.0]), record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.0])];
+        assert_eq!(compare(&before, &before), []);
+        let after = [
+            record(Copy, "f2fs", &[1.0, 2.0, 3.0, 4.02]),
+            record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.02]),
+            record(Mount, "ext4", &[1.0, 1.0]),
+        ];
+        let changes = compare(&before, &after);
+        assert_eq!(changes.len(), 2, "{changes:?}");
+        assert_eq!(changes[0].to_string(), "copy.f2fs.desktop, tree_remove: 4.00 -> 4.02, -0.5 % (worse)");
+        assert_eq!(changes[1].to_string(), "mount.ext4.desktop: only in run 2");
+    }
+
+    #[test]
+    fn other_settings_and_missing_parts_are_told() {
+        let before = record(Mount, "f2fs", &[1.0, 2.0]);
+        let mut after = record(Mount, "f2fs", &[1.0]);
+        after.seed = 2;
+        let changes: Vec<String> = compare(&[before], &[after]).iter().map(Change::to_string).collect();
+        assert_eq!(
+            changes,
+            ["mount.f2fs.desktop: another seed", "mount.f2fs.desktop, after_reboot: only in run 1"]
+        );
+    }
+}

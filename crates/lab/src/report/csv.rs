@@ -1,0 +1,72 @@
+//! Figures as comma-separated values: a line a part.
+
+use std::fmt::Write as _;
+
+use crate::record::Record;
+
+/// All figures of all records.
+pub fn csv(records: &[Record]) -> String {
+    let mut out = String::from(
+        "experiment,file_system,preset,profile,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
+         read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases\n",
+    );
+    for record in records {
+        for phase in &record.phases {
+            let (totals, flash) = (&phase.totals, &phase.flash);
+            writeln!(
+                out,
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                record.cell.experiment.name(),
+                quoted(&record.cell.file_system.name()),
+                record.cell.preset.name(),
+                record.profile.0,
+                record.seed,
+                phase.part,
+                phase.value,
+                phase.unit.sign(),
+                phase.duration_ns,
+                phase.returned_ns.map_or(String::new(), |ns| ns.to_string()),
+                phase.records,
+                totals.reads,
+                totals.read_bytes,
+                totals.writes,
+                totals.written_bytes,
+                totals.flushes,
+                totals.busy_ns,
+                flash.programmed_bytes,
+                flash.block_erases,
+            )
+            .expect("a string takes everything");
+        }
+    }
+    out
+}
+
+/// A value as RFC 4180 wants it.
+fn quoted(value: &str) -> String {
+    match value.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", value.replace('"', "\"\"")),
+        false => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::tests::record};
+
+    #[test]
+    fn a_line_a_part_and_commas_are_quoted() {
+        let mut one = record(Experiment::Mount, "f2fs", &[1.5, 2.0]);
+        one.cell.file_system.mount = "a,b".into();
+        let text = csv(&[one]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[1].starts_with("mount,\"f2fs (a,b)\",desktop,card,1,after_format,1.5,ms,"),
+            "{}",
+            lines[1]
+        );
+        assert_eq!(lines[0].split(',').count(), 19);
+    }
+}

@@ -1,0 +1,266 @@
+//! One page that holds everything and fetches nothing.
+
+use std::{collections::BTreeMap, error::Error};
+
+use minijinja::{Environment, context};
+use serde::Serialize;
+
+use super::{
+    Sheet,
+    chart::{self, Bar, CAUSES_MAX, Stack},
+    leads, sheets, shown,
+    verdict::verdicts,
+};
+use crate::{check::Check, record::Record, target::OURS};
+
+const TEMPLATE: &str = include_str!("page.html");
+
+/// What the template shows of a sheet.
+#[derive(Serialize)]
+struct View {
+    id: String,
+    title: String,
+    preset: &'static str,
+    profile: String,
+    charts: Vec<Chart>,
+    columns: Vec<Column>,
+    rows: Vec<Line>,
+    causes: Option<Causes>,
+}
+
+#[derive(Serialize)]
+struct Chart {
+    title: String,
+    svg: String,
+}
+
+#[derive(Serialize)]
+struct Column {
+    title: &'static str,
+    unit: &'static str,
+}
+
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    suited: String,
+    is_ours: bool,
+    cells: Vec<[String; 4]>,
+    amplification: String,
+    returned: String,
+    check: String,
+    failure: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Causes {
+    names: Vec<String>,
+    svg: String,
+}
+
+#[derive(Serialize)]
+struct Leading {
+    name: String,
+    part: String,
+    ours: String,
+    rival: String,
+    figure: String,
+    times: String,
+    leads: bool,
+}
+
+/// The page of these records.
+///
+/// # Errors
+/// The libraries that draw and fill in; not on records that were measured.
+pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
+    let sheets = sheets(records);
+    let views = sheets.iter().map(view).collect::<Result<Vec<_>, _>>()?;
+    let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
+    let behind = leading.iter().filter(|one| !one.leads).count();
+    let verdicts: Vec<_> = verdicts(&sheets)
+        .into_iter()
+        .map(|it| context! { preset => it.preset.name(), sentences => it.sentences })
+        .collect();
+    let first = records.first();
+    let seeds = first.map(|record| record.seed);
+    let guest = records.iter().find_map(|record| record.versions.guest_kernel.clone());
+    let mut environment = Environment::new();
+    environment.set_keep_trailing_newline(true);
+    environment.add_template("page.html", TEMPLATE)?;
+    let page = environment.get_template("page.html")?.render(context! {
+        views,
+        leading,
+        behind,
+        verdicts,
+        seed => seeds,
+        scale => first.map(|record| record.scale),
+        versions => first.map(|record| record.versions.clone()),
+        guest,
+        causes => CAUSES_MAX,
+    })?;
+    Ok(page)
+}
+
+fn view(sheet: &Sheet) -> Result<View, Box<dyn Error>> {
+    let mut charts = Vec::new();
+    for (n, part) in sheet.parts().iter().enumerate() {
+        let bars: Vec<Bar> = sheet
+            .rows
+            .iter()
+            .filter_map(|row| {
+                let figure = row.figures[n].as_ref()?;
+                Some(Bar {
+                    name: row.name.clone(),
+                    value: figure.phase.value,
+                    label: format!("{} {}", shown(figure.phase.value), part.unit.sign()),
+                    published: figure.published,
+                    is_ours: row.kind == OURS,
+                })
+            })
+            .collect();
+        let better = if part.unit.more_is_better() { "more is better" } else { "less is better" };
+        let title = format!("{}, {}: {better}", part.title, part.unit.sign());
+        charts.push(Chart {
+            svg: chart::bars(&format!("{}: {title}", sheet.experiment.title()), &bars)?,
+            title,
+        });
+    }
+    Ok(View {
+        id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
+        title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
+        preset: sheet.preset.name(),
+        profile: sheet.profile.clone(),
+        charts,
+        columns: sheet
+            .parts()
+            .iter()
+            .map(|part| Column { title: part.title, unit: part.unit.sign() })
+            .collect(),
+        rows: sheet.rows.iter().map(line).collect(),
+        causes: causes(sheet)?,
+    })
+}
+
+fn line(row: &super::Row) -> Line {
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".into());
+    let ratio = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.2}")));
+    let cells = row.figures.iter().map(|figure| match figure {
+        Some(it) => [
+            shown(it.phase.value),
+            or_dash(it.published.map(shown)),
+            ratio(it.to_ext4),
+            ratio(it.published_to_ext4),
+        ],
+        None => ["–"; 4].map(str::to_owned),
+    });
+    let phases = || row.figures.iter().flatten().map(|figure| &figure.phase);
+    let written: u64 = phases().map(|phase| phase.totals.written_bytes).sum();
+    let programmed: u64 = phases().map(|phase| phase.flash.programmed_bytes).sum();
+    let amplification = (written > 0).then(|| format!("{:.2}", programmed as f64 / written as f64));
+    let returned: Vec<String> =
+        phases().filter_map(|phase| Some(shown(phase.returned_ns? as f64 / 1e9))).collect();
+    let check = match &row.check {
+        Check::Clean { program } => format!("{program}: clean"),
+        Check::Faults { program, .. } => format!("{program}: FAULTS"),
+        Check::NotChecked { why } => why.clone(),
+    };
+    Line {
+        name: row.name.clone(),
+        suited: row.suited.clone().unwrap_or_default(),
+        is_ours: row.kind == OURS,
+        cells: cells.collect(),
+        amplification: or_dash(amplification),
+        returned: returned.join(", "),
+        check,
+        failure: row.failure.as_ref().and_then(|text| text.lines().next().map(str::to_owned)),
+    }
+}
+
+/// Device time by cause, over all parts of an experiment.
+fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    let times = |row: &super::Row| -> BTreeMap<String, u64> {
+        let mut sum = BTreeMap::new();
+        for figure in row.figures.iter().flatten() {
+            for (cause, ns) in &figure.phase.flash.time_ns {
+                *sum.entry(cause.clone()).or_insert(0) += ns;
+            }
+        }
+        sum
+    };
+    let rows: Vec<(&super::Row, BTreeMap<String, u64>)> =
+        sheet.rows.iter().map(|row| (row, times(row))).collect();
+    for (_, sum) in &rows {
+        for (cause, ns) in sum {
+            *all.entry(cause).or_insert(0) += ns;
+        }
+    }
+    if all.is_empty() {
+        return Ok(None);
+    }
+    let mut names: Vec<(&str, u64)> = all.into_iter().collect();
+    names.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    names.truncate(CAUSES_MAX);
+    let stacks: Vec<Stack> = rows
+        .iter()
+        .map(|(row, sum)| {
+            let parts = names.iter().map(|(cause, _)| *sum.get(*cause).unwrap_or(&0) as f64 / 1e9);
+            let parts: Vec<f64> = parts.collect();
+            let label = format!("{} s", shown(parts.iter().sum()));
+            Stack { name: row.name.clone(), parts, label }
+        })
+        .collect();
+    let about = format!("{}: device time by cause, in seconds", sheet.experiment.title());
+    let names = names.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
+    Ok(Some(Causes { names, svg: chart::stacks(&about, &stacks)? }))
+}
+
+fn leading(sheet: &Sheet) -> Vec<Leading> {
+    leads(sheet)
+        .into_iter()
+        .map(|lead| Leading {
+            name: format!(
+                "{} {} ({})",
+                sheet.experiment.number(),
+                sheet.experiment.name(),
+                sheet.preset.name()
+            ),
+            part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
+            ours: shown(lead.ours),
+            figure: shown(lead.rival.1),
+            times: format!("{:.2}", lead.times),
+            leads: lead.leads(),
+            rival: lead.rival.0,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::tests::record};
+
+    #[test]
+    fn the_page_has_everything_and_fetches_nothing() {
+        let mut failed = record(Experiment::Mount, "nilfs2", &[1.0]);
+        failed.failure = Some("<no> space\nmore".into());
+        let records = [
+            record(Experiment::Mount, "flashkit", &[2.0, 3.0]),
+            record(Experiment::Mount, "ext4", &[4.0, 2.0]),
+            failed,
+        ];
+        let page = html(&records).unwrap();
+        assert_eq!(page.matches("<svg").count(), 2, "a chart a part");
+        for wanted in ["On this card (card) use", "prefers-color-scheme", "@media print", "&lt;no&gt; space"]
+        {
+            assert!(page.contains(wanted), "{wanted:?} is not in the page");
+        }
+        for foreign in ["src=", "@import", "url(", "<script", "<link"] {
+            assert!(!page.contains(foreign), "{foreign:?} is in the page");
+        }
+        let addresses = page.matches("http").count();
+        assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count(), "only the name of SVG");
+        assert!(html(&[]).is_ok());
+    }
+}

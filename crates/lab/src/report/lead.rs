@@ -1,0 +1,65 @@
+//! Who leads: our file system beside the best rival, part by part.
+
+use super::Sheet;
+use crate::{experiment::Part, target::OURS};
+
+/// A part and who is best in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lead {
+    /// The part.
+    pub part: Part,
+    /// Our figure.
+    pub ours: f64,
+    /// The best rival and its figure.
+    pub rival: (String, f64),
+    /// How many times as good ours is; from 1 on it leads.
+    pub times: f64,
+}
+
+/// Differences up to this share are a draw: another seed would make as much.
+const DRAW: f64 = 0.005;
+
+impl Lead {
+    /// Whether ours is at least as good as every rival.
+    pub fn leads(&self) -> bool {
+        self.times >= 1.0 - DRAW
+    }
+}
+
+/// Our file system, at its defaults, beside the best rival in each part of a sheet that both have.
+pub fn leads(sheet: &Sheet) -> Vec<Lead> {
+    let value = |row: &super::Row, n: usize| Some(row.figures[n].as_ref()?.phase.value);
+    let mut leads = Vec::new();
+    for (n, part) in sheet.parts().iter().enumerate() {
+        let ours = sheet.rows.iter().find(|row| row.name == OURS).and_then(|row| value(row, n));
+        let rivals = sheet.rows.iter().filter(|row| row.kind != OURS);
+        let figures = rivals.filter_map(|row| Some((row.name.clone(), value(row, n)?)));
+        let best = figures.reduce(|best, next| {
+            let better = if part.unit.more_is_better() { next.1 > best.1 } else { next.1 < best.1 };
+            if better { next } else { best }
+        });
+        if let (Some(ours), Some(rival)) = (ours, best) {
+            let times = if part.unit.more_is_better() { ours / rival.1 } else { rival.1 / ours };
+            leads.push(Lead { part: *part, ours, rival, times });
+        }
+    }
+    leads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+
+    #[test]
+    fn the_best_rival_is_the_one_to_beat() {
+        let records = [
+            record(Experiment::Mount, "flashkit", &[5.0, 30.0]),
+            record(Experiment::Mount, "ext4", &[6.0, 20.0]),
+            record(Experiment::Mount, "f2fs", &[10.0]),
+        ];
+        let leads = leads(&sheets(&records)[0]);
+        assert!(leads[0].leads() && leads[0].rival == ("ext4".into(), 6.0) && leads[0].times == 1.2);
+        assert!(!leads[1].leads() && leads[1].times < 0.67);
+    }
+}

@@ -1,0 +1,146 @@
+//! Sheets as tables on a terminal.
+
+use std::fmt::Write as _;
+
+use super::{Row, Sheet, leads, shown, verdicts};
+use crate::check::Check;
+
+/// All sheets, and who leads.
+pub fn text(sheets: &[Sheet]) -> String {
+    let mut out = String::new();
+    for sheet in sheets {
+        table(sheet, &mut out);
+    }
+    lead_table(sheets, &mut out);
+    for verdict in verdicts(sheets) {
+        line(&mut out, "");
+        verdict.sentences.iter().for_each(|sentence| line(&mut out, sentence));
+    }
+    out
+}
+
+fn table(sheet: &Sheet, out: &mut String) {
+    let Sheet { experiment, preset, profile, rows } = sheet;
+    line(out, &format!("{}  {} ({}, {profile})", experiment.number(), experiment.title(), preset.name()));
+    let mut cells: Vec<Vec<String>> = vec![vec![String::new()], vec![String::new()]];
+    for part in sheet.parts() {
+        cells[0].extend([part.title.to_owned(), String::new(), String::new(), String::new()]);
+        cells[1].extend([part.unit.sign(), "published", "x ext4", "published"].map(str::to_owned));
+    }
+    for row in rows {
+        let mut line = vec![row.name.clone()];
+        for figure in &row.figures {
+            let of = |value: Option<f64>| value.map_or("-".into(), shown);
+            let ratio = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+            line.extend(match figure {
+                Some(it) => {
+                    [shown(it.phase.value), of(it.published), ratio(it.to_ext4), ratio(it.published_to_ext4)]
+                }
+                None => ["-"; 4].map(str::to_owned),
+            });
+        }
+        cells.push(line);
+    }
+    aligned(&cells, out);
+    for row in rows {
+        notes(row, out);
+    }
+    line(out, "");
+}
+
+fn notes(row: &Row, out: &mut String) {
+    if let Some(options) = &row.suited {
+        line(out, &format!("  {}: with the options that suit the card: {options}", row.name));
+    }
+    if let Some(failure) = &row.failure {
+        let first = failure.lines().next().unwrap_or_default();
+        line(out, &format!("  {}: ended early: {first}", row.name));
+    }
+    if let Check::Faults { program, .. } = &row.check {
+        line(out, &format!("  {}: {program} finds faults", row.name));
+    }
+    let returned: Vec<String> = row
+        .figures
+        .iter()
+        .flatten()
+        .filter_map(|figure| Some(shown(figure.phase.returned_ns? as f64 / 1e9)))
+        .collect();
+    if !returned.is_empty() {
+        line(out, &format!("  {}: the calls had returned after {} s", row.name, returned.join(", ")));
+    }
+}
+
+fn lead_table(sheets: &[Sheet], out: &mut String) {
+    let mut cells = vec![["", "", "", "flashkit", "best rival", "", "times"].map(str::to_owned).to_vec()];
+    let mut behind = 0;
+    for sheet in sheets {
+        for lead in leads(sheet) {
+            behind += usize::from(!lead.leads());
+            let name = format!("{} {}", sheet.experiment.number(), sheet.experiment.name());
+            cells.push(vec![
+                name,
+                sheet.preset.name().into(),
+                format!("{}, {}", lead.part.title, lead.part.unit.sign()),
+                shown(lead.ours),
+                lead.rival.0.clone(),
+                shown(lead.rival.1),
+                format!("{:.2}{}", lead.times, if lead.leads() { "" } else { "  behind" }),
+            ]);
+        }
+    }
+    if cells.len() == 1 {
+        return;
+    }
+    line(out, "Our file system beside the best rival (above 1: ahead)");
+    let parts = cells.len() - 1;
+    aligned(&cells, out);
+    line(out, &format!("flashkit is at least as good in {} of {parts} parts", parts - behind));
+}
+
+/// Columns as wide as they must be: names to the left, figures to the right.
+fn aligned(cells: &[Vec<String>], out: &mut String) {
+    let columns = cells.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |n: usize| cells.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|n| width(n).unwrap_or(0)).collect();
+    for row in cells {
+        let mut text = String::new();
+        for (n, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            match n == 0 {
+                true => write!(text, "  {cell:<width$}"),
+                false => write!(text, "  {cell:>width$}"),
+            }
+            .expect("a string takes everything");
+        }
+        line(out, text.trim_end());
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    writeln!(out, "{text}").expect("a string takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+
+    #[test]
+    fn a_table_says_what_failed_and_who_is_behind() {
+        let records = [
+            record(Experiment::WriteFsync, "flashkit", &[1000.0, 100.0]),
+            record(Experiment::WriteFsync, "ext4", &[500.0, 125.0]),
+            record(Experiment::WriteFsync, "nilfs2", &[600.0]),
+        ];
+        let text = text(&sheets(&records));
+        for wanted in [
+            "2  Write and fsync, 4 KiB records (desktop, card)",
+            "  flashkit        1000          -    2.00          -   100.0          -    0.80          -",
+            "  ext4           500.0      511.8    1.00       1.00   125.0      125.0    1.00       1.00",
+            "nilfs2: ended early: it ended early",
+            "0.80  behind",
+            "at least as good in 1 of 2 parts",
+        ] {
+            assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The verdict in words: which file system for this card, and because of which figures.
+
+use std::collections::BTreeMap;
+
+use super::{Sheet, leads, shown};
+use crate::{preset::Preset, target::OURS};
+
+/// A verdict on one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The machine.
+    pub preset: Preset,
+    /// Sentences.
+    pub sentences: Vec<String>,
+}
+
+/// Verdicts on all machines of these sheets.
+pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
+    let mut presets: Vec<Preset> = sheets.iter().map(|sheet| sheet.preset).collect();
+    presets.dedup();
+    presets.into_iter().filter_map(|preset| verdict(preset, sheets)).collect()
+}
+
+/// A file system over all parts that every one of them has.
+#[derive(Debug, Clone, PartialEq)]
+struct Standing {
+    name: String,
+    /// Geometric mean of how many times as good as ext4's its figures are.
+    mean: f64,
+    /// Parts in which nobody is better.
+    firsts: usize,
+}
+
+fn verdict(preset: Preset, sheets: &[Sheet]) -> Option<Verdict> {
+    let sheets: Vec<&Sheet> = sheets.iter().filter(|sheet| sheet.preset == preset).collect();
+    let (standings, parts) = standings(&sheets);
+    let best = standings.first()?;
+    let card = &sheets[0].profile;
+    let suited = sheets.iter().flat_map(|sheet| &sheet.rows).find(|row| row.name == best.name);
+    let options = suited.and_then(|row| row.suited.as_ref()).map_or(String::new(), |it| format!(" ({it})"));
+    let mut sentences = vec![format!(
+        "On this card ({card}) use {}{options}: over {parts} parts it is {:.2} times as fast as ext4 (geometric \
+         mean), and nobody is faster in {} of them.",
+        best.name, best.mean, best.firsts
+    )];
+    if best.name == OURS {
+        if let Some(next) = standings.iter().find(|one| one.name != OURS) {
+            sentences.push(format!(
+                "Of the kernel's file systems {} comes next, {:.2} times as fast as ext4.",
+                next.name, next.mean
+            ));
+        }
+    }
+    let behind: Vec<String> = sheets
+        .iter()
+        .flat_map(|sheet| leads(sheet).into_iter().map(move |lead| (sheet, lead)))
+        .filter(|(_, lead)| !lead.leads())
+        .map(|(sheet, lead)| {
+            let Sheet { experiment, .. } = sheet;
+            let (rival, figure) = &lead.rival;
+            let sign = lead.part.unit.sign();
+            let (ours, figure) = (shown(lead.ours), shown(*figure));
+            let name = match experiment.name().starts_with("copy") {
+                true => lead.part.title.to_owned(),
+                false => format!("{} {}", experiment.name().replace('_', " "), lead.part.title),
+            };
+            format!("{name} ({ours} {sign} beside {figure} of {rival})")
+        })
+        .collect();
+    if !behind.is_empty() {
+        sentences.push(format!("Our file system is behind in {}.", behind.join(", ")));
+    }
+    let failed: Vec<String> = sheets
+        .iter()
+        .flat_map(|sheet| sheet.rows.iter().filter(|row| row.failure.is_some()).map(move |row| (sheet, row)))
+        .map(|(sheet, row)| format!("{} in {}", row.name, sheet.experiment.name()))
+        .collect();
+    if !failed.is_empty() {
+        sentences.push(format!("Not measured to the end: {}.", failed.join(", ")));
+    }
+    Some(Verdict { preset, sentences })
+}
+
+/// The file systems that were measured in every part that ext4 was, the best first.
+fn standings(sheets: &[&Sheet]) -> (Vec<Standing>, usize) {
+    let mut ratios: BTreeMap<String, Vec<(f64, bool)>> = BTreeMap::new();
+    let mut parts = 0;
+    for sheet in sheets {
+        for (n, part) in sheet.parts().iter().enumerate() {
+            let speed = |row: &super::Row| {
+                let ratio = row.figures[n].as_ref()?.to_ext4?;
+                Some(if part.unit.more_is_better() { ratio } else { 1.0 / ratio })
+            };
+            let best = sheet.rows.iter().filter_map(speed).fold(0.0, f64::max);
+            if best > 0.0 {
+                parts += 1;
+            }
+            for row in &sheet.rows {
+                if let Some(speed) = speed(row) {
+                    ratios.entry(row.name.clone()).or_default().push((speed, speed >= best));
+                }
+            }
+        }
+    }
+    let whole = ratios.into_iter().filter(|(_, of)| of.len() == parts && parts > 0);
+    let mut standings: Vec<Standing> = whole
+        .map(|(name, of)| Standing {
+            name,
+            mean: (of.iter().map(|(speed, _)| speed.ln()).sum::<f64>() / of.len() as f64).exp(),
+            firsts: of.iter().filter(|(_, first)| *first).count(),
+        })
+        .collect();
+    standings.sort_by(|a, b| b.mean.total_cmp(&a.mean));
+    (standings, parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+
+    #[test]
+    fn the_best_over_all_is_named_with_what_it_is_worse_in() {
+        let records = [
+            record(Experiment::Mount, "flashkit", &[2.0, 40.0]),
+            record(Experiment::Mount, "ext4", &[20.0, 20.0]),
+            record(Experiment::Mount, "f2fs", &[10.0, 20.0]),
+            record(Experiment::Mount, "nilfs2", &[1.0]),
+        ];
+        let verdicts = verdicts(&sheets(&records));
+        let text = verdicts[0].sentences.join("\n");
+        assert!(text.contains("use flashkit: over 2 parts it is 2.24 times as fast as ext4"), "{text}");
+        assert!(text.contains("f2fs comes next, 1.41 times"), "{text}");
+        assert!(text.contains("behind in mount after format (2.00 ms beside 1.00 of nilfs2)"), "{text}");
+        assert!(text.contains("Not measured to the end: nilfs2 in mount."), "{text}");
+    }
+}

@@ -1,0 +1,84 @@
+//! How large the experiments are.
+
+use serde::{Deserialize, Serialize};
+
+/// Length of a record in experiments 1, 2 and 4.
+pub const RECORD_BYTES: u32 = 4096;
+/// The file of the original buffered writes and reads (jeong-2012).
+const ORIGINAL_BYTES: u64 = 1 << 30;
+/// The smallest file that makes sense.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Sizes of all that is written, in the originals' proportions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scale {
+    /// The file of buffered writes and reads; originally 1 GiB.
+    pub buffered_bytes: u64,
+    /// The file of writes with fsync; originally 100 MiB.
+    pub fsync_bytes: u64,
+    /// The image that is copied; originally 748 MB (fedorchuk-2014).
+    pub image_bytes: u64,
+    /// The archive that is copied. Its size was not published; a ports tree of that year took about 66 MB.
+    pub archive_bytes: u64,
+    /// Files of the tree that is copied; together they had 320 MB. A ports tree of that year had about 170,000.
+    pub tree_files: u64,
+    /// Mean size of those files.
+    pub tree_mean_bytes: u64,
+}
+
+impl Scale {
+    /// The originals' sizes.
+    pub fn full() -> Scale {
+        Scale {
+            buffered_bytes: ORIGINAL_BYTES,
+            fsync_bytes: 100 << 20,
+            image_bytes: 748_000_000,
+            archive_bytes: 66_000_000,
+            tree_files: 170_000,
+            tree_mean_bytes: 1880,
+        }
+    }
+
+    /// All sizes in proportion to a buffered file of so many bytes.
+    pub fn of_file(buffered_bytes: u64) -> Scale {
+        let full = Scale::full();
+        let buffered_bytes = buffered_bytes.clamp(LEAST_BYTES, 64 * ORIGINAL_BYTES);
+        let part =
+            |of: u64| (u128::from(of) * u128::from(buffered_bytes) / u128::from(ORIGINAL_BYTES)) as u64;
+        let whole = |bytes: u64, record: u64| (bytes / record).max(1) * record;
+        Scale {
+            buffered_bytes: whole(buffered_bytes, RECORD_BYTES.into()),
+            fsync_bytes: whole(part(full.fsync_bytes), RECORD_BYTES.into()),
+            image_bytes: whole(part(full.image_bytes), COPY_BYTES),
+            archive_bytes: whole(part(full.archive_bytes), COPY_BYTES),
+            tree_files: part(full.tree_files).max(10),
+            tree_mean_bytes: full.tree_mean_bytes,
+        }
+    }
+
+    /// The same with another file for the writes with fsync.
+    pub fn with_fsync(self, bytes: u64) -> Scale {
+        let record = u64::from(RECORD_BYTES);
+        Scale { fsync_bytes: (bytes / record).max(1) * record, ..self }
+    }
+}
+
+/// What cp reads and writes at once.
+pub const COPY_BYTES: u64 = 128 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sixteenth_is_a_sixteenth_of_everything_in_whole_records() {
+        let scale = Scale::of_file(64 << 20);
+        assert_eq!((scale.buffered_bytes, scale.fsync_bytes), (64 << 20, 6_553_600));
+        assert_eq!((scale.image_bytes % COPY_BYTES, scale.tree_files), (0, 10_625));
+        let tiny = Scale::of_file(0);
+        assert_eq!(
+            (tiny.buffered_bytes, tiny.fsync_bytes, tiny.archive_bytes),
+            (1 << 20, 102_400, COPY_BYTES)
+        );
+    }
+}

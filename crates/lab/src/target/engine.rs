@@ -1,0 +1,377 @@
+//! Our own file system, in this process: the engine on the modelled card in virtual time.
+//!
+//! What a kernel would do for it is done here, and no more: pages are kept and read ahead, and a checkpoint is
+//! written at the mount's interval. Writes go to the engine at once.
+
+use std::{io, path::Path, sync::Arc};
+
+use block::FileDevice;
+use f2fs::{
+    Volume,
+    format::FileType,
+    mkfs::{self, DeviceSize, NewVolume, Overprovision, Plan},
+    units::{Ino, Time},
+    volume::{self, NewNode},
+};
+use flash::{
+    Card, Clock, Model, Pace, Profile,
+    counters::{Counters, HostCounters},
+    probe::Findings,
+};
+use fuse::MountOptions;
+use guest::{
+    Op, Pattern,
+    op::Answer,
+    pattern::{Access, RecordFile},
+    tree::Planter,
+};
+
+use super::{MOUNT_POINT, Setting, Target, read_ahead::Pages};
+use crate::{
+    format::{FileSystem, MADE_AT, UUID_BYTES},
+    guest::{EPOCH_NS, Failure, Measured, Totals},
+    stop::Stop,
+};
+
+/// Linux's number of the error that there is no space.
+const ENOSPC: i32 = 28;
+const EOPNOTSUPP: i32 = 95;
+/// Bytes of a segment of F2FS.
+const SEGMENT_BYTES: u64 = 2 << 20;
+/// The guest's kernel stamps files with a clock that ticks a hundred times a second.
+const TICK_NS: u64 = 10_000_000;
+
+/// The engine with its card.
+pub struct EngineTarget {
+    card: Arc<Card>,
+    options: MountOptions,
+    memory_bytes: u64,
+    stop: Stop,
+    mounted: Option<Mounted>,
+}
+
+impl EngineTarget {
+    /// Formats the file `image`.
+    pub(super) fn start(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
+        let profile = setting.profile.clone();
+        let spec = suited(&setting.file_system, &profile);
+        let mut options = MountOptions::default();
+        let memory_bytes = u64::from(setting.preset.memory_mib(&setting.scale)) << 20;
+        // A kernel would keep nodes in the page cache: wherever there is memory.
+        options.cache_bytes = memory_bytes as usize;
+        options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
+        let data = Arc::new(FileDevice::create(image, profile.size_bytes)?);
+        format(data.clone(), profile.size_bytes, &spec.mkfs).map_err(|error| refused("mkfs", &error))?;
+        let card = Card::from_parts(Model::new(profile, true), Box::new(data), Pace::Virtual);
+        Ok(EngineTarget {
+            card: Arc::new(card),
+            options,
+            memory_bytes,
+            stop: setting.stop.clone(),
+            mounted: None,
+        })
+    }
+
+    fn perform(&mut self, op: &Op) -> Result<Option<Answer>, Failure> {
+        if let Op::Mount { .. } = op {
+            if self.mounted.is_some() {
+                return Err(invalid("it is mounted already".into()));
+            }
+            self.mounted = Some(self.mount().map_err(|error| refused("mount", &error))?);
+            return Ok(None);
+        }
+        if let Op::DropCaches = op {
+            return Ok(None); // pages are kept while a file is open, and go with the mount
+        }
+        let Some(mounted) = &mut self.mounted else { return Err(invalid("nothing is mounted".into())) };
+        let done = match op {
+            Op::Unmount { .. } => {
+                let unmounted = mounted.volume.unmount().map_err(to_io);
+                self.mounted = None;
+                unmounted.map(|()| None)
+            }
+            Op::Sync => mounted.volume.checkpoint().map_err(to_io).map(|()| None),
+            Op::Mkdir { path, mode } => mounted.make_dir_at(&path.0, *mode as u16).map(|()| None),
+            Op::Unlink { path } => mounted.unlink(&path.0).map(|()| None),
+            Op::Pattern { path, pattern } => {
+                mounted.pattern(&path.0, pattern).map(|records| Some(Answer::Records(records)))
+            }
+            Op::Plant { dir, tree } => {
+                let mut planter = EnginePlanter { mounted, dir: dir.0.clone() };
+                tree.plant(&mut planter).map(|files| Some(Answer::Records(files)))
+            }
+            Op::RemoveTree { dir } => mounted.remove_tree(&dir.0).map(|()| None),
+            other => {
+                let error = "the engine in this process is not asked to do that".to_owned();
+                return Err(Failure::Refused { op: format!("{other:?}"), errno: EOPNOTSUPP, error });
+            }
+        };
+        if self.stop.is_wished() {
+            return Err(Failure::Stopped);
+        }
+        done.map_err(|error| refused(&format!("{op:?}"), &error))
+    }
+
+    fn mount(&self) -> io::Result<Mounted> {
+        let clock = self.card.clone();
+        let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
+        let volume = Volume::open(self.card.clone(), options).map_err(to_io)?;
+        let request_bytes = self.card.with_model(|model| model.profile().host.max_request_bytes);
+        Ok(Mounted {
+            volume,
+            memory_bytes: self.memory_bytes,
+            request_bytes: request_bytes.into(),
+            interval_ns: self.options.checkpoint_interval.as_nanos() as u64,
+            checkpoint_ns: self.card.now_ns(),
+            card: self.card.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+}
+
+impl Target for EngineTarget {
+    fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
+        let started_ns = self.card.now_ns();
+        let before = self.counters();
+        let answer = self.perform(op)?;
+        let totals = totals(&self.counters()).since(&totals(&before));
+        let ended_ns = self.card.now_ns();
+        Ok(Measured { started_ns, ended_ns, totals, answer, entries: Vec::new(), log: Vec::new() })
+    }
+
+    fn reboot(&mut self) -> Result<(), Failure> {
+        self.mounted = None;
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.card.with_model(|model| model.counters().clone())
+    }
+}
+
+/// An open volume and what a kernel would keep for it.
+struct Mounted {
+    volume: Volume,
+    card: Arc<Card>,
+    memory_bytes: u64,
+    request_bytes: u64,
+    interval_ns: u64,
+    checkpoint_ns: u64,
+    stop: Stop,
+}
+
+impl Mounted {
+    /// Between two requests: ends early where that is wished, and writes a checkpoint where one is due.
+    fn tick(&mut self) -> io::Result<()> {
+        if self.stop.is_wished() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "stopped"));
+        }
+        let now_ns = self.card.now_ns();
+        if now_ns - self.checkpoint_ns >= self.interval_ns {
+            self.volume.checkpoint().map_err(to_io)?;
+            self.checkpoint_ns = now_ns;
+        }
+        Ok(())
+    }
+
+    fn pattern(&mut self, path: &[u8], pattern: &Pattern) -> io::Result<u64> {
+        let (dir, name) = self.parent(path)?;
+        let found = self.volume.find_entry(dir, &name).map_err(to_io)?.map(|found| found.ino);
+        let ino = match (found, pattern.access) {
+            (Some(ino), Access::Create) => {
+                self.volume.truncate(ino, 0).map_err(to_io)?;
+                ino
+            }
+            (Some(ino), _) => ino,
+            (None, Access::Create) => self.create_file(dir, &name)?,
+            (None, _) => return Err(io::ErrorKind::NotFound.into()),
+        };
+        let pages = Pages::new(self.memory_bytes, self.request_bytes);
+        pattern.run_on(&mut EngineFile { mounted: self, ino, pages })
+    }
+
+    fn create_file(&mut self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
+        let new = NewNode::new(FileType::Regular.mode_bits() | 0o644);
+        self.volume.create(dir, name, &new).map_err(to_io)
+    }
+
+    fn make_dir_at(&mut self, path: &[u8], mode: u16) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        let new = NewNode::new(FileType::Directory.mode_bits() | mode);
+        self.volume.create(dir, &name, &new).map_err(to_io)?;
+        Ok(())
+    }
+
+    fn unlink(&mut self, path: &[u8]) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.volume.unlink(dir, &name).map_err(to_io)
+    }
+
+    fn remove_tree(&mut self, path: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let dir = self.volume.lookup(parent, &name).map_err(to_io)?;
+        self.empty(dir)?;
+        self.volume.remove_dir(parent, &name).map_err(to_io)
+    }
+
+    fn empty(&mut self, dir: Ino) -> io::Result<()> {
+        let entries: Vec<(Vec<u8>, Ino, bool)> = self
+            .volume
+            .entries(dir, 0)
+            .map_err(to_io)?
+            .map(|entry| {
+                let entry = entry.map_err(to_io)?;
+                let is_dir = entry.kind == Some(FileType::Directory);
+                Ok((entry.name.to_vec(), entry.ino, is_dir))
+            })
+            .collect::<io::Result<_>>()?;
+        for (name, ino, is_dir) in entries.into_iter().filter(|(name, ..)| name != b"." && name != b"..") {
+            self.tick()?;
+            match is_dir {
+                true => {
+                    self.empty(ino)?;
+                    self.volume.remove_dir(dir, &name).map_err(to_io)?;
+                }
+                false => self.volume.unlink(dir, &name).map_err(to_io)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that a path of the mount lies in, and its name there.
+    fn parent(&self, path: &[u8]) -> io::Result<(Ino, Vec<u8>)> {
+        let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
+        let at = below.iter().rposition(|byte| *byte == b'/').ok_or(io::ErrorKind::NotFound)?;
+        let dir = self.volume.resolve(&below[..at], true).map_err(to_io)?;
+        Ok((dir, below[at + 1..].to_vec()))
+    }
+}
+
+/// A file of the engine, with the pages that a kernel would keep of it.
+struct EngineFile<'a> {
+    mounted: &'a mut Mounted,
+    ino: Ino,
+    pages: Pages,
+}
+
+impl RecordFile for EngineFile<'_> {
+    fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()> {
+        self.mounted.tick()?;
+        let (volume, ino) = (&self.mounted.volume, self.ino);
+        let size = volume.stat(ino).map_err(to_io)?.size;
+        self.pages.read(at, record, size, |at, buf| volume.read(ino, at, buf).map_err(to_io))
+    }
+
+    fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
+        self.mounted.tick()?;
+        self.pages.forget(at, record.len());
+        self.mounted.volume.write(self.ino, at, record).map_err(to_io)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.mounted.volume.fsync(self.ino, false).map_err(to_io)
+    }
+}
+
+/// Plants trees in a directory of the engine.
+struct EnginePlanter<'a> {
+    mounted: &'a mut Mounted,
+    dir: Vec<u8>,
+}
+
+impl EnginePlanter<'_> {
+    fn at(&self, path: &str) -> Vec<u8> {
+        [&self.dir[..], b"/", path.as_bytes()].concat()
+    }
+}
+
+impl Planter for EnginePlanter<'_> {
+    fn make_dir(&mut self, path: &str) -> io::Result<()> {
+        self.mounted.tick()?;
+        self.mounted.make_dir_at(&self.at(path), 0o755)
+    }
+
+    fn make_file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.mounted.tick()?;
+        let (dir, name) = self.mounted.parent(&self.at(path))?;
+        let ino = self.mounted.create_file(dir, &name)?;
+        self.mounted.volume.write(ino, 0, content).map_err(to_io)
+    }
+}
+
+/// The file system with the options that suit the card, where none were named. On a card that works in units of
+/// more than a segment, zones are units: the data and the nodes that an fsync writes share one, and then
+/// appending both is quicker than overwriting data somewhere else.
+pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
+    let unit_bytes = Findings::of(profile).unit_bytes.and_then(|unit| unit.value).unwrap_or(0);
+    let sections = unit_bytes / SEGMENT_BYTES;
+    if !spec.is_plain() || sections < 2 || profile.is_raw() {
+        return spec.clone();
+    }
+    spec.clone().made(&["-z", &sections.to_string()]).mounted("mode=lfs")
+}
+
+/// Makes an empty volume. Its options are mkfs.f2fs's.
+fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Result<()> {
+    let mut options = mkfs::Options::new(UUID_BYTES);
+    for pair in given.chunks(2) {
+        let [name, value] = pair else { return Err(bad_option(&pair[0])) };
+        let number = || value.parse().map_err(|_| bad_option(value));
+        match name.as_str() {
+            "-s" => options.segments_per_section = number()?,
+            "-z" => options.sections_per_zone = number()?,
+            "-o" => {
+                options.overprovision = Overprovision::Percent(value.parse().map_err(|_| bad_option(value))?);
+            }
+            other => return Err(bad_option(other)),
+        }
+    }
+    let device = DeviceSize { path: "card".into(), bytes: size_bytes };
+    let plan = Plan::new(&options, &[device]).map_err(to_io)?;
+    let made_at = Time { seconds: MADE_AT, nanoseconds: 0 };
+    let new = NewVolume::begin(data, &plan, true, volume::Options::new(move || made_at)).map_err(to_io)?;
+    new.finish().map_err(to_io)?;
+    Ok(())
+}
+
+fn bad_option(option: &str) -> io::Error {
+    let what = format!("{option}: for flashkit there are -s, -z and -o, each with a number");
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// What the card has counted, as the guest's disk counts it.
+fn totals(counters: &Counters) -> Totals {
+    let HostCounters { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, .. } =
+        counters.host;
+    let busy_ns = counters.time_ns.total();
+    Totals { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, busy_ns }
+}
+
+/// The time of day at a time of the card: the guest's, whose clock ticks.
+fn time(now_ns: u64) -> Time {
+    let ns = EPOCH_NS + now_ns / TICK_NS * TICK_NS;
+    Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
+}
+
+fn to_io(error: f2fs::Error) -> io::Error {
+    match error {
+        f2fs::Error::NoSpace { .. } | f2fs::Error::NoInodes => {
+            io::Error::new(io::ErrorKind::StorageFull, error.to_string())
+        }
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+fn refused(op: &str, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Failure::Stopped,
+        kind => {
+            let errno = if kind == io::ErrorKind::StorageFull { ENOSPC } else { 0 };
+            Failure::Refused { op: op.to_owned(), errno, error: error.to_string() }
+        }
+    }
+}
+
+fn invalid(what: String) -> Failure {
+    io::Error::new(io::ErrorKind::InvalidInput, what).into()
+}

@@ -1,0 +1,113 @@
+//! The kernel's file systems: user-mode Linux in virtual time.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
+use flash::{Model, Profile, Trace, counters::Counters};
+use guest::Op;
+
+use super::{Setting, Target};
+use crate::guest::{Card, Failure, Limits, Measured, Setup, Uml};
+
+/// The only disk of the guest that is a card.
+const QUEUE: &str = "/sys/block/vda/queue";
+
+/// A guest with the card, and its settings.
+pub struct GuestTarget {
+    uml: Option<Uml<Model>>,
+    setting: Setting,
+    image: PathBuf,
+    /// What the card had counted when the guest before ended.
+    counted: Counters,
+}
+
+impl GuestTarget {
+    /// Formats the file `image`, and boots a guest on it.
+    ///
+    /// # Errors
+    /// It cannot be formatted, or the guest does not come up.
+    pub fn start(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
+        setting.file_system.format(image, setting.profile.size_bytes)?;
+        let mut target = GuestTarget {
+            uml: None,
+            setting: setting.clone(),
+            image: image.to_owned(),
+            counted: Counters::default(),
+        };
+        target.boot(Model::new(setting.profile.clone(), true))?;
+        Ok(target)
+    }
+
+    /// The requests since the guest was booted last, if they are remembered.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.uml.as_ref()?.world().card().trace()
+    }
+
+    fn boot(&mut self, model: Model) -> Result<(), Failure> {
+        let Setting { profile, preset, scale, programs, stop, .. } = &self.setting;
+        let programs = programs.as_ref().ok_or_else(|| {
+            let what = "there is no kernel for the lab's guest; cargo xtask uml-kernel builds one";
+            io::Error::new(io::ErrorKind::NotFound, what)
+        })?;
+        let data = FileDevice::open(&self.image, OpenOptions { write: true, direct: false })?;
+        let setup = Setup {
+            kernel: programs.kernel.clone(),
+            agent: programs.agent.clone(),
+            memory_mib: preset.memory_mib(scale),
+            queue_depth: profile.host.queue_depth,
+            traits: traits(profile),
+            limits: Limits { stop: stop.clone(), ..Limits::default() },
+        };
+        let card = Card::new(model, Box::new(data));
+        let mut uml = Uml::boot(&setup, if self.setting.traced { card.traced() } else { card })?;
+        let dirty = preset.dirty_bytes(scale);
+        for (path, value) in [
+            (format!("{QUEUE}/max_sectors_kb"), u64::from(profile.host.max_request_bytes / 1024)),
+            ("/proc/sys/vm/dirty_background_bytes".into(), dirty.0),
+            ("/proc/sys/vm/dirty_bytes".into(), dirty.1),
+        ] {
+            let value = value.to_string();
+            uml.run(&Op::Tune { path: path.as_str().into(), value: value.as_str().into() })?;
+        }
+        self.uml = Some(uml);
+        Ok(())
+    }
+}
+
+impl Target for GuestTarget {
+    fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
+        match &mut self.uml {
+            Some(uml) => uml.run(op),
+            None => Err(io::Error::other("the guest did not come up again").into()),
+        }
+    }
+
+    fn reboot(&mut self) -> Result<(), Failure> {
+        let Some(uml) = self.uml.take() else { return Ok(()) };
+        self.counted = uml.world().card().model().counters().clone();
+        let state = uml.world().card().model().state().clone();
+        drop(uml);
+        self.boot(Model::resume(self.setting.profile.clone(), state))
+    }
+
+    fn counters(&self) -> Counters {
+        match &self.uml {
+            Some(uml) => uml.world().card().model().counters().clone(),
+            None => self.counted.clone(),
+        }
+    }
+}
+
+/// What a guest sees of a card of this profile.
+pub fn traits(profile: &Profile) -> Traits {
+    Traits {
+        geometry: Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 },
+        serial: "card".into(),
+        write_cache: profile.host.flush,
+        discard: profile.host.discard,
+        read_only: false,
+    }
+}

@@ -1,0 +1,131 @@
+//! What experiments are done to: a file system on a modelled card, wherever it runs.
+//!
+//! *Invariant*: a target does [`Op`]s of the one vocabulary and tells what each took on the card's clock.
+
+mod engine;
+mod guest;
+mod read_ahead;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use ::guest::Op;
+use flash::{Profile, counters::Counters};
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    engine::{EngineTarget, suited},
+    guest::{GuestTarget, traits},
+};
+use crate::{
+    format::FileSystem,
+    guest::{Failure, Measured},
+    preset::Preset,
+    scale::Scale,
+    stop::Stop,
+};
+
+/// The name of our own file system.
+pub const OURS: &str = "flashkit";
+/// Where targets have their card and their mount.
+pub const DISK: &str = "/disk/card";
+/// Where it is mounted.
+pub const MOUNT_POINT: &str = "/mnt";
+
+/// A file system that is formatted and not mounted yet, on its card.
+pub trait Target {
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The file system refuses it, or the target fails.
+    fn run(&mut self, op: &Op) -> Result<Measured, Failure>;
+
+    /// The machine goes off and on again; the card keeps its power, and nothing is mounted.
+    ///
+    /// # Errors
+    /// The machine does not come up.
+    fn reboot(&mut self) -> Result<(), Failure>;
+
+    /// What the card has counted.
+    fn counters(&self) -> Counters;
+}
+
+/// The guest's programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Programs {
+    /// User-mode Linux with time travel.
+    pub kernel: PathBuf,
+    /// Its init.
+    pub agent: PathBuf,
+}
+
+/// All that a target is made from.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The file system and its options.
+    pub file_system: FileSystem,
+    /// The machine.
+    pub preset: Preset,
+    /// The card.
+    pub profile: Profile,
+    /// How large everything is.
+    pub scale: Scale,
+    /// The guest's programs, for the kernel's file systems.
+    pub programs: Option<Programs>,
+    /// Whether the guest's requests to the card are remembered.
+    pub traced: bool,
+    /// Ends the work early.
+    pub stop: Stop,
+}
+
+impl Setting {
+    /// Formats the file `image` and starts what works on it.
+    ///
+    /// # Errors
+    /// It cannot be formatted, or the guest does not come up.
+    pub fn start(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
+        Ok(match self.file_system.kind == OURS {
+            true => Box::new(EngineTarget::start(self, image)?),
+            false => Box::new(GuestTarget::start(self, image)?),
+        })
+    }
+}
+
+/// What the flash did during a part of an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it, units included")]
+pub struct FlashWork {
+    pub programmed_bytes: u64,
+    pub page_reads: u64,
+    pub block_erases: u64,
+    pub copied_pages: u64,
+    /// Where the card's time went.
+    pub time_ns: BTreeMap<String, u64>,
+    /// log2 of the bytes -> write commands.
+    pub writes_by_log2_bytes: BTreeMap<u32, u64>,
+}
+
+impl FlashWork {
+    /// What came since `earlier`.
+    pub fn between(earlier: &Counters, later: &Counters, page_bytes: u32) -> FlashWork {
+        let parts = later.time_ns.parts().into_iter().zip(earlier.time_ns.parts());
+        let grown = |(size, count): (&u32, &u64)| {
+            let before = earlier.host.writes_by_log2_bytes.get(size).copied().unwrap_or(0);
+            (*count > before).then(|| (*size, count - before))
+        };
+        FlashWork {
+            programmed_bytes: (later.flash.page_programs - earlier.flash.page_programs)
+                * u64::from(page_bytes),
+            page_reads: later.flash.page_reads - earlier.flash.page_reads,
+            block_erases: later.flash.block_erases - earlier.flash.block_erases,
+            copied_pages: later.layer.copied_pages - earlier.layer.copied_pages,
+            time_ns: parts
+                .filter(|(late, early)| late.1 > early.1)
+                .map(|(late, early)| (late.0.replace(' ', "_"), late.1 - early.1))
+                .collect(),
+            writes_by_log2_bytes: later.host.writes_by_log2_bytes.iter().filter_map(grown).collect(),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a kernel does before a read reaches a file system: it keeps pages, and reads ahead. An engine in this
+//! process gets the same, so that its reads stand beside those of a mounted file system.
+//!
+//! The rules are Linux's (`ondemand_readahead`): a sequential reader gets windows that grow; a random reader who
+//! comes to where pages before his are cached already is taken for one of several sequential readers; any other
+//! gets the page that he asks for. Of what was read ahead, one page is marked: who comes to it gets the next window
+//! before he needs it.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+};
+
+/// Size of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// What Linux reads ahead by default (`VM_READAHEAD_PAGES`).
+const READ_AHEAD_BYTES: u64 = 128 << 10;
+
+/// Pages of one file.
+#[derive(Debug, Default)]
+pub struct Pages {
+    pages: HashMap<u64, Box<[u8]>>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+    most_pages: usize,
+    most_ahead: u64,
+    /// Pages of which the next window is read.
+    marked: HashSet<u64>,
+    /// The last window, in pages, and its mark.
+    window: u64,
+    last_mark: u64,
+    /// The page that was asked for last.
+    last: Option<u64>,
+}
+
+impl Pages {
+    /// No page yet, room for `memory_bytes`, in front of a card with commands of at most `request_bytes`: windows
+    /// are whole commands.
+    pub fn new(memory_bytes: u64, request_bytes: u64) -> Pages {
+        let request_bytes = (request_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64).max(PAGE_BYTES as u64);
+        let most_ahead = READ_AHEAD_BYTES.next_multiple_of(request_bytes) / PAGE_BYTES as u64;
+        // A window that was read is there until it was used.
+        let most_pages = (memory_bytes as usize / PAGE_BYTES).max(most_ahead as usize);
+        Pages { most_pages, most_ahead, ..Pages::default() }
+    }
+
+    /// Fills `buf` from byte `at` of a file of `size` bytes; `read` fetches whole pages from a byte offset on, and
+    /// says how many bytes there were.
+    ///
+    /// # Errors
+    /// Those of `read`, and the end of the file.
+    pub fn read(
+        &mut self,
+        at: u64,
+        buf: &mut [u8],
+        size: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        if at.checked_add(buf.len() as u64).is_none_or(|end| end > size) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let place = at + done as u64;
+            let (index, inside) = (place / PAGE_BYTES as u64, place as usize % PAGE_BYTES);
+            let end = size.div_ceil(PAGE_BYTES as u64);
+            if !self.pages.contains_key(&index) {
+                let wanted = ((inside + buf.len() - done).div_ceil(PAGE_BYTES)) as u64;
+                let ahead = self.plan(index, wanted);
+                self.fetch(index, ahead.0, ahead.1, end, &mut read)?;
+            } else if self.marked.remove(&index) {
+                let next = (index + 1..=index + self.most_ahead).find(|n| !self.pages.contains_key(n));
+                if let Some(next) = next.filter(|next| *next < end) {
+                    let is_own = self.window > 0 && self.last_mark == index;
+                    self.window = self.grown(if is_own { self.window } else { next - index + 1 });
+                    self.fetch(next, self.window, next, end, &mut read)?;
+                }
+            }
+            let page = &self.pages[&index];
+            let length = (PAGE_BYTES - inside).min(buf.len() - done);
+            buf[done..done + length].copy_from_slice(&page[inside..inside + length]);
+            done += length;
+            self.last = Some(index);
+        }
+        Ok(())
+    }
+
+    /// Forgets what a write makes stale.
+    pub fn forget(&mut self, at: u64, length: usize) {
+        if self.pages.is_empty() {
+            return;
+        }
+        for index in at / PAGE_BYTES as u64..(at + length as u64).div_ceil(PAGE_BYTES as u64) {
+            self.pages.remove(&index);
+            self.marked.remove(&index);
+        }
+    }
+
+    /// Reads what is missing of `count` pages from `index` on, not past `end`, and marks one of them.
+    fn fetch(
+        &mut self,
+        index: u64,
+        count: u64,
+        marked: u64,
+        end: u64,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let after = index + count.min(end - index);
+        let mut at = index;
+        while at < after {
+            let run = (at..after).take_while(|n| !self.pages.contains_key(n)).count() as u64;
+            if run > 0 {
+                let mut bytes = vec![0; run as usize * PAGE_BYTES];
+                read(at * PAGE_BYTES as u64, &mut bytes)?;
+                for (n, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+                    self.keep(at + n as u64, page);
+                }
+            }
+            at += run.max(1);
+        }
+        if (index..after).contains(&marked) {
+            self.marked.insert(marked);
+            self.last_mark = marked;
+        }
+        Ok(())
+    }
+
+    /// The size of the window after one of this size.
+    fn grown(&self, window: u64) -> u64 {
+        let most = self.most_ahead;
+        if window < most / 16 { 4 * window } else { (2 * window).min(most) }
+    }
+
+    /// How many pages to read where `index` is missing and `wanted` pages are asked for, and which of them to
+    /// mark; a page past them where none is.
+    fn plan(&mut self, index: u64, wanted: u64) -> (u64, u64) {
+        let most = self.most_ahead;
+        let is_next = match self.last {
+            Some(last) => index == last || index == last + 1,
+            None => index == 0,
+        };
+        if is_next {
+            self.window = match self.window {
+                0 => (4 * wanted.next_power_of_two()).min(most),
+                window => self.grown(window),
+            };
+            return (self.window.max(wanted), index + wanted);
+        }
+        let history =
+            (1..=most.min(index)).take_while(|n| self.pages.contains_key(&(index - n))).count() as u64;
+        if history <= wanted {
+            self.window = 0;
+            return (wanted, u64::MAX);
+        }
+        let history = if history >= index { 2 * history } else { history };
+        self.window = (history + wanted).min(most).max(wanted);
+        (self.window, index + self.window - 1)
+    }
+
+    fn keep(&mut self, index: u64, page: &[u8]) {
+        while self.pages.len() >= self.most_pages {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.pages.remove(&oldest);
+            self.marked.remove(&oldest);
+        }
+        self.pages.insert(index, page.into());
+        self.order.push_back(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads pages in this order; returns what was fetched: first page and count.
+    fn fetched(order: impl IntoIterator<Item = u64>, pages: &mut Pages) -> Vec<(u64, u64)> {
+        let mut seen = Vec::new();
+        for index in order {
+            let mut byte = [0];
+            pages
+                .read(index * PAGE_BYTES as u64, &mut byte, 1 << 20, |at, buf| {
+                    seen.push((at / PAGE_BYTES as u64, (buf.len() / PAGE_BYTES) as u64));
+                    buf.fill((at / PAGE_BYTES as u64) as u8);
+                    Ok(buf.len())
+                })
+                .unwrap();
+        }
+        seen
+    }
+
+    #[test]
+    fn windows_of_a_sequential_reader_grow() {
+        let mut pages = Pages::new(1 << 20, 128 << 10);
+        assert_eq!(fetched(0..64, &mut pages), [(0, 4), (4, 8), (12, 16), (28, 32), (60, 32), (92, 32)]);
+    }
+
+    #[test]
+    fn windows_are_whole_commands() {
+        assert_eq!(Pages::new(1 << 20, 122_880).most_ahead, 60);
+        assert_eq!(Pages::new(1 << 20, 1 << 20).most_ahead, 256);
+    }
+
+    #[test]
+    fn a_random_reader_gets_a_page_unless_others_were_there_before() {
+        let mut pages = Pages::new(1 << 20, 128 << 10);
+        assert_eq!(fetched([9, 50, 51, 20, 52], &mut pages), [(9, 1), (50, 1), (51, 4), (20, 1), (55, 8)]);
+        // 50 to 62 are there: who comes next to them, from elsewhere, is one of several readers.
+        assert_eq!(fetched([63], &mut pages), [(63, 14)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_writes_are_seen() {
+        let mut pages = Pages::new(2 * PAGE_BYTES as u64, 4096);
+        fetched((1..60).map(|n| 4 * n), &mut pages);
+        assert_eq!(pages.pages.len(), 32);
+        pages.forget(220 * PAGE_BYTES as u64 + 1, 1);
+        assert_eq!(fetched([220], &mut pages), [(220, 1)]);
+        let mut byte = [0];
+        let error = pages.read(1 << 20, &mut byte, 1 << 20, |_, _| Ok(0)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

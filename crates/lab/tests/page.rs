@@ -1,0 +1,109 @@
+//! The page of a study in a real browser without a window: drawn, in light and dark, wide and narrow, with nothing
+//! fetched and nothing said on the console. Where there is no such browser the test says so and does nothing.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::BufReader,
+    path::Path,
+    process::{Command, Output},
+};
+
+use lab::{
+    experiment::Experiment, format::FileSystem, plan::Plan, preset::Preset, report, scale::Scale, stop::Stop,
+    study::run_cell, target::OURS,
+};
+
+/// As they are called; Debian's is the first.
+const BROWSERS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
+/// The page's colours of paper and of our own bars, in light and in dark.
+const LIGHT: ([u8; 3], [u8; 3]) = ([0xff, 0xff, 0xff], [0xb4, 0x45, 0x0f]);
+const DARK: ([u8; 3], [u8; 3]) = ([0x14, 0x17, 0x1b], [0xf0, 0x8a, 0x4b]);
+
+fn browser() -> Option<&'static str> {
+    let there =
+        |name: &&&str| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success());
+    BROWSERS.iter().find(there).copied()
+}
+
+/// Opens the page; the home of the browser is in `dir`, so that two of them do not meet.
+fn open(browser: &str, dir: &Path, arguments: &[String]) -> Output {
+    let output = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-background-networking",
+        ])
+        .arg(format!("--user-data-dir={}", dir.join("home").display()))
+        .arg(format!("--log-net-log={}", dir.join("net.json").display()))
+        .args(["--enable-logging=stderr", "--v=0"])
+        .args(arguments)
+        .arg(format!("file://{}", dir.join("page.html").display()))
+        .output()
+        .expect("it was started before");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("CONSOLE"), "{said}");
+    output
+}
+
+/// How many pixels of each colour a picture has.
+fn colours(path: &Path) -> HashMap<[u8; 3], usize> {
+    let mut reader = png::Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
+    let mut bytes = vec![0; reader.output_buffer_size().expect("it fits into memory")];
+    let info = reader.next_frame(&mut bytes).unwrap();
+    let mut counts = HashMap::new();
+    for pixel in bytes[..info.buffer_size()].chunks_exact(info.color_type.samples()) {
+        *counts.entry([pixel[0], pixel[1], pixel[2]]).or_insert(0) += 1;
+    }
+    counts
+}
+
+#[test]
+fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: no browser without a window; scripts/setup installs one on Debian");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ours = [FileSystem::new(OURS), FileSystem::parse("flashkit:mode=adaptive")];
+    let plan = Plan {
+        cells: Plan::cells(&[Experiment::WriteFsync, Experiment::Copy], &ours, &[Preset::Desktop], false),
+        scale: Scale::of_file(2 << 20),
+        card_bytes: Some(1 << 30),
+        seed: 1,
+        programs: None,
+        work: dir.to_owned(),
+        jobs: 1,
+    };
+    let records: Vec<_> =
+        plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap()).collect();
+    fs::write(dir.join("page.html"), report::html(&records).unwrap()).unwrap();
+
+    let dom = open(browser, dir, &["--dump-dom".into()]);
+    let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
+    // A chart for each of the 2 + 4 parts, and one of causes for each experiment.
+    assert_eq!(dom.matches("<svg ").count(), 8, "{dom}");
+    let net = fs::read_to_string(dir.join("net.json")).unwrap();
+    assert!(net.contains("\"constants\"") && !net.contains("\"url\":\"http"), "something was fetched");
+
+    for (scheme, (paper, bars)) in [(1, LIGHT), (0, DARK)] {
+        for (width, least) in [(1300, 2000), (400, 500)] {
+            let picture = dir.join(format!("{scheme}-{width}.png"));
+            let arguments = [
+                format!("--blink-settings=preferredColorScheme={scheme}"),
+                format!("--window-size={width},3000"),
+                format!("--screenshot={}", picture.display()),
+            ];
+            open(browser, dir, &arguments);
+            let counts = colours(&picture);
+            let most = counts.iter().max_by_key(|(_, count)| **count).map(|(colour, _)| *colour);
+            assert_eq!(most, Some(paper), "{scheme} {width}");
+            let of_bars = counts.get(&bars).copied().unwrap_or(0);
+            assert!(of_bars > least, "{scheme} {width}: {of_bars} pixels of bars");
+        }
+    }
+}
