@@ -1,13 +1,15 @@
-//! Long hunts: random sequences beside the model, and power cuts, for as long as one likes. `make test` runs the first
-//! seeds of both.
+//! Long hunts: random sequences beside the model, with power cuts, or in turns with Linux, for as long as one likes.
+//! `make test` runs the first seeds.
 
 use std::{
     io::Write,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use model::{Case, Setup, power_cut, sequence};
+
+use crate::ping_pong;
 
 /// Operations of a sequence beside the model.
 const SEQUENCE: usize = 1500;
@@ -107,6 +109,25 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
         "{done} power cuts in {} s: what was promised was there, nothing was torn",
         started.elapsed().as_secs()
     )?;
+    Ok(())
+}
+
+/// Plays `rounds` rounds with Linux on volumes of the kinds `names`, or all.
+///
+/// # Errors
+/// The first disagreement; an unknown name.
+pub fn ping_pong(rounds: u32, seed: u64, names: &[String], out: &mut impl Write) -> Result<()> {
+    let (started, mut turns, mut unclean) = (Instant::now(), 0, 0);
+    for setup in chosen(names, Setup::all(), |setup| setup.name)? {
+        let context = || format!("{}, seed {seed}", setup.name);
+        let tally = ping_pong::play(&setup, seed, rounds).with_context(context)?;
+        writeln!(out, "{}: seed {seed}, {rounds} rounds, {tally}", setup.name)?;
+        out.flush()?;
+        turns += tally.turns;
+        unclean += tally.unclean;
+    }
+    let seconds = started.elapsed().as_secs();
+    writeln!(out, "{turns} turns, {unclean} of them with an unclean end, in {seconds} s: no difference")?;
     Ok(())
 }
 

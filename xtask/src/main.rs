@@ -4,10 +4,9 @@ use std::{io::Write, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
-use model::{Setup, fsck::fsck_image};
+use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, golden, hunt, kernel::Kernel, ping_pong, soak, spec, study, uml_kernel,
-    workspace,
+    Image, Judge, Machine, bench, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -96,7 +95,7 @@ enum Task {
         /// Cases; all unless named
         cases: Vec<String>,
     },
-    /// Lets one volume go back and forth between Linux and our engine, with clean and unclean ends
+    /// Lets volumes go back and forth between Linux and our engine, with clean and unclean ends
     PingPong {
         /// Rounds, of a turn each
         #[arg(long, default_value_t = 8)]
@@ -104,9 +103,8 @@ enum Task {
         /// Picks the operations
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// The kind of volume
-        #[arg(long, default_value = "base")]
-        setup: String,
+        /// Kinds of volumes; all unless named
+        kinds: Vec<String>,
     },
     /// Keeps an almost full volume busy, with cleaning in the background and a small cache
     Soak {
@@ -165,16 +163,7 @@ fn main() -> Result<()> {
         }
         Task::Model { limits, kinds, .. } => hunt::model(limits, &kinds, &mut out)?,
         Task::PowerCuts { limits, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
-        Task::PingPong { rounds, seed, setup } => {
-            writeln!(out, "{setup}, seed {seed}")?;
-            let Some(setup) = Setup::named(&setup) else { bail!("there is no kind of volume {setup}") };
-            let tally = ping_pong::play(&setup, seed, rounds)?;
-            writeln!(
-                out,
-                "{} turns, {} of them with an unclean end, {} operations: no difference",
-                tally.turns, tally.unclean, tally.operations
-            )?;
-        }
+        Task::PingPong { rounds, seed, kinds } => hunt::ping_pong(rounds, seed, &kinds, &mut out)?,
         Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
         Task::Fsck { images } => {
             for image in images {
