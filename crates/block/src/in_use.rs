@@ -44,7 +44,11 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
         if let Some(at) = mounted_at(&mountinfo, None, &path) {
             return Ok(Some(InUse::Mounted(at)));
         }
-        return Ok(loop_over(&path).map(InUse::Holder));
+        let Some(device) = loop_over(&path) else { return Ok(None) };
+        let number =
+            fs::read_to_string(format!("/sys/block/{device}/dev")).ok().and_then(|text| device_number(&text));
+        let mounted = mounted_at(&mountinfo, number, &Path::new("/dev").join(&device));
+        return Ok(Some(mounted.map_or(InUse::Holder(device), InUse::Mounted)));
     }
     let number = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     if let Some(at) = mounted_at(&mountinfo, Some(number), &path) {

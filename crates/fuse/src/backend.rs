@@ -1,123 +1,147 @@
-//! The FUSE library, and nothing else: requests in its types become calls of [`FileSystem`], answers become its
-//! replies. Another library takes another module like this one.
+//! Requests of the kernel become calls of [`FileSystem`], and what comes of them becomes answers.
 //!
 //! *Caching*: nobody else changes the volume, so the kernel may keep names and attributes for long. It must not keep
 //! attributes of files that are open for writing, whose blocks it does not count, nor names of casefolded
 //! directories, where one name has several spellings.
 
 use std::{
-    cell::RefCell,
-    ffi::OsStr,
     io,
-    os::unix::ffi::OsStrExt,
-    path::Path,
-    sync::{Arc, Mutex, OnceLock, mpsc},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, mpsc},
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use f2fs::{
     format::{FileType, inode::DeviceNumber},
     units::{Ino, Time},
-    volume::{RenameMode, SetAttr, Stat, XattrMode},
+    volume::{SetAttr, Stat, XattrMode},
 };
-use fuser::{
-    FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    MountOption, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+use rustix::{
+    fs::{OFlags, RenameFlags},
+    mount::MountFlags,
 };
-use rustix::fs::OFlags;
 
 use crate::{
-    Errno, FileSystem, MountOptions,
+    Atime, Errno, FileSystem, MountOptions,
+    connection::{self, Connection, How, Mounter, Reply},
     file_system::{Answer, Caller, Change, OpenMode},
+    protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
 };
 
 /// How long the kernel may keep what it was told; see the module.
 const KEPT: Duration = Duration::from_secs(3600);
 const NOT_KEPT: Duration = Duration::ZERO;
 
-/// Bytes of the largest write request.
-const WRITE_BYTES: u32 = 1 << 20;
+/// Bytes of the largest read or write request, and its pages.
+const REQUEST_BYTES: u32 = 1 << 20;
+const REQUEST_PAGES: u16 = 256;
+/// Room for a request's head and arguments.
+const HEAD_BYTES: usize = 64 << 10;
 /// Requests that the kernel may have under way without anybody waiting for them.
 const BACKGROUND_REQUESTS: u16 = 64;
+/// The offset in a message about what is old that leaves the content alone.
+const ATTRIBUTES_ONLY: i64 = -1;
 /// What the kernel calls the root directory.
-const FUSE_ROOT: u64 = INodeNo::ROOT.0;
+const ROOT: u64 = 1;
 
-/// What we ask of the kernel, where it can. Not `FUSE_HANDLE_KILLPRIV`: its second version is the exact one.
-const WANTED: [InitFlags; 11] = [
-    InitFlags::FUSE_WRITEBACK_CACHE,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_POSIX_ACL,
-    InitFlags::FUSE_DONT_MASK,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_HAS_IOCTL_DIR,
-];
+/// What we ask of the kernel, where it can.
+const WANTED: u64 = can::ASYNC_READ
+    | can::ATOMIC_O_TRUNC
+    | can::EXPORT_SUPPORT
+    | can::BIG_WRITES
+    | can::DONT_MASK
+    | can::HAS_IOCTL_DIR
+    | can::DO_READDIRPLUS
+    | can::READDIRPLUS_AUTO
+    | can::ASYNC_DIO
+    | can::WRITEBACK_CACHE
+    | can::PARALLEL_DIROPS
+    | can::POSIX_ACL
+    | can::MAX_PAGES
+    | can::CACHE_SYMLINKS
+    | can::HANDLE_KILLPRIV_V2
+    | can::SETXATTR_EXT
+    | can::INIT_EXT;
+
+/// Files stay in the kernel's cache when they are closed, and direct writes need not wait for one another there.
+const FILE_OPEN: u32 = opened::KEEP_CACHE | opened::PARALLEL_DIRECT_WRITES;
+const DIRECTORY_OPEN: u32 = opened::KEEP_CACHE | opened::CACHE_DIR;
 
 /// A mounted file system that does not answer yet.
 pub struct Session {
-    inner: fuser::Session<Adapter>,
+    adapter: Arc<Adapter>,
+    threads: usize,
+    unmounter: Unmounter,
 }
 
 /// Ends a mount from another thread.
-pub struct Unmounter(fuser::SessionUnmounter);
+#[derive(Clone)]
+pub struct Unmounter {
+    dir: PathBuf,
+    mounter: Mounter,
+}
 
 /// Mounts a file system. It answers once [`Session::run`] runs.
-pub fn mount(fs: Arc<FileSystem>, dir: &Path, options: &MountOptions, source: &str) -> io::Result<Session> {
-    let either = |condition: bool, yes: MountOption, no: MountOption| if condition { yes } else { no };
-    let mut config = fuser::Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(source.into()),
-        // The library keeps its own option for the subtype from the kernel.
-        MountOption::CUSTOM("subtype=flashkit".into()),
-        MountOption::DefaultPermissions,
-        either(options.read_only, MountOption::RO, MountOption::RW),
-        either(options.dev, MountOption::Dev, MountOption::NoDev),
-        either(options.suid, MountOption::Suid, MountOption::NoSuid),
-        either(options.exec, MountOption::Exec, MountOption::NoExec),
-        either(options.sync, MountOption::Sync, MountOption::Async),
-    ];
-    if options.dirsync {
-        config.mount_options.push(MountOption::DirSync);
-    }
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+pub fn mount(
+    fs: Arc<FileSystem>,
+    image: &Path,
+    dir: &Path,
+    options: &MountOptions,
+    source: &str,
+) -> io::Result<Session> {
+    let root = fs.root()?;
+    let how = How { source, image, flags: mount_flags(options), allow_other: options.allow_other };
+    let (connection, mounter) = Connection::mount(dir, &how)?;
+    let connection = Arc::new(connection);
+    let seeks = Seeks::start(fs.clone(), connection.clone());
     // One thread may wait for the volume while another answers what it waits for; see `Seeks`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
-    config.n_threads = Some(threads.clamp(2, 64));
-    config.clone_fd = true;
+    let adapter = Arc::new(Adapter { fs, root, connection, seeks });
+    let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
+    Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
+}
 
-    let notifier = Arc::new(OnceLock::new());
-    let root = fs.root()?;
-    let seeks = Seeks::start(fs.clone(), notifier.clone());
-    let inner = fuser::Session::new(Adapter { fs, root, seeks }, dir, &config)?;
-    // Nothing was answered yet, so nobody has looked for it.
-    let _ = notifier.set(inner.notifier());
-    Ok(Session { inner })
+fn mount_flags(options: &MountOptions) -> MountFlags {
+    let flags = [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.dev, MountFlags::NODEV),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.exec, MountFlags::NOEXEC),
+        (options.sync, MountFlags::SYNCHRONOUS),
+        (options.dirsync, MountFlags::DIRSYNC),
+        (options.atime == Atime::Never, MountFlags::NOATIME),
+        (!options.dir_atime, MountFlags::NODIRATIME),
+    ];
+    flags.into_iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
 }
 
 impl Session {
     /// What ends the mount.
-    pub fn unmounter(&mut self) -> Unmounter {
-        Unmounter(self.inner.unmount_callable())
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
     }
 
     /// Answers requests until the file system is unmounted.
     pub fn run(self) -> io::Result<()> {
-        self.inner.run()
+        let threads: Vec<_> = (0..self.threads)
+            .map(|_| {
+                let adapter = self.adapter.clone();
+                thread::spawn(move || adapter.serve())
+            })
+            .collect();
+        let broke = || io::Error::other("a thread that answers requests panicked");
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(broke())));
+        // All are waited for.
+        ends.fold(Ok(()), Result::and)
     }
 }
 
 impl Unmounter {
-    /// Unmounts, which lets [`Session::run`] return.
-    pub fn unmount(&mut self) -> io::Result<()> {
-        self.0.unmount()
+    /// Unmounts, which lets [`Session::run`] return; `lazily`, as soon as nobody uses the mount any more.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        connection::unmount(&self.dir, self.mounter, lazily)
     }
 }
 
@@ -130,10 +154,10 @@ struct Seeks {
 
 struct Seek {
     ino: Ino,
-    number: INodeNo,
+    node: u64,
     offset: u64,
     whence: Whence,
-    reply: ReplyLseek,
+    reply: Reply,
 }
 
 #[derive(Clone, Copy)]
@@ -143,15 +167,17 @@ enum Whence {
 }
 
 impl Seeks {
-    fn start(fs: Arc<FileSystem>, notifier: Arc<OnceLock<Notifier>>) -> Seeks {
+    fn start(fs: Arc<FileSystem>, connection: Arc<Connection>) -> Seeks {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
-            for Seek { ino, number, offset, whence, reply } in jobs {
-                if let Some(notifier) = notifier.get() {
-                    // Failing, it has nothing in its cache.
-                    let _ = notifier.inval_inode(number, 0, 0);
-                }
-                answer_seek(&fs, ino, offset, whence, reply);
+            for Seek { ino, node, offset, whence, reply } in jobs {
+                // Failing, it has nothing in its cache.
+                let _ = connection.invalidate(node, 0);
+                let found = seek(&fs, ino, offset, whence);
+                reply.send(match &found {
+                    Ok(out) => Ok(zerocopy::IntoBytes::as_bytes(out)),
+                    Err(errno) => Err(*errno),
+                });
             }
         });
         Seeks { queue: Mutex::new(queue) }
@@ -164,44 +190,286 @@ impl Seeks {
     }
 }
 
-fn answer_seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence, reply: ReplyLseek) {
-    let found = match whence {
-        Whence::Data => fs.seek_data(ino, offset),
-        Whence::Hole => fs.seek_hole(ino, offset),
+fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<wire::LseekOut> {
+    let offset = match whence {
+        Whence::Data => fs.seek_data(ino, offset)?,
+        Whence::Hole => fs.seek_hole(ino, offset)?,
     };
-    match found {
-        Ok(at) => reply.offset(at as i64),
-        Err(errno) => reply.error(out(errno)),
-    }
+    Ok(wire::LseekOut { offset })
+}
+
+/// What becomes of a request.
+enum Outcome {
+    /// It is answered with what is in the output.
+    Answered,
+    /// It has no answer.
+    Silent,
+    /// Somebody else answers.
+    Passed,
 }
 
 struct Adapter {
     fs: Arc<FileSystem>,
     root: Ino,
+    connection: Arc<Connection>,
     seeks: Seeks,
 }
 
-thread_local! {
-    /// Where reads go before they are answered; one a thread, so that it is zeroed once.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 impl Adapter {
-    fn ino(&self, number: INodeNo) -> Ino {
-        match number.0 {
-            FUSE_ROOT => self.root,
+    /// Answers until the end of the mount.
+    fn serve(&self) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
+        let mut output = Output::new(REQUEST_BYTES as usize + HEAD_BYTES);
+        while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
+            let reply = Reply::new(self.connection.clone(), header.unique);
+            output.clear();
+            let mut reply = Some(reply);
+            let outcome = self.handle(&header, Arguments(arguments), &mut output, &mut reply);
+            // Where somebody else answers, there is none left.
+            let Some(reply) = reply else { continue };
+            match outcome {
+                Ok(Outcome::Answered) => reply.send(Ok(output.bytes())),
+                Ok(Outcome::Silent | Outcome::Passed) => reply.none(),
+                Err(errno) => reply.send(Err(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &self,
+        header: &InHeader,
+        mut arguments: Arguments<'_>,
+        out: &mut Output,
+        reply: &mut Option<Reply>,
+    ) -> Answer<Outcome> {
+        let (fs, ino) = (&*self.fs, self.ino(header.node));
+        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
+        let arguments = &mut arguments;
+        match header.opcode {
+            opcode::INIT => out.put(&init(&arguments.take()?)),
+            opcode::DESTROY => {
+                // `umount` returns when this is answered.
+                if let Err(error) = fs.unmount() {
+                    eprintln!("flashkit: {error}");
+                    return Err(Errno::IO);
+                }
+            }
+            opcode::INTERRUPT => return Err(Errno::NOSYS),
+            opcode::FORGET => {
+                fs.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
+                return Ok(Outcome::Silent);
+            }
+            opcode::BATCH_FORGET => {
+                for _ in 0..arguments.take::<wire::BatchForgetIn>()?.count {
+                    let one: wire::ForgetOne = arguments.take()?;
+                    fs.forget(self.ino(one.node), one.lookups);
+                }
+                return Ok(Outcome::Silent);
+            }
+            opcode::LOOKUP => self.lookup(ino, arguments.name()?, out)?,
+            opcode::GETATTR => self.put_attr(&fs.stat(ino)?, out),
+            opcode::SETATTR => {
+                let change = change(&arguments.take()?);
+                self.put_attr(&fs.change(caller, ino, &change)?, out);
+            }
+            opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
+            opcode::READLINK => out.extend(&fs.read_link(ino)?),
+            opcode::SYMLINK => {
+                let (name, target) = (arguments.name()?, arguments.name()?);
+                self.put_entry(ino, &fs.symlink(caller, ino, name, target)?, out);
+            }
+            opcode::MKNOD => {
+                let wire::MknodIn { mode, rdev, umask, .. } = arguments.take()?;
+                let device = Some(device_from_kernel(rdev));
+                let made = fs.create(caller, ino, arguments.name()?, mode as u16, umask as u16, device)?;
+                self.put_entry(ino, &made, out);
+            }
+            opcode::MKDIR => {
+                let wire::MkdirIn { mode, umask } = arguments.take()?;
+                let mode = FileType::Directory.mode_bits() | mode as u16 & 0o7777;
+                let made = fs.create(caller, ino, arguments.name()?, mode, umask as u16, None)?;
+                self.put_entry(ino, &made, out);
+            }
+            opcode::UNLINK => fs.unlink(ino, arguments.name()?)?,
+            opcode::RMDIR => fs.rmdir(ino, arguments.name()?)?,
+            opcode::RENAME | opcode::RENAME2 => {
+                let (new_dir, flags) = match header.opcode {
+                    opcode::RENAME => (arguments.take::<wire::RenameIn>()?.new_dir, 0),
+                    _ => arguments.take().map(|wire::Rename2In { new_dir, flags, .. }| (new_dir, flags))?,
+                };
+                let (from, to) = (arguments.name()?, arguments.name()?);
+                let flags = RenameFlags::from_bits_retain(flags);
+                fs.rename(caller, (ino, from), (self.ino(new_dir), to), flags)?;
+            }
+            opcode::LINK => {
+                let old = self.ino(arguments.take::<wire::LinkIn>()?.old_node);
+                self.put_entry(ino, &fs.link(old, ino, arguments.name()?)?, out);
+            }
+            opcode::OPEN => {
+                let wire::OpenIn { flags, open_flags } = arguments.take()?;
+                let mode = open_mode(flags, open_flags);
+                fs.open(caller, ino, mode)?;
+                out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: FILE_OPEN, padding: 0 });
+            }
+            opcode::OPENDIR => {
+                fs.open(caller, ino, OpenMode::default())?;
+                out.put(&wire::OpenOut { handle: 0, open_flags: DIRECTORY_OPEN, padding: 0 });
+            }
+            opcode::CREATE | opcode::TMPFILE => {
+                let wire::CreateIn { flags, mode, umask, open_flags } = arguments.take()?;
+                let write = open_mode(flags, open_flags).write;
+                let mode = FileType::Regular.mode_bits() | mode as u16 & 0o7777;
+                let made = match header.opcode {
+                    opcode::CREATE => fs.create(caller, ino, arguments.name()?, mode, umask as u16, None)?,
+                    _ => fs.create_nameless(caller, ino, mode, umask as u16)?,
+                };
+                fs.opened_new(made.ino, write);
+                self.put_entry(ino, &made, out);
+                out.put(&wire::OpenOut { handle: write.into(), open_flags: FILE_OPEN, padding: 0 });
+            }
+            opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
+            opcode::RELEASEDIR => {}
+            opcode::READ => {
+                let wire::ReadIn { offset, size, .. } = arguments.take()?;
+                let size = size.min(REQUEST_BYTES) as usize;
+                out.fill(size, |room| fs.read(ino, offset, room))?;
+            }
+            opcode::WRITE => {
+                let wire::WriteIn { offset, size, write_flags, .. } = arguments.take()?;
+                let drops_privilege = write_flags & wire::WRITE_KILL_SUIDGID != 0;
+                fs.write(caller, ino, offset, arguments.bytes(size)?, drops_privilege)?;
+                out.put(&wire::WriteOut { size, padding: 0 });
+            }
+            // No FLUSH: the kernel writes its cache back before it would ask, and stops asking after the first answer.
+            opcode::FSYNC => {
+                fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
+            }
+            opcode::FSYNCDIR | opcode::SYNCFS => fs.sync()?,
+            opcode::READDIR => self.list(ino, &arguments.take()?, out)?,
+            opcode::READDIRPLUS => self.list_with_facts(ino, &arguments.take()?, out)?,
+            opcode::STATFS => {
+                let (space, bytes) = fs.space()?;
+                out.put(&wire::StatfsOut {
+                    blocks: space.blocks,
+                    free: space.free_blocks,
+                    available: space.free_blocks,
+                    inodes: space.inodes,
+                    free_inodes: space.free_inodes,
+                    block_bytes: bytes,
+                    name_bytes: 255,
+                    fragment_bytes: bytes,
+                    ..Default::default()
+                });
+            }
+            opcode::SETXATTR => {
+                let wire::SetxattrIn { size, flags, setxattr_flags, .. } = arguments.take()?;
+                let name = arguments.name()?;
+                let kills_group_id = setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+                fs.set_xattr(ino, name, arguments.bytes(size)?, xattr_mode(flags)?, kills_group_id)?;
+            }
+            opcode::GETXATTR => {
+                let room = arguments.take::<wire::GetxattrIn>()?.size;
+                put_xattr(&fs.get_xattr(ino, arguments.name()?)?, room, out)?;
+            }
+            opcode::LISTXATTR => {
+                let room = arguments.take::<wire::GetxattrIn>()?.size;
+                put_xattr(&fs.list_xattrs(caller, ino)?, room, out)?;
+            }
+            opcode::REMOVEXATTR => fs.remove_xattr(ino, arguments.name()?)?,
+            opcode::IOCTL => {
+                let wire::IoctlIn { handle, command, in_bytes, .. } = arguments.take()?;
+                let answer = fs.ioctl(ino, handle != 0, command, arguments.bytes(in_bytes)?)?;
+                // Flags are attributes, and the kernel does not know that they change others. Failing, it has none.
+                let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
+                out.put(&wire::IoctlOut::default());
+                out.extend(&answer);
+            }
+            opcode::FALLOCATE => {
+                let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
+                fs.allocate(ino, offset, length, mode)?;
+            }
+            opcode::LSEEK => {
+                let wire::LseekIn { offset, whence, .. } = arguments.take()?;
+                let whence = match whence {
+                    3 => Whence::Data,
+                    4 => Whence::Hole,
+                    _ => return Err(Errno::INVAL),
+                };
+                if fs.has_writer(ino) {
+                    let reply = reply.take().expect("nobody has answered yet");
+                    self.seeks.push(Seek { ino, node: header.node, offset, whence, reply });
+                    return Ok(Outcome::Passed);
+                }
+                out.put(&seek(fs, ino, offset, whence)?);
+            }
+            opcode::COPY_FILE_RANGE => {
+                /// One request copies so much, so that the caller can be interrupted.
+                const MOST: u64 = 64 << 20;
+                let wire::CopyFileRangeIn { offset_in, node_out, offset_out, length, .. } =
+                    arguments.take()?;
+                let to = self.ino(node_out);
+                let size = fs.copy(ino, offset_in, to, offset_out, length.min(MOST))? as u32;
+                out.put(&wire::WriteOut { size, padding: 0 });
+            }
+            // The kernel then does without, where it can.
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Outcome::Answered)
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {
+        match self.fs.lookup(dir, name) {
+            Err(Errno::NOENT) if self.fs.names_are_exact(dir) => {
+                // Node 0: there is no such name, and the kernel may remember that.
+                out.put(&wire::EntryOut { name_kept_s: KEPT.as_secs(), ..Default::default() });
+            }
+            found => self.put_entry(dir, &found?, out),
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
+        let room = read.size as usize;
+        self.fs.list(dir, read.offset, |volume, entry| {
+            let kind =
+                entry.kind.map_or_else(|| volume.inode(entry.ino).map(|inode| inode.file_type()), Ok)?;
+            let fits = out.bytes().len() + dirent_bytes(&entry.name) <= room;
+            if fits {
+                put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
+            }
+            Ok(fits)
+        })
+    }
+
+    fn list_with_facts(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
+        let room = read.size as usize;
+        let name_kept = self.name_kept(dir);
+        self.fs.list(dir, read.offset, |volume, entry| {
+            let stat = volume.stat(entry.ino)?;
+            let fits = out.bytes().len() + size_of::<wire::EntryOut>() + dirent_bytes(&entry.name) <= room;
+            if fits {
+                out.put(&self.entry(&stat, name_kept));
+                put_dirent(entry.ino, entry.next_cookie, stat.kind, &entry.name, out);
+                // With each entry the kernel gets a reference, but not with the two dots.
+                if entry.name != b"." && entry.name != b".." {
+                    self.fs.listed(stat.ino);
+                }
+            }
+            Ok(fits)
+        })
+    }
+
+    fn ino(&self, node: u64) -> Ino {
+        match node {
+            ROOT => self.root,
             // Numbers come from us, and ours have 32 bits; node 0 is nobody's.
             other => Ino(u32::try_from(other).unwrap_or(0)),
         }
     }
 
-    fn number(&self, ino: Ino) -> INodeNo {
-        INodeNo(if ino == self.root { FUSE_ROOT } else { ino.0.into() })
-    }
-
-    /// What the kernel is told of an inode. It goes by the number in here.
-    fn attr(&self, stat: &Stat) -> FileAttr {
-        FileAttr { ino: self.number(stat.ino), ..attr(stat) }
+    fn node(&self, ino: Ino) -> u64 {
+        if ino == self.root { ROOT } else { ino.0.into() }
     }
 
     fn attr_kept(&self, stat: &Stat) -> Duration {
@@ -213,544 +481,162 @@ impl Adapter {
         if self.fs.names_are_exact(dir) { KEPT } else { NOT_KEPT }
     }
 
-    fn entry(&self, dir: INodeNo, made: Answer<Stat>, reply: ReplyEntry) {
-        match made {
-            Ok(stat) => {
-                let name_kept = self.name_kept(self.ino(dir));
-                let generation = Generation(stat.generation.into());
-                reply.entry_with_ttls(&self.attr_kept(&stat), &name_kept, &self.attr(&stat), generation);
-            }
-            Err(errno) => reply.error(out(errno)),
+    fn entry(&self, stat: &Stat, name_kept: Duration) -> wire::EntryOut {
+        wire::EntryOut {
+            node: self.node(stat.ino),
+            generation: stat.generation.into(),
+            name_kept_s: name_kept.as_secs(),
+            attr_kept_s: self.attr_kept(stat).as_secs(),
+            attr: attr(stat),
+            ..Default::default()
         }
+    }
+
+    fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
+        out.put(&self.entry(stat, self.name_kept(dir)));
+    }
+
+    fn put_attr(&self, stat: &Stat, out: &mut Output) {
+        let attr_kept_s = self.attr_kept(stat).as_secs();
+        out.put(&wire::AttrOut { attr_kept_s, attr: attr(stat), ..Default::default() });
+    }
+
+    fn put_statx(&self, stat: &Stat, out: &mut Output) {
+        let time = |time: Time| wire::StatxTime {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+            reserved: 0,
+        };
+        let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
+        let basic = attr(stat);
+        out.put(&wire::StatxOut {
+            attr_kept_s: self.attr_kept(stat).as_secs(),
+            mask: wire::STATX_BASIC | if stat.crtime.is_some() { wire::STATX_BTIME } else { 0 },
+            block_bytes: basic.block_bytes,
+            links: basic.links,
+            uid: basic.uid,
+            gid: basic.gid,
+            mode: stat.mode,
+            ino: basic.ino,
+            size: basic.size,
+            blocks: basic.blocks,
+            atime: time(stat.atime),
+            btime: time(stat.crtime.unwrap_or_default()),
+            ctime: time(stat.ctime),
+            mtime: time(stat.mtime),
+            rdev_major: device.major,
+            rdev_minor: device.minor,
+            ..Default::default()
+        });
     }
 }
 
-fn empty(done: Answer<()>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(out(errno)),
+/// The answer to the first request.
+fn init(asked: &wire::InitIn) -> wire::InitOut {
+    let offered = u64::from(asked.flags) | u64::from(asked.flags2) << 32;
+    let taken = offered & WANTED;
+    wire::InitOut {
+        major: wire::MAJOR,
+        minor: wire::MINOR,
+        max_readahead: asked.max_readahead.max(REQUEST_BYTES),
+        flags: taken as u32,
+        flags2: (taken >> 32) as u32,
+        max_background: BACKGROUND_REQUESTS,
+        congestion_threshold: BACKGROUND_REQUESTS / 4 * 3,
+        max_write: REQUEST_BYTES,
+        time_granularity_ns: 1,
+        max_pages: REQUEST_PAGES,
+        ..Default::default()
+    }
+}
+
+fn change(asked: &wire::SetattrIn) -> Change {
+    let has = |bit: u32| asked.valid & bit != 0;
+    let time = |given: u32, now: u32, seconds: i64, nanoseconds: u32| match (has(given), has(now)) {
+        (_, true) => Some(crate::clock::now()),
+        (true, false) => Some(Time { seconds, nanoseconds }),
+        (false, false) => None,
+    };
+    let set = SetAttr {
+        permissions: has(valid::MODE).then_some(asked.mode as u16 & 0o7777),
+        uid: has(valid::UID).then_some(asked.uid),
+        gid: has(valid::GID).then_some(asked.gid),
+        atime: time(valid::ATIME, valid::ATIME_NOW, asked.atime, asked.atime_nanoseconds),
+        mtime: time(valid::MTIME, valid::MTIME_NOW, asked.mtime, asked.mtime_nanoseconds),
+        ctime: time(valid::CTIME, 0, asked.ctime, asked.ctime_nanoseconds),
+        ..SetAttr::default()
+    };
+    Change {
+        size: has(valid::SIZE).then_some(asked.size),
+        set,
+        drops_privilege: has(valid::KILL_SUIDGID),
+        atime_is_given: has(valid::ATIME) && !has(valid::ATIME_NOW),
+    }
+}
+
+fn open_mode(flags: u32, open_flags: u32) -> OpenMode {
+    let flags = OFlags::from_bits_retain(flags);
+    OpenMode {
+        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
+        only_reads: !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
+        keeps_atime: flags.contains(OFlags::NOATIME),
+        append: flags.contains(OFlags::APPEND),
+        truncate: flags.contains(OFlags::TRUNC),
+        drops_privilege: open_flags & wire::OPEN_KILL_SUIDGID != 0,
+    }
+}
+
+fn xattr_mode(flags: u32) -> Answer<XattrMode> {
+    match flags {
+        0 => Ok(XattrMode::Set),
+        1 => Ok(XattrMode::Create),
+        2 => Ok(XattrMode::Replace),
+        _ => Err(Errno::INVAL),
     }
 }
 
 /// A value or list of extended attributes, or only its length where the caller has no room.
-fn xattr(found: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
-    match found {
-        Ok(bytes) if room == 0 => reply.size(bytes.len() as u32),
-        Ok(bytes) if bytes.len() <= room as usize => reply.data(&bytes),
-        Ok(_) => reply.error(out(Errno::RANGE)),
-        Err(errno) => reply.error(out(errno)),
+fn put_xattr(bytes: &[u8], room: u32, out: &mut Output) -> Answer<()> {
+    match room {
+        0 => out.put(&wire::GetxattrOut { size: bytes.len() as u32, padding: 0 }),
+        room if bytes.len() <= room as usize => out.extend(bytes),
+        _ => return Err(Errno::RANGE),
     }
+    Ok(())
 }
 
-impl Filesystem for Adapter {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
-            // What the kernel cannot do, we do without.
-            let _ = config.add_capabilities(flag);
-        }
-        let _ = config.set_max_write(WRITE_BYTES);
-        let _ = config.set_max_background(BACKGROUND_REQUESTS);
-        Ok(())
-    }
-
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let dir = self.ino(parent);
-        match self.fs.lookup(dir, name.as_bytes()) {
-            Err(Errno::NOENT) if self.fs.names_are_exact(dir) => {
-                // Number 0: there is no such name, and the kernel may remember that.
-                reply.entry(&KEPT, &FileAttr { ino: INodeNo(0), ..no_attr() }, Generation(0));
-            }
-            found => self.entry(parent, found, reply),
-        }
-    }
-
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.fs.forget(self.ino(ino), nlookup);
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.fs.stat(self.ino(ino)) {
-            Ok(stat) => reply.attr(&self.attr_kept(&stat), &attr(&stat)),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let time = |time: TimeOrNow| match time {
-            TimeOrNow::SpecificTime(time) => time_from_kernel(time),
-            TimeOrNow::Now => time_from_kernel(SystemTime::now()),
-        };
-        let set = SetAttr {
-            permissions: mode.map(|mode| mode as u16 & 0o7777),
-            uid,
-            gid,
-            atime: atime.map(time),
-            mtime: mtime.map(time),
-            ctime: ctime.map(time_from_kernel),
-            ..SetAttr::default()
-        };
-        match self.fs.change(caller(req), self.ino(ino), &Change { size, set }) {
-            Ok(stat) => reply.attr(&self.attr_kept(&stat), &attr(&stat)),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.fs.read_link(self.ino(ino)) {
-            Ok(target) => reply.data(&target),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let (dir, device) = (self.ino(parent), Some(device_from_kernel(rdev)));
-        let made = self.fs.create(caller(req), dir, name.as_bytes(), mode as u16, umask as u16, device);
-        self.entry(parent, made, reply);
-    }
-
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let mode = FileType::Directory.mode_bits() | mode as u16 & 0o7777;
-        let made = self.fs.create(caller(req), self.ino(parent), name.as_bytes(), mode, umask as u16, None);
-        self.entry(parent, made, reply);
-    }
-
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.fs.unlink(self.ino(parent), name.as_bytes()), reply);
-    }
-
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.fs.rmdir(self.ino(parent), name.as_bytes()), reply);
-    }
-
-    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let target = target.as_os_str().as_bytes();
-        let made = self.fs.symlink(caller(req), self.ino(parent), name.as_bytes(), target);
-        self.entry(parent, made, reply);
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let mode = match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return reply.error(out(Errno::INVAL)),
-        };
-        let (from, to) = (self.ino(parent), self.ino(newparent));
-        empty(self.fs.rename(from, name.as_bytes(), to, newname.as_bytes(), mode), reply);
-    }
-
-    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let made = self.fs.link(self.ino(ino), self.ino(newparent), newname.as_bytes());
-        self.entry(newparent, made, reply);
-    }
-
-    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let mode = open_mode(flags.0);
-        match self.fs.open(caller(req), self.ino(ino), mode) {
-            Ok(()) => reply.opened(FileHandle(mode.write.into()), FILE_OPEN),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let mode = FileType::Regular.mode_bits() | mode as u16 & 0o7777;
-        match self.fs.create(caller(req), self.ino(parent), name.as_bytes(), mode, umask as u16, None) {
-            Ok(stat) => {
-                let write = open_mode(flags).write;
-                self.fs.opened_new(stat.ino, write);
-                // The library has one time for name and attributes, so the stricter one counts.
-                let kept = self.attr_kept(&stat).min(self.name_kept(self.ino(parent)));
-                let generation = Generation(stat.generation.into());
-                reply.created(&kept, &self.attr(&stat), generation, FileHandle(write.into()), FILE_OPEN);
-            }
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size as usize {
-                buffer.resize(size as usize, 0);
-            }
-            match self.fs.read(self.ino(ino), offset, &mut buffer[..size as usize]) {
-                Ok(count) => reply.data(&buffer[..count]),
-                Err(errno) => reply.error(out(errno)),
-            }
-        });
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let drops_privilege = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.fs.write(self.ino(ino), offset, data, drops_privilege) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    // No `flush`: the kernel writes its cache back before it would ask, and stops asking after the first answer.
-
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.fs.close(self.ino(ino), fh.0 != 0);
-        reply.ok();
-    }
-
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.error(out(Errno::NOSYS));
-    }
-
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        empty(self.fs.fsync(self.ino(ino), datasync), reply);
-    }
-
-    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.fs.open(caller(req), self.ino(ino), OpenMode::default()) {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.fs.list(self.ino(ino), offset, |volume, entry| {
-            let kind =
-                entry.kind.map_or_else(|| volume.inode(entry.ino).map(|inode| inode.file_type()), Ok)?;
-            let number = INodeNo(entry.ino.0.into());
-            Ok(!reply.add(number, entry.next_cookie, kind_to_kernel(kind), OsStr::from_bytes(&entry.name)))
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let name_kept = self.name_kept(self.ino(ino));
-        let listed = self.fs.list(self.ino(ino), offset, |volume, entry| {
-            let stat = volume.stat(entry.ino)?;
-            let (name, cookie) = (OsStr::from_bytes(&entry.name), entry.next_cookie);
-            let kept = self.attr_kept(&stat).min(name_kept);
-            let full = reply.add(
-                self.number(stat.ino),
-                cookie,
-                name,
-                &kept,
-                &self.attr(&stat),
-                Generation(stat.generation.into()),
-            );
-            // With each entry the kernel gets a reference, but not with the two dots.
-            if !full && entry.name != b"." && entry.name != b".." {
-                self.fs.listed(stat.ino);
-            }
-            Ok(!full)
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        empty(self.fs.sync(), reply);
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.fs.space() {
-            Ok((space, size)) => {
-                let free = space.free_blocks;
-                reply.statfs(space.blocks, free, free, space.inodes, space.free_inodes, size, 255, size);
-            }
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn setxattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        const CREATE: i32 = 1;
-        const REPLACE: i32 = 2;
-        let mode = match flags {
-            0 => XattrMode::Set,
-            CREATE => XattrMode::Create,
-            REPLACE => XattrMode::Replace,
-            _ => return reply.error(out(Errno::INVAL)),
-        };
-        empty(self.fs.set_xattr(self.ino(ino), name.as_bytes(), value, mode), reply);
-    }
-
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattr(self.fs.get_xattr(self.ino(ino), name.as_bytes()), size, reply);
-    }
-
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        xattr(self.fs.list_xattrs(caller(req), self.ino(ino)), size, reply);
-    }
-
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.fs.remove_xattr(self.ino(ino), name.as_bytes()), reply);
-    }
-
-    fn ioctl(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        _flags: fuser::IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        match self.fs.ioctl(self.ino(ino), fh.0 != 0, cmd, in_data) {
-            Ok(data) => reply.ioctl(0, &data),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        empty(self.fs.allocate(self.ino(ino), offset, length, mode as u32), reply);
-    }
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        number: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        const SEEK_DATA: i32 = 3;
-        const SEEK_HOLE: i32 = 4;
-        let whence = match whence {
-            SEEK_DATA => Whence::Data,
-            SEEK_HOLE => Whence::Hole,
-            _ => return reply.error(out(Errno::INVAL)),
-        };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(out(Errno::NXIO)) };
-        let ino = self.ino(number);
-        match self.fs.has_writer(ino) {
-            true => self.seeks.push(Seek { ino, number, offset, whence, reply }),
-            false => answer_seek(&self.fs, ino, offset, whence, reply),
-        }
-    }
-
-    fn copy_file_range(
-        &self,
-        _req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: fuser::CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        /// One request copies so much, so that the caller can be interrupted.
-        const MOST: u64 = 64 << 20;
-        match self.fs.copy(self.ino(ino_in), offset_in, self.ino(ino_out), offset_out, len.min(MOST)) {
-            Ok(count) => reply.written(count as u32),
-            Err(errno) => reply.error(out(errno)),
-        }
-    }
+/// Bytes of an entry of a listing.
+fn dirent_bytes(name: &[u8]) -> usize {
+    (size_of::<wire::Dirent>() + name.len()).next_multiple_of(8)
 }
 
-/// Files stay in the kernel's cache when they are closed, and direct writes need not wait for one another there.
-const FILE_OPEN: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-
-fn out(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.raw_os_error())
+fn put_dirent(ino: Ino, next: u64, kind: FileType, name: &[u8], out: &mut Output) {
+    // The kinds of readdir(3) are those of a mode.
+    let kind = u32::from(kind.mode_bits() >> 12);
+    out.put(&wire::Dirent { ino: ino.0.into(), next, name_bytes: name.len() as u32, kind });
+    out.extend(name);
+    let end = dirent_bytes(name) - size_of::<wire::Dirent>() - name.len();
+    out.extend(&[0; 8][..end]);
 }
 
-fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
-}
-
-fn open_mode(flags: i32) -> OpenMode {
-    let flags = OFlags::from_bits_retain(flags as u32);
-    OpenMode {
-        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
-        append: flags.contains(OFlags::APPEND),
-        truncate: flags.contains(OFlags::TRUNC),
-    }
-}
-
-fn attr(stat: &Stat) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(stat.ino.0.into()),
+fn attr(stat: &Stat) -> wire::Attr {
+    wire::Attr {
+        ino: stat.ino.0.into(),
         size: stat.size,
         blocks: stat.sectors,
-        atime: time_to_kernel(stat.atime),
-        mtime: time_to_kernel(stat.mtime),
-        ctime: time_to_kernel(stat.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind_to_kernel(stat.kind),
-        perm: stat.mode & 0o7777,
-        nlink: stat.links,
+        atime: stat.atime.seconds,
+        mtime: stat.mtime.seconds,
+        ctime: stat.ctime.seconds,
+        atime_nanoseconds: stat.atime.nanoseconds,
+        mtime_nanoseconds: stat.mtime.nanoseconds,
+        ctime_nanoseconds: stat.ctime.nanoseconds,
+        mode: stat.mode.into(),
+        links: stat.links,
         uid: stat.uid,
         gid: stat.gid,
         rdev: stat.device.map_or(0, device_to_kernel),
-        blksize: 4096,
+        block_bytes: 4096,
         flags: 0,
-    }
-}
-
-/// Attributes of nothing.
-fn no_attr() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-fn kind_to_kernel(kind: FileType) -> fuser::FileType {
-    match kind {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::CharDevice => fuser::FileType::CharDevice,
-        FileType::BlockDevice => fuser::FileType::BlockDevice,
-        FileType::Fifo => fuser::FileType::NamedPipe,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Symlink => fuser::FileType::Symlink,
-    }
-}
-
-/// The nearest time that the host's type can hold.
-fn time_to_kernel(time: Time) -> SystemTime {
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let whole = match time.seconds < 0 {
-        true => UNIX_EPOCH.checked_sub(seconds),
-        false => UNIX_EPOCH.checked_add(seconds),
-    };
-    let exact = whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.nanoseconds.into())));
-    exact.unwrap_or(UNIX_EPOCH)
-}
-
-/// A time that the library made of seconds and nanoseconds. Of negative seconds it makes the point that is the
-/// nanoseconds *earlier*, not later; this takes that back.
-fn time_from_kernel(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Time {
-            seconds: since.as_secs().try_into().unwrap_or(i64::MAX),
-            nanoseconds: since.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Time {
-                seconds: i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds),
-                nanoseconds: before.subsec_nanos(),
-            }
-        }
     }
 }
 
@@ -768,35 +654,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_survive_both_ways() {
-        for (seconds, nanoseconds) in [(0, 0), (1, 5), (-1, 0), (-1, 999_999_999), (-86_400, 1), (1 << 40, 7)]
-        {
-            let time = Time { seconds, nanoseconds };
-            // As the library makes it of what the kernel says.
-            let made = match seconds < 0 {
-                true => UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), nanoseconds),
-                false => UNIX_EPOCH + Duration::new(seconds as u64, nanoseconds),
-            };
-            assert_eq!(time_from_kernel(made), time);
-            let shown = time_to_kernel(time);
-            let back = match shown.duration_since(UNIX_EPOCH) {
-                Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-                Err(before) => {
-                    let nanoseconds = before.duration().as_nanos() as i128;
-                    let total = -nanoseconds;
-                    (total.div_euclid(1_000_000_000) as i64, total.rem_euclid(1_000_000_000) as u32)
-                }
-            };
-            assert_eq!(back, (seconds, nanoseconds));
-        }
-    }
-
-    #[test]
     fn device_numbers_survive_both_ways() {
         for (major, minor) in [(0, 0), (8, 1), (259, 70_000), (4095, (1 << 20) - 1)] {
             let device = DeviceNumber { major, minor };
             assert_eq!(device_from_kernel(device_to_kernel(device)), device);
         }
         assert_eq!(device_to_kernel(DeviceNumber { major: 8, minor: 1 }), 0x801);
+    }
+
+    #[test]
+    fn entries_of_listings_are_filled_up() {
+        for name in [&b"a"[..], b"12345678", b"a name that is longer"] {
+            let mut out = Output::new(0);
+            put_dirent(Ino(5), 9, FileType::Directory, name, &mut out);
+            assert_eq!(out.bytes().len(), dirent_bytes(name));
+            assert_eq!(out.bytes()[20], 4, "DT_DIR");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_offer_is_not_taken() {
+        let offer =
+            |flags| wire::InitIn { major: 7, minor: 30, max_readahead: 0, flags, flags2: 0, unused: [0; 11] };
+        assert_eq!(init(&offer(can::WRITEBACK_CACHE as u32 | 1 << 1)).flags, can::WRITEBACK_CACHE as u32);
+        assert_eq!(init(&offer(0)).flags, 0);
     }
 }

@@ -3,9 +3,12 @@
 //! *Invariants*: reading takes the volume's lock shared, changing takes it alone; the lock is never held while
 //! the device is flushed for an fsync, nor while an answer is on its way. Inodes go by F2FS's numbers.
 
-use std::sync::{
-    RwLock, RwLockReadGuard, RwLockWriteGuard,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use f2fs::{
@@ -13,10 +16,13 @@ use f2fs::{
     format::{
         FileType,
         inode::{DeviceNumber, flag},
+        xattr,
     },
     units::{Ino, Time},
     volume::{NewNode, Policy, RenameMode, SetAttr, Space, Stat, XattrMode},
 };
+
+use rustix::fs::RenameFlags;
 
 use crate::{Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl};
 
@@ -62,13 +68,34 @@ pub struct Caller {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Process, 0 where it is none that we see.
+    pub pid: u32,
 }
 
 impl Caller {
-    /// Whether the caller may keep set-user-id bits over a write, and see what only administrators see. The
-    /// kernel tells us the user and not the capabilities.
+    /// Whether the caller may see what only administrators see. The kernel tells us the user and not the
+    /// capabilities.
     pub fn is_privileged(self) -> bool {
         self.uid == 0
+    }
+
+    /// Whether the caller is in a group, or above groups.
+    fn is_in(self, gid: u32) -> bool {
+        let further = || {
+            // The request does not carry them (proc(5)).
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+            groups.split_whitespace().any(|group| group.parse() == Ok(gid))
+        };
+        self.is_privileged() || self.gid == gid || further()
+    }
+
+    /// Whether the mode of an inode lets the caller write, or change the inode.
+    fn may_write(self, stat: &Stat) -> bool {
+        self.is_privileged()
+            || self.uid == stat.uid
+            || stat.mode & 0o020 != 0 && self.is_in(stat.gid)
+            || stat.mode & 0o002 != 0
     }
 }
 
@@ -77,10 +104,16 @@ impl Caller {
 pub struct OpenMode {
     /// For writing.
     pub write: bool,
+    /// For reading and nothing else.
+    pub only_reads: bool,
+    /// Reading it is no access.
+    pub keeps_atime: bool,
     /// Every write goes to the end.
     pub append: bool,
     /// What it holds goes.
     pub truncate: bool,
+    /// The truncation takes set-user-id and set-group-id bits away.
+    pub drops_privilege: bool,
 }
 
 /// Changes that a request asks for at once.
@@ -90,11 +123,44 @@ pub struct Change {
     pub size: Option<u64>,
     /// Everything else.
     pub set: SetAttr,
+    /// A new size takes set-user-id and set-group-id bits away.
+    pub drops_privilege: bool,
+    /// The time of the last access is not just now.
+    pub atime_is_given: bool,
+}
+
+/// The volume while it is read.
+pub struct Reading<'a>(RwLockReadGuard<'a, Option<Volume>>);
+
+/// The volume while it is changed.
+pub struct Writing<'a>(RwLockWriteGuard<'a, Option<Volume>>);
+
+impl Deref for Reading<'_> {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        self.0.as_ref().expect("it was there when it was locked")
+    }
+}
+
+impl Deref for Writing<'_> {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        self.0.as_ref().expect("it was there when it was locked")
+    }
+}
+
+impl DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut Volume {
+        self.0.as_mut().expect("it was there when it was locked")
+    }
 }
 
 /// The file system of one mount.
 pub struct FileSystem {
-    volume: RwLock<Volume>,
+    /// None is left after [`unmount`](Self::unmount).
+    volume: RwLock<Option<Volume>>,
     inodes: Inodes,
     flusher: Flusher,
     settings: Settings,
@@ -106,7 +172,7 @@ impl FileSystem {
     /// The file system on an open volume.
     pub fn new(volume: Volume, settings: Settings) -> FileSystem {
         FileSystem {
-            volume: RwLock::new(volume),
+            volume: RwLock::new(Some(volume)),
             inodes: Inodes::default(),
             flusher: Flusher::default(),
             settings,
@@ -120,31 +186,42 @@ impl FileSystem {
     }
 
     /// The volume, to read.
-    pub fn read_lock(&self) -> Answer<RwLockReadGuard<'_, Volume>> {
+    pub fn read_lock(&self) -> Answer<Reading<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.volume.read().map_err(|_| Errno::IO)
+        self.quiet_read_lock()
     }
 
     /// The volume, to change it. Limits of quota hold: whose data the kernel writes from its cache, it does not tell.
-    pub fn write_lock(&self) -> Answer<RwLockWriteGuard<'_, Volume>> {
+    pub fn write_lock(&self) -> Answer<Writing<'_>> {
         self.lock(false)
     }
 
     /// The volume, to change it for somebody: an administrator may exceed limits of quota.
-    fn write_lock_for(&self, caller: Caller) -> Answer<RwLockWriteGuard<'_, Volume>> {
+    fn write_lock_for(&self, caller: Caller) -> Answer<Writing<'_>> {
         self.lock(caller.is_privileged())
     }
 
-    fn lock(&self, privileged: bool) -> Answer<RwLockWriteGuard<'_, Volume>> {
+    fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut volume = self.volume.write().map_err(|_| Errno::IO)?;
+        let mut volume = self.quiet_write_lock()?;
         volume.set_privileged(privileged);
         Ok(volume)
     }
 
+    /// The volume, to read, without this being a request.
+    fn quiet_read_lock(&self) -> Answer<Reading<'_>> {
+        let volume = self.volume.read().map_err(|_| Errno::IO)?;
+        if volume.is_some() { Ok(Reading(volume)) } else { Err(Errno::IO) }
+    }
+
+    fn quiet_write_lock(&self) -> Answer<Writing<'_>> {
+        let volume = self.volume.write().map_err(|_| Errno::IO)?;
+        if volume.is_some() { Ok(Writing(volume)) } else { Err(Errno::IO) }
+    }
+
     /// Whether the volume takes changes. Asking does not count as a request.
     pub fn is_writable(&self) -> bool {
-        self.volume.read().is_ok_and(|volume| volume.read_only_reason().is_none())
+        self.quiet_read_lock().is_ok_and(|volume| volume.read_only_reason().is_none())
     }
 
     /// Requests so far.
@@ -159,10 +236,12 @@ impl FileSystem {
 
     // Names.
 
-    /// The inode that a directory has under a name; the kernel gets a reference to it.
+    /// The inode that a directory has under a name; the kernel gets a reference to it. A dot is the inode itself, of
+    /// whatever kind: so it is found again by its number.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
         let volume = self.read_lock()?;
-        let stat = volume.lookup(dir, name).and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
+        let found = if name == b"." { Ok(dir) } else { volume.lookup(dir, name) };
+        let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
         self.inodes.looked_up(stat.ino);
         Ok(stat)
     }
@@ -200,6 +279,17 @@ impl FileSystem {
         self.make(self.write_lock_for(caller)?, |volume| volume.create_for(dir, name, &new, umask))
     }
 
+    /// Makes a file without a name; the kernel gets a reference to it, and the file goes with the last unless it has a
+    /// name by then.
+    pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
+        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
+        self.make(self.write_lock_for(caller)?, |volume| {
+            let ino = volume.create_nameless_for(dir, &new, umask)?;
+            self.inodes.holds(ino);
+            Ok(ino)
+        })
+    }
+
     /// Makes a symbolic link; the kernel gets a reference to it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
@@ -213,7 +303,7 @@ impl FileSystem {
 
     fn make(
         &self,
-        mut volume: RwLockWriteGuard<'_, Volume>,
+        mut volume: Writing<'_>,
         make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
     ) -> Answer<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
@@ -236,13 +326,34 @@ impl FileSystem {
         volume.remove_dir(dir, name).map_err(to_errno)
     }
 
-    /// Gives an inode another name.
-    pub fn rename(&self, from_dir: Ino, from: &[u8], to_dir: Ino, to: &[u8], mode: RenameMode) -> Answer<()> {
+    /// Gives an inode another name. A white-out leaves the device that stands for nothing under the old one.
+    pub fn rename(
+        &self,
+        caller: Caller,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let leaves_whiteout = flags.contains(RenameFlags::WHITEOUT);
+        let mode = match flags & !RenameFlags::WHITEOUT {
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE if !leaves_whiteout => RenameMode::Exchange,
+            flags if flags.is_empty() => RenameMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
         let mut volume = self.write_lock()?;
         if mode == RenameMode::Replace {
             self.hold_target(&mut volume, to_dir, to)?;
         }
-        volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)
+        volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)?;
+        if leaves_whiteout {
+            let nothing = DeviceNumber { major: 0, minor: 0 };
+            let mode = FileType::CharDevice.mode_bits();
+            let new =
+                NewNode { uid: caller.uid, gid: caller.gid, device: Some(nothing), ..NewNode::new(mode) };
+            volume.create_for(from_dir, from, &new, 0).map_err(to_errno)?;
+        }
+        Ok(())
     }
 
     /// Before a name goes: an inode that goes with it stays as long as the kernel has references.
@@ -280,8 +391,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The target of a symbolic link.
+    /// The target of a symbolic link. The kernel remembers it, so this is the first access since it forgot it.
     pub fn read_link(&self, ino: Ino) -> Answer<Vec<u8>> {
+        self.renew_atime(ino);
         self.read_lock()?.read_link(ino).map_err(to_errno)
     }
 
@@ -303,10 +415,11 @@ impl FileSystem {
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
         let mut volume = self.write_lock_for(caller)?;
         let before = volume.stat(ino).map_err(to_errno)?;
-        let Change { size, mut set } = *change;
-        let owned =
-            set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || set.atime.is_some();
-        if before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || size.is_some()) {
+        let Change { size, mut set, drops_privilege, atime_is_given } = *change;
+        let owned = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || size.is_some();
+        let refused = before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || atime_is_given)
+            || before.flags & flag::IMMUTABLE != 0 && set.atime.is_some();
+        if refused {
             return Err(Errno::PERM);
         }
         if let Some(size) = size {
@@ -319,12 +432,18 @@ impl FileSystem {
             volume.truncate(ino, size).map_err(to_errno)?;
         }
         let changes_owner = set.uid.is_some() || set.gid.is_some();
-        let drops_privilege =
-            changes_owner && before.kind != FileType::Directory || size.is_some() && !caller.is_privileged();
+        // At most a time of status is what is left of a chown(2) to nobody, and what the kernel sends before an
+        // allocation or a copy: privileges go.
+        let only_status = size.is_none() && SetAttr { ctime: None, ..set } == SetAttr::default();
+        let drops_privilege = (changes_owner || only_status) && before.kind != FileType::Directory
+            || size.is_some() && drops_privilege;
         if drops_privilege && set.permissions.is_none() {
-            set.permissions = without_privilege(before.mode);
+            set.permissions = without_privilege(before.mode, || caller.is_in(before.gid));
+            if only_status && set.permissions.is_some() && !caller.may_write(&before) {
+                return Err(Errno::PERM);
+            }
         }
-        if set != SetAttr::default() {
+        if only_status || set != SetAttr::default() {
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
         volume.stat(ino).map_err(to_errno)
@@ -371,6 +490,7 @@ impl FileSystem {
 
     /// The value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
+        check_xattr_name(name)?;
         self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
     }
 
@@ -386,14 +506,34 @@ impl FileSystem {
         Ok(list)
     }
 
-    /// Sets an extended attribute.
-    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
-        self.write_lock()?.set_xattr(ino, name, value, mode).map_err(to_errno)
+    /// Sets an extended attribute. `drops_group_id` is whether an access list takes the set-group-id bit away.
+    pub fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        drops_group_id: bool,
+    ) -> Answer<()> {
+        check_xattr_name(name)?;
+        let mut volume = self.write_lock()?;
+        volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
+        if drops_group_id {
+            let mode = volume.stat(ino).map_err(to_errno)?.mode;
+            let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
+            volume.set_attr(ino, &set).map_err(to_errno)?;
+        }
+        Ok(())
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Answer<()> {
-        self.write_lock()?.remove_xattr(ino, name).map_err(to_errno)
+        check_xattr_name(name)?;
+        match self.write_lock()?.remove_xattr(ino, name).map_err(to_errno) {
+            // An access list that is not there says what the mode says (Linux, `vfs_remove_acl`).
+            Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
+            done => done,
+        }
     }
 
     // Content.
@@ -415,15 +555,21 @@ impl FileSystem {
             }
         }
         if mode.truncate && stat.kind == FileType::Regular {
-            self.change(caller, ino, &Change { size: Some(0), ..Change::default() })?;
+            let drops_privilege = mode.drops_privilege;
+            self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
         }
-        self.inodes.opened(ino, mode.write);
+        let cached = self.inodes.opened(ino, mode.write, !mode.keeps_atime);
+        // What the kernel has is read without our knowing. Who opens a file to read it will.
+        let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
+        if reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino) {
+            self.renew_atime(ino);
+        }
         Ok(())
     }
 
     /// A new file is open already.
     pub fn opened_new(&self, ino: Ino, write: bool) {
-        self.inodes.opened(ino, write);
+        self.inodes.opened(ino, write, false);
     }
 
     /// Closes what [`open`](Self::open) has opened.
@@ -442,12 +588,19 @@ impl FileSystem {
     }
 
     /// Writes to a file. `drops_privilege` is whether set-user-id and set-group-id bits go.
-    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], drops_privilege: bool) -> Answer<()> {
+    pub fn write(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        drops_privilege: bool,
+    ) -> Answer<()> {
         let mut volume = self.write_lock()?;
         volume.write(ino, offset, data).map_err(to_errno)?;
         if drops_privilege {
-            let mode = volume.stat(ino).map_err(to_errno)?.mode;
-            if let Some(permissions) = without_privilege(mode) {
+            let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
+            if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
                 let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
                 volume.set_attr(ino, &set).map_err(to_errno)?;
             }
@@ -458,6 +611,7 @@ impl FileSystem {
     /// Copies between files of the volume, or within one; says how many bytes, fewer than asked for at the end of
     /// the source. The kernel has refused ranges that overlap.
     pub fn copy(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, length: u64) -> Answer<u64> {
+        self.renew_atime(from);
         let mut buf = vec![0; COPY_BYTES.min(length.try_into().unwrap_or(COPY_BYTES))];
         let mut done = 0;
         while done < length {
@@ -553,17 +707,18 @@ impl FileSystem {
     /// What is done in idle times: one section is cleaned, where that is worthwhile. No request, so it does not
     /// count as one.
     pub fn clean_in_idle_time(&self) -> Answer<()> {
-        let mut volume = self.volume.write().map_err(|_| Errno::IO)?;
+        let mut volume = self.quiet_write_lock()?;
         if volume.read_only_reason().is_none() && volume.is_fragmented() {
             volume.clean(1, self.settings.cleaning).map_err(to_errno)?;
         }
         Ok(())
     }
 
-    /// Ends it all: unlinked inodes go, everything becomes durable, and the volume is marked as cleanly
-    /// unmounted.
+    /// Ends it all: unlinked inodes go, everything becomes durable, the volume is marked as cleanly unmounted, and
+    /// its devices are closed. Nothing is left to do the second time.
     pub fn unmount(&self) -> Result<(), f2fs::Error> {
         let mut volume = self.volume.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(mut volume) = volume.take() else { return Ok(()) };
         if volume.read_only_reason().is_some() {
             return Ok(());
         }
@@ -600,19 +755,28 @@ fn is_relatively_old(stat: &Stat, now: Time) -> bool {
     stat.atime <= stat.mtime || stat.atime <= stat.ctime || now.seconds - stat.atime.seconds >= DAY
 }
 
+/// Refuses names of extended attributes that no file can have, as Linux does for the file systems of its own.
+fn check_xattr_name(name: &[u8]) -> Answer<()> {
+    match name {
+        b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
+        _ if xattr::split_name(name).is_none() => Err(Errno::OPNOTSUPP),
+        _ => Ok(()),
+    }
+}
+
 /// Sealed files (fs-verity) take no writes.
 fn refuse_sealed(stat: &Stat) -> Answer<()> {
     if stat.sealed { Err(Errno::PERM) } else { Ok(()) }
 }
 
-/// The permissions that are left when a mode loses its privilege, if it has any: the set-group-id bit of a file that
-/// the group cannot execute means something else (Linux, `setattr_should_drop_suidgid`).
-fn without_privilege(mode: u16) -> Option<u16> {
-    let lost = match mode & GROUP_EXECUTE {
-        0 => SET_UID,
-        _ => SET_UID | SET_GID,
-    };
-    (mode & lost != 0).then_some(mode & !lost & 0o7777)
+/// The permissions that are left when a mode loses its privilege, if it has any. The set-group-id bit of a file that
+/// the group cannot execute stays when somebody of the group takes it (Linux, `setattr_should_drop_sgid`).
+fn without_privilege(mode: u16, is_in_group: impl FnOnce() -> bool) -> Option<u16> {
+    let mut lost = mode & SET_UID;
+    if mode & SET_GID != 0 && (mode & GROUP_EXECUTE != 0 || !is_in_group()) {
+        lost |= SET_GID;
+    }
+    (lost != 0).then_some(mode & !lost & 0o7777)
 }
 
 fn to_errno(error: f2fs::Error) -> Errno {
@@ -625,9 +789,14 @@ mod tests {
 
     #[test]
     fn privilege_is_lost_as_linux_has_it() {
-        assert_eq!(without_privilege(0o106_755), Some(0o755));
-        assert_eq!(without_privilege(0o106_745), Some(0o2745), "without group execute the bit stays");
-        assert_eq!(without_privilege(0o102_745), None);
-        assert_eq!(without_privilege(0o100_644), None);
+        assert_eq!(without_privilege(0o106_755, || true), Some(0o755));
+        assert_eq!(
+            without_privilege(0o106_745, || true),
+            Some(0o2745),
+            "without group execute the bit stays"
+        );
+        assert_eq!(without_privilege(0o106_745, || false), Some(0o745), "for those of the group");
+        assert_eq!(without_privilege(0o102_745, || true), None);
+        assert_eq!(without_privilege(0o100_644, || false), None);
     }
 }

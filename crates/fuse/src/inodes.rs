@@ -23,6 +23,8 @@ struct Known {
     held: bool,
     /// It was opened, and its access time has not been looked at since.
     atime_due: bool,
+    /// It was opened before: the kernel may have its content.
+    cached: bool,
 }
 
 impl Inodes {
@@ -55,12 +57,19 @@ impl Inodes {
         }
     }
 
-    /// A file is opened.
-    pub fn opened(&self, ino: Ino, for_writing: bool) {
+    /// An inode without a name has been made, which the volume holds.
+    pub fn holds(&self, ino: Ino) {
+        self.shard(ino).entry(ino).or_default().held = true;
+    }
+
+    /// A file is opened; `counts` is whether reading it is an access. Says whether the kernel may have its content
+    /// already, and read it without asking.
+    pub fn opened(&self, ino: Ino, for_writing: bool, counts: bool) -> bool {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino).or_default();
         known.writers += u32::from(for_writing);
-        known.atime_due = true;
+        known.atime_due |= counts;
+        std::mem::replace(&mut known.cached, true)
     }
 
     /// A file that was open for writing is closed.
@@ -134,8 +143,8 @@ mod tests {
     fn writers_and_first_reads_are_counted() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
         assert!(!inodes.has_writer(ino) && !inodes.take_atime_due(ino));
-        inodes.opened(ino, true);
-        inodes.opened(ino, false);
+        assert!(!inodes.opened(ino, true, false) && !inodes.take_atime_due(ino));
+        assert!(inodes.opened(ino, false, true), "its content may be cached");
         assert!(inodes.has_writer(ino) && inodes.take_atime_due(ino) && !inodes.take_atime_due(ino));
         inodes.closed_writer(ino);
         assert!(!inodes.has_writer(ino));

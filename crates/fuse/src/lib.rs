@@ -1,16 +1,18 @@
 //! F2FS volumes mounted through FUSE.
 //!
-//! A request takes this way: `backend` (the FUSE library, and the only module that knows it) → [`FileSystem`] (what
-//! each operation means for a volume) → [`f2fs::Volume`].
+//! A request takes this way: `connection` (the kernel's device) → `backend` (what the kernel means, in the terms of
+//! `protocol`) → [`FileSystem`] (what each operation means for a volume) → [`f2fs::Volume`].
 //!
 //! *Invariants*: no policy here, the engine decides; the engine's `&self` is shared by readers, its `&mut self` is
 //! one writer's, and no device flush of an fsync runs under either lock; every error becomes an errno in `errno`
-//! and nowhere else; the FUSE library appears in `backend` and nowhere else.
+//! and nowhere else.
 
 #![forbid(unsafe_code)]
 
 mod backend;
 mod background;
+mod clock;
+mod connection;
 mod daemon;
 mod errno;
 mod file_system;
@@ -19,6 +21,7 @@ mod inodes;
 mod ioctl;
 mod mount;
 mod options;
+mod protocol;
 
 pub use daemon::{Ready, spawn_daemon};
 pub use errno::Errno;

@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use block::{Device, FileDevice};
-use f2fs::{Volume, units::Time};
-use rustix::{fs::OFlags, mount::UnmountFlags};
+use f2fs::Volume;
+use rustix::fs::OFlags;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -20,6 +20,7 @@ use crate::{
     FileSystem, MountOptions, Settings,
     backend::{self, Unmounter},
     background::Background,
+    clock,
     options::OptionError,
 };
 
@@ -94,7 +95,7 @@ impl Mount {
         let device = open_devices(devices, &options)?;
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume =
-            Volume::open(device, options.volume_options(on_block_device, now, seed())).map_err(at)?;
+            Volume::open(device, options.volume_options(on_block_device, clock::now, seed())).map_err(at)?;
         let read_only_reason = match options.read_only {
             true => None,
             false => volume.read_only_reason().map(str::to_string),
@@ -105,7 +106,7 @@ impl Mount {
             Some(name) => name.clone(),
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
-        let session = backend::mount(fs.clone(), &dir, &options, &source).map_err(mount_error)?;
+        let session = backend::mount(fs.clone(), &image, &dir, &options, &source).map_err(mount_error)?;
         Ok(Mount { fs, session, image, dir, options, read_only_reason })
     }
 
@@ -117,8 +118,8 @@ impl Mount {
     /// Answers until somebody unmounts it or a signal comes, and leaves the volume clean. `ready` is called once
     /// it answers.
     pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
-        let Mount { fs, mut session, image, dir, options, .. } = self;
-        let mut unmounter = session.unmounter();
+        let Mount { fs, session, image, dir, options, .. } = self;
+        let unmounter = session.unmounter();
         let (ends, end) = mpsc::channel();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let (handle, on_signal) = (signals.handle(), ends.clone());
@@ -135,7 +136,7 @@ impl Mount {
         let result = match end.recv().expect("the session thread sends before it ends") {
             End::Session(result) => result,
             End::Signal => {
-                end_mount(&dir, &mut unmounter);
+                end_mount(&dir, &unmounter);
                 match end.recv_timeout(GRACE) {
                     Ok(End::Session(result)) => result,
                     // Whoever still uses the mount gets errors from now on: the volume is ours again.
@@ -151,13 +152,13 @@ impl Mount {
 }
 
 /// Unmounts, or where somebody still uses the mount, takes it out of the tree.
-fn end_mount(dir: &Path, unmounter: &mut Unmounter) {
+fn end_mount(dir: &Path, unmounter: &Unmounter) {
     // What the kernel still has in its cache comes to us now, for it is lost with the connection.
     if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
         let _ = rustix::fs::syncfs(&root);
     }
-    if unmounter.unmount().is_err() {
-        let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
+    if unmounter.unmount(false).is_err() {
+        let _ = unmounter.unmount(true);
     }
 }
 
@@ -177,7 +178,11 @@ fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Arc<dyn Dev
 fn set_read_ahead(dir: &Path) {
     let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
     let Some(device) = device_of_mount(&mounts, &dir.to_string_lossy()) else { return };
-    let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string());
+    // A mount with a block device shows that one's number, and its cache has a name of its own.
+    let name = format!("/sys/class/bdi/{device}-fuseblk/read_ahead_kb");
+    if std::fs::write(name, READ_AHEAD_KIB.to_string()).is_err() {
+        let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string());
+    }
 }
 
 /// The device number of a mount, from /proc/self/mountinfo (proc(5)); the last mount on a directory counts.
@@ -191,17 +196,9 @@ fn device_of_mount<'a>(mounts: &'a str, dir: &str) -> Option<&'a str> {
     })
 }
 
-fn now() -> Time {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
-        // A clock that runs before 1970 is not set.
-        Err(_) => Time::default(),
-    }
-}
-
 /// A seed that differs between mounts.
 fn seed() -> u64 {
-    let time = now();
+    let time = clock::now();
     time.seconds as u64 ^ u64::from(time.nanoseconds) << 32 ^ u64::from(std::process::id())
 }
 

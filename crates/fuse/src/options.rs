@@ -298,6 +298,16 @@ impl MountOptions {
                 | "defaults",
                 None,
             ) => {}
+            // What makes Linux's f2fs faster or slower in ways that we have not, and changes nothing else.
+            (
+                "gc_merge" | "nogc_merge" | "heap" | "no_heap" | "noflush_merge" | "nocheckpoint_merge"
+                | "noextent_cache" | "age_extent_cache" | "data_flush" | "fastboot" | "nat_bits" | "lazytime"
+                | "nolazytime" | "silent" | "loud",
+                None,
+            )
+            | ("memory", Some("normal" | "low"))
+            | ("alloc_mode", Some("default" | "reuse"))
+            | ("discard_unit", Some("block" | "segment" | "section")) => {}
             // What fstab says to mount(8) and not to the file system.
             (
                 "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "nofail" | "_netdev",
@@ -399,6 +409,13 @@ mod tests {
     fn what_fstab_says_to_others_is_ignored() {
         assert_eq!(parsed("defaults,noauto,user,x-systemd.automount,_netdev,,"), Ok(MountOptions::default()));
         assert!(parsed("norecovery").unwrap().read_only);
+        // A line of Linux's /proc/mounts is taken as it is.
+        let linux = "rw,lazytime,relatime,background_gc=on,nogc_merge,discard,discard_unit=block,user_xattr,\
+                     inline_xattr,acl,inline_data,inline_dentry,flush_merge,barrier,extent_cache,mode=adaptive,\
+                     active_logs=6,alloc_mode=default,checkpoint_merge,fsync_mode=posix,memory=normal,errors=continue";
+        let wanted =
+            MountOptions { discard: Some(true), on_error: OnError::Continue, ..MountOptions::default() };
+        assert_eq!(parsed(linux), Ok(wanted));
     }
 
     #[test]

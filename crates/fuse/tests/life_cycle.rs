@@ -29,6 +29,35 @@ fn signals_leave_a_clean_volume() {
 }
 
 #[test]
+fn the_volume_is_clean_when_umount_returns() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(256);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    if !mounts.lines().any(|line| line.contains(bench.path("").to_str().unwrap()) && line.contains("fuseblk"))
+    {
+        return eprintln!("skipped: no loop devices here, so umount does not wait");
+    }
+    for round in 0..5 {
+        fs::create_dir(bench.path(&format!("dir{round}"))).unwrap();
+        for number in 0..200 {
+            fs::write(bench.path(&format!("dir{round}/{number}")), vec![7; number * 100]).unwrap();
+        }
+        let open_and_gone = File::create(bench.path("gone")).unwrap();
+        fs::remove_file(bench.path("gone")).unwrap();
+        drop(open_and_gone);
+        bench.call_umount();
+        // Neither waits for the process.
+        bench.assert_clean();
+        let next = bench.mounted.take();
+        bench.mount("");
+        assert_eq!(fs::read_dir(bench.path(&format!("dir{round}"))).unwrap().count(), 200);
+        assert!(next.unwrap().wait().unwrap().success());
+    }
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
 fn a_signal_ends_a_mount_in_use_with_what_was_written() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

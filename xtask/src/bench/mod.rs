@@ -5,6 +5,7 @@
 
 mod device;
 mod engine;
+mod mount;
 mod tools;
 
 use std::borrow::Cow;
@@ -53,6 +54,7 @@ impl Line {
 pub fn bench() -> Result<()> {
     let dir = tempfile::tempdir_in(var("bench")?)?;
     let mut lines = tools::lines(dir.path())?;
+    lines.extend(mount::lines()?);
     lines.extend(engine::lines()?);
     lines.extend(device::lines()?);
     println!();

@@ -14,12 +14,27 @@ impl Volume {
     /// Makes an inode as a program does: in a directory with the set-group-id bit it gets the directory's group; the
     /// directory's default access control list, or else `umask`, limits its permissions.
     pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new))
+    }
+
+    /// Makes a file without a name as a program does; see [`create_nameless`](Self::create_nameless).
+    pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
+        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new))
+    }
+
+    fn make_for(
+        &mut self,
+        dir: Ino,
+        new: &NewNode,
+        umask: u16,
+        make: impl FnOnce(&mut Volume, &NewNode) -> Result<Ino>,
+    ) -> Result<Ino> {
         let (new, default) = self.inherit(dir, new)?;
         let Some(default) = default else {
-            return self.create(dir, name, &NewNode { mode: new.mode & !(umask & 0o777), ..new });
+            return make(self, &NewNode { mode: new.mode & !(umask & 0o777), ..new });
         };
         let (access, mode) = default.for_new(new.mode);
-        let ino = self.create(dir, name, &NewNode { mode, ..new })?;
+        let ino = make(self, &NewNode { mode, ..new })?;
         if !access.is_mode_only() {
             self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&access.to_disk()), XattrMode::Set)?;
         }

@@ -113,6 +113,32 @@ impl Volume {
         Ok(ino)
     }
 
+    /// Makes a file without a name, which is held: it goes with its [`release`](Self::release), unless it has been
+    /// [linked](Self::link) by then. The directory says what it inherits.
+    pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
+        self.begin()?;
+        let inode = self.directory(dir)?;
+        if inode.has_flag(flag::IMMUTABLE) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        drop(inode);
+        if self.orphans.len() >= orphan::most(self.superblock.cp_payload, self.geometry.block_size) {
+            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+        }
+        self.require_space(2)?;
+        let ino = Ino(self.take_nid()?.0);
+        let mode = FileType::Regular.mode_bits() | new.mode & 0o7777;
+        let mut node = self.new_inode(ino, dir, b"", FileType::Regular, &NewNode { mode, ..new.clone() })?;
+        node.head_mut().links.set(0);
+        self.add_node(node)?;
+        self.orphans.insert(ino);
+        self.hold(ino);
+        Ok(ino)
+    }
+
     /// Makes a symbolic link.
     pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
@@ -159,7 +185,10 @@ impl Volume {
         inode.set_last_name(dir, name);
         inode.head_mut().advise &= !advise::LOST_PINO;
         inode.set_ctime(now);
-        self.orphans.remove(&ino);
+        if self.orphans.remove(&ino) {
+            // The last checkpoint may call it an orphan, and roll-forward leaves those alone.
+            self.since_checkpoint.renamed.extend([ino, dir]);
+        }
         self.touch_dir(dir)
     }
 

@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// An image and the directory that it is mounted on.
 pub struct Bench {
     dir: tempfile::TempDir,
-    mounted: Option<Child>,
+    /// The process that answers.
+    pub mounted: Option<Child>,
 }
 
 /// Whether this machine can mount; says why not.
@@ -121,8 +122,14 @@ impl Bench {
         self.mounted.as_ref().expect("it is mounted").id()
     }
 
-    /// Unmounts it, and waits until the volume is closed.
+    /// Unmounts it, and waits until the process has ended.
     pub fn unmount(&mut self) {
+        self.call_umount();
+        self.wait_for_end();
+    }
+
+    /// Calls umount(8).
+    pub fn call_umount(&self) {
         // A process that another test is just starting has copies of our files until it runs its program.
         for left in (0..50).rev() {
             let run = Command::new("umount").arg(self.path("")).output().expect("umount is there");
@@ -132,7 +139,6 @@ impl Bench {
             assert!(left > 0, "umount: {}", text(&run));
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.wait_for_end();
     }
 
     /// Waits until the process that answers has ended, and wants it to have ended well.

@@ -1,0 +1,142 @@
+//! Loop devices: block devices that the host makes of files.
+
+// The requests to the kernel carry structures that it reads through a pointer.
+#![allow(unsafe_code)]
+
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{io::Errno, ioctl};
+
+// Linux, include/uapi/linux/loop.h.
+const LOOP_CTL_GET_FREE: ioctl::Opcode = 0x4C82;
+const LOOP_CONFIGURE: ioctl::Opcode = 0x4C0A;
+const READ_ONLY: u32 = 1;
+const AUTOCLEAR: u32 = 4;
+/// Bytes of the name that the kernel shows.
+const NAME_BYTES: usize = 64;
+/// How often another process may take a free device before we do.
+const TRIES: usize = 16;
+
+/// `struct loop_config`.
+#[repr(C)]
+struct Config {
+    fd: u32,
+    block_size: u32,
+    /// Device, inode, rdevice, offset, size limit: all zero.
+    places: [u64; 5],
+    /// Number, encryption, key size: all zero.
+    numbers: [u32; 3],
+    flags: u32,
+    name: [u8; NAME_BYTES],
+    rest: [u64; 22],
+}
+
+const _: () = assert!(size_of::<Config>() == 304);
+
+/// A loop device; it goes when nobody has it open any more, by this or by a mount.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// Makes one of a file or block device, for reading or for writing too.
+    ///
+    /// # Errors
+    /// Those of the host: who is not root may not, and some hosts have no loop devices.
+    pub fn attach(backing: &Path, write: bool) -> io::Result<LoopDevice> {
+        let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+        let backing_file = File::options().read(true).write(write).open(backing)?;
+        let mut name = [0; NAME_BYTES];
+        let shown = backing.as_os_str().as_encoded_bytes();
+        let length = shown.len().min(NAME_BYTES - 1);
+        name[..length].copy_from_slice(&shown[..length]);
+        for _ in 0..TRIES {
+            // SAFETY: the request takes no argument and gives a number.
+            let number = unsafe { ioctl::ioctl(&control, GetFree) }?;
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let open = File::options().read(true).write(write).open(&path)?;
+            let config = Config {
+                fd: backing_file.as_raw_fd() as u32,
+                block_size: 0,
+                places: [0; 5],
+                numbers: [0; 3],
+                flags: if write { AUTOCLEAR } else { READ_ONLY | AUTOCLEAR },
+                name,
+                rest: [0; 22],
+            };
+            // SAFETY: the kernel reads 304 bytes, as many as `Config` has, and writes none.
+            let request = unsafe { ioctl::Setter::<LOOP_CONFIGURE, Config>::new(config) };
+            // SAFETY: as above; what is no loop device refuses the request.
+            match unsafe { ioctl::ioctl(&open, request) } {
+                Ok(()) => return Ok(LoopDevice { path, _open: open }),
+                Err(Errno::BUSY) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The request for the number of a free loop device, which is the call's own result.
+struct GetFree;
+
+// SAFETY: the request has no argument and changes nothing of ours.
+unsafe impl ioctl::Ioctl for GetFree {
+    type Output = i32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> ioctl::Opcode {
+        LOOP_CTL_GET_FREE
+    }
+
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        core::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(
+        out: ioctl::IoctlOutput,
+        _: *mut core::ffi::c_void,
+    ) -> rustix::io::Result<Self::Output> {
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_file_becomes_a_device_and_the_device_goes() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(image.path(), [7; 8192]).unwrap();
+        let device = match LoopDevice::attach(image.path(), false) {
+            Ok(device) => device,
+            Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
+        };
+        let mut read = Vec::new();
+        File::open(device.path()).unwrap().read_to_end(&mut read).unwrap();
+        assert_eq!(read, [7; 8192]);
+        assert!(File::options().write(true).open(device.path()).is_err(), "it is for reading");
+        let path = device.path().to_path_buf();
+        drop(device);
+        let gone = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            File::open(&path).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|count| count == 0))
+        });
+        assert!(gone);
+    }
+}

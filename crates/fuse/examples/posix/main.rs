@@ -1,0 +1,26 @@
+//! Calls what POSIX and Linux have for files, in a directory, and prints what came of each call: its result or errno,
+//! and every attribute that it changed on the files around. `posix DIR`; two file systems are alike where the two
+//! outputs are. `posix DIR 4` takes one step in four of the long tables.
+//!
+//! Run it as root: parts of it act as other users.
+
+mod content;
+mod ground;
+mod names;
+mod rights;
+mod special;
+mod times;
+
+use ground::Ground;
+
+fn main() {
+    let root = std::env::args().nth(1).expect("usage: posix DIR");
+    let share = std::env::args().nth(2).map_or(1, |share| share.parse().expect("usage: posix DIR SHARE"));
+    let mut ground = Ground::new(root.as_ref(), share);
+    names::run(&mut ground);
+    rights::run(&mut ground);
+    times::run(&mut ground);
+    content::run(&mut ground);
+    special::run(&mut ground);
+    ground.flush();
+}

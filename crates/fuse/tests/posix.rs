@@ -1,0 +1,106 @@
+//! Everything that the example `posix` calls, on a mounted volume and on ext4: what comes of it is the same, but for
+//! what is listed here with its reason.
+
+mod support;
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use support::Bench;
+
+/// Of the long tables one step in so many; `POSIX_SHARE=1` takes all.
+const SHARE: &str = "6";
+
+/// Steps that may differ: the beginning of the line, and why.
+const EXPLAINED: [(&str, &str); 13] = [
+    ("rename dir to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
+    ("rename full to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
+    ("chown file 7777 to None None", "it comes as what precedes a write: who may write may do it"),
+    ("chown fifo 7777 to None None", "it comes as what precedes a write: who may write may do it"),
+    ("remove", "a list that is not there is removed in the kernel, which counts that as a change"),
+    ("plain on dir as system.posix_acl_access", "a list that says nothing new is a change"),
+    ("empty on ", "as an empty list"),
+    ("write a fifo", "the kernel does not tell FUSE of what goes through a fifo"),
+    ("allocate past the limit", "ext4 touches the file although it fails"),
+    ("punch what is open of IFlags", "the kernel touches the file before it asks"),
+    ("allocate what is open of IFlags", "the kernel touches the file before it asks"),
+    ("set nodump", "the kernel keeps the times of regular files, and does not know that flags change one"),
+    ("value of 65537", "the largest value differs"),
+];
+
+/// What the kernel checks of a file with flags before it asks, it checks without knowing the flags.
+const WITHOUT_FLAGS: [&str; 4] = ["rmdir ", "unlink ", "rename to ", "access "];
+
+/// A line without what may differ of access times: the kernel does not tell FUSE of what it reads from its cache,
+/// so files are taken as read when they are opened for that.
+fn comparable(line: &str) -> String {
+    let exact = ["read of what is old", "read without atime", "list", "readlink"];
+    match exact.iter().any(|start| line.starts_with(start)) {
+        true => line.into(),
+        false => line.split(';').filter(|part| !part.ends_with(" +atime")).collect::<Vec<_>>().join(";"),
+    }
+}
+
+#[test]
+fn calls_do_what_they_do_on_ext4() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: acting as others takes root");
+    }
+    let mut bench = Bench::new(256, &["-O", "extra_attr,inode_crtime"]);
+    let (image, beside) = (bench.beside("ext4.img"), bench.beside("ext4"));
+    File::create(&image).and_then(|file| file.set_len(256 << 20)).unwrap();
+    fs::create_dir(&beside).unwrap();
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-b", "4096"])
+        .arg(&image)
+        .status()
+        .is_ok_and(|status| status.success());
+    let mount = || Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&beside).status();
+    if !made || !mount().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: no ext4 to compare with");
+    }
+    bench.mount("allow_other");
+    let (ours, theirs) = (bench.path(""), beside.clone());
+    let runs = [ours, theirs].map(|dir| std::thread::spawn(move || run(&dir)));
+    let [ours, theirs] = runs.map(|run| run.join().unwrap());
+    let unmounted = Command::new("umount").arg(&beside).status().unwrap();
+    assert!(unmounted.success());
+    bench.unmount();
+    bench.assert_clean();
+    assert!(theirs.lines().count() > 1000, "there is something to compare");
+    let explained = |line: &str| {
+        let of_flags =
+            line.contains("of IFlags") && WITHOUT_FLAGS.iter().any(|start| line.starts_with(start));
+        of_flags || EXPLAINED.iter().any(|(start, _)| line.starts_with(start))
+    };
+    let differences: Vec<String> = ours
+        .lines()
+        .zip(theirs.lines())
+        .filter(|(ours, theirs)| comparable(ours) != comparable(theirs) && !explained(ours))
+        .map(|(ours, theirs)| format!("flashkit: {ours}\n    ext4: {theirs}"))
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+}
+
+/// The output of the example in a directory.
+fn run(dir: &Path) -> String {
+    let test = std::env::current_exe().unwrap();
+    let example = test.parent().and_then(Path::parent).unwrap().join("examples/posix");
+    let share = std::env::var("POSIX_SHARE").unwrap_or_else(|_| SHARE.into());
+    // Who writes past a limit gets a signal unless it is ignored.
+    let run = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$1\" \"$2\""])
+        .arg(example)
+        .arg(dir)
+        .arg(share)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}: {}", dir.display(), String::from_utf8_lossy(&run.stderr));
+    String::from_utf8(run.stdout).unwrap()
+}
