@@ -174,6 +174,21 @@ fn a_volume_is_made_on_a_card_that_is_probed_first() {
 }
 
 #[test]
+fn a_probe_writes_only_with_leave() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let before = vec![0xA5; 4 << 20];
+    fs::write(dir.join("disk"), &before).unwrap();
+    assert!(fails(dir, &["probe", "disk", "--write"]).contains("-y agrees"));
+    assert!(fails(dir, &["probe", "disk", "--profile", "found.toml", "--write"]).contains("-y agrees"));
+    let found = ok(dir, &["probe", "disk"]);
+    assert!(found.contains("not measured"), "{found}");
+    assert!(fs::read(dir.join("disk")).unwrap() == before);
+    let json: serde_json::Value = serde_json::from_str(&ok(dir, &["probe", "disk", "--json"])).unwrap();
+    assert_eq!(json["written_bytes"], 0);
+}
+
+#[test]
 fn a_served_card_is_probed_over_nbd() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sd.card");
