@@ -37,7 +37,7 @@ pub fn lines() -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Requests a second that fio makes if nothing serves them.
+/// Requests that fio makes in a second of a core's time if nothing serves them.
 fn fio_null() -> Result<f64> {
     let arguments =
         ["--name=null", "--ioengine=null", "--size=1T", "--bs=4k", "--rw=randwrite", "--norandommap"];
@@ -50,5 +50,8 @@ fn fio_null() -> Result<f64> {
         bail!("fio: {}\n{}", run.status, String::from_utf8_lossy(&run.stderr));
     }
     let told: serde_json::Value = serde_json::from_slice(&run.stdout).context("fio's JSON")?;
-    told["jobs"][0]["write"]["iops"].as_f64().context("fio tells no requests a second")
+    let job = &told["jobs"][0];
+    let figure = |value: &serde_json::Value| value.as_f64().context("fio leaves a figure out");
+    let cores = (figure(&job["usr_cpu"])? + figure(&job["sys_cpu"])?) / 100.0;
+    Ok(figure(&job["write"]["iops"])? / cores.max(0.01))
 }
