@@ -5,9 +5,9 @@
 
 use f2fs::{
     Result, Volume,
-    format::FileType,
+    format::{FileType, inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{NewNode, RenameMode, XattrMode},
+    volume::{NewNode, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
 };
 
 /// Entries of the root, and of each directory there, that are changed.
@@ -55,6 +55,13 @@ pub fn disturb(volume: &mut Volume) -> Disturbed {
     }
     grow(volume, root, &mut disturbed);
     disturbed.note(volume.checkpoint());
+    let limits = QuotaLimits { space_hard_kib: 9000, inodes_soft: 20, ..QuotaLimits::default() };
+    for kind in QuotaKind::ALL {
+        disturbed.note(volume.set_quota_limits(kind, 0, limits));
+    }
+    volume.set_privileged(false);
+    let compress = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    disturbed.note(volume.set_attr(root, &compress));
     for (n, (path, ino)) in children.iter().enumerate() {
         let at = path.iter().rposition(|byte| *byte == b'/');
         let dir = at.map_or(Some(root), |at| volume.resolve(&path[..at], false).ok());
@@ -68,6 +75,9 @@ pub fn disturb(volume: &mut Volume) -> Disturbed {
     }
     grow(volume, root, &mut disturbed);
     disturbed.note(volume.checkpoint());
+    for policy in [Policy::Greedy, Policy::CostBenefit, Policy::AgeThreshold] {
+        disturbed.note(volume.clean(1, policy));
+    }
     disturbed
 }
 
@@ -109,6 +119,12 @@ fn change(
         disturbed.note(volume.write(ino, (n as u64 * 7001) % 100_000, &[7; 9000]));
         disturbed.note(volume.truncate(ino, (n as u64 * 3001) % 50_000));
         disturbed.note(volume.punch_hole(ino, 100, 9000));
+        disturbed.note(volume.zero_range(ino, 5000, 20_000, n % 2 == 0));
+        disturbed.note(volume.insert_range(ino, 1 << 14, 1 << 15));
+        disturbed.note(volume.collapse_range(ino, 0, 1 << 14));
+        disturbed.note(volume.release_saved(ino));
+        disturbed.note(volume.reserve_saved(ino));
+        disturbed.note(volume.fsync(ino, n % 2 == 0));
     }
     disturbed.note(volume.set_xattr(ino, b"user.fuzz", &[n as u8; 300], XattrMode::Set));
     match n % 4 {

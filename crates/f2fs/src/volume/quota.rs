@@ -194,12 +194,12 @@ impl Volume {
         let bytes = blocks << self.geometry.block_size.log();
         for (records, id) in limited.kinds.iter().zip(ids) {
             let Some(record) = id.and_then(|id| records.get(&id)) else { continue };
-            let space = record.space.get() + bytes;
-            let count = record.inodes.get() + inodes;
+            let space = record.space.get().saturating_add(bytes);
+            let count = record.inodes.get().saturating_add(inodes);
             let fits = admits(
                 space,
-                record.block_hard_limit.get() << 10,
-                record.block_soft_limit.get() << 10,
+                record.block_hard_limit.get().saturating_mul(1024),
+                record.block_soft_limit.get().saturating_mul(1024),
                 record.block_time.get(),
                 now,
             ) || bytes == 0;
@@ -368,16 +368,12 @@ impl Volume {
                 &mut records.entry(*id).or_insert_with(|| Located { offset: 0, record: blank(*id) }).record;
             apply(record, Some(change));
             set_times(record, graces, now);
-            if let Some(limited) =
-                self.limited.as_ref().and_then(|limited| limited.kinds[kind.index()].get(id))
-            {
-                debug_assert_eq!(
-                    (limited.space, limited.inodes),
-                    (record.space, record.inodes),
-                    "{kind:?} {id}"
-                );
-                // The time over a soft limit began with what exceeded it.
+            let limited = self.limited.as_mut().and_then(|limited| limited.kinds[kind.index()].get_mut(id));
+            if let Some(limited) = limited {
+                // The time over a soft limit began with what exceeded it. What is used is the same, unless the file
+                // was wrong; then both go on with what it says.
                 (record.block_time, record.inode_time) = (limited.block_time, limited.inode_time);
+                *limited = *record;
             }
         }
         self.store_records(kind, ino, graces, records)
@@ -437,7 +433,7 @@ fn has_limit(record: &QuotaRecord) -> bool {
 
 /// Brings the ends of the times over soft limits up to date with what is used.
 fn set_times(record: &mut QuotaRecord, graces: (u32, u32), now: u64) {
-    let block_soft = record.block_soft_limit.get() << 10;
+    let block_soft = record.block_soft_limit.get().saturating_mul(1024);
     let block_time = grace_end(record.space.get(), block_soft, record.block_time.get(), now, graces.0);
     record.block_time.set(block_time);
     let inode_soft = record.inode_soft_limit.get();
