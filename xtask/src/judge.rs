@@ -67,10 +67,15 @@ pub struct Verdict {
 impl Verdict {
     /// Warnings and errors of the kernel; a volume that earns one is not a good volume.
     pub fn complaints(&self) -> Vec<&str> {
-        let bad = self.log.iter().filter(|message| message.level <= WARNING);
-        let of_volume = |text: &&str| !NOISE.iter().any(|noise| text.contains(noise));
-        bad.map(|message| message.text.as_str()).filter(of_volume).collect()
+        complaints(&self.log)
     }
+}
+
+/// Warnings and errors in what the kernel logged, but for those about a slow machine.
+pub fn complaints(log: &[Message]) -> Vec<&str> {
+    let bad = log.iter().filter(|message| message.level <= WARNING);
+    let of_volume = |text: &&str| !NOISE.iter().any(|noise| text.contains(noise));
+    bad.map(|message| message.text.as_str()).filter(of_volume).collect()
 }
 
 /// The judge.

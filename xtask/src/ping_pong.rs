@@ -19,6 +19,7 @@ use model::{
 use rustix::io::Errno;
 
 use crate::{
+    judge::complaints,
     kernel::Machine,
     vm::{Disk, Vm},
 };
@@ -216,12 +217,7 @@ impl Game<'_> {
             options: OPTIONS.into(),
             read_only: false,
         })?;
-        let bad: Vec<&str> = outcome
-            .log
-            .iter()
-            .filter(|message| message.level <= 4)
-            .map(|message| message.text.as_str())
-            .collect();
+        let bad = complaints(&outcome.log);
         ensure!(bad.is_empty(), "the kernel complains:\n{}", bad.join("\n"));
         Ok(())
     }
