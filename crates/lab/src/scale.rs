@@ -32,8 +32,8 @@ impl Scale {
         Scale {
             buffered_bytes: ORIGINAL_BYTES,
             fsync_bytes: 100 << 20,
-            image_bytes: 748_000_000,
-            archive_bytes: 66_000_000,
+            image_bytes: 748_000_000 / COPY_BYTES * COPY_BYTES,
+            archive_bytes: 66_000_000 / COPY_BYTES * COPY_BYTES,
             tree_files: 170_000,
             tree_mean_bytes: 1880,
         }
@@ -69,6 +69,14 @@ pub const COPY_BYTES: u64 = 128 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_sizes_are_whole_records_at_every_scale() {
+        for scale in [Scale::full(), Scale::of_file(100_000_000), Scale::of_file(1 << 30)] {
+            assert_eq!(scale.image_bytes % COPY_BYTES + scale.archive_bytes % COPY_BYTES, 0);
+            assert_eq!((scale.buffered_bytes % 4096, scale.fsync_bytes % 4096), (0, 0));
+        }
+    }
 
     #[test]
     fn a_sixteenth_is_a_sixteenth_of_everything_in_whole_records() {
