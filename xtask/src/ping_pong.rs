@@ -232,8 +232,10 @@ impl Game<'_> {
         before: Model,
     ) -> Result<()> {
         self.tally.operations += 1;
-        if matches!(op, Op::SetXattr { .. }) && seen == Err(Errno::NOSPC) {
-            // How much fits depends on the room in the inode, which is as large as its maker made it.
+        let is_full = [Err(Errno::NOSPC), Err(Errno::TOOBIG)].contains(&seen);
+        if matches!(op, Op::SetXattr { .. }) && is_full {
+            // How much fits depends on the room in the inode, which is as large as its maker made it; and Linux has
+            // another error for a value that alone is too large.
             self.model = before;
             return Ok(());
         }
