@@ -75,7 +75,7 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
     let mut mix = setup.mix.clone();
     // Each side opens and closes by itself.
     (mix.remount, mix.fill, mix.write_bytes_max, mix.blocks_max) = (false, false, 16 << 10, 1500);
-    // In files of terabytes Linux takes minutes for an operation when its processor is emulated.
+    // With files of terabytes a turn of Linux once took many minutes; why has not been found out.
     mix.far = false;
     let device = Arc::new(start);
     let mut game = Game {
