@@ -215,7 +215,7 @@ impl Sit {
         let was_dirty = std::mem::replace(&mut segment.dirty, true);
         if last {
             table.empty += 1;
-            self.used -= 1;
+            self.used = self.used.saturating_sub(1);
             self.prefree += u32::from(prefree);
         }
         if !was_dirty {
@@ -306,7 +306,8 @@ impl Sit {
         for number in current {
             empty_current += u32::from(self.segment(io, *number)?.valid_blocks == 0);
         }
-        Ok((self.geometry.segments - self.used).saturating_sub(empty_current))
+        // How many are used began with what the checkpoint said, which may be wrong.
+        Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
     }
 
     /// The segment with the highest rank, of those that have one. Reads the whole table.
