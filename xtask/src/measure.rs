@@ -1,13 +1,18 @@
 //! What a program costs: time and memory, as the host's kernel counts them.
 
 use std::{
+    fs,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use tempfile::NamedTempFile;
 use wait4::Wait4;
+
+/// Runs a program and tells the memory that it took.
+const TIME: &str = "/usr/bin/time";
 
 /// What a run took.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -27,23 +32,38 @@ impl Cost {
     /// It cannot be started or does not succeed.
     pub fn of(command: &mut Command) -> Result<Cost> {
         let shown = format!("{command:?}");
+        let memory = NamedTempFile::new()?;
+        // GNU time, for the kernel counts to a program also the memory of who started it, and we hold whole trees.
+        let mut timed = Command::new(TIME);
+        timed.args(["-f", "%M", "-o"]).arg(memory.path());
+        timed.arg("--").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => timed.env(name, value),
+                None => timed.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            timed.current_dir(dir);
+        }
         let started = Instant::now();
-        let mut child = command
+        let mut child = timed
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start {shown}"))?;
+            .with_context(|| format!("cannot start {TIME} for {shown}"))?;
         let end = child.wait4().with_context(|| shown.clone())?;
         let wall = started.elapsed();
         if !end.status.success() {
             bail!("{shown}: {}", end.status);
         }
+        let memory_kib: u64 = fs::read_to_string(memory.path())?.trim().parse().with_context(|| shown)?;
         let seconds = |time: Duration| time.as_secs_f64();
         Ok(Cost {
             wall_s: seconds(wall),
             cpu_s: seconds(end.rusage.utime) + seconds(end.rusage.stime),
-            memory_bytes: end.rusage.maxrss,
+            memory_bytes: memory_kib * 1024,
         })
     }
 
@@ -75,6 +95,13 @@ mod tests {
         let cost = Cost::of(Command::new("sleep").arg("0.05")).unwrap();
         assert!(cost.wall_s >= 0.05 && cost.memory_bytes > 100_000, "{cost:?}");
         assert!(Cost::of(&mut Command::new("false")).is_err());
+    }
+
+    #[test]
+    fn memory_of_who_measures_does_not_count() {
+        let ours = vec![1_u8; 64 << 20];
+        let cost = Cost::of(&mut Command::new("true")).unwrap();
+        assert!(ours.iter().all(|byte| *byte == 1) && cost.memory_bytes < 32 << 20, "{cost:?}");
     }
 
     #[test]
