@@ -44,10 +44,15 @@ impl Client {
         };
         socket.set_timeouts(Some(PATIENCE), Some(PATIENCE))?;
         let magic = (read_u64(&mut socket)?, read_u64(&mut socket)?);
-        if magic != (INIT_MAGIC, OPTION_MAGIC) || read_u16(&mut socket)? & FLAG_FIXED_NEWSTYLE == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no NBD server of the fixed newstyle"));
+        let stranger = || io::Error::new(io::ErrorKind::InvalidData, "no NBD server of the fixed newstyle");
+        if magic != (INIT_MAGIC, OPTION_MAGIC) {
+            return Err(stranger());
         }
-        let mut hello = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes().to_vec();
+        let offered = read_u16(&mut socket)?;
+        if offered & FLAG_FIXED_NEWSTYLE == 0 {
+            return Err(stranger());
+        }
+        let mut hello = u32::from(offered & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)).to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(OPT_EXPORT_NAME.to_be_bytes());
         // The default export has the empty name.
@@ -55,6 +60,9 @@ impl Client {
         socket.write_all(&hello)?;
         let size_bytes = read_u64(&mut socket)?;
         let flags = read_u16(&mut socket)?;
+        if offered & FLAG_NO_ZEROES == 0 {
+            socket.read_exact(&mut [0; EXPORT_ZEROES])?;
+        }
         let connection = Mutex::new(Connection { socket, cookie: 0, broken: false });
         Ok(Client { size_bytes, flags, connection })
     }

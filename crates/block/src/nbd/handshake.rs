@@ -56,7 +56,7 @@ pub fn handshake(
                 answer.extend(export.geometry().size_bytes.to_be_bytes());
                 answer.extend(transmission_flags(export, session).to_be_bytes());
                 if !no_zeroes {
-                    answer.extend([0; 124]);
+                    answer.extend([0; EXPORT_ZEROES]);
                 }
                 stream.write_all(&answer)?;
                 return Ok(Some(session));

@@ -16,6 +16,8 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
 pub const FLAG_NO_ZEROES: u16 = 2;
+/// The zeroes that follow the answer to `OPT_EXPORT_NAME` where the client did not ask to be spared them.
+pub const EXPORT_ZEROES: usize = 124;
 
 pub const OPT_EXPORT_NAME: u32 = 1;
 pub const OPT_ABORT: u32 = 2;
