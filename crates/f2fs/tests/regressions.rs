@@ -85,3 +85,40 @@ fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
         }
     }
 }
+
+/// Collapsing copies what was durable: an fsync that names the copies must not be there without them.
+#[test]
+fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
+    const BLOCKS: u8 = 60;
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    for block in 0..BLOCKS {
+        volume.write(ino, u64::from(block) * 4096, &[block + 1; 4096]).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+
+    let before = copy(&device).unwrap();
+    let recording = Arc::new(Recording::with_data(device));
+    let mut volume = Volume::open(recording.clone(), Options::new(Time::default)).unwrap();
+    volume.collapse_range(ino, 4096, 2 * 4096).unwrap();
+    volume.fsync(ino, false).unwrap();
+    drop(volume);
+    let mut trace = recording.take_trace();
+    trace.retain(|request| request.verb != Verb::Read);
+    for at in 0..=trace.len() {
+        for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
+            let cut = copy(&before).unwrap();
+            power_cut(&trace, at, &survivors, &cut).unwrap();
+            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
+            let collapsed = volume.stat(ino).unwrap().size < u64::from(BLOCKS) * 4096;
+            let mut bytes = vec![0; 4096];
+            for block in 1..BLOCKS - 2 {
+                volume.read(ino, u64::from(block) * 4096, &mut bytes).unwrap();
+                let wanted = block + if collapsed { 3 } else { 1 };
+                assert!(bytes == [wanted; 4096], "cut {at} of {}, {survivors:?}: block {block}", trace.len());
+            }
+        }
+    }
+}

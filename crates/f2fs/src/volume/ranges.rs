@@ -179,6 +179,7 @@ impl Volume {
                 self.add_blocks(ino, 1)?;
             }
         }
+        self.content_moves_out(ino)?;
         self.free_blocks(ino, from)
     }
 }
