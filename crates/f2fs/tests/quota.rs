@@ -254,3 +254,18 @@ fn projects_are_limited_inherited_and_kept_apart() {
     assert!(matches!(refused, Err(Error::Unsupported(_))));
     finish(volume, &path);
 }
+
+#[test]
+fn files_without_a_name_count_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let mut volume = open(&path, &Clock::default());
+    volume.set_quota_limits(QuotaKind::User, USER, hard(0, 1)).unwrap();
+    let new = NewNode { uid: USER, gid: USER, ..NewNode::new(FILE) };
+    let ino = volume.create_nameless(ROOT, &new).unwrap();
+    assert!(over(volume.create_nameless(ROOT, &new).map(drop)));
+    volume.release(ino).unwrap();
+    volume.create_nameless(ROOT, &new).unwrap();
+    finish(volume, &path);
+}

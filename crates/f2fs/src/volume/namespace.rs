@@ -124,11 +124,11 @@ impl Volume {
         if inode.has_advise(advise::ENCRYPT) {
             return Err(Error::NoKey);
         }
+        let project = inherited_project(&inode);
         drop(inode);
-        if self.orphans.len() >= orphan::most(self.superblock.cp_payload, self.geometry.block_size) {
-            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
-        }
+        self.require_orphans_fit()?;
         self.require_space(2)?;
+        self.admit_new([new.uid, new.gid, project], 0)?;
         let ino = Ino(self.take_nid()?.0);
         let mode = FileType::Regular.mode_bits() | new.mode & 0o7777;
         let mut node = self.new_inode(ino, dir, b"", FileType::Regular, &NewNode { mode, ..new.clone() })?;
@@ -471,8 +471,12 @@ impl Volume {
 
     /// Refuses to make one more orphan where the checkpoint has no room for it.
     fn require_orphan_room(&self, ino: Ino) -> Result<()> {
-        let most = orphan::most(self.superblock.cp_payload, self.geometry.block_size);
-        if self.held.contains_key(&ino) && self.orphans.len() >= most {
+        if self.held.contains_key(&ino) { self.require_orphans_fit() } else { Ok(()) }
+    }
+
+    /// Refuses where the checkpoint has no room for one more orphan.
+    fn require_orphans_fit(&self) -> Result<()> {
+        if self.orphans.len() >= orphan::most(self.superblock.cp_payload, self.geometry.block_size) {
             return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
         }
         Ok(())
