@@ -246,8 +246,10 @@ impl Volume {
             }
         }
         let whole = data.len() == bytes;
-        let stays = allocate::in_place(self.options.in_place, false, false) || self.is_pinned(ino)?;
-        if whole && old.is_real() && stays {
+        if whole
+            && old.is_real()
+            && (allocate::in_place(self.options.in_place, false, false) || self.is_pinned(ino)?)
+        {
             if !self.geometry.in_main(old) {
                 return Err(Error::corrupt(
                     Place::File(ino, block),
@@ -285,7 +287,7 @@ impl Volume {
     fn waits_for_fsync(&self, ino: Ino) -> bool {
         self.options.in_place == InPlace::Fsync
             && self.synced.contains(&ino)
-            && self.pages.blocks_of(ino, 0, u64::MAX).len() < IN_PLACE_BLOCKS_MAX
+            && self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX)
     }
 
     /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only

@@ -44,6 +44,11 @@ impl Pages {
         self.map.range((ino, from)..(ino, to)).map(|((_, block), _)| *block).collect()
     }
 
+    /// Whether a file has fewer pages than `most`.
+    pub fn has_fewer(&self, ino: Ino, most: usize) -> bool {
+        self.map.range((ino, 0)..(ino, u64::MAX)).take(most).count() < most
+    }
+
     /// Drops the pages of a file from `from` up to but not including `to`.
     pub fn discard(&mut self, ino: Ino, from: u64, to: u64) {
         for block in self.blocks_of(ino, from, to) {
