@@ -30,10 +30,23 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flashkit: {error:#}");
+            eprintln!("flashkit: {}", text(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each said once: some errors tell their cause themselves.
+fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Whether the reader of our output has gone, as in `flashkit ls ... | head`.

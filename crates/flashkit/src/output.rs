@@ -1,4 +1,4 @@
-//! Where a new volume is made: a file that appears, or is replaced, only when it is complete; or a block device.
+//! Where something new is made: a file that appears, or is replaced, only when it is complete; or a block device.
 
 use std::{
     fs, io,
@@ -47,20 +47,15 @@ impl Existing {
     }
 }
 
-/// A device that a volume is being made on.
-pub struct Output {
-    /// The device.
-    pub device: Arc<FileDevice>,
-    /// Whether it is known to read as zeroes.
-    pub is_blank: bool,
-    /// The file under construction and the name it gets in the end; none for a block device.
-    file: Option<(TempPath, PathBuf)>,
+/// A file under construction, beside the place that it takes in the end. Dropped before, it is gone.
+pub struct Fresh {
+    temporary: TempPath,
+    path: PathBuf,
 }
 
-impl Output {
-    /// A new file of this size beside `path`, which takes its name with [`finish`](Output::finish); dropped
-    /// before, it is gone. A file that is replaced hands on its permissions.
-    pub fn file(path: &Path, bytes: u64) -> Result<Output> {
+impl Fresh {
+    /// A new, empty file beside `path`. A file that is replaced hands on its permissions.
+    pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
         // A symbolic link stays; what it points to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -69,15 +64,44 @@ impl Output {
         let temporary = tempfile::Builder::new()
             .prefix(&format!(".{stem}."))
             .tempfile_in(folder)
-            .with_context(name)?
+            .map_err(|error| io::Error::from(error.kind()))
+            .with_context(|| format!("{}: cannot make a file in {}", path.display(), folder.display()))?
             .into_temp_path();
         let permissions = match fs::metadata(&path) {
             Ok(old) => old.permissions(),
             Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask()),
         };
         fs::set_permissions(&temporary, permissions).with_context(name)?;
-        let device = new_device(&temporary, bytes).with_context(name)?;
-        Ok(Output { device: Arc::new(device), is_blank: true, file: Some((temporary, path)) })
+        Ok(Fresh { temporary, path })
+    }
+
+    /// Where it is until it is complete.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Gives it its name.
+    pub fn finish(self) -> Result<()> {
+        self.temporary.persist(&self.path).with_context(|| self.path.display().to_string())
+    }
+}
+
+/// A device that a volume is being made on.
+pub struct Output {
+    /// The device.
+    pub device: Arc<FileDevice>,
+    /// Whether it is known to read as zeroes.
+    pub is_blank: bool,
+    /// The file under construction; none for a block device.
+    file: Option<Fresh>,
+}
+
+impl Output {
+    /// A new file of this size in the place of `path` once it is [finished](Output::finish).
+    pub fn file(path: &Path, bytes: u64) -> Result<Output> {
+        let file = Fresh::new(path)?;
+        let device = new_device(file.path(), bytes).with_context(|| path.display().to_string())?;
+        Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file) })
     }
 
     /// A block device, or a file that is part of a volume on several: written where it is.
@@ -90,10 +114,7 @@ impl Output {
     /// Gives the file its name.
     pub fn finish(self) -> Result<()> {
         self.device.flush().context("flushing")?;
-        if let Some((temporary, path)) = self.file {
-            temporary.persist(&path).with_context(|| path.display().to_string())?;
-        }
-        Ok(())
+        self.file.map_or(Ok(()), Fresh::finish)
     }
 }
 

@@ -164,8 +164,17 @@ impl Target {
     /// Opens the volume for reading only and finds the path. The last part of the path is not followed where
     /// it is a symbolic link.
     pub fn find(&self, further: &Further) -> Result<(Volume, Ino)> {
+        self.open_at(further, false)
+    }
+
+    /// As [`find`](Self::find), and follows a symbolic link.
+    pub fn find_content(&self, further: &Further) -> Result<(Volume, Ino)> {
+        self.open_at(further, true)
+    }
+
+    fn open_at(&self, further: &Further, follow: bool) -> Result<(Volume, Ino)> {
         let volume = open_read_only(&self.image, further)?;
-        let ino = volume.resolve(self.path.as_bytes(), false).with_context(|| self.to_string())?;
+        let ino = volume.resolve(self.path.as_bytes(), follow).with_context(|| self.to_string())?;
         Ok((volume, ino))
     }
 }

@@ -75,6 +75,13 @@ fn volumes_are_changed_without_mounting_them() {
     ok(dir, &["ln", "v.img:/a/moved", "v.img:/a/second"]);
     ok(dir, &["ln", "-s", "moved", "v.img:/a/soft"]);
     ok(dir, &["chmod", "4711", "v.img:/a/moved"]);
+    ok(dir, &["chmod", "-R", "go=u,o-x", "v.img:/a/b"]);
+    ok(dir, &["chown", "-R", "7:8", "v.img:/a"]);
+    assert!(ok(dir, &["ls", "-l", "v.img:/a"]).contains("lrwxrwxrwx   1     7     8"));
+    assert!(ok(dir, &["cat", "v.img:/a/soft"]).as_bytes() == fs::read(dir.join("tree/large")).unwrap());
+    ok(dir, &["cp", "v.img:/a/soft", "followed"]);
+    assert!(dir.join("followed").symlink_metadata().unwrap().is_file());
+    assert!(fails(dir, &["cp", "v.img:/a/soft", "none/"]).contains("no such directory"));
     ok(dir, &["setfattr", "v.img:/a/moved", "-n", "user.k", "-v", "0x00ff"]);
     assert!(ok(dir, &["getfattr", "v.img:/a/second"]).contains("00ff"));
     let stat = ok(dir, &["stat", "v.img:/a/second", "--json"]);

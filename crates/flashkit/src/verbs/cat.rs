@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut chunk = vec![0; CHUNK_BYTES];
     for target in &args.targets {
-        let (volume, ino) = target.find(&args.further)?;
+        let (volume, ino) = target.find_content(&args.further)?;
         let kind = volume.stat(ino).with_context(|| target.to_string())?.kind;
         if kind != FileType::Regular {
             bail!("{target}: is no regular file");

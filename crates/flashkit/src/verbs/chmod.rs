@@ -1,20 +1,27 @@
 //! `chmod`: changes permissions.
 
+use std::str::FromStr;
+
 use anyhow::Result;
-use f2fs::volume::SetAttr;
+use f2fs::{Volume, format::FileType, units::Ino, volume::SetAttr};
 
 use crate::target::{Further, Target};
 
 /// Arguments of `chmod`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  flashkit chmod 4755 card.img:/bin/su")]
+#[command(
+    after_help = "Examples:\n  flashkit chmod 4755 card.img:/bin/su\n  flashkit chmod -R u=rwX,go=rX card.img:/srv"
+)]
 pub struct Args {
-    /// Permissions in octal.
-    #[arg(value_parser = octal)]
-    mode: u16,
+    /// Permissions in octal, or as chmod takes them: u+x,go-w.
+    #[arg(allow_hyphen_values = true)]
+    mode: Change,
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
+    /// Everything below a directory, too; links in it are passed over.
+    #[arg(short = 'R', long)]
+    recursive: bool,
     #[command(flatten)]
     further: Further,
 }
@@ -22,10 +29,115 @@ pub struct Args {
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let ino = volume.resolve(args.target.path.as_bytes(), true)?;
-        let set = SetAttr { permissions: Some(args.mode), ..SetAttr::default() };
-        Ok(volume.set_attr(ino, &set)?)
+        let top = volume.resolve(args.target.path.as_bytes(), true)?;
+        for ino in reach(volume, top, args.recursive)? {
+            let stat = volume.stat(ino)?;
+            if stat.kind != FileType::Symlink {
+                let permissions = Some(args.mode.apply(stat.mode, stat.kind == FileType::Directory));
+                volume.set_attr(ino, &SetAttr { permissions, ..SetAttr::default() })?;
+            }
+        }
+        Ok(())
     })
+}
+
+/// A file, and with `recursive` everything below it.
+pub fn reach(volume: &Volume, top: Ino, recursive: bool) -> f2fs::Result<Vec<Ino>> {
+    let mut found = vec![top];
+    let mut at = 0;
+    while recursive && at < found.len() {
+        if volume.stat(found[at])?.kind == FileType::Directory {
+            found.extend(super::ls::children(volume, found[at])?.into_iter().map(|entry| entry.ino));
+        }
+        at += 1;
+    }
+    Ok(found)
+}
+
+/// A change of permissions: octal digits, or clauses of who, how and what, as POSIX has them for chmod.
+#[derive(Debug, Clone)]
+enum Change {
+    /// These, whatever there was: also of directories, whose set-ID bits GNU's chmod would keep.
+    Octal(u16),
+    /// One after the other.
+    Clauses(Vec<Clause>),
+}
+
+/// One letter for how, and the letters around it.
+#[derive(Debug, Clone)]
+struct Clause {
+    who: String,
+    how: char,
+    what: String,
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Change, String> {
+        if let Ok(permissions) = octal(text) {
+            return Ok(Change::Octal(permissions));
+        }
+        let mut clauses = Vec::new();
+        for part in text.split(',') {
+            let (who, mut rest) = part.split_at(part.find(['+', '-', '=']).unwrap_or(part.len()));
+            let mut is_known = !rest.is_empty() && who.chars().all(|c| "ugoa".contains(c));
+            while let Some(how) = rest.chars().next() {
+                let end = rest[1..].find(['+', '-', '=']).map_or(rest.len(), |at| at + 1);
+                let what = &rest[1..end];
+                is_known &= matches!(what, "u" | "g" | "o") || what.chars().all(|c| "rwxXst".contains(c));
+                clauses.push(Clause { who: who.into(), how, what: what.into() });
+                rest = &rest[end..];
+            }
+            if !is_known {
+                return Err("write permissions in octal (644, 4755) or as changes (u+x,go-w)".into());
+            }
+        }
+        Ok(Change::Clauses(clauses))
+    }
+}
+
+impl Change {
+    /// The permissions of a file after the change of those that it had.
+    fn apply(&self, old: u16, is_directory: bool) -> u16 {
+        match self {
+            Change::Octal(permissions) => *permissions,
+            Change::Clauses(clauses) => {
+                clauses.iter().fold(old & 0o7777, |mode, clause| clause.apply(mode, is_directory))
+            }
+        }
+    }
+}
+
+impl Clause {
+    fn apply(&self, old: u16, is_directory: bool) -> u16 {
+        let everybody = self.who.is_empty() || self.who.contains('a');
+        // Bits of the classes meant, those of set-ID and the sticky one included.
+        let classes = [('u', 0o4700), ('g', 0o2070), ('o', 0o1007)];
+        let meant = classes.iter().filter(|(class, _)| everybody || self.who.contains(*class));
+        let meant = meant.fold(0, |bits, (_, class)| bits | class);
+        let what = self.what.chars().fold(0, |bits, letter| {
+            bits | match letter {
+                'r' => 0o444,
+                'w' => 0o222,
+                'x' => 0o111,
+                'X' if is_directory || old & 0o111 != 0 => 0o111,
+                's' => 0o6000,
+                't' => 0o1000,
+                'u' => (old >> 6 & 7) * 0o111,
+                'g' => (old >> 3 & 7) * 0o111,
+                'o' => (old & 7) * 0o111,
+                _ => 0,
+            }
+        }) & meant;
+        match self.how {
+            '+' => old | what,
+            '-' => old & !what,
+            // Directories keep their set-ID bits where they are not named, as with GNU's chmod.
+            _ if is_directory => old & !(meant & 0o1777) | what,
+            _ => old & !meant | what,
+        }
+    }
 }
 
 /// Permissions in octal digits.
@@ -33,5 +145,57 @@ pub fn octal(text: &str) -> Result<u16, String> {
     match u16::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
         _ => Err("write permissions in octal: 644, 4755".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+    use super::*;
+
+    #[test]
+    fn changes_are_as_chmod_makes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, dir) = (folder.path().join("file"), folder.path().join("dir"));
+        fs::write(&file, "").unwrap();
+        fs::create_dir(&dir).unwrap();
+        let changes = [
+            "644",
+            "4755",
+            "u+x,go-w",
+            "a=rX",
+            "g=u",
+            "o=g",
+            "ug+s,o+t",
+            "-x",
+            "o=",
+            "u+w-x",
+            "+t",
+            "u=rws",
+            "g+u-w",
+            "a-s",
+            "=",
+            "go=rX,u+w",
+            "a+X",
+        ];
+        for change in changes {
+            for old in [0o600, 0o640, 0o755, 0o4755, 0o2664, 0o7777, 0] {
+                let octal = change.parse::<u16>().is_ok();
+                for path in [&file, &dir].into_iter().take(if octal { 1 } else { 2 }) {
+                    fs::set_permissions(path, PermissionsExt::from_mode(old)).unwrap();
+                    // A mask of 0, so that a change without who is for everybody.
+                    let mut chmod = Command::new("sh");
+                    let status = chmod.args(["-c", "umask 0; chmod \"$@\"", "-", "--", change]);
+                    assert!(status.arg(path).status().unwrap().success());
+                    let wanted = fs::metadata(path).unwrap().permissions().mode() as u16 & 0o7777;
+                    let got = change.parse::<Change>().unwrap().apply(old as u16, path == &dir);
+                    assert_eq!(got, wanted, "{change} on {old:o} of {}: {got:o}", path.display());
+                }
+            }
+        }
+        for wrong in ["", "9", "77777", "u+q", "x", "u", "8+x", "u+x,", ",u+x", "u+xu", "u+ux", "u+ü"] {
+            assert!(wrong.parse::<Change>().is_err(), "{wrong}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::target::{Further, Target};
 /// Arguments of `chown`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  flashkit chown 1000:1000 card.img:/home/user\n  flashkit chown :50 card.img:/srv"
+    after_help = "Examples:\n  flashkit chown 1000:1000 card.img:/home/user\n  flashkit chown -R :50 card.img:/srv"
 )]
 pub struct Args {
     /// Owner and group by number: UID, UID:GID or :GID.
@@ -17,6 +17,9 @@ pub struct Args {
     /// The image, and a path inside it; a symbolic link is not followed.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
+    /// Everything below a directory, too.
+    #[arg(short = 'R', long)]
+    recursive: bool,
     #[command(flatten)]
     further: Further,
 }
@@ -24,9 +27,12 @@ pub struct Args {
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let ino = volume.resolve(args.target.path.as_bytes(), false)?;
+        let top = volume.resolve(args.target.path.as_bytes(), false)?;
         let set = SetAttr { uid: args.owner.0, gid: args.owner.1, ..SetAttr::default() };
-        Ok(volume.set_attr(ino, &set)?)
+        for ino in super::chmod::reach(volume, top, args.recursive)? {
+            volume.set_attr(ino, &set)?;
+        }
+        Ok(())
     })
 }
 
@@ -35,7 +41,9 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
     let number = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| format!("{text:?} is no number")),
+        text => text.parse().map(Some).map_err(|_| {
+            format!("{text:?} is no number; names of users are this machine's, not the volume's")
+        }),
     };
     match (number(uid)?, number(gid)?) {
         (None, None) => Err("write UID, UID:GID or :GID".into()),

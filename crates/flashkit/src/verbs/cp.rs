@@ -85,7 +85,7 @@ fn put(from: &Path, to: &Target, further: &Further) -> Result<()> {
 }
 
 fn take(from: &Target, to: &Path, further: &Further) -> Result<()> {
-    let (volume, ino) = from.find(further)?;
+    let (volume, ino) = from.find_content(further)?;
     if volume.stat(ino).with_context(|| from.to_string())?.kind == FileType::Directory {
         bail!("{from}: is a directory; export takes it out");
     }
@@ -104,6 +104,9 @@ fn place(volume: &Volume, from: &Target, to: &Path) -> Result<(PathBuf, std::ffi
         return Ok((to.to_path_buf(), String::from_utf8_lossy(leaf).into_owned().into()));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if to.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        bail!("{}: no such directory", to.display());
+    }
     let leaf = to.file_name().with_context(|| to.display().to_string())?;
     Ok((folder.to_path_buf(), leaf.to_owned()))
 }

@@ -12,6 +12,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::{
+    output::Fresh,
     progress, render,
     target::{Further, Target},
 };
@@ -26,7 +27,7 @@ pub struct Args {
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
-    /// A directory, which is made if it is not there; a file named *.tar, or - for a tar archive on standard
+    /// A directory, which is made if it is not there; a file named *.tar, which appears when it is complete; or - for a tar archive on standard
     /// output.
     destination: PathBuf,
     #[command(flatten)]
@@ -81,10 +82,12 @@ pub fn run(args: &Args) -> Result<()> {
         sink.into_inner().flush()?;
         done
     } else if args.destination.extension().is_some_and(|extension| extension == "tar") {
-        let file = File::create(&args.destination).with_context(destination)?;
+        let fresh = Fresh::new(&args.destination)?;
+        let file = File::create(fresh.path()).with_context(destination)?;
         let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, file), args.sparse);
         let done = carry(args, &mut source, &mut sink).with_context(name)?;
         sink.into_inner().flush().with_context(destination)?;
+        fresh.finish()?;
         done
     } else {
         let owners = !args.no_owners && rustix::process::geteuid().is_root();
