@@ -6,7 +6,10 @@
 use std::{
     fs::File,
     io,
-    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -132,6 +135,12 @@ impl FileDevice {
     /// Whether it was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.options.write
+    }
+
+    /// The open file, for who moves its bytes without looking at them: past the device's checks, and only to read.
+    /// `None` where it is read past the page cache, which has rules of its own.
+    pub fn file_to_read(&self) -> Option<BorrowedFd<'_>> {
+        (!self.options.direct).then(|| self.file.as_fd())
     }
 
     /// Changes the size of a regular file; new bytes are a hole.

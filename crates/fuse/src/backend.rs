@@ -24,8 +24,9 @@ use rustix::{
 
 use crate::{
     Atime, Errno, FileSystem, MountOptions,
-    connection::{self, Connection, How, Mounter, Reply},
+    connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
     file_system::{Answer, Caller, Change, OpenMode},
+    passage::Passage,
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
 };
 
@@ -33,9 +34,12 @@ use crate::{
 const KEPT: Duration = Duration::from_secs(3600);
 const NOT_KEPT: Duration = Duration::ZERO;
 
-/// Bytes of the largest read or write request, and its pages.
+/// Bytes of the largest request, and its pages.
 const REQUEST_BYTES: u32 = 1 << 20;
 const REQUEST_PAGES: u16 = 256;
+/// Reads of so many bytes are passed from the image to the kernel where that can be done: for less, two copies cost
+/// less than a pipe.
+const PASSED_BYTES: u32 = 64 << 10;
 /// Room for a request's head and arguments.
 const HEAD_BYTES: usize = 64 << 10;
 /// Requests that the kernel may have under way without anybody waiting for them.
@@ -198,14 +202,12 @@ fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<wire::
     Ok(wire::LseekOut { offset })
 }
 
-/// What becomes of a request.
-enum Outcome {
-    /// It is answered with what is in the output.
-    Answered,
-    /// It has no answer.
-    Silent,
-    /// Somebody else answers.
-    Passed,
+/// What a thread answers with.
+struct Desk {
+    output: Output,
+    /// The answer to the request at hand; taken by whoever answers it otherwise than with the output.
+    reply: Option<Reply>,
+    passage: Option<Passage>,
 }
 
 struct Adapter {
@@ -219,33 +221,27 @@ impl Adapter {
     /// Answers until the end of the mount.
     fn serve(&self) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
-        let mut output = Output::new(REQUEST_BYTES as usize + HEAD_BYTES);
+        let mut desk = Desk {
+            output: Output::new(REQUEST_BYTES as usize + HEAD_BYTES),
+            reply: None,
+            passage: Passage::new(READ_BYTES as usize),
+        };
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
-            let reply = Reply::new(self.connection.clone(), header.unique);
-            output.clear();
-            let mut reply = Some(reply);
-            let outcome = self.handle(&header, Arguments(arguments), &mut output, &mut reply);
-            // Where somebody else answers, there is none left.
-            let Some(reply) = reply else { continue };
-            match outcome {
-                Ok(Outcome::Answered) => reply.send(Ok(output.bytes())),
-                Ok(Outcome::Silent | Outcome::Passed) => reply.none(),
-                Err(errno) => reply.send(Err(errno)),
+            desk.output.clear();
+            desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
+            let outcome = self.handle(&header, Arguments(arguments), &mut desk);
+            if let Some(reply) = desk.reply.take() {
+                reply.send(outcome.map(|()| desk.output.bytes()));
             }
         }
         Ok(())
     }
 
-    fn handle(
-        &self,
-        header: &InHeader,
-        mut arguments: Arguments<'_>,
-        out: &mut Output,
-        reply: &mut Option<Reply>,
-    ) -> Answer<Outcome> {
+    fn handle(&self, header: &InHeader, mut arguments: Arguments<'_>, desk: &mut Desk) -> Answer<()> {
         let (fs, ino) = (&*self.fs, self.ino(header.node));
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let arguments = &mut arguments;
+        let Desk { output: out, reply, passage } = desk;
         match header.opcode {
             opcode::INIT => out.put(&init(&arguments.take()?)),
             opcode::DESTROY => {
@@ -257,15 +253,15 @@ impl Adapter {
             }
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             opcode::FORGET => {
+                none(reply);
                 fs.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
-                return Ok(Outcome::Silent);
             }
             opcode::BATCH_FORGET => {
+                none(reply);
                 for _ in 0..arguments.take::<wire::BatchForgetIn>()?.count {
                     let one: wire::ForgetOne = arguments.take()?;
                     fs.forget(self.ino(one.node), one.lookups);
                 }
-                return Ok(Outcome::Silent);
             }
             opcode::LOOKUP => self.lookup(ino, arguments.name()?, out)?,
             opcode::GETATTR => self.put_attr(&fs.stat(ino)?, out),
@@ -332,8 +328,10 @@ impl Adapter {
             opcode::RELEASEDIR => {}
             opcode::READ => {
                 let wire::ReadIn { offset, size, .. } = arguments.take()?;
-                let size = size.min(REQUEST_BYTES) as usize;
-                out.fill(size, |room| fs.read(ino, offset, room))?;
+                let size = size.min(REQUEST_BYTES);
+                if size < PASSED_BYTES || !self.pass(ino, offset, size, reply, passage)? {
+                    out.fill(size as usize, |room| fs.read(ino, offset, room))?;
+                }
             }
             opcode::WRITE => {
                 let wire::WriteIn { offset, size, write_flags, .. } = arguments.take()?;
@@ -399,9 +397,9 @@ impl Adapter {
                 if fs.has_writer(ino) {
                     let reply = reply.take().expect("nobody has answered yet");
                     self.seeks.push(Seek { ino, node: header.node, offset, whence, reply });
-                    return Ok(Outcome::Passed);
+                } else {
+                    out.put(&seek(fs, ino, offset, whence)?);
                 }
-                out.put(&seek(fs, ino, offset, whence)?);
             }
             opcode::COPY_FILE_RANGE => {
                 /// One request copies so much, so that the caller can be interrupted.
@@ -415,7 +413,26 @@ impl Adapter {
             // The kernel then does without, where it can.
             _ => return Err(Errno::NOSYS),
         }
-        Ok(Outcome::Answered)
+        Ok(())
+    }
+
+    /// Answers a read with what lies in the image as it is; whether that could be done.
+    fn pass(
+        &self,
+        ino: Ino,
+        offset: u64,
+        size: u32,
+        reply: &mut Option<Reply>,
+        passage: &mut Option<Passage>,
+    ) -> Answer<bool> {
+        if passage.is_none() {
+            return Ok(false);
+        }
+        let passed = self.fs.pass(ino, offset, size.into(), |file, ranges| {
+            let waiting = reply.take().expect("nobody has answered yet");
+            waiting.pass(passage, file, ranges).map_err(|unsent| *reply = Some(unsent)).is_ok()
+        })?;
+        Ok(passed == Some(true))
     }
 
     fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {
@@ -528,6 +545,13 @@ impl Adapter {
             rdev_minor: device.minor,
             ..Default::default()
         });
+    }
+}
+
+/// Such requests have no answer.
+fn none(reply: &mut Option<Reply>) {
+    if let Some(reply) = reply.take() {
+        reply.none();
     }
 }
 

@@ -7,8 +7,9 @@
 use std::{
     ffi::CString,
     io::{self, IoSlice, IoSliceMut},
+    ops::Range,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -25,7 +26,10 @@ use rustix::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::protocol::{INVALIDATE_INODE, InHeader, InvalidateInode, OutHeader};
+use crate::{
+    passage::{self, Passage},
+    protocol::{INVALIDATE_INODE, InHeader, InvalidateInode, OutHeader},
+};
 
 /// How a file system is mounted.
 pub struct How<'a> {
@@ -57,6 +61,8 @@ pub enum Mounter {
 const WITH_DEVICE: &str = "fuseblk.flashkit";
 /// The type of those without.
 const WITHOUT_DEVICE: &str = "fuse.flashkit";
+/// Bytes of the largest read. With a head before them they fit a pipe as everybody may have one, of 1 MiB (pipe(7)).
+pub const READ_BYTES: u32 = 512 << 10;
 /// Bytes of a block as the kernel sees it; more than a page it would refuse.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -128,6 +134,30 @@ impl Reply {
         };
     }
 
+    /// Sends parts of a file, through a pipe that is as good as new afterwards. Gives the reply back where that fails,
+    /// to be sent otherwise: the kernel takes one answer and refuses what comes after it.
+    pub fn pass(
+        mut self,
+        passage: &mut Option<Passage>,
+        file: BorrowedFd<'_>,
+        ranges: &[Range<u64>],
+    ) -> Result<(), Reply> {
+        let Some(way) = passage.take() else { return Err(self) };
+        let length_bytes = (size_of::<OutHeader>() as u64 + passage::bytes(ranges)) as u32;
+        let header = OutHeader { length_bytes, error: 0, unique: self.unique };
+        match way.send(self.connection.device.as_fd(), header.as_bytes(), file, ranges) {
+            Ok(()) => {
+                self.sent = true;
+                *passage = Some(way);
+                Ok(())
+            }
+            Err(_) => {
+                *passage = way.anew();
+                Err(self)
+            }
+        }
+    }
+
     /// Sends nothing: such requests have no answer.
     pub fn none(mut self) {
         self.sent = true;
@@ -161,7 +191,7 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
     let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={READ_BYTES}",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
@@ -195,7 +225,7 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
     ];
     // A comma or backslash in a name would end it (fusermount3).
     let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut options = format!("fsname={source},subtype=flashkit,default_permissions");
+    let mut options = format!("fsname={source},subtype=flashkit,default_permissions,max_read={READ_BYTES}");
     for (_, name) in names.iter().filter(|(flag, _)| how.flags.contains(*flag)) {
         options += &format!(",{name}");
     }

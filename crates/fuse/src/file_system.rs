@@ -1,16 +1,19 @@
 //! What each operation of a mounted file system means for a volume.
 //!
 //! *Invariants*: reading takes the volume's lock shared, changing takes it alone; the lock is never held while
-//! the device is flushed for an fsync, nor while an answer is on its way. Inodes go by F2FS's numbers.
+//! the device is flushed for an fsync, nor, but shared for what is [passed](FileSystem::pass), while an answer is on
+//! its way. Inodes go by F2FS's numbers.
 
 use std::{
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
+    os::fd::BorrowedFd,
     sync::{
-        RwLock, RwLockReadGuard, RwLockWriteGuard,
+        RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use block::FileDevice;
 use f2fs::{
     Volume,
     format::{
@@ -161,6 +164,8 @@ impl DerefMut for Writing<'_> {
 pub struct FileSystem {
     /// None is left after [`unmount`](Self::unmount).
     volume: RwLock<Option<Volume>>,
+    /// The device that the volume lies on, where that is a single file.
+    image: Weak<FileDevice>,
     inodes: Inodes,
     flusher: Flusher,
     settings: Settings,
@@ -169,10 +174,11 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The file system on an open volume.
-    pub fn new(volume: Volume, settings: Settings) -> FileSystem {
+    /// The file system on an open volume. `image` is the volume's device, where that is a single file.
+    pub fn new(volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
         FileSystem {
             volume: RwLock::new(Some(volume)),
+            image,
             inodes: Inodes::default(),
             flusher: Flusher::default(),
             settings,
@@ -585,6 +591,26 @@ impl FileSystem {
             self.renew_atime(ino);
         }
         self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
+    }
+
+    /// Gives `pass` the image and where in it a part of a file lies, at most up to its end, while nothing changes
+    /// there. `None` where `pass` was not called, and [`read`](Self::read) is the way.
+    pub fn pass<T>(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        pass: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> T,
+    ) -> Answer<Option<T>> {
+        if self.inodes.take_atime_due(ino) {
+            self.renew_atime(ino);
+        }
+        let volume = self.read_lock()?;
+        // It is gone once the volume is closed.
+        let Some(image) = self.image.upgrade() else { return Ok(None) };
+        let Some(file) = image.file_to_read() else { return Ok(None) };
+        let ranges = volume.ranges_on_device(ino, offset, length).map_err(to_errno)?;
+        Ok(ranges.map(|ranges| pass(file, &ranges)))
     }
 
     /// Writes to a file. `drops_privilege` is whether set-user-id and set-group-id bits go.

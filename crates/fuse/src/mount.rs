@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{Arc, Weak, mpsc},
     thread,
     time::Duration,
 };
@@ -92,7 +92,7 @@ impl Mount {
         let at = |source| Error::Volume { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
-        let device = open_devices(devices, &options)?;
+        let (device, file) = open_devices(devices, &options)?;
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume =
             Volume::open(device, options.volume_options(on_block_device, clock::now, seed())).map_err(at)?;
@@ -101,7 +101,7 @@ impl Mount {
             false => volume.read_only_reason().map(str::to_string),
         };
         options.read_only |= read_only_reason.is_some();
-        let fs = Arc::new(FileSystem::new(volume, Settings::from(&options)));
+        let fs = Arc::new(FileSystem::new(volume, file, Settings::from(&options)));
         let source = match &options.source_name {
             Some(name) => name.clone(),
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
@@ -162,16 +162,23 @@ fn end_mount(dir: &Path, unmounter: &Unmounter) {
     }
 }
 
-fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Arc<dyn Device>> {
+/// The device that the volume lies on, and the same as the file that it is, where it is a single one. The file does
+/// not stay open for our sake.
+fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<(Arc<dyn Device>, Weak<FileDevice>)> {
     let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
-    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
-        let device =
-            FileDevice::open(path, how).map_err(|source| Error::Device { path: path.clone(), source })?;
-        Ok(Arc::new(device))
+    let open = |path: &PathBuf| {
+        let device = FileDevice::open(path, how);
+        device.map(Arc::new).map_err(|source| Error::Device { path: path.clone(), source })
     };
-    let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let single = match &files[..] {
+        [file] => Arc::downgrade(file),
+        _ => Weak::new(),
+    };
+    let devices = files.into_iter().map(|file| file as Arc<dyn Device>).collect();
     let image = paths.first().cloned().unwrap_or_default();
-    f2fs::volume::join(devices).map_err(|source| Error::Volume { path: image, source })
+    let joined = f2fs::volume::join(devices).map_err(|source| Error::Volume { path: image, source })?;
+    Ok((joined, single))
 }
 
 /// Lets the kernel read ahead further than the 128 KiB that it gives FUSE. Only root may, and it is a matter of speed.

@@ -1,6 +1,6 @@
 //! Reading files.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use super::{
     Volume,
@@ -98,6 +98,39 @@ impl Volume {
         Ok(None)
     }
 
+    /// Where `length` bytes of a regular file from `offset` on lie on the device, in bytes and in order; at most up
+    /// to the file's end. `None` where some of them lie nowhere in a readable form: holes, what is inline,
+    /// compressed or encrypted, and what has changed and not left yet. Then [`read`](Self::read) gives them.
+    pub fn ranges_on_device(&self, ino: Ino, offset: u64, length: u64) -> Result<Option<Vec<Range<u64>>>> {
+        let inode = self.regular(ino)?;
+        let end = inode.head().size.get().min(offset.saturating_add(length));
+        let log = self.superblock().block_size.log();
+        let changed = || !self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)).is_empty();
+        if inode.has_advise(advise::ENCRYPT) || self.pages.len() > 0 && changed() {
+            return Ok(None);
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let found = self.next_extent(ino, at)?.filter(|found| found.offset == at);
+            let Some(Extent { length, physical: Some(start), kind: ExtentKind::Data, .. }) = found else {
+                return Ok(None);
+            };
+            let range = start..start + length.min(end - at);
+            let blocks = range.start >> log..range.end.div_ceil(1 << log);
+            let addr = BlockAddr(blocks.start as u32);
+            if !self.is_in_main(&blocks) || self.logs.holds_any(addr, (blocks.end - blocks.start) as usize) {
+                return Ok(None);
+            }
+            at += range.end - range.start;
+            match ranges.last_mut().filter(|last| last.end == range.start) {
+                Some(last) => last.end = range.end,
+                None => ranges.push(range),
+            }
+        }
+        Ok(Some(ranges))
+    }
+
     /// The first byte at or after `offset` that is data (`SEEK_DATA`); `None` where none follows. Reserved blocks
     /// are passed over.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
@@ -191,6 +224,13 @@ impl Volume {
             self.read_block(addr, Place::File(inode.ino(), block), &mut bytes)?;
         }
         Ok(Some(bytes.into()))
+    }
+
+    /// Whether blocks, at least one, lie in the main area.
+    fn is_in_main(&self, blocks: &Range<u64>) -> bool {
+        let is_in =
+            |block: u64| u32::try_from(block).is_ok_and(|addr| self.geometry().in_main(BlockAddr(addr)));
+        is_in(blocks.start) && is_in(blocks.end - 1)
     }
 
     fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {

@@ -1,0 +1,129 @@
+//! A way from the image to the kernel on which nobody looks at the bytes: a pipe that holds pages of the image's cache
+//! until the kernel copies them. It spares one of two copies.
+
+use std::{
+    io,
+    ops::Range,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use rustix::pipe::{PipeFlags, SpliceFlags};
+
+/// The pipe of one thread. It is empty between uses.
+pub struct Passage {
+    input: OwnedFd,
+    output: OwnedFd,
+    room_bytes: usize,
+}
+
+impl Passage {
+    /// With room for a head and so many bytes, wherever they begin; `None` where the kernel gives no pipe so large.
+    pub fn new(most_bytes: usize) -> Option<Passage> {
+        // Each page takes a slot, and so does the head; the first and the last page may be there in part.
+        Passage::with_room((most_bytes.div_ceil(page_bytes()) + 2) * page_bytes())
+    }
+
+    fn with_room(bytes: usize) -> Option<Passage> {
+        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).ok()?;
+        let room_bytes = rustix::pipe::fcntl_setpipe_size(&input, bytes).ok()?;
+        Some(Passage { input, output, room_bytes })
+    }
+
+    /// A new one of the same size, after a failure.
+    pub fn anew(self) -> Option<Passage> {
+        Passage::with_room(self.room_bytes)
+    }
+
+    /// Sends a head and ranges of a file as one message. After a failure the message may have gone out or not, and the
+    /// pipe is of no use any more.
+    pub fn send(
+        &self,
+        to: BorrowedFd<'_>,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        ranges: &[Range<u64>],
+    ) -> io::Result<()> {
+        let page = page_bytes() as u64;
+        let pages = |range: &Range<u64>| range.end.div_ceil(page) - range.start / page;
+        if (1 + ranges.iter().map(pages).sum::<u64>()) * page > self.room_bytes as u64 {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.fill(head, file, ranges)?;
+        let total = head.len() as u64 + bytes(ranges);
+        match rustix::pipe::splice(&self.output, None, to, None, total as usize, SpliceFlags::empty())? {
+            count if count as u64 == total => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    fn fill(&self, head: &[u8], file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<()> {
+        // A pipe with room takes all of what is so short.
+        rustix::io::write(&self.input, head)?;
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let length = (range.end - at) as usize;
+                match rustix::pipe::splice(
+                    file,
+                    Some(&mut at),
+                    &self.input,
+                    None,
+                    length,
+                    SpliceFlags::NONBLOCK,
+                ) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes ranges have together.
+pub fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Read, os::fd::AsFd};
+
+    use super::*;
+
+    #[test]
+    fn ranges_arrive_in_order_behind_their_head() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let content: Vec<u8> = (0..40_000_u32).map(|n| (n / 7) as u8).collect();
+        let path = dir.path().join("file");
+        std::fs::write(&path, &content).unwrap();
+        let file = File::open(&path).unwrap();
+        let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
+        let (mut out, into) = std::io::pipe().unwrap();
+        let ranges = [8192..20_480, 0..4096, 36_864..40_000];
+        passage.send(into.as_fd(), b"head", file.as_fd(), &ranges).unwrap();
+        drop(into);
+        let mut arrived = Vec::new();
+        out.read_to_end(&mut arrived).unwrap();
+        let wanted = [b"head", &content[8192..20_480], &content[..4096], &content[36_864..]].concat();
+        assert!(arrived == wanted);
+    }
+
+    #[test]
+    fn what_is_not_there_or_does_not_fit_is_refused() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(1 << 20).unwrap();
+        let (_out, into) = std::io::pipe().unwrap();
+        let refused = |range: Range<u64>| {
+            let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
+            passage.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()
+        };
+        assert_eq!(refused((1 << 20) - 4096..(1 << 20) + 4096), io::ErrorKind::UnexpectedEof);
+        assert_eq!(refused(0..1 << 20), io::ErrorKind::OutOfMemory);
+    }
+}
