@@ -9,6 +9,7 @@
 
 pub mod apt;
 pub mod bench;
+pub mod cost;
 pub mod engine;
 pub mod filling;
 pub mod golden;

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel, workspace,
+    Image, Judge, Machine, bench, cost, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -115,6 +115,18 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Counts what writing costs the device, with our engine and with Linux's f2fs
+    Cost {
+        /// Length of the file that is written buffered, in MiB; a tenth of it is written with fsync
+        #[arg(long, default_value_t = 128)]
+        mib: u64,
+        /// Size of the volume, in MiB
+        #[arg(long, default_value_t = 1024)]
+        volume_mib: u64,
+        /// Picks random orders
+        #[arg(long, default_value_t = 2012)]
+        seed: u64,
+    },
     /// Runs fsck.f2fs over images and fails if it finds anything
     Fsck {
         /// The images; they stay as they are
@@ -165,6 +177,7 @@ fn main() -> Result<()> {
         Task::PowerCuts { limits, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
         Task::PingPong { rounds, seed, kinds } => hunt::ping_pong(rounds, seed, &kinds, &mut out)?,
         Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
+        Task::Cost { mib, volume_mib, seed } => cost::cost(mib << 20, volume_mib << 20, seed, &mut out)?,
         Task::Fsck { images } => {
             for image in images {
                 fsck_image(&image)?;

@@ -100,6 +100,11 @@ impl Card {
         self.lock().trace = Some(Vec::new());
     }
 
+    /// The requests since [`start_trace`](Card::start_trace), if they are recorded.
+    pub fn trace(&self) -> Option<Trace> {
+        self.lock().trace.clone().map(|entries| Trace { entries })
+    }
+
     /// The requests since [`start_trace`](Card::start_trace), and no further recording.
     pub fn stop_trace(&self) -> Trace {
         Trace { entries: self.lock().trace.take().unwrap_or_default() }

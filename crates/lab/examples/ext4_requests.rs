@@ -11,7 +11,7 @@ use lab::{
     preset::Preset,
     scale::Scale,
     stop::Stop,
-    target::{GuestTarget, Programs, Setting},
+    target::{GuestTarget, Programs, Setting, Target},
 };
 
 fn main() -> Result<()> {
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
         experiment.run(&mut target, &how, &mut |phase| phases.push(phase))?;
         let trace = target.trace().context("it was asked for")?;
         for phase in phases {
-            let entries = requests(experiment, &phase, trace, most(experiment, &phase.part));
+            let entries = requests(experiment, &phase, &trace, most(experiment, &phase.part));
             let text = Trace { entries }.to_text(TraceFormat::FioIolog);
             let name = format!("{}-{}.fio", name(experiment), phase.part);
             fs::write(Path::new(dir).join(name), text)?;

@@ -4,6 +4,7 @@
 //! modelled card's own: exact, and the same on every machine.
 
 pub mod check;
+pub mod cost;
 pub mod experiment;
 pub mod format;
 pub mod guest;

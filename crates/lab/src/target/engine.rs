@@ -5,7 +5,7 @@
 
 use std::{io, path::Path, sync::Arc};
 
-use block::FileDevice;
+use block::{FileDevice, OpenOptions};
 use f2fs::{
     Volume,
     format::FileType,
@@ -14,7 +14,7 @@ use f2fs::{
     volume::{self, NewNode},
 };
 use flash::{
-    Card, Clock, Model, Pace, Profile,
+    Card, Clock, Model, Pace, Profile, Trace,
     counters::{Counters, HostCounters},
     probe::Findings,
 };
@@ -53,16 +53,30 @@ pub struct EngineTarget {
 impl EngineTarget {
     /// Formats the file `image`.
     pub(super) fn start(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
-        let profile = setting.profile.clone();
-        let spec = suited(&setting.file_system, &profile);
+        let spec = suited(&setting.file_system, &setting.profile);
+        let size_bytes = setting.profile.size_bytes;
+        let data = Arc::new(FileDevice::create(image, size_bytes)?);
+        format(data, size_bytes, &spec.mkfs).map_err(|error| refused("mkfs", &error))?;
+        EngineTarget::start_on(setting, image, &spec)
+    }
+
+    /// Works on the file `image`, which has a volume already, with the mount options of `spec`.
+    pub(super) fn start_on(
+        setting: &Setting,
+        image: &Path,
+        spec: &FileSystem,
+    ) -> Result<EngineTarget, Failure> {
         let mut options = MountOptions::default();
         let memory_bytes = u64::from(setting.preset.memory_mib(&setting.scale)) << 20;
         // A kernel would keep nodes in the page cache: wherever there is memory.
         options.cache_bytes = memory_bytes as usize;
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
-        let data = Arc::new(FileDevice::create(image, profile.size_bytes)?);
-        format(data.clone(), profile.size_bytes, &spec.mkfs).map_err(|error| refused("mkfs", &error))?;
-        let card = Card::from_parts(Model::new(profile, true), Box::new(data), Pace::Virtual);
+        let data = FileDevice::open(image, OpenOptions { write: true, direct: false })?;
+        let model = Model::new(setting.profile.clone(), true);
+        let card = Card::from_parts(model, Box::new(data), Pace::Virtual);
+        if setting.traced {
+            card.start_trace();
+        }
         Ok(EngineTarget {
             card: Arc::new(card),
             options,
@@ -146,6 +160,10 @@ impl Target for EngineTarget {
 
     fn counters(&self) -> Counters {
         self.card.with_model(|model| model.counters().clone())
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        self.card.trace()
     }
 }
 

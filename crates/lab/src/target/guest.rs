@@ -31,6 +31,11 @@ impl GuestTarget {
     /// It cannot be formatted, or the guest does not come up.
     pub fn start(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
         setting.file_system.format(image, setting.profile.size_bytes)?;
+        GuestTarget::start_on(setting, image)
+    }
+
+    /// Boots a guest on the file `image`, which has a volume already.
+    pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
         let mut target = GuestTarget {
             uml: None,
             setting: setting.clone(),
@@ -39,11 +44,6 @@ impl GuestTarget {
         };
         target.boot(Model::new(setting.profile.clone(), true))?;
         Ok(target)
-    }
-
-    /// The requests since the guest was booted last, if they are remembered.
-    pub fn trace(&self) -> Option<&Trace> {
-        self.uml.as_ref()?.world().card().trace()
     }
 
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
@@ -98,6 +98,10 @@ impl Target for GuestTarget {
             Some(uml) => uml.world().card().model().counters().clone(),
             None => self.counted.clone(),
         }
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        self.uml.as_ref()?.world().card().trace().cloned()
     }
 }
 

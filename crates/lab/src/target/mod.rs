@@ -12,7 +12,7 @@ use std::{
 };
 
 use ::guest::Op;
-use flash::{Profile, counters::Counters};
+use flash::{Profile, Trace, counters::Counters};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -50,6 +50,9 @@ pub trait Target {
 
     /// What the card has counted.
     fn counters(&self) -> Counters;
+
+    /// The requests since the machine was switched on last, if they are remembered.
+    fn trace(&self) -> Option<Trace>;
 }
 
 /// The guest's programs.
@@ -74,7 +77,7 @@ pub struct Setting {
     pub scale: Scale,
     /// The guest's programs, for the kernel's file systems.
     pub programs: Option<Programs>,
-    /// Whether the guest's requests to the card are remembered.
+    /// Whether requests to the card are remembered.
     pub traced: bool,
     /// Ends the work early.
     pub stop: Stop,
@@ -89,6 +92,17 @@ impl Setting {
         Ok(match self.file_system.kind == OURS {
             true => Box::new(EngineTarget::start(self, image)?),
             false => Box::new(GuestTarget::start(self, image)?),
+        })
+    }
+
+    /// Starts what works on the file `image`, which has a volume already.
+    ///
+    /// # Errors
+    /// It cannot be opened, or the guest does not come up.
+    pub fn start_on(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
+        Ok(match self.file_system.kind == OURS {
+            true => Box::new(EngineTarget::start_on(self, image, &self.file_system)?),
+            false => Box::new(GuestTarget::start_on(self, image)?),
         })
     }
 }

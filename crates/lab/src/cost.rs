@@ -1,0 +1,217 @@
+//! What file systems cost a device: the blocks that reach it for each block that was asked for, and in how many
+//! requests. No clock is involved.
+//!
+//! Both our engine and Linux's f2fs work on copies of one volume that mkfs.f2fs made, on one device. What is counted
+//! ends when the volume is unmounted: nothing is left in a memory.
+
+use std::{fs, io, path::Path};
+
+use f2fs::{
+    Volume,
+    format::sit::SegmentType,
+    units::BlockAddr,
+    volume::{Geometry, Options},
+};
+use flash::{Command, Profile, Trace};
+use guest::{
+    Op, Pattern,
+    pattern::{Access, Order, Sync},
+};
+use serde::Serialize;
+
+use crate::{
+    format::FileSystem,
+    guest::Failure,
+    preset::Preset,
+    scale::Scale,
+    stop::Stop,
+    target::{DISK, MOUNT_POINT, OURS, Programs, Setting, Target},
+};
+
+/// Linux's, as mount(2) knows it.
+pub const LINUX: &str = "f2fs";
+const FILE: &str = "/mnt/file";
+const BLOCK_BYTES: u64 = 4096;
+/// An eMMC: commands of up to 512 KiB, flushes and discards.
+const DEVICE: &str = "survey-emmc51";
+
+/// A pattern of writes on a volume that is mounted in some way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// Mount options of both.
+    pub options: &'static str,
+    /// What is written.
+    pub pattern: Pattern,
+}
+
+/// What a cell cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// Blocks that were asked for.
+    pub asked_blocks: u64,
+    /// Blocks of files and directories that were written.
+    pub data_blocks: u64,
+    /// Blocks of nodes that were written.
+    pub node_blocks: u64,
+    /// Blocks of checkpoints and tables that were written.
+    pub meta_blocks: u64,
+    /// Requests that write.
+    pub writes: u64,
+    /// Requests that flush.
+    pub flushes: u64,
+    /// Requests that discard.
+    pub discards: u64,
+}
+
+impl Cost {
+    /// All blocks that were written.
+    pub fn written_blocks(&self) -> u64 {
+        self.data_blocks + self.node_blocks + self.meta_blocks
+    }
+
+    /// Blocks written for each asked for.
+    pub fn amplification(&self) -> f64 {
+        self.written_blocks() as f64 / self.asked_blocks.max(1) as f64
+    }
+
+    /// All requests that change something.
+    pub fn requests(&self) -> u64 {
+        self.writes + self.flushes + self.discards
+    }
+}
+
+/// How large, and with what.
+#[derive(Debug, Clone)]
+pub struct Costs {
+    /// How large the files are.
+    pub scale: Scale,
+    /// How large the volume is.
+    pub volume_bytes: u64,
+    /// Picks random orders.
+    pub seed: u64,
+    /// The guest's programs.
+    pub programs: Programs,
+}
+
+impl Costs {
+    /// Experiments 1 and 2, with records of 4 KiB and of 16 KiB, in both modes of F2FS.
+    pub fn cells(&self) -> Vec<Cell> {
+        let random = Order::Random { seed: self.seed };
+        let mut cells = Vec::new();
+        for options in ["", "mode=lfs"] {
+            for (sync, file_bytes) in [(Sync::End, self.scale.buffered_bytes), (Sync::Each, self.scale.fsync_bytes)]
+            {
+                for (access, order) in [(Access::Create, Order::Sequential), (Access::Overwrite, random)] {
+                    for record_bytes in [4096, 16384] {
+                        let file_bytes = file_bytes / u64::from(record_bytes) * u64::from(record_bytes);
+                        let pattern = Pattern { access, order, file_bytes, record_bytes, sync };
+                        cells.push(Cell { options, pattern });
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// What a cell costs with our engine and with Linux, in this order, on copies of one volume below `work`.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn both(&self, cell: &Cell, work: &Path) -> Result<[Cost; 2], Failure> {
+        let made = work.join("made");
+        FileSystem::new(LINUX).format(&made, self.volume_bytes)?;
+        let mut costs = [Cost::default(); 2];
+        for (kind, cost) in [OURS, LINUX].into_iter().zip(&mut costs) {
+            let image = work.join(kind);
+            copy_sparse(&made, &image)?;
+            *cost = self.cost(cell, kind, &image)?;
+            fs::remove_file(&image)?;
+        }
+        fs::remove_file(&made)?;
+        Ok(costs)
+    }
+
+    fn cost(&self, cell: &Cell, kind: &str, image: &Path) -> Result<Cost, Failure> {
+        let profile = Profile::named(DEVICE).and_then(|device| device.with_size(self.volume_bytes));
+        let setting = Setting {
+            file_system: FileSystem::new(kind).mounted(cell.options),
+            preset: Preset::Desktop,
+            profile: profile.map_err(io::Error::other)?,
+            scale: self.scale,
+            programs: Some(self.programs.clone()),
+            traced: true,
+            stop: Stop::default(),
+        };
+        let mut target = setting.start_on(image)?;
+        let pattern = cell.pattern;
+        if pattern.access == Access::Overwrite {
+            let create = Pattern {
+                access: Access::Create,
+                order: Order::Sequential,
+                sync: Sync::End,
+                ..pattern
+            };
+            run(&mut *target, &setting, create)?;
+        }
+        let since_ns = run(&mut *target, &setting, pattern)?;
+        let trace = target.trace().expect("it was asked for");
+        drop(target);
+        let asked_blocks = pattern.file_bytes / BLOCK_BYTES;
+        Ok(Cost { asked_blocks, ..count(&trace, since_ns, image)? })
+    }
+}
+
+/// Mounts, writes a pattern and unmounts. Says when writing began.
+fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u64, Failure> {
+    target.run(&Op::Mount {
+        source: DISK.into(),
+        dir: MOUNT_POINT.into(),
+        fs: setting.file_system.kind.clone(),
+        options: setting.file_system.mount.clone(),
+        read_only: false,
+    })?;
+    let written = target.run(&Op::Pattern { path: FILE.into(), pattern })?;
+    target.run(&Op::Unmount { dir: MOUNT_POINT.into() })?;
+    target.run(&Op::DropCaches)?;
+    Ok(written.started_ns)
+}
+
+/// Requests from a time on. Whose a block was, the volume in `image` says.
+fn count(trace: &Trace, since_ns: u64, image: &Path) -> Result<Cost, Failure> {
+    let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
+    let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let mut cost = Cost::default();
+    for entry in trace.entries.iter().filter(|entry| entry.at_ns >= since_ns) {
+        match entry.op.command {
+            Command::Read => {}
+            Command::Flush => cost.flushes += 1,
+            Command::Discard => cost.discards += 1,
+            Command::Write => {
+                cost.writes += 1;
+                let blocks = entry.op.offset_bytes / BLOCK_BYTES..entry.op.end_bytes() / BLOCK_BYTES;
+                for block in blocks {
+                    match area(&volume, volume.geometry(), BlockAddr(block as u32))? {
+                        None => cost.meta_blocks += 1,
+                        Some(kind) if kind.is_node() => cost.node_blocks += 1,
+                        Some(_) => cost.data_blocks += 1,
+                    }
+                }
+            }
+        }
+    }
+    Ok(cost)
+}
+
+fn area(volume: &Volume, geometry: &Geometry, addr: BlockAddr) -> Result<Option<SegmentType>, Failure> {
+    if !geometry.in_main(addr) {
+        return Ok(None);
+    }
+    let entry = volume.sit_entry(geometry.position(addr).0);
+    Ok(Some(entry.map_err(|error| io::Error::other(error.to_string()))?.kind))
+}
+
+fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
+    let status = std::process::Command::new("cp").arg("--sparse=always").arg(from).arg(to).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("cp: {status}"))) }
+}
