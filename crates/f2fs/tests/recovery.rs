@@ -105,6 +105,40 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush() {
     assert_eq!(verbs, [(Write, 4096), (Write, 4096), (Flush, 0)]);
 }
 
+/// After the first fsync of a file its overwritten blocks stay where they are, and neighbours are one write.
+#[test]
+fn neighbours_that_an_fsync_overwrites_in_place_are_one_write() {
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 1 << 20]).unwrap();
+    volume.checkpoint().unwrap();
+    volume.fsync(ino, false).unwrap();
+    device.take_trace();
+    volume.write(ino, 40_960, &[2; 16_384]).unwrap();
+    volume.write(ino, 20 * 4096, &[3; 4096]).unwrap();
+    volume.write(ino, 22 * 4096 + 5, &[4; 4096]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    let trace = device.take_trace();
+    let verbs: Vec<_> = trace.iter().map(|request| (request.verb, request.length_bytes)).collect();
+    use block::Verb::{Flush, Read, Write};
+    assert_eq!(
+        verbs,
+        [(Read, 4096), (Read, 4096), (Write, 16_384), (Write, 4096), (Write, 8192), (Flush, 0)]
+    );
+    let mut content = vec![0; 1 << 20];
+    volume.read(ino, 0, &mut content).unwrap();
+    let wanted: Vec<u8> = (0..1 << 20)
+        .map(|at| match at {
+            40_960..57_344 => 2,
+            81_920..86_016 => 3,
+            90_117..94_213 => 4,
+            _ => 1,
+        })
+        .collect();
+    assert!(content == wanted);
+}
+
 #[test]
 fn a_rename_is_not_undone_by_a_new_file_of_the_old_name() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
-    Volume,
+    Error, Volume,
     format::{BlockSize, inode::inline},
     units::{Ino, Time},
     volume::{NewNode, Options, Policy, SetAttr},
@@ -121,4 +121,27 @@ fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
             }
         }
     }
+}
+
+/// A file of a damaged volume claims a block of the superblock: overwriting it in place must not write there.
+#[test]
+fn what_lies_outside_the_main_area_is_never_overwritten_in_place() {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 20_000]).unwrap();
+    volume.unmount().unwrap();
+    let addrs = u64::from(volume.nat_entry(ino.into()).unwrap().addr.0) * 4096 + 360;
+    drop(volume);
+    device.write(addrs + 4, &1_u32.to_le_bytes()).unwrap();
+    let mut superblock = [0; 4096];
+    device.read(4096, &mut superblock).unwrap();
+
+    let mut volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+    volume.fsync(ino, false).unwrap();
+    let written = volume.write(ino, 4096, &[2; 4096]).and_then(|()| volume.fsync(ino, false));
+    assert!(matches!(written, Err(Error::Corrupt { .. })), "{written:?}");
+    let mut now = [0; 4096];
+    device.read(4096, &mut now).unwrap();
+    assert!(now == superblock);
 }

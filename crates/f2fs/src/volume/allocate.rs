@@ -131,13 +131,22 @@ impl Volume {
         }
     }
 
-    /// Overwrites a block where it is.
+    /// Overwrites consecutive blocks of the main area where they are.
     pub(super) fn write_in_place(&mut self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
-        if let Some(pending) = self.logs.pending_mut(addr) {
-            pending.copy_from_slice(bytes);
-            return Ok(());
+        let size = self.geometry.block_size.bytes();
+        let blocks = bytes.len() / size;
+        self.check_range(addr, blocks, at)?;
+        if !self.logs.holds_any(addr, blocks) {
+            return self.io.write(addr, at, bytes);
         }
-        self.io.write(addr, at, bytes)
+        for (n, block) in (0..).zip(bytes.chunks_exact(size)) {
+            let addr = BlockAddr(addr.0 + n);
+            match self.logs.pending_mut(addr) {
+                Some(pending) => pending.copy_from_slice(block),
+                None => self.io.write(addr, at, block)?,
+            }
+        }
+        Ok(())
     }
 
     /// Marks a block of the main area as no longer in use.

@@ -250,12 +250,6 @@ impl Volume {
             && old.is_real()
             && (allocate::in_place(self.options.in_place, false, false) || self.is_pinned(ino)?)
         {
-            if !self.geometry.in_main(old) {
-                return Err(Error::corrupt(
-                    Place::File(ino, block),
-                    format!("{old} is not in the main area"),
-                ));
-            }
             self.write_in_place(old, Place::File(ino, block), data)?;
             return Ok(0);
         }
@@ -430,6 +424,57 @@ impl Volume {
         Ok(())
     }
 
+    /// Writes the pages of a file for an fsync: in place where `in_place` and the policy say so, and then neighbours
+    /// leave as one write.
+    pub(super) fn write_pages_of(&mut self, ino: Ino, in_place: bool) -> Result<()> {
+        let blocks = self.pages.blocks_of(ino, 0, u64::MAX);
+        let mut rest = &blocks[..];
+        while let [block, ..] = *rest {
+            let count = match self.stays_at(ino, block, in_place)? {
+                Some(addr) => self.write_neighbours(ino, rest, addr, in_place)?,
+                None => {
+                    self.write_page(ino, block, in_place)?;
+                    1
+                }
+            };
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    /// Overwrites at `addr` as many of these pages as are neighbours in the file and on the device, and says how many
+    /// that were.
+    fn write_neighbours(&mut self, ino: Ino, blocks: &[u64], addr: BlockAddr, fsync: bool) -> Result<usize> {
+        let mut bytes = Vec::new();
+        let mut count = 0;
+        for (n, &block) in blocks.iter().enumerate() {
+            let is_next = block == blocks[0] + n as u64;
+            if n > 0 && !(is_next && self.stays_at(ino, block, fsync)? == Some(BlockAddr(addr.0 + n as u32))) {
+                break;
+            }
+            bytes.extend_from_slice(self.pages.get(ino, block).expect("it was listed"));
+            count += 1;
+        }
+        self.write_in_place(addr, Place::File(ino, blocks[0]), &bytes)?;
+        for block in &blocks[..count] {
+            self.pages.remove(ino, *block);
+        }
+        Ok(count)
+    }
+
+    /// The address at which a page will be overwritten, if it does not go to a log.
+    fn stays_at(&self, ino: Ino, block: u64, fsync: bool) -> Result<Option<BlockAddr>> {
+        let inode = self.inode(ino)?;
+        if inode.compression().is_some() {
+            return Ok(None);
+        }
+        let policy = self.log_of_data(&inode) != SegmentType::HotData
+            && allocate::in_place(self.options.in_place, fsync, false);
+        let old = self.address(&inode, block)?;
+        let stays = old.is_real() && (policy || inode.has_inline(inline::PIN));
+        Ok(stays.then_some(old))
+    }
+
     /// Writes a page to its log, or in place where `fsync` and the policy say so.
     pub(super) fn write_page(&mut self, ino: Ino, block: u64, fsync: bool) -> Result<()> {
         let inode = self.inode(ino)?;
@@ -439,15 +484,12 @@ impl Volume {
         }
         let kind = self.log_of_data(&inode);
         drop(inode);
+        let stays = self.stays_at(ino, block, fsync)?;
         let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
         let Some(page) = self.pages.remove(ino, block) else { return Ok(()) };
-        let old = self.node(slot.nid)?.addr(slot.index);
-        let stays = old.is_real() && kind != SegmentType::HotData;
-        let stays = stays && allocate::in_place(self.options.in_place, fsync, false);
-        let result = if stays || (old.is_real() && self.is_pinned(ino)?) {
-            self.write_in_place(old, Place::File(ino, block), &page)
-        } else {
-            self.relocate(ino, slot, block, kind, &page).map(drop)
+        let result = match stays {
+            Some(old) => self.write_in_place(old, Place::File(ino, block), &page),
+            None => self.relocate(ino, slot, block, kind, &page).map(drop),
         };
         if result.is_err() {
             self.pages.insert(ino, block, page);

@@ -67,12 +67,9 @@ impl Volume {
             self.synced.clear();
         }
         self.synced.insert(ino);
-        let pages = self.pages.blocks_of(ino, 0, u64::MAX);
-        let in_place =
-            self.options.in_place != InPlace::Never && (data_only || pages.len() <= IN_PLACE_BLOCKS_MAX);
-        for block in pages {
-            self.write_page(ino, block, in_place)?;
-        }
+        let in_place = self.options.in_place != InPlace::Never
+            && (data_only || self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX + 1));
+        self.write_pages_of(ino, in_place)?;
         self.write_marked(ino)?;
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]

@@ -244,10 +244,7 @@ impl Volume {
     /// Reads consecutive blocks of the main area: `buf` is a whole number of blocks.
     pub fn read_blocks(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         let size = self.geometry.block_size.bytes();
-        let last = addr.0.checked_add((buf.len() / size).saturating_sub(1) as u32);
-        if !self.geometry.in_main(addr) || !last.is_some_and(|last| self.geometry.in_main(BlockAddr(last))) {
-            return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
-        }
+        self.check_range(addr, buf.len() / size, at)?;
         if self.logs.holds_any(addr, buf.len() / size) {
             for (n, block) in buf.chunks_exact_mut(size).enumerate() {
                 let addr = BlockAddr(addr.0 + n as u32);
@@ -259,6 +256,15 @@ impl Volume {
             return Ok(());
         }
         self.io.read(addr, at, buf)
+    }
+
+    /// Makes sure that consecutive blocks are in the main area.
+    fn check_range(&self, addr: BlockAddr, blocks: usize, at: Place) -> Result<()> {
+        let last = addr.0.checked_add(blocks.saturating_sub(1) as u32);
+        match self.geometry.in_main(addr) && last.is_some_and(|last| self.geometry.in_main(BlockAddr(last))) {
+            true => Ok(()),
+            false => Err(Error::corrupt(at, format!("{addr} is not in the main area"))),
+        }
     }
 
     /// A block of a file that has changed and is not in a log yet. It overrides what the file's map says.
