@@ -269,3 +269,36 @@ fn files_without_a_name_count_too() {
     volume.create_nameless(ROOT, &new).unwrap();
     finish(volume, &path);
 }
+
+/// Where the access list that it would inherit cannot be stored, nothing of a new file stays.
+#[test]
+fn what_gets_no_access_list_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,quota"]);
+    let options = Options { inline_xattr: false, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(support::device(&path), options).unwrap();
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 7, 5), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    volume.set_xattr(ROOT, b"system.posix_acl_default", &list, XattrMode::Set).unwrap();
+    volume.set_quota_limits(QuotaKind::User, USER, hard(1, 0)).unwrap();
+    let full = make(&mut volume, ROOT, "full", FILE).unwrap();
+    volume.write(full, 0, &[1; 4096]).unwrap();
+    volume.set_privileged(false);
+    let inodes = volume.counters().valid_inodes;
+    let new = |mode| NewNode { uid: USER, gid: USER, ..NewNode::new(mode) };
+    assert!(over(volume.create_for(ROOT, b"file", &new(FILE), 0).map(drop)));
+    assert!(over(volume.create_for(ROOT, b"dir", &new(DIR), 0).map(drop)));
+    assert!(over(volume.create_nameless_for(ROOT, &new(FILE), 0).map(drop)));
+    for name in [&b"file"[..], b"dir"] {
+        assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
+    }
+    assert_eq!((volume.counters().valid_inodes, volume.orphans().len()), (inodes, 0));
+    volume.set_privileged(true);
+    volume.create_nameless_for(ROOT, &new(FILE), 0).unwrap();
+    finish(volume, &path);
+}

@@ -14,20 +14,27 @@ impl Volume {
     /// Makes an inode as a program does: in a directory with the set-group-id bit it gets the directory's group; the
     /// directory's default access control list, or else `umask`, limits its permissions.
     pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
-        self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new))
+        let undo = |volume: &mut Volume, ino: Ino| match volume.inode(ino)?.is_directory() {
+            true => volume.remove_dir(dir, name),
+            false => volume.unlink(dir, name),
+        };
+        self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new), undo)
     }
 
     /// Makes a file without a name as a program does; see [`create_nameless`](Self::create_nameless).
     pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
-        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new))
+        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Volume::release)
     }
 
+    /// Makes an inode with its permissions and lists, or none: where a list cannot be stored, `undo` gives up what
+    /// `make` has made.
     fn make_for(
         &mut self,
         dir: Ino,
         new: &NewNode,
         umask: u16,
         make: impl FnOnce(&mut Volume, &NewNode) -> Result<Ino>,
+        undo: impl FnOnce(&mut Volume, Ino) -> Result<()>,
     ) -> Result<Ino> {
         let (new, default) = self.inherit(dir, new)?;
         let Some(default) = default else {
@@ -35,11 +42,19 @@ impl Volume {
         };
         let (access, mode) = default.for_new(new.mode);
         let ino = make(self, &NewNode { mode, ..new })?;
-        if !access.is_mode_only() {
-            self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&access.to_disk()), XattrMode::Set)?;
-        }
-        if FileType::from_mode(mode) == Some(FileType::Directory) {
-            self.change_xattr(ino, index::ACL_DEFAULT, b"", Some(&default.to_disk()), XattrMode::Set)?;
+        let lists = [
+            (index::ACL_ACCESS, Some(&access).filter(|access| !access.is_mode_only())),
+            (
+                index::ACL_DEFAULT,
+                Some(&default).filter(|_| FileType::from_mode(mode) == Some(FileType::Directory)),
+            ),
+        ];
+        for (index, acl) in lists {
+            let Some(acl) = acl else { continue };
+            if let Err(error) = self.change_xattr(ino, index, b"", Some(&acl.to_disk()), XattrMode::Set) {
+                undo(self, ino)?;
+                return Err(error);
+            }
         }
         Ok(ino)
     }
