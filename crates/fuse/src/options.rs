@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use f2fs::{
-    format::inode::{Algorithm, Compression},
+    format::inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
     units::Time,
     volume::{self, ActiveLogs, InPlace, Options},
 };
@@ -143,12 +143,7 @@ impl Default for MountOptions {
             inline_data: true,
             inline_dentry: true,
             inline_xattr: true,
-            compression: Compression {
-                algorithm: Algorithm::Lz4,
-                log_cluster_blocks: 2,
-                checksum: false,
-                level: 0,
-            },
+            compression: Compression::default(),
             compressed_extensions: Vec::new(),
             plain_extensions: Vec::new(),
             cache_bytes: 64 << 20,
@@ -272,7 +267,7 @@ impl MountOptions {
                 }
             }
             ("compress_log_size", Some(log)) => {
-                let log = log.parse().ok().filter(|log| (2..=8).contains(log)).ok_or_else(bad)?;
+                let log = log.parse().ok().filter(|log| LOG_CLUSTER_BLOCKS.contains(log)).ok_or_else(bad)?;
                 self.compression.log_cluster_blocks = log;
             }
             ("compress_chksum", None) => self.compression.checksum = true,

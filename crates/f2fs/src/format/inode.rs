@@ -274,17 +274,27 @@ impl Algorithm {
     }
 }
 
+/// log2 of the blocks that a cluster may have (Linux, `MIN_COMPRESS_LOG_SIZE` and `MAX_COMPRESS_LOG_SIZE`).
+pub const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
+
 /// The settings of a compressed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Compression {
     /// How clusters are compressed.
     pub algorithm: Algorithm,
-    /// log2 of the blocks in a cluster, 2 to 8.
+    /// log2 of the blocks in a cluster, one of [`LOG_CLUSTER_BLOCKS`].
     pub log_cluster_blocks: u8,
     /// Whether clusters carry a checksum.
     pub checksum: bool,
     /// Level of compression; 0 is the algorithm's usual one.
     pub level: u8,
+}
+
+impl Default for Compression {
+    /// What Linux takes without mount options.
+    fn default() -> Compression {
+        Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: false, level: 0 }
+    }
 }
 
 /// Where things lie in an inode block, and how its file's addresses are counted.
@@ -733,7 +743,7 @@ impl NodeBlock {
         let (code, log_cluster_blocks) = (extra.compress_algorithm, extra.log_cluster_size);
         let algorithm = Algorithm::from_code(code)
             .ok_or_else(|| format!("compression algorithm {code}, must be 0 to 3"))?;
-        if !(2..=8).contains(&log_cluster_blocks) {
+        if !LOG_CLUSTER_BLOCKS.contains(&log_cluster_blocks) {
             return Err(format!("i_log_cluster_size {log_cluster_blocks}, must be 2 to 8"));
         }
         let flags = extra.compress_flag.get();

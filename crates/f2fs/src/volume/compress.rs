@@ -14,7 +14,7 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType, cluster,
-        inode::{Algorithm, Compression, advise, flag, inline},
+        inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS, advise, flag, inline},
         node::NodeBlock,
         sit::SegmentType,
         summary::Owner,
@@ -22,9 +22,6 @@ use crate::{
     },
     units::{BlockAddr, Ino},
 };
-
-/// log2 of the blocks that a cluster may have.
-const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// What a cluster is to be stored as.
 enum Stored<'a> {
@@ -34,20 +31,7 @@ enum Stored<'a> {
 
 impl Volume {
     /// Writes to a compressed file.
-    pub(super) fn write_compressed(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        let log = self.geometry.block_size.log();
-        let end = offset + data.len() as u64;
-        self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
-        let result = self.write_clusters(ino, offset, data);
-        if result.is_err() {
-            // What lies past the end must neither be counted nor come to light when the file grows.
-            let size = self.inode(ino)?.head().size.get();
-            self.cut(ino, size)?;
-        }
-        result
-    }
-
-    fn write_clusters(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_clusters(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let cluster_blocks = self.inode(ino)?.layout().cluster_blocks();
         let log = self.geometry.block_size.log();
         let cluster_bytes = (cluster_blocks as u64) << log;
@@ -96,12 +80,8 @@ impl Volume {
         let slot = self.make_slot(ino, start)?;
         let slot = Slot { left: 1 << settings.log_cluster_blocks, ..slot };
         self.occupy(ino, slot)?;
-        match cluster::encode(&settings, content, self.geometry.block_size.bytes()) {
-            Some(stream) => self.place_cluster(ino, slot, start, Stored::Compressed(&stream))?,
-            None => self.place_cluster(ino, slot, start, Stored::Plain(content))?,
-        }
-        self.pages.discard(ino, start, start + slot.left as u64);
-        Ok(())
+        let stream = cluster::encode(&settings, content, self.geometry.block_size.bytes());
+        self.store_cluster(ino, slot, start, content, stream)
     }
 
     /// Writes the pages of the cluster that `block` belongs to; there may be none any more.
@@ -128,15 +108,8 @@ impl Volume {
             let settings = inode.compression().expect("the file is compressed");
             drop(inode);
             let stream = cluster::encode(&settings, &content, size.bytes());
-            if let Some(stream) = stream {
-                self.place_cluster(ino, slot, start, Stored::Compressed(&stream))?;
-                self.pages.discard(ino, start, end);
-                return Ok(());
-            }
-            if compressed {
-                self.place_cluster(ino, slot, start, Stored::Plain(&content))?;
-                self.pages.discard(ino, start, end);
-                return Ok(());
+            if compressed || stream.is_some() {
+                return self.store_cluster(ino, slot, start, &content, stream);
             }
         }
         for block in pages {
@@ -145,6 +118,21 @@ impl Volume {
             self.relocate(ino, slot, block, kind, &page)?;
             self.pages.remove(ino, block);
         }
+        Ok(())
+    }
+
+    /// Stores a whole cluster: the stream, or its content where there is none. Its pages go.
+    fn store_cluster(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        start: u64,
+        content: &[u8],
+        stream: Option<Vec<u8>>,
+    ) -> Result<()> {
+        let stored = stream.as_deref().map_or(Stored::Plain(content), Stored::Compressed);
+        self.place_cluster(ino, slot, start, stored)?;
+        self.pages.discard(ino, start, start + slot.left as u64);
         Ok(())
     }
 

@@ -154,17 +154,16 @@ impl Volume {
             inode.head_mut().inline |= inline::DATA_EXIST;
             return self.grow(ino, end);
         }
-        if inode.compression().is_some() {
-            drop(inode);
-            self.write_compressed(ino, offset, data)?;
-            return self.grow(ino, end);
-        }
-        let kind = self.log_of_data(&inode);
+        let (kind, compressed) = (self.log_of_data(&inode), inode.compression().is_some());
         drop(inode);
         self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64))?;
         self.leave_inline(ino)?;
 
-        if let Err(error) = self.write_blocks(ino, offset, data, kind) {
+        let written = match compressed {
+            true => self.write_clusters(ino, offset, data),
+            false => self.write_blocks(ino, offset, data, kind),
+        };
+        if let Err(error) = written {
             // What lies past the end must neither be counted nor come to light when the file grows.
             let size = self.inode(ino)?.head().size.get();
             self.cut(ino, size)?;
@@ -449,7 +448,8 @@ impl Volume {
         let mut count = 0;
         for (n, &block) in blocks.iter().enumerate() {
             let is_next = block == blocks[0] + n as u64;
-            if n > 0 && !(is_next && self.stays_at(ino, block, fsync)? == Some(BlockAddr(addr.0 + n as u32))) {
+            if n > 0 && !(is_next && self.stays_at(ino, block, fsync)? == Some(BlockAddr(addr.0 + n as u32)))
+            {
                 break;
             }
             bytes.extend_from_slice(self.pages.get(ino, block).expect("it was listed"));

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use crate::{
-    format::inode::{Algorithm, Compression},
-    units::Time,
-};
+use crate::{format::inode::Compression, units::Time};
 
 /// Tells the time. The engine never asks the host.
 pub type Clock = Box<dyn Fn() -> Time + Send + Sync>;
@@ -98,13 +95,7 @@ impl Options {
             inline_data: true,
             inline_dentry: true,
             inline_xattr: true,
-            // What Linux takes without mount options.
-            compression: Compression {
-                algorithm: Algorithm::Lz4,
-                log_cluster_blocks: 2,
-                checksum: false,
-                level: 0,
-            },
+            compression: Compression::default(),
             compressed_extensions: Vec::new(),
             plain_extensions: Vec::new(),
             discard: false,
