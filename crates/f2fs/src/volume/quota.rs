@@ -118,7 +118,7 @@ impl Volume {
         apply(&mut now, changes[kind.index()].get(&id));
         set_times(&mut now, graces, self.quota_now());
         (record.block_time, record.inode_time) = (now.block_time, now.inode_time);
-        self.store_records(kind, ino, graces, records)?;
+        self.store_records(kind, ino, graces, records, &[id])?;
         self.limited = None;
         self.load_limits()
     }
@@ -173,23 +173,29 @@ impl Volume {
 
     /// Refuses more blocks to a file where its owners must not have them.
     pub(super) fn admit(&self, ino: Ino, blocks: u64) -> Result<()> {
-        if blocks == 0 || self.privileged || !self.has_limits() || self.is_quota_ino(ino) {
+        if blocks == 0 || self.is_quota_ino(ino) {
             return Ok(());
         }
-        let ids = Charge::of(&*self.inode(ino)?).ids.map(Some);
-        self.admit_ids(ids, 0, blocks)
+        self.admit_ids(|| Ok(Charge::of(&*self.inode(ino)?).ids.map(Some)), 0, blocks)
     }
 
     /// Refuses a new inode with so many blocks besides its own to those that it would belong to.
     pub(super) fn admit_new(&self, ids: [u32; 3], blocks: u64) -> Result<()> {
-        if self.privileged || !self.has_limits() {
-            return Ok(());
-        }
-        self.admit_ids(ids.map(Some), 1, blocks)
+        self.admit_ids(|| Ok(ids.map(Some)), 1, blocks)
     }
 
-    fn admit_ids(&self, ids: [Option<u32>; 3], inodes: u64, blocks: u64) -> Result<()> {
-        let Some(limited) = &self.limited else { return Ok(()) };
+    /// Refuses inodes and blocks to those who must not have them, unless who asks may exceed limits.
+    fn admit_ids(
+        &self,
+        ids: impl FnOnce() -> Result<[Option<u32>; 3]>,
+        inodes: u64,
+        blocks: u64,
+    ) -> Result<()> {
+        let Some(limited) = self.limited.as_ref().filter(|limited| !self.privileged && !limited.is_empty())
+        else {
+            return Ok(());
+        };
+        let ids = ids()?;
         let now = self.quota_now();
         let bytes = blocks << self.geometry.block_size.log();
         for (records, id) in limited.kinds.iter().zip(ids) {
@@ -227,9 +233,7 @@ impl Volume {
         for (id, old) in ids.iter_mut().zip(charge.ids) {
             *id = id.filter(|id| *id != old);
         }
-        if !self.privileged {
-            self.admit_ids(ids, 1, charge.blocks)?;
-        }
+        self.admit_ids(|| Ok(ids), 1, charge.blocks)?;
         let old = std::array::from_fn(|n| ids[n].map(|_| charge.ids[n]));
         self.charge(old, -1, -(charge.blocks as i64));
         self.charge(ids, 1, charge.blocks as i64);
@@ -376,7 +380,8 @@ impl Volume {
                 *limited = *record;
             }
         }
-        self.store_records(kind, ino, graces, records)
+        let changed: Vec<u32> = changes.keys().copied().collect();
+        self.store_records(kind, ino, graces, records, &changed)
     }
 
     /// The records of a quota by their ids.
@@ -392,22 +397,20 @@ impl Volume {
         Ok((info.block_grace.get(), info.inode_grace.get()))
     }
 
-    /// Writes records to a quota file: those that changed where they are, unless ids came or went.
+    /// Writes records to a quota file: those of the ids that `changed` where they are, unless ids came or went.
     fn store_records(
         &mut self,
         kind: QuotaKind,
         ino: Ino,
         graces: (u32, u32),
         records: BTreeMap<u32, Located>,
+        changed: &[u32],
     ) -> Result<()> {
         let stays = |record: &QuotaRecord| *record != blank(record.id.get());
         // A new record has no place yet: at the start of the file there is none.
         if records.values().all(|located| located.offset != 0 && stays(&located.record)) {
-            let old = self.quota_map(kind)?;
-            for Located { offset, record } in records.into_values() {
-                if old.get(&record.id.get()).is_none_or(|old| old.record != record) {
-                    self.write_content(ino, offset, record.as_bytes())?;
-                }
+            for Located { offset, record } in changed.iter().filter_map(|id| records.get(id)) {
+                self.write_content(ino, *offset, record.as_bytes())?;
             }
             return Ok(());
         }
