@@ -99,7 +99,8 @@ impl Costs {
         let random = Order::Random { seed: self.seed };
         let mut cells = Vec::new();
         for options in ["", "mode=lfs"] {
-            for (sync, file_bytes) in [(Sync::End, self.scale.buffered_bytes), (Sync::Each, self.scale.fsync_bytes)]
+            for (sync, file_bytes) in
+                [(Sync::End, self.scale.buffered_bytes), (Sync::Each, self.scale.fsync_bytes)]
             {
                 for (access, order) in [(Access::Create, Order::Sequential), (Access::Overwrite, random)] {
                     for record_bytes in [4096, 16384] {
@@ -145,12 +146,8 @@ impl Costs {
         let mut target = setting.start_on(image)?;
         let pattern = cell.pattern;
         if pattern.access == Access::Overwrite {
-            let create = Pattern {
-                access: Access::Create,
-                order: Order::Sequential,
-                sync: Sync::End,
-                ..pattern
-            };
+            let create =
+                Pattern { access: Access::Create, order: Order::Sequential, sync: Sync::End, ..pattern };
             run(&mut *target, &setting, create)?;
         }
         let since_ns = run(&mut *target, &setting, pattern)?;

@@ -158,12 +158,20 @@ impl Volume {
         Ok(trimmed)
     }
 
-    /// Sees that the logs find segments. A checkpoint gives back what only the last one needs; where that is not
-    /// enough, sections are cleaned.
+    /// Sees that the logs find segments, once one has opened another. A checkpoint gives back what only the last one
+    /// needs; where that is not enough, sections are cleaned. That there is no room is no error here: what is about to
+    /// be done may be what makes some, as removing does.
     pub(super) fn make_room(&mut self) -> Result<()> {
-        if self.options.checkpoint_when_asked {
+        if !std::mem::take(&mut self.opened_segment) || self.options.checkpoint_when_asked {
             return Ok(());
         }
+        match self.free_and_clean() {
+            Ok(()) | Err(Error::NoSpace { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn free_and_clean(&mut self) -> Result<()> {
         let least = LEAST_FREE_SECTIONS.min(self.reserved_sections());
         let free = self.free_sections()?;
         let freed = self.since_checkpoint.freed_blocks;

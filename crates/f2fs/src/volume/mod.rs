@@ -305,13 +305,7 @@ impl Volume {
         if self.nodes.dirty_count() > most {
             self.write_nodes()?;
         }
-        if std::mem::take(&mut self.opened_segment) {
-            match self.make_room() {
-                // What is about to be done may be what makes room: removing does.
-                Ok(()) | Err(Error::NoSpace { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.make_room()?;
         if self.nat.changed_entries() > self.options.cache_bytes / CHANGED_NODE_BYTES {
             self.write_checkpoint(checkpoint::Reason::Sync)?;
             self.changed = true;

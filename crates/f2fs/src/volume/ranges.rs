@@ -147,13 +147,7 @@ impl Volume {
 
     /// Moves blocks of a file to where it has holes. The two ranges do not meet.
     fn move_blocks(&mut self, ino: Ino, from: Range<u64>, to: u64) -> Result<()> {
-        if std::mem::take(&mut self.opened_segment) {
-            match self.make_room() {
-                Ok(()) | Err(Error::NoSpace { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            self.changed = true;
-        }
+        self.make_room()?;
         let size = self.geometry.block_size;
         let inode = self.inode(ino)?;
         let kind = self.log_of_data(&inode);
