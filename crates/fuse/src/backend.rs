@@ -1,13 +1,14 @@
 //! Requests of the kernel become calls of [`FileSystem`], and what comes of them becomes answers.
 //!
 //! *Caching*: nobody else changes the volume, so the kernel may keep names and attributes for long. It must not keep
-//! attributes of files that are open for writing, whose blocks it does not count, nor names of casefolded
+//! attributes of files that are open for writing: it does not count their blocks, and asking before each write(2) is
+//! how we know who writes, and say that what was written before could not be kept. Nor names of casefolded
 //! directories, where one name has several spellings.
 
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, mpsc},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -25,9 +26,10 @@ use rustix::{
 use crate::{
     Atime, Errno, FileSystem, MountOptions,
     connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
-    file_system::{Answer, Caller, Change, OpenMode},
+    file_system::{Answer, Caller, Change, OpenMode, WriteMode},
     passage::Passage,
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
+    write_back::WriteBack,
 };
 
 /// How long the kernel may keep what it was told; see the module.
@@ -98,11 +100,11 @@ pub fn mount(
     let how = How { source, image, flags: mount_flags(options), allow_other: options.allow_other };
     let (connection, mounter) = Connection::mount(dir, &how)?;
     let connection = Arc::new(connection);
-    let seeks = Seeks::start(fs.clone(), connection.clone());
-    // One thread may wait for the volume while another answers what it waits for; see `Seeks`.
+    let write_back = WriteBack::start(connection.clone());
+    // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
-    let adapter = Arc::new(Adapter { fs, root, connection, seeks });
+    let adapter = Arc::new(Adapter { fs, root, connection, write_back });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
 }
@@ -149,49 +151,10 @@ impl Unmounter {
     }
 }
 
-/// `SEEK_DATA` and `SEEK_HOLE` in files that are open for writing. The kernel asks without writing its cache back
-/// first, so what we know is too old; telling it to drop the cache makes it write. It waits for these writes to be
-/// answered, hence the thread of its own.
-struct Seeks {
-    queue: Mutex<mpsc::Sender<Seek>>,
-}
-
-struct Seek {
-    ino: Ino,
-    node: u64,
-    offset: u64,
-    whence: Whence,
-    reply: Reply,
-}
-
 #[derive(Clone, Copy)]
 enum Whence {
     Data,
     Hole,
-}
-
-impl Seeks {
-    fn start(fs: Arc<FileSystem>, connection: Arc<Connection>) -> Seeks {
-        let (queue, jobs) = mpsc::channel();
-        thread::spawn(move || {
-            for Seek { ino, node, offset, whence, reply } in jobs {
-                // Failing, it has nothing in its cache.
-                let _ = connection.invalidate(node, 0);
-                let found = seek(&fs, ino, offset, whence);
-                reply.send(match &found {
-                    Ok(out) => Ok(zerocopy::IntoBytes::as_bytes(out)),
-                    Err(errno) => Err(*errno),
-                });
-            }
-        });
-        Seeks { queue: Mutex::new(queue) }
-    }
-
-    fn push(&self, job: Seek) {
-        let queue = self.queue.lock().expect("nothing panics under this lock");
-        // Should the thread be gone, the reply says so by being dropped.
-        let _ = queue.send(job);
-    }
 }
 
 fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<wire::LseekOut> {
@@ -214,7 +177,7 @@ struct Adapter {
     fs: Arc<FileSystem>,
     root: Ino,
     connection: Arc<Connection>,
-    seeks: Seeks,
+    write_back: WriteBack,
 }
 
 impl Adapter {
@@ -264,10 +227,23 @@ impl Adapter {
                 }
             }
             opcode::LOOKUP => self.lookup(ino, arguments.name()?, out)?,
-            opcode::GETATTR => self.put_attr(&fs.stat(ino)?, out),
+            opcode::GETATTR => {
+                let wire::GetattrIn { getattr_flags, handle, .. } = arguments.take()?;
+                // Who has it open for writing may be about to write.
+                if getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0 && fs.may_write(caller, ino) {
+                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    self.write_back.then(header.node, reply, move |out| {
+                        fs.written_back(ino)?;
+                        put_attr(&fs, &fs.stat(ino)?, out);
+                        Ok(())
+                    });
+                    return Ok(());
+                }
+                put_attr(fs, &fs.stat(ino)?, out);
+            }
             opcode::SETATTR => {
                 let change = change(&arguments.take()?);
-                self.put_attr(&fs.change(caller, ino, &change)?, out);
+                put_attr(fs, &fs.change(caller, ino, &change)?, out);
             }
             opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
             opcode::READLINK => out.extend(&fs.read_link(ino)?),
@@ -306,6 +282,10 @@ impl Adapter {
                 let wire::OpenIn { flags, open_flags } = arguments.take()?;
                 let mode = open_mode(flags, open_flags);
                 fs.open(caller, ino, mode)?;
+                if mode.write {
+                    // From now on the kernel is to ask; see the module. Failing, it has none.
+                    let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
+                }
                 out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: FILE_OPEN, padding: 0 });
             }
             opcode::OPENDIR => {
@@ -335,8 +315,11 @@ impl Adapter {
             }
             opcode::WRITE => {
                 let wire::WriteIn { offset, size, write_flags, .. } = arguments.take()?;
-                let drops_privilege = write_flags & wire::WRITE_KILL_SUIDGID != 0;
-                fs.write(caller, ino, offset, arguments.bytes(size)?, drops_privilege)?;
+                let how = WriteMode {
+                    from_cache: write_flags & wire::WRITE_CACHE != 0,
+                    drops_privilege: write_flags & wire::WRITE_KILL_SUIDGID != 0,
+                };
+                fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
                 out.put(&wire::WriteOut { size, padding: 0 });
             }
             // No FLUSH: the kernel writes its cache back before it would ask, and stops asking after the first answer.
@@ -395,8 +378,11 @@ impl Adapter {
                     _ => return Err(Errno::INVAL),
                 };
                 if fs.has_writer(ino) {
-                    let reply = reply.take().expect("nobody has answered yet");
-                    self.seeks.push(Seek { ino, node: header.node, offset, whence, reply });
+                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    self.write_back.then(header.node, reply, move |out| {
+                        out.put(&seek(&fs, ino, offset, whence)?);
+                        Ok(())
+                    });
                 } else {
                     out.put(&seek(fs, ino, offset, whence)?);
                 }
@@ -429,8 +415,7 @@ impl Adapter {
             return Ok(false);
         }
         let passed = self.fs.pass(ino, offset, size.into(), |file, ranges| {
-            let waiting = reply.take().expect("nobody has answered yet");
-            waiting.pass(passage, file, ranges).map_err(|unsent| *reply = Some(unsent)).is_ok()
+            waiting(reply).pass(passage, file, ranges).map_err(|unsent| *reply = Some(unsent)).is_ok()
         })?;
         Ok(passed == Some(true))
     }
@@ -489,11 +474,6 @@ impl Adapter {
         if ino == self.root { ROOT } else { ino.0.into() }
     }
 
-    fn attr_kept(&self, stat: &Stat) -> Duration {
-        let written = stat.kind == FileType::Regular && self.fs.has_writer(stat.ino);
-        if written { NOT_KEPT } else { KEPT }
-    }
-
     fn name_kept(&self, dir: Ino) -> Duration {
         if self.fs.names_are_exact(dir) { KEPT } else { NOT_KEPT }
     }
@@ -503,7 +483,7 @@ impl Adapter {
             node: self.node(stat.ino),
             generation: stat.generation.into(),
             name_kept_s: name_kept.as_secs(),
-            attr_kept_s: self.attr_kept(stat).as_secs(),
+            attr_kept_s: attr_kept(&self.fs, stat).as_secs(),
             attr: attr(stat),
             ..Default::default()
         }
@@ -511,11 +491,6 @@ impl Adapter {
 
     fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
         out.put(&self.entry(stat, self.name_kept(dir)));
-    }
-
-    fn put_attr(&self, stat: &Stat, out: &mut Output) {
-        let attr_kept_s = self.attr_kept(stat).as_secs();
-        out.put(&wire::AttrOut { attr_kept_s, attr: attr(stat), ..Default::default() });
     }
 
     fn put_statx(&self, stat: &Stat, out: &mut Output) {
@@ -527,7 +502,7 @@ impl Adapter {
         let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         let basic = attr(stat);
         out.put(&wire::StatxOut {
-            attr_kept_s: self.attr_kept(stat).as_secs(),
+            attr_kept_s: attr_kept(&self.fs, stat).as_secs(),
             mask: wire::STATX_BASIC | if stat.crtime.is_some() { wire::STATX_BTIME } else { 0 },
             block_bytes: basic.block_bytes,
             links: basic.links,
@@ -546,6 +521,21 @@ impl Adapter {
             ..Default::default()
         });
     }
+}
+
+fn attr_kept(fs: &FileSystem, stat: &Stat) -> Duration {
+    let written = stat.kind == FileType::Regular && fs.has_writer(stat.ino);
+    if written { NOT_KEPT } else { KEPT }
+}
+
+fn put_attr(fs: &FileSystem, stat: &Stat, out: &mut Output) {
+    let attr_kept_s = attr_kept(fs, stat).as_secs();
+    out.put(&wire::AttrOut { attr_kept_s, attr: attr(stat), ..Default::default() });
+}
+
+/// The answer that is still to be given.
+fn waiting(reply: &mut Option<Reply>) -> Reply {
+    reply.take().expect("nobody has answered yet")
 }
 
 /// Such requests have no answer.

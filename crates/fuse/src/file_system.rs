@@ -40,6 +40,10 @@ const DAY: i64 = 24 * 60 * 60;
 /// Bytes that one step of a copy within the volume moves while it has the volume for itself.
 const COPY_BYTES: usize = 1 << 20;
 
+/// Space is short where less is free than this. Of a FUSE mount the kernel keeps at most a percent of all that may
+/// wait to be written, which is a fifth of the memory.
+const SHORT_BYTES: u64 = 64 << 20;
+
 /// What the mount says about operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -116,6 +120,15 @@ pub struct OpenMode {
     /// What it holds goes.
     pub truncate: bool,
     /// The truncation takes set-user-id and set-group-id bits away.
+    pub drops_privilege: bool,
+}
+
+/// How data is written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteMode {
+    /// From the kernel's cache: who put it there is known as well as [`FileSystem::may_write`] was told.
+    pub from_cache: bool,
+    /// Set-user-id and set-group-id bits go.
     pub drops_privilege: bool,
 }
 
@@ -197,7 +210,7 @@ impl FileSystem {
         self.quiet_read_lock()
     }
 
-    /// The volume, to change it. Limits of quota hold: whose data the kernel writes from its cache, it does not tell.
+    /// The volume, to change it. Limits of quota hold.
     pub fn write_lock(&self) -> Answer<Writing<'_>> {
         self.lock(false)
     }
@@ -613,17 +626,45 @@ impl FileSystem {
         Ok(ranges.map(|ranges| pass(file, &ranges)))
     }
 
-    /// Writes to a file. `drops_privilege` is whether set-user-id and set-group-id bits go.
-    pub fn write(
-        &self,
-        caller: Caller,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-        drops_privilege: bool,
-    ) -> Answer<()> {
-        let mut volume = self.write_lock()?;
-        volume.write(ino, offset, data).map_err(to_errno)?;
+    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept. Says whether
+    /// the kernel had better write back what it has before that, and then ask for
+    /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
+    /// would not be told by anybody else that nothing of it can be kept.
+    pub fn may_write(&self, caller: Caller, ino: Ino) -> bool {
+        self.inodes.written_by(ino, caller.is_privileged());
+        let careful = self.inodes.writes_fail(ino) || self.is_short_of_space();
+        if careful {
+            // Of what failed before, close(2) and fsync(2) tell.
+            self.inodes.take_failure(ino);
+        }
+        careful
+    }
+
+    /// How writing back went.
+    pub fn written_back(&self, ino: Ino) -> Answer<()> {
+        self.inodes.take_failure(ino).map_or(Ok(()), Err)
+    }
+
+    /// Whether what the kernel has in its cache may not fit.
+    fn is_short_of_space(&self) -> bool {
+        self.space()
+            .is_ok_and(|(space, block_bytes)| space.free_blocks < SHORT_BYTES / u64::from(block_bytes))
+    }
+
+    /// Writes to a file.
+    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], how: WriteMode) -> Answer<()> {
+        let WriteMode { from_cache, drops_privilege } = how;
+        let privileged = match from_cache {
+            true => self.inodes.writer_is_privileged(ino),
+            false => caller.is_privileged(),
+        };
+        let mut volume = self.lock(privileged)?;
+        if let Err(errno) = volume.write(ino, offset, data).map_err(to_errno) {
+            if from_cache {
+                self.inodes.write_failed(ino, errno);
+            }
+            return Err(errno);
+        }
         if drops_privilege {
             let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {

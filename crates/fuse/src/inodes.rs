@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 use f2fs::units::Ino;
 use rustc_hash::FxHashMap;
 
+use crate::Errno;
+
 const SHARDS: usize = 16;
 
 /// The inodes that the kernel knows.
@@ -25,6 +27,12 @@ struct Known {
     atime_due: bool,
     /// It was opened before: the kernel may have its content.
     cached: bool,
+    /// Who wrote to it last is an administrator.
+    privileged: bool,
+    /// How writing what the kernel had in its cache failed last, until somebody asks.
+    failed: Option<Errno>,
+    /// That has happened since it was opened for writing.
+    fails: bool,
 }
 
 impl Inodes {
@@ -76,6 +84,7 @@ impl Inodes {
     pub fn closed_writer(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
+            known.fails &= known.writers > 0;
         }
     }
 
@@ -92,6 +101,35 @@ impl Inodes {
     /// Whether this is the first access to content since the file was opened.
     pub fn take_atime_due(&self, ino: Ino) -> bool {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
+    }
+
+    /// Somebody writes to it, or may: what the kernel has in its cache from now on counts as theirs.
+    pub fn written_by(&self, ino: Ino, privileged: bool) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            known.privileged = privileged;
+        }
+    }
+
+    /// Whether who wrote to it last is an administrator.
+    pub fn writer_is_privileged(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.privileged)
+    }
+
+    /// What the kernel had in its cache could not be written.
+    pub fn write_failed(&self, ino: Ino, errno: Errno) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            (known.failed, known.fails) = (Some(errno), true);
+        }
+    }
+
+    /// Whether that has happened since the file was opened for writing.
+    pub fn writes_fail(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.fails)
+    }
+
+    /// How writing failed since this was asked last.
+    pub fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        self.shard(ino).get_mut(&ino).and_then(|known| known.failed.take())
     }
 
     /// Forgets everything, and says what the volume holds.
@@ -148,5 +186,18 @@ mod tests {
         assert!(inodes.has_writer(ino) && inodes.take_atime_due(ino) && !inodes.take_atime_due(ino));
         inodes.closed_writer(ino);
         assert!(!inodes.has_writer(ino));
+    }
+
+    #[test]
+    fn a_failure_is_told_once() {
+        let (inodes, ino) = (Inodes::default(), Ino(7));
+        inodes.opened(ino, true, false);
+        inodes.written_by(ino, true);
+        inodes.write_failed(ino, Errno::NOSPC);
+        assert!(inodes.writer_is_privileged(ino));
+        assert_eq!((inodes.take_failure(ino), inodes.take_failure(ino)), (Some(Errno::NOSPC), None));
+        assert!(inodes.writes_fail(ino));
+        inodes.closed_writer(ino);
+        assert!(!inodes.writes_fail(ino));
     }
 }

@@ -24,6 +24,7 @@ mod mount;
 mod options;
 mod passage;
 mod protocol;
+mod write_back;
 
 pub use daemon::{Ready, spawn_daemon};
 pub use errno::Errno;

@@ -97,6 +97,10 @@ pub mod opened {
 
 /// Bit of [`OpenIn::open_flags`] and [`CreateIn::open_flags`]: truncation takes set-user-id bits away.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// Bit of [`GetattrIn::getattr_flags`]: the handle is given.
+pub const GETATTR_HANDLE: u32 = 1;
+/// Bit of [`WriteIn::write_flags`]: it comes from the cache, and who wrote it there is not told.
+pub const WRITE_CACHE: u32 = 1;
 /// Bit of [`WriteIn::write_flags`]: the write takes set-user-id bits away.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Bit of [`SetxattrIn::setxattr_flags`]: the access list takes the set-group-id bit away.
@@ -136,6 +140,7 @@ incoming! {
     }
     InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
     ForgetIn { lookups: u64, }
+    GetattrIn { getattr_flags: u32, padding: u32, handle: u64, }
     BatchForgetIn { count: u32, padding: u32, }
     ForgetOne { node: u64, lookups: u64, }
     SetattrIn {

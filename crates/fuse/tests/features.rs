@@ -117,6 +117,10 @@ fn limits_of_quota_hold_for_users() {
     // Neither others nor the administrator are held to them.
     bench.shell("dd if=/dev/zero of=others bs=4k count=1000 status=none && touch x y z");
     bench.shell("touch dir/mine && chown 2000 dir/mine");
+    let more = "dd if=/dev/zero of=dir/fits bs=4k seek=200 conv=notrunc,fsync status=none";
+    bench.shell(&format!("cat dir/fits > /dev/null; {more} count=100"));
+    let said = bench.shell(&format!("{user} {more} count=200 2>&1 || true"));
+    assert!(said.contains("quota"), "the file is as long as the administrator made it: {said}");
     bench.unmount();
     bench.assert_clean();
 }

@@ -474,6 +474,58 @@ END",
 }
 
 #[test]
+fn who_fills_the_volume_is_told_without_a_sync() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    fs::write(bench.path("old"), "looked at, so that the kernel knows all of it").unwrap();
+    fs::metadata(bench.path("old")).unwrap();
+    for name in ["new", "old"] {
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(bench.path(name)).unwrap();
+        let chunk = noise(256 << 10, 7);
+        let mut written = 0;
+        let error = loop {
+            if let Err(error) = file.write_all_at(&chunk, written) {
+                break error;
+            }
+            written += chunk.len() as u64;
+            assert!(written < 64 << 20, "64 MiB hold less than 64 MiB");
+        };
+        assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        let stored = written - chunk.len() as u64;
+        assert!(file.sync_all().is_err(), "what was written last is lost");
+        assert!(file.sync_all().is_ok(), "and that was said");
+        assert!(file.metadata().is_ok());
+        drop(file);
+        bench.unmount();
+        bench.assert_clean();
+        bench.mount("");
+        let kept = fs::read(bench.path(name)).unwrap();
+        assert!(kept.len() as u64 >= stored, "only the last write is lost");
+        assert!(kept.chunks(chunk.len()).take((stored >> 18) as usize).all(|part| part == chunk));
+        fs::remove_file(bench.path(name)).unwrap();
+        File::open(bench.path("")).unwrap().sync_all().unwrap();
+    }
+    bench.unmount();
+}
+
+#[test]
+fn who_writes_where_no_file_reaches_is_told() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let file = File::create(bench.path("file")).unwrap();
+    let far = 5 << 40;
+    // The kernel takes it into its cache, and tells who asks.
+    file.write_all_at(b"x", far).unwrap();
+    let error = file.sync_all().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()));
+    assert!(file.set_len(far).is_err());
+    drop(file);
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
 fn a_full_volume_says_so_and_stays_whole() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

@@ -15,7 +15,8 @@ use support::Bench;
 const SHARE: &str = "6";
 
 /// Steps that may differ: the beginning of the line, and why.
-const EXPLAINED: [(&str, &str); 13] = [
+const EXPLAINED: [(&str, &str); 14] = [
+    ("copy within", "ext4 reads once more after it wrote, which makes the last access too old"),
     ("rename dir to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
     ("rename full to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
     ("chown file 7777 to None None", "it comes as what precedes a write: who may write may do it"),
