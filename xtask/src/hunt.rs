@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use model::{Case, Setup, power_cut, sequence};
+use model::{Case, Setup, Tally, power_cut, sequence};
 
 use crate::ping_pong;
 
@@ -47,11 +47,12 @@ impl Limits {
 /// The first difference, as operations that [`replay`] takes; an unknown name.
 pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
     let setups = chosen(names, Setup::all(), |setup| setup.name)?;
-    let (started, mut done) = (Instant::now(), 0);
+    let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
     for seed in limits.seed.. {
         for setup in &setups {
-            if let Err(report) = sequence::hunt(setup, seed, SEQUENCE) {
-                bail!("{report}");
+            match sequence::hunt(setup, seed, SEQUENCE) {
+                Ok(counted) => tally.add(&counted),
+                Err(report) => bail!("{report}"),
             }
             done += SEQUENCE as u64;
             if limits.cut_short(started, done) {
@@ -68,6 +69,7 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
             break;
         }
     }
+    writeln!(out, "{tally}")?;
     Ok(())
 }
 
@@ -85,12 +87,13 @@ pub fn replay(name: &str, text: &str) -> Result<()> {
 /// The first cut that leaves what it must not; an unknown name.
 pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
     let cases = chosen(names, Case::all(), |case| case.name)?;
-    let (started, mut done) = (Instant::now(), 0);
+    let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
     for seed in limits.seed.. {
         for case in &cases {
             match power_cut::hunt(&case.setup, seed, case.steps, case.mode) {
                 Ok(tried) => {
                     done += tried.cuts;
+                    tally.add(&tried.tally);
                     writeln!(out, "{}: seed {seed}, {tried}, {:?}", case.name, case.mode)?;
                     out.flush()?;
                 }
@@ -104,6 +107,7 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
             break;
         }
     }
+    writeln!(out, "{tally}")?;
     writeln!(
         out,
         "{done} power cuts in {} s: what was promised was there, nothing was torn",

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use guest::{Bytes, Manifest, Op, op::Message};
+use guest::{
+    Bytes, Manifest, Op,
+    op::{Message, WATCH},
+};
 
 use crate::{
     kernel::Machine,
@@ -19,7 +22,16 @@ const IMAGES_A_BOOT: usize = 48;
 /// Warnings and worse of Linux.
 const WARNING: u8 = 4;
 /// What it says when the machine under it is slow.
-const NOISE: [&str; 6] = ["clocksource:", "hogged CPU", "interrupt took", "rcu:", "sched:", "watchdog:"];
+const NOISE: [&str; 8] = [
+    WATCH,
+    "TSC found unstable",
+    "clocksource:",
+    "hogged CPU",
+    "interrupt took",
+    "rcu:",
+    "sched:",
+    "watchdog:",
+];
 
 /// An image to be judged. It stays as it is: what the kernel writes while it is mounted is forgotten.
 #[derive(Debug, Clone)]

@@ -1,6 +1,11 @@
 //! Mixed load on an almost full volume, for as long as one likes: no error, nothing lost, no growth of memory.
+//!
+//! Every third file is compressed, every fourth belongs to a user with quota limits, and ranges are collapsed, inserted
+//! and zeroed.
 
 use std::{
+    collections::BTreeMap,
+    fmt,
     io::Write,
     path::Path,
     sync::Arc,
@@ -11,10 +16,15 @@ use anyhow::{Context, Result, ensure};
 use block::{FileDevice, OpenOptions, Rng};
 use f2fs::{
     Error, Volume,
+    format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{Cleaned, NewNode, Options, Policy, RenameMode},
+    volume::{Cleaned, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
 };
-use model::{Setup, fsck::fsck_image, setup::store};
+use model::{
+    Setup,
+    fsck::fsck_image,
+    setup::{Maker, store},
+};
 
 /// Size of the volume.
 const VOLUME_BYTES: u64 = 512 << 20;
@@ -22,8 +32,16 @@ const VOLUME_BYTES: u64 = 512 << 20;
 const CACHE_BYTES: usize = 2 << 20;
 /// How full the volume is kept, in percent of what users can have.
 const FULL_PERCENT: u64 = 90;
+/// Features of the volume.
+const FEATURES: &[&str] = &["-O", "extra_attr,inode_checksum,compression,project_quota,quota,lost_found"];
+/// Directories that the files are in.
+const DIRS: u64 = 6;
 /// Blocks of a file, at most.
 const FILE_BLOCKS: u64 = 400;
+/// Whom the files with limits belong to, and the limits: some of what he asks for is refused.
+const USER: u32 = 1000;
+const LIMITS: QuotaLimits =
+    QuotaLimits { inodes_hard: 120, inodes_soft: 0, space_hard_kib: 64 << 10, space_soft_kib: 0 };
 /// Operations between looks at the clock, and turns of background cleaning.
 const STRIDE: u64 = 500;
 /// Growth of memory since the volume became full that is still noise, in bytes.
@@ -33,13 +51,19 @@ const BLOCK: usize = 4096;
 /// A file, and which content each of its blocks has; 0 for a hole.
 struct File {
     ino: Ino,
+    dir: Ino,
     name: Vec<u8>,
     blocks: Vec<u32>,
+    compressed: bool,
 }
+
+/// How often each operation was done, and how often it was refused because the volume was full, or the user's quota.
+#[derive(Default)]
+struct Tally(BTreeMap<&'static str, [u64; 2]>);
 
 struct Soak {
     volume: Volume,
-    root: Ino,
+    dirs: Vec<Ino>,
     rng: Rng,
     files: Vec<File>,
     /// The content that was written last.
@@ -48,6 +72,7 @@ struct Soak {
     names: u64,
     asked_blocks: u64,
     operations: u64,
+    tally: Tally,
     cleaned: Cleaned,
 }
 
@@ -69,17 +94,24 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
         let device = FileDevice::open(&image, OpenOptions { write: true, ..OpenOptions::default() })?;
         anyhow::Ok(Volume::open(Arc::new(device), options)?)
     };
-    let volume = open()?;
+    let mut volume = open()?;
     let root = volume.superblock().root_ino;
+    volume.set_privileged(false);
+    volume.set_quota_limits(QuotaKind::User, USER, LIMITS)?;
+    let mut dirs = Vec::new();
+    for n in 0..DIRS {
+        dirs.push(volume.create(root, format!("dir {n}").as_bytes(), &NewNode::new(0o040_755))?);
+    }
     let mut soak = Soak {
         volume,
-        root,
+        dirs,
         rng: Rng::new(seed),
         files: Vec::new(),
         content: 0,
         names: 0,
         asked_blocks: 0,
         operations: 0,
+        tally: Tally::default(),
         cleaned: Cleaned::default(),
     };
     let started = Instant::now();
@@ -109,7 +141,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     }
     soak.verify()?;
     soak.volume.unmount()?;
-    let Soak { volume, files, operations, .. } = soak;
+    let Soak { volume, files, operations, tally, .. } = soak;
     drop(volume);
     let volume = open()?;
     for file in &files {
@@ -117,6 +149,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     }
     drop(volume);
     fsck_image(&image)?;
+    writeln!(out, "{tally}")?;
     writeln!(
         out,
         "{operations} operations, {} files as they were written, fsck.f2fs finds nothing",
@@ -129,25 +162,37 @@ impl Soak {
     fn step(&mut self) -> Result<()> {
         self.operations += 1;
         let full = self.is_full();
-        match self.rng.below(100) {
-            _ if self.files.is_empty() => self.create(),
-            0..=24 if !full => self.create(),
-            0..=9 | 25..=29 => self.remove(),
-            30..=69 => self.overwrite(),
-            70..=74 => self.truncate(),
-            75..=79 => self.rename(),
-            80..=84 => self.punch(),
-            85..=94 => {
-                let at = self.pick();
-                check(&self.volume, &self.files[at])
+        let (what, done) = match self.rng.below(100) {
+            _ if self.files.is_empty() => ("create", self.create()),
+            0..=24 if !full => ("create", self.create()),
+            0..=9 | 25..=29 => ("remove", self.remove()),
+            30..=59 => ("overwrite", self.overwrite()),
+            60..=64 => ("truncate", self.truncate()),
+            65..=67 => ("rename", self.rename()),
+            68..=71 => ("punch", self.range(Range::Punch)),
+            72..=75 => ("zero", self.range(Range::Zero)),
+            76..=78 => ("collapse", self.range(Range::Collapse)),
+            79..=81 => ("insert", self.range(Range::Insert)),
+            82..=83 => ("attribute", self.attribute()),
+            84..=94 => {
+                self.read()?;
+                ("read", Ok(()))
             }
-            95..=97 => {
-                let ino = self.files[self.rng.below(self.files.len() as u64) as usize].ino;
-                Ok(self.volume.fsync(ino, false)?)
+            95..=97 => ("fsync", self.fsync()),
+            98 => ("checkpoint", self.volume.checkpoint()),
+            _ => ("overwrite", self.overwrite()),
+        };
+        let counts = self.tally.0.entry(what).or_default();
+        match done {
+            Ok(()) => counts[0] += 1,
+            // Being full is no fault, as long as nothing was done.
+            Err(Error::NoSpace { needed_blocks, free_blocks }) if needed_blocks > free_blocks => {
+                counts[1] += 1
             }
-            98 => Ok(self.volume.checkpoint()?),
-            _ => self.overwrite(),
+            Err(Error::Quota) => counts[1] += 1,
+            Err(error) => return Err(error).context(what),
         }
+        Ok(())
     }
 
     /// As in idle times.
@@ -158,16 +203,22 @@ impl Soak {
         Ok(())
     }
 
-    fn create(&mut self) -> Result<()> {
-        self.names += 1;
-        let name = format!("file {}", self.names).into_bytes();
-        let ino = self.volume.create(self.root, &name, &NewNode::new(0o100_644))?;
-        self.files.push(File { ino, name, blocks: Vec::new() });
+    fn create(&mut self) -> f2fs::Result<()> {
+        let (name, dir) = (self.name(), self.dir());
+        let owner = if self.names % 4 == 0 { USER } else { 0 };
+        let compressed = self.names % 3 == 0;
+        let new = NewNode { uid: owner, gid: owner, ..NewNode::new(0o100_644) };
+        let ino = self.volume.create(dir, &name, &new)?;
+        if compressed {
+            let flags = self.volume.stat(ino)?.flags | flag::COMPRESS;
+            self.volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })?;
+        }
+        self.files.push(File { ino, dir, name, blocks: Vec::new(), compressed });
         let length = 1 + self.rng.below(FILE_BLOCKS);
         self.write(self.files.len() - 1, 0, length)
     }
 
-    fn overwrite(&mut self) -> Result<()> {
+    fn overwrite(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let blocks = self.files[at].blocks.len() as u64;
         let start = self.rng.below(blocks.min(FILE_BLOCKS - 32) + 1);
@@ -176,21 +227,14 @@ impl Soak {
     }
 
     /// Writes blocks of new content.
-    fn write(&mut self, at: usize, start: u64, length: u64) -> Result<()> {
+    fn write(&mut self, at: usize, start: u64, length: u64) -> f2fs::Result<()> {
         let file = &mut self.files[at];
         let mut data = Vec::with_capacity(length as usize * BLOCK);
         let first = self.content + 1;
         for n in 0..length as u32 {
             data.extend_from_slice(&block(first + n));
         }
-        match self.volume.write(file.ino, start * BLOCK as u64, &data) {
-            Ok(()) => {}
-            // Being full is no fault, as long as nothing was done.
-            Err(Error::NoSpace { needed_blocks, free_blocks }) if needed_blocks > free_blocks => {
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
+        self.volume.write(file.ino, start * BLOCK as u64, &data)?;
         self.content += length as u32;
         self.asked_blocks += length;
         let end = (start + length) as usize;
@@ -203,13 +247,13 @@ impl Soak {
         Ok(())
     }
 
-    fn remove(&mut self) -> Result<()> {
+    fn remove(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let file = self.files.swap_remove(at);
-        Ok(self.volume.unlink(self.root, &file.name)?)
+        self.volume.unlink(file.dir, &file.name)
     }
 
-    fn truncate(&mut self) -> Result<()> {
+    fn truncate(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let file = &mut self.files[at];
         let blocks = self.rng.below(FILE_BLOCKS);
@@ -218,29 +262,70 @@ impl Soak {
         Ok(())
     }
 
-    fn punch(&mut self) -> Result<()> {
+    /// Changes a range of whole blocks otherwise than by writing it. What is compressed cannot be shifted.
+    fn range(&mut self, how: Range) -> f2fs::Result<()> {
         let at = self.pick();
         let file = &mut self.files[at];
-        let start = self.rng.below(file.blocks.len() as u64 + 1);
-        let length = 1 + self.rng.below(16);
-        self.volume.punch_hole(file.ino, start * BLOCK as u64, length * BLOCK as u64)?;
-        let end = file.blocks.len().min((start + length) as usize);
-        file.blocks[start as usize..end.max(start as usize)].fill(0);
+        let blocks = file.blocks.len() as u64;
+        let shifts = matches!(how, Range::Collapse | Range::Insert);
+        if blocks < 2 || shifts && file.compressed || how == Range::Insert && blocks > FILE_BLOCKS - 16 {
+            return Ok(());
+        }
+        let start = self.rng.below(blocks - 1);
+        let length = (1 + self.rng.below(16)).min(blocks - 1 - start);
+        let (offset, bytes) = (start * BLOCK as u64, length * BLOCK as u64);
+        let (from, to) = (start as usize, (start + length) as usize);
+        match how {
+            Range::Punch => self.volume.punch_hole(file.ino, offset, bytes)?,
+            Range::Zero => self.volume.zero_range(file.ino, offset, bytes, false)?,
+            Range::Collapse => self.volume.collapse_range(file.ino, offset, bytes)?,
+            Range::Insert => self.volume.insert_range(file.ino, offset, bytes)?,
+        }
+        match how {
+            Range::Punch | Range::Zero => file.blocks[from..to].fill(0),
+            Range::Collapse => drop(file.blocks.drain(from..to)),
+            Range::Insert => drop(file.blocks.splice(from..from, vec![0; to - from])),
+        }
         Ok(())
     }
 
-    fn rename(&mut self) -> Result<()> {
-        let at = self.pick();
-        self.names += 1;
+    fn rename(&mut self) -> f2fs::Result<()> {
+        let (at, name, dir) = (self.pick(), self.name(), self.dir());
         let file = &mut self.files[at];
-        let name = format!("file {}", self.names).into_bytes();
-        self.volume.rename(self.root, &file.name, self.root, &name, RenameMode::NoReplace)?;
-        file.name = name;
+        self.volume.rename(file.dir, &file.name, dir, &name, RenameMode::NoReplace)?;
+        (file.name, file.dir) = (name, dir);
         Ok(())
+    }
+
+    fn attribute(&mut self) -> f2fs::Result<()> {
+        let at = self.pick();
+        let ino = self.files[at].ino;
+        let value = vec![7; self.rng.below(1500) as usize];
+        self.volume.set_xattr(ino, b"user.soak", &value, XattrMode::Set)
+    }
+
+    fn fsync(&mut self) -> f2fs::Result<()> {
+        let at = self.pick();
+        let ino = self.files[at].ino;
+        self.volume.fsync(ino, false)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let at = self.pick();
+        check(&self.volume, &self.files[at])
     }
 
     fn verify(&self) -> Result<()> {
         self.files.iter().try_for_each(|file| check(&self.volume, file))
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        self.names += 1;
+        format!("file {}", self.names).into_bytes()
+    }
+
+    fn dir(&mut self) -> Ino {
+        self.dirs[self.rng.below(DIRS) as usize]
     }
 
     fn pick(&mut self) -> usize {
@@ -276,8 +361,27 @@ impl Soak {
 }
 
 fn make(image: &Path) -> Result<()> {
-    let setup = Setup { bytes: VOLUME_BYTES, ..Setup::named("base").expect("a kind of volume") };
+    let base = Setup::named("base").expect("a kind of volume");
+    let setup = Setup { bytes: VOLUME_BYTES, maker: Maker::Tool(FEATURES), ..base };
     store(&setup.make()?, image)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Range {
+    Punch,
+    Zero,
+    Collapse,
+    Insert,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |(what, [done, refused]): (&&str, &[u64; 2])| match refused {
+            0 => format!("{what} {done}"),
+            _ => format!("{what} {done} (full: {refused})"),
+        };
+        write!(f, "{}", self.0.iter().map(one).collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// A file holds what was written to it.
@@ -292,12 +396,14 @@ fn check(volume: &Volume, file: &File) -> Result<()> {
     Ok(())
 }
 
-/// A block that says which it is, eight bytes at a time; zeroes for 0.
+/// A block that says which it is, eight bytes at a time; zeroes for 0. Every second one cannot be compressed.
 fn block(content: u32) -> [u8; BLOCK] {
     let mut bytes = [0; BLOCK];
     if content != 0 {
         for (n, word) in bytes.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&(u64::from(content) << 32 | n as u64).to_le_bytes());
+            let plain = u64::from(content) << 32 | n as u64;
+            let said = if content % 2 == 0 { plain } else { Rng::new(plain).next_u64() };
+            word.copy_from_slice(&said.to_le_bytes());
         }
     }
     bytes

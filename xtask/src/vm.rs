@@ -288,14 +288,16 @@ impl Vm {
         }
     }
 
-    /// Copies disk `n` to `to` as a power cut at this instant would leave it, and lets the guest go on.
-    pub fn cut(&mut self, n: usize, to: &Path) -> Result<()> {
-        if !self.disks[n].writable {
-            bail!("disk {n} does not keep what is written to it");
+    /// Copies disk `n` and those that follow to the files `to` as a power cut at this instant would leave them, and lets
+    /// the guest go on.
+    pub fn cut(&mut self, n: usize, to: &[PathBuf]) -> Result<()> {
+        let disks = &self.disks[n..n + to.len()];
+        if disks.iter().any(|disk| !disk.writable) {
+            bail!("the disk does not keep what is written to it");
         }
         self.freeze(Signal::STOP)?;
         self.wait_until_stopped()?;
-        let copied = copy_sparse(&self.disks[n].source, to);
+        let copied = disks.iter().zip(to).try_for_each(|(disk, to)| copy_sparse(&disk.source, to));
         self.freeze(Signal::CONT)?;
         copied
     }

@@ -43,7 +43,9 @@ kinds! {
     four_logs = "four logs",
     two_logs = "two logs",
     in_place = "in place",
+    append_only = "append only",
     not_inline = "not inline",
+    two_devices = "two devices",
     small_cache = "small cache",
     full = "full",
 }

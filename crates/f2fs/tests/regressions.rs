@@ -9,7 +9,7 @@ use f2fs::{
     Error, Volume,
     format::{BlockSize, inode::inline},
     units::{Ino, Time},
-    volume::{NewNode, Options, Policy, SetAttr},
+    volume::{NewNode, Options, Policy, SetAttr, XattrMode},
 };
 use model::setup::copy;
 
@@ -144,4 +144,37 @@ fn what_lies_outside_the_main_area_is_never_overwritten_in_place() {
     let mut now = [0; 4096];
     device.read(4096, &mut now).unwrap();
     assert!(now == superblock);
+}
+
+/// A truncation took a node of addresses away. Roll-forward only knows what nodes say: it brought the node back that the
+/// checkpoint had, or an earlier fsync, and with it what had been in the hole.
+#[test]
+fn what_was_truncated_stays_away_after_a_cut() {
+    const HOLE: u64 = 1200 * 4096;
+    for (checkpointed, attribute) in [(true, false), (false, false), (true, true), (false, true)] {
+        let device = Arc::new(MemoryDevice::new(96 << 20));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        volume.write(ino, HOLE, &[1; 4096]).unwrap();
+        volume.set_xattr(ino, b"user.large", &[1; 3000], XattrMode::Set).unwrap();
+        match checkpointed {
+            true => volume.checkpoint().unwrap(),
+            false => volume.fsync(ino, false).unwrap(),
+        }
+        match attribute {
+            true => volume.remove_xattr(ino, b"user.large").unwrap(),
+            false => volume.truncate(ino, 0).unwrap(),
+        }
+        volume.write(ino, 2 * HOLE, &[2; 4096]).unwrap();
+        volume.fsync(ino, false).unwrap();
+        drop(volume);
+        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        let mut bytes = vec![0xEE; 4096];
+        volume.read(ino, HOLE, &mut bytes).unwrap();
+        assert_eq!(bytes == [0; 4096], !attribute, "after a checkpoint: {checkpointed}");
+        assert_eq!(volume.get_xattr(ino, b"user.large").is_err(), attribute);
+        volume.read(ino, 2 * HOLE, &mut bytes).unwrap();
+        assert_eq!(bytes, [2; 4096]);
+    }
 }

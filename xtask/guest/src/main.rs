@@ -7,15 +7,16 @@ use std::{
     io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use guest::{
     Op, Reply, Runner,
     mailbox::{self, Mailbox},
-    op::Message,
+    op::{Message, WATCH},
 };
 use rustix::{
     fs::{Mode, OFlags},
@@ -29,6 +30,8 @@ const PORT: &str = "judge";
 /// Modules by what needs them: written by the host into the initial file system.
 const MODULES: &str = "/modules/index.json";
 
+/// How long an operation may take without anything being said about it.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Files that may be open.
 const FILES: u64 = 65_536;
 
@@ -58,6 +61,7 @@ fn serve() -> Result<()> {
     link_disks()?;
     let (lines, out) = open_channel()?;
     let mut log = KernelLog::open()?;
+    let watch = Watch::start();
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let mut runner = Runner::default();
 
@@ -71,7 +75,12 @@ fn serve() -> Result<()> {
             return Ok(()); // the host hung up
         }
         let reply = match serde_json::from_str::<Op>(&line) {
-            Ok(op) => perform(&op, &mut runner, &mut modules, &mut log, &mut out)?,
+            Ok(op) => {
+                watch.set(Some(line.trim()));
+                let reply = perform(&op, &mut runner, &mut modules, &mut log, &mut out);
+                watch.set(None);
+                reply?
+            }
             Err(error) => Reply::Failed { errno: 0, error: error.to_string(), log: Vec::new() },
         };
         answer(&mut out, &reply)?;
@@ -193,6 +202,44 @@ fn open_port() -> Result<File> {
         thread::sleep(Duration::from_millis(10));
     }
     bail!("no port to the host")
+}
+
+/// Tells the kernel's log what the kernel is doing when an operation takes long, so that the host learns it also from
+/// one that never ends.
+#[derive(Clone, Default)]
+struct Watch(Arc<Mutex<Option<(Instant, String)>>>);
+
+impl Watch {
+    fn start() -> Watch {
+        let watch = Watch::default();
+        let watched = watch.clone();
+        thread::spawn(move || {
+            loop {
+                thread::sleep(PATIENCE);
+                // Where this fails, nothing can be told.
+                let _ = watched.tell();
+            }
+        });
+        watch
+    }
+
+    /// An operation begins, or has ended.
+    fn set(&self, op: Option<&str>) {
+        let op = op.map(|op| (Instant::now(), op.to_owned()));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = op;
+    }
+
+    fn tell(&self) -> io::Result<()> {
+        let going = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((since, op)) = going.filter(|(since, _)| since.elapsed() >= PATIENCE) else { return Ok(()) };
+        let stack = fs::read_to_string("/proc/1/task/1/stack")?;
+        let mut log = OpenOptions::new().write(true).open("/dev/kmsg")?;
+        let first = format!("{} s in {op}", since.elapsed().as_secs());
+        for line in [&*first].into_iter().chain(stack.lines()) {
+            log.write_all(format!("<4>{WATCH} {line}").as_bytes())?;
+        }
+        Ok(())
+    }
 }
 
 /// The kernel's messages.

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Content, Entry, Manifest, Pattern, Tree};
 
+/// How messages begin that the agent puts into the kernel's log, about operations that take long.
+pub const WATCH: &str = "agent:";
+
 /// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,6 +60,10 @@ pub enum Op {
     DropCaches,
     /// Opens a file and keeps it open under a number.
     Open { path: Bytes, handle: u32 },
+    /// Opens a new file that has no name in a directory (O_TMPFILE), and keeps it open under a number.
+    OpenNameless { dir: Bytes, mode: u32, handle: u32 },
+    /// Gives a name to what is open (linkat(2)).
+    LinkOpen { handle: u32, to: Bytes },
     /// Writes to a file that is open.
     WriteOpen { handle: u32, offset: u64, content: Content },
     /// fsync(2) of a file that is open.

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _},
     os::{
-        fd::AsFd,
+        fd::{AsFd, AsRawFd},
         unix::{fs::FileExt, process::ExitStatusExt},
     },
     path::{Path, PathBuf},
@@ -127,6 +127,15 @@ impl Runner {
                 let file = OpenOptions::new().read(true).write(true).open(self.at(path))?;
                 self.open.insert(*handle, file);
             }
+            Op::OpenNameless { dir, mode, handle } => {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                let file = rustix::fs::open(self.at(dir), flags, Mode::from_raw_mode(*mode))?;
+                self.open.insert(*handle, file.into());
+            }
+            Op::LinkOpen { handle, to } => {
+                let from = format!("/proc/self/fd/{}", self.opened(*handle)?.as_raw_fd());
+                rustix::fs::linkat(CWD, from, CWD, self.at(to), AtFlags::SYMLINK_FOLLOW)?;
+            }
             Op::WriteOpen { handle, offset, content } => {
                 self.opened(*handle)?.write_all_at(&content.to_vec(), *offset)?;
             }
@@ -244,6 +253,12 @@ mod tests {
         let content = Content::Bytes("y".into());
         run(Op::WriteOpen { handle: 1, offset: 0, content }).expect("write to what is open");
         run(Op::Close { handle: 1 }).expect("close");
+        // Not every host's file system has files without a name.
+        if run(Op::OpenNameless { dir: path("/d"), mode: 0o600, handle: 2 }).is_ok() {
+            run(Op::LinkOpen { handle: 2, to: path("/d/named") }).expect("linkat");
+            run(Op::Close { handle: 2 }).expect("close");
+            run(Op::Unlink { path: path("/d/named") }).expect("it has a name");
+        }
         run(Op::Times { path: path("/d/h"), atime: (5, 6), mtime: (-7, 8) }).expect("utimens");
         let refused = run(Op::FsyncOpen { handle: 1 }).expect_err("closed");
         assert_eq!(refused.kind(), io::ErrorKind::NotFound);

@@ -2,6 +2,8 @@
 
 use f2fs::volume::{ActiveLogs, InPlace};
 
+use guest::op::Allocate;
+
 use crate::{Mode, Settings, Setup, setup::Maker};
 
 /// Sequences of one kind.
@@ -64,6 +66,14 @@ impl Case {
 fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
     let mut setup = Setup::named(name).expect("a kind of volume");
     setup.mix.write_bytes_max = 16 << 10;
+    // Half of what fallocate does here moves what follows.
+    setup.mix.allocate.extend([
+        Allocate::Collapse,
+        Allocate::Insert,
+        Allocate::Zero,
+        Allocate::Collapse,
+        Allocate::Insert,
+    ]);
     setup.mix.blocks_max = 600;
     (setup.mix.durable, setup.mix.fsync) = (promises, fsync);
     // In short sequences nothing else would happen.

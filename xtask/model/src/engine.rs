@@ -19,7 +19,7 @@ use f2fs::{
 use guest::Op;
 use rustix::io::Errno;
 
-use crate::perform::perform;
+use crate::perform::{parent, perform};
 
 /// Seconds at which the clock of every run starts.
 const EPOCH: i64 = 1_700_000_000;
@@ -112,6 +112,18 @@ impl Engine {
                 self.volume.hold(ino);
                 self.open.insert(*handle, ino);
                 Ok(())
+            }
+            Op::OpenNameless { dir, mode, handle } => {
+                let dir = self.volume.resolve(&dir.0, true)?;
+                let ino = self.volume.create_nameless(dir, &NewNode::new((mode & 0o7777) as u16))?;
+                self.close(*handle)?;
+                self.open.insert(*handle, ino);
+                Ok(())
+            }
+            Op::LinkOpen { handle, to } => {
+                let ino = *self.open.get(handle).ok_or(Error::NotFound)?;
+                let (dir, name) = parent(&self.volume, to)?;
+                self.volume.link(ino, dir, name)
             }
             Op::WriteOpen { handle, offset, content } => {
                 let ino = self.open.get(handle).ok_or(Error::NotFound)?;

@@ -5,7 +5,7 @@ use std::{os::unix::fs::FileExt, path::Path, process::Command};
 use anyhow::{Context, Result, bail};
 use block::MemoryDevice;
 
-use crate::setup::store;
+use crate::setup::{store, store_parts};
 
 /// Its exit status tells most findings; these words tell the rest.
 const COMPLAINTS: [&str; 6] = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"];
@@ -37,11 +37,11 @@ pub fn fsck_image(image: &Path) -> Result<String> {
 }
 
 fn judge(device: &MemoryDevice, excused: impl Fn(&str) -> bool) -> Result<()> {
-    let file = tempfile::NamedTempFile::new()?;
-    store(device, file.path())?;
-    let result = run(file.path(), excused);
+    let dir = tempfile::tempdir()?;
+    let files = store_parts(device, dir.path())?;
+    let result = run(&files[0], excused);
     if let (Err(_), Some(kept)) = (&result, std::env::var_os("FLASHKIT_KEEP")) {
-        std::fs::copy(file.path(), kept)?;
+        store(device, Path::new(&kept))?;
     }
     result.map(drop)
 }
@@ -58,7 +58,10 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
     // Without -f: with it, fsck.f2fs mends wrong quota as it goes, and does not count that as a finding; and takes
     // the segments that it mends it in for segments of a wrong type.
-    let run = command.arg("--dry-run").arg(image).output().context("fsck.f2fs")?;
+    // It is run where the image is: further devices of a volume have paths in its superblock, ours without a directory.
+    let dir = image.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    let name = image.file_name().context("an image is a file")?;
+    let run = command.current_dir(dir).arg("--dry-run").arg(name).output().context("fsck.f2fs")?;
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
     let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word)) && !excused(line);
     let told: Vec<&str> = text.lines().filter(complains).take(20).collect();

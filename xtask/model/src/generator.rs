@@ -9,8 +9,12 @@ use guest::{Bytes, Content, Op, op::Allocate};
 
 use crate::model::{Body, Id, Model, ROOT};
 
+/// Handles of files that are opened by their names.
+const NAMED_HANDLES: u32 = 4;
+/// The handle of a file that was opened without a name, until it has one.
+const NAMELESS: u32 = NAMED_HANDLES;
 /// Handles that may be open together.
-const HANDLES: u64 = 4;
+pub const HANDLES: u32 = NAMED_HANDLES + 1;
 /// Entries that a tree has at most, about.
 const INODES_MAX: usize = 600;
 /// Operations for which the generator goes on with the paths that it knows.
@@ -148,7 +152,7 @@ impl Generator {
             58..=64 => self.truncate(model, &tree),
             65..=69 => self.allocate(model, &tree),
             70..=76 => self.set_xattr(&tree),
-            77..=78 => Op::RemoveXattr { path: self.old_path(&tree), name: self.xattr_name() },
+            77..=78 => self.remove_xattr(model, &tree),
             79..=81 => Op::Chmod { path: self.file(&tree), mode: self.mode() },
             82..=83 => Op::Chown { path: self.old_path(&tree), uid: self.id(), gid: self.id() },
             84..=85 => Op::Times {
@@ -159,6 +163,7 @@ impl Generator {
             86..=87 => self.flags(model, &tree),
             88..=93 => self.handle(model, &tree),
             94..=95 if self.mix.fsync => self.fsync(model, &tree),
+            96 if self.rng.chance(0.5) => self.nameless(&tree),
             96 if self.mix.bursts => self.many_names(&tree),
             97 if self.mix.bursts => self.many_writes(model, &tree),
             98 if self.mix.bursts => self.many_removals(model, &tree),
@@ -222,6 +227,12 @@ impl Generator {
             let block_bytes = model.rules().block_bytes;
             (offset, length) =
                 (offset / block_bytes * block_bytes, length.div_ceil(block_bytes) * block_bytes);
+            let size = model.size_of(&path.0).unwrap_or(0);
+            if self.rng.chance(0.7) && size > 2 * block_bytes {
+                // Within the file, where it can be done.
+                offset = self.rng.below(size / block_bytes - 1) * block_bytes;
+                length = (1 + self.rng.below(8)) * block_bytes;
+            }
         }
         Op::Allocate { path, how, offset, length }
     }
@@ -262,6 +273,20 @@ impl Generator {
         Op::SetXattr { path: self.old_path(tree), name: self.xattr_name(), value }
     }
 
+    /// Removes an attribute that is there, most of the time.
+    fn remove_xattr(&mut self, model: &Model, tree: &Tree) -> Op {
+        let path = self.old_path(tree);
+        let there: Vec<Bytes> = match model.find(&path.0) {
+            Ok(id) => model.inode(id).xattrs.keys().map(|name| Bytes(name.clone())).collect(),
+            Err(_) => Vec::new(),
+        };
+        let name = match there.is_empty() || self.rng.chance(0.1) {
+            true => self.xattr_name(),
+            false => self.pick(&there).clone(),
+        };
+        Op::RemoveXattr { path, name }
+    }
+
     fn flags(&mut self, model: &Model, tree: &Tree) -> Op {
         if self.mix.casefold && self.rng.chance(0.7) {
             let path = self.pick(&tree.dirs).clone();
@@ -284,7 +309,7 @@ impl Generator {
     }
 
     fn handle(&mut self, model: &Model, tree: &Tree) -> Op {
-        let handle = self.rng.below(HANDLES) as u32;
+        let handle = self.rng.below(NAMED_HANDLES.into()) as u32;
         match (model.open_files().get(&handle), self.rng.below(5)) {
             (None, _) => Op::Open { path: self.file(tree), handle },
             (Some(_), 0) => Op::Close { handle },
@@ -298,13 +323,49 @@ impl Generator {
     }
 
     fn fsync(&mut self, model: &Model, tree: &Tree) -> Op {
-        let path = self.file(tree);
-        if self.rng.chance(0.5) {
+        let op = match self.rng.below(10) {
+            0..=2 => {
+                let path = self.file(tree);
+                let offset = self.offset(model, &path);
+                Op::Write { path, offset, content: self.content(20_000) }
+            }
+            3 => self.truncate(model, tree),
+            4..=5 => self.allocate(model, tree),
+            6 => [self.set_xattr(tree), self.remove_xattr(model, tree)][self.rng.below(2) as usize].clone(),
+            7 => return self.nameless(tree),
+            _ => return Op::Fsync { path: self.file(tree), data_only: self.rng.chance(0.3) },
+        };
+        if let Op::Write { path, .. }
+        | Op::Truncate { path, .. }
+        | Op::Allocate { path, .. }
+        | Op::SetXattr { path, .. }
+        | Op::RemoveXattr { path, .. } = &op
+        {
             self.burst.push(Op::Fsync { path: path.clone(), data_only: self.rng.chance(0.3) });
-            let offset = self.offset(model, &path);
-            return Op::Write { path, offset, content: self.content(20_000) };
         }
-        Op::Fsync { path, data_only: self.rng.chance(0.3) }
+        op
+    }
+
+    /// A file is made without a name, written, and given one.
+    fn nameless(&mut self, tree: &Tree) -> Op {
+        let (dir, to, handle) = (self.pick(&tree.dirs).clone(), self.new_path(tree), NAMELESS);
+        let steps = [
+            (0.8, Op::WriteOpen { handle, offset: 0, content: self.content(20_000) }),
+            (0.2, Op::Checkpoint { path: "/".into() }),
+            (0.2, Op::FsyncOpen { handle }),
+            (0.8, Op::LinkOpen { handle, to: to.clone() }),
+            (0.3, Op::WriteOpen { handle, offset: self.rng.below(8192), content: self.content(5000) }),
+            (0.5, Op::Fsync { path: to, data_only: false }),
+            (0.2, Op::FsyncOpen { handle }),
+            (1.0, Op::Close { handle }),
+        ];
+        for (chance, op) in steps.into_iter().rev() {
+            let promises = matches!(op, Op::Fsync { .. } | Op::FsyncOpen { .. });
+            if self.rng.chance(chance) && (self.mix.fsync || !promises) {
+                self.burst.push(op);
+            }
+        }
+        Op::OpenNameless { dir, mode: self.mode(), handle: NAMELESS }
     }
 
     /// A directory gets many names at once, or loses those that it got so.
@@ -475,7 +536,7 @@ impl Generator {
         match self.rng.below(8) {
             0 => "security.s".into(),
             1 => "trusted.overlay.opaque".into(),
-            2 => format!("user.{}", "x".repeat(1 + self.rng.below(255) as usize)).into(),
+            2 => format!("user.{}", "x".repeat(1 + self.rng.below(252) as usize)).into(),
             _ => format!("user.{}", self.rng.below(6)).into(),
         }
     }

@@ -3,7 +3,8 @@
 //! The operations are those that drive the kernel in the judge's machine ([`guest::Op`]). [`generator`] makes
 //! them, [`model`] says what they mean, [`perform`] does them on a volume, which [`engine`]
 //! keeps in use, [`difference`] compares, [`sequence`]
-//! runs and shrinks, [`power_cut`] cuts the power, [`fsck`] judges, [`setup`] has a volume of every kind.
+//! runs and shrinks, [`tally`] counts, [`power_cut`] cuts the power, [`fsck`] judges, [`setup`] has a volume of every
+//! kind.
 
 pub mod cut_case;
 pub mod difference;
@@ -16,11 +17,13 @@ pub mod perform;
 pub mod power_cut;
 pub mod sequence;
 pub mod setup;
+pub mod tally;
 
 pub use cut_case::Case;
 pub use engine::{Engine, Settings, StepClock};
-pub use generator::{Generator, Mix};
+pub use generator::{Generator, HANDLES, Mix};
 pub use model::{Model, Rules};
 pub use power_cut::{Mode, Record};
 pub use sequence::{Failure, Pair};
 pub use setup::Setup;
+pub use tally::Tally;

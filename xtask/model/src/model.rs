@@ -221,7 +221,7 @@ impl Model {
     }
 
     /// Makes a file what it was when it was fsynced, under the name that it had then if it has none; what has that
-    /// name loses it. Says which directories have changed.
+    /// name loses it. Says of which inodes that changes the times.
     pub fn bring_back(&mut self, id: Id, file: &Inode, name: &(Id, Vec<u8>)) -> Vec<Id> {
         let links = self.inodes.get(&id).map_or(1, |inode| inode.links);
         let is_new = self.inodes.insert(id, Arc::new(Inode { links, ..file.clone() })).is_none();
@@ -230,12 +230,15 @@ impl Model {
             return Vec::new();
         }
         let now = self.inodes[&dir].mtime;
+        let mut changed = vec![dir];
         if let Ok(Some(victim)) = self.lookup(dir, name) {
             self.leave(dir, name, now);
             self.drop_link(victim, now);
+            // It may have other names.
+            changed.push(victim);
         }
         self.enter(dir, name, id, now);
-        vec![dir]
+        changed
     }
 
     /// Does an operation at a time. Those that a file system does not see do nothing.
@@ -266,7 +269,10 @@ impl Model {
             Op::Rename { from, to } => self.rename(&from.0, &to.0, Rename::Replace, now),
             Op::RenameNew { from, to } => self.rename(&from.0, &to.0, Rename::New, now),
             Op::Exchange { from, to } => self.rename(&from.0, &to.0, Rename::Exchange, now),
-            Op::Link { from, to } => self.link(&from.0, &to.0, now),
+            Op::Link { from, to } => {
+                let id = self.find(&from.0)?;
+                self.link(id, &to.0, now)
+            }
             Op::Symlink { target, path } => {
                 if target.0.len() as u64 >= self.rules.block_bytes.min(4096) {
                     return Err(Errno::NAMETOOLONG);
@@ -318,6 +324,19 @@ impl Model {
                 self.open.insert(*handle, id);
                 Ok(())
             }
+            Op::OpenNameless { dir, mode, handle } => {
+                let dir = self.resolve(&dir.0, true)?;
+                self.dir(dir)?;
+                let body = Body::File(Data::default());
+                let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
+                self.close(*handle);
+                self.open.insert(*handle, id);
+                Ok(())
+            }
+            Op::LinkOpen { handle, to } => {
+                let id = *self.open.get(handle).ok_or(Errno::BADF)?;
+                self.link(id, &to.0, now)
+            }
             Op::WriteOpen { handle, offset, content } => {
                 let id = *self.open.get(handle).ok_or(Errno::BADF)?;
                 self.write(id, *offset, &content.to_vec(), now)
@@ -340,6 +359,17 @@ impl Model {
     /// The inode at a path. A symbolic link at its end is not followed.
     pub fn find(&self, path: &[u8]) -> Result<Id> {
         self.resolve(path, false)
+    }
+
+    /// The size of the regular file at a path.
+    pub fn size_of(&self, path: &[u8]) -> Option<u64> {
+        let id = self.find(path).ok()?;
+        self.inode(id).data().map(|data| data.size)
+    }
+
+    /// Whether the inode at a path is compressed, or a directory that hands that on.
+    pub fn is_compressed(&self, path: &[u8]) -> bool {
+        self.find(path).is_ok_and(|id| self.inode(id).flags & flag::COMPRESS != 0)
     }
 
     fn resolve(&self, path: &[u8], follow: bool) -> Result<Id> {
@@ -390,6 +420,16 @@ impl Model {
         }
         let body = body(dir);
         let is_dir = matches!(body, Body::Dir(_));
+        let id = self.add(dir, mode, if is_dir { 2 } else { 1 }, now, body);
+        self.enter(dir, name, id, now);
+        if is_dir {
+            self.change(dir).links += 1;
+        }
+        Ok(id)
+    }
+
+    /// Adds an inode that takes over what `dir` hands on.
+    fn add(&mut self, dir: Id, mode: u32, links: u32, now: Time, body: Body) -> Id {
         const COMPRESSION: u32 = flag::COMPRESS | flag::NOCOMPRESS;
         let inherited = match body {
             Body::Dir(_) => {
@@ -399,15 +439,10 @@ impl Model {
             _ => flag::NODUMP | flag::NOATIME,
         };
         let flags = self.inodes[&dir].flags & inherited;
-        let inode = Inode { links: if is_dir { 2 } else { 1 }, ..Inode::new(mode, flags, now, body) };
         let id = self.next;
         self.next += 1;
-        self.inodes.insert(id, Arc::new(inode));
-        self.enter(dir, name, id, now);
-        if is_dir {
-            self.change(dir).links += 1;
-        }
-        Ok(id)
+        self.inodes.insert(id, Arc::new(Inode { links, ..Inode::new(mode, flags, now, body) }));
+        id
     }
 
     fn rmdir(&mut self, path: &[u8], now: Time) -> Result {
@@ -433,8 +468,7 @@ impl Model {
         Ok(())
     }
 
-    fn link(&mut self, from: &[u8], to: &[u8], now: Time) -> Result {
-        let id = self.find(from)?;
+    fn link(&mut self, id: Id, to: &[u8], now: Time) -> Result {
         let (dir, name) = self.parent(to)?;
         if self.lookup(dir, name)?.is_some() {
             return Err(Errno::EXIST);
@@ -632,6 +666,9 @@ impl Model {
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: Vec<u8>, now: Time) -> Result {
         let most = self.rules.xattr_bytes_max;
         let id = self.find(path)?;
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
         let inode = self.change(id);
         if inode.xattrs.get(name) == Some(&value) {
             return Ok(());

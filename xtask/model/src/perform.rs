@@ -124,7 +124,7 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
 }
 
 /// The directory of a path, and the name in it.
-fn parent<'a>(volume: &Volume, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
+pub(crate) fn parent<'a>(volume: &Volume, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
     let (dir, name) = split_last(&path.0).ok_or(Error::Exists)?;
     Ok((volume.resolve(dir, true)?, name))
 }

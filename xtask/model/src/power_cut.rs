@@ -2,10 +2,10 @@
 //!
 //! *The oracle*: a cut leaves the newest checkpoint that was finished, or the one that was being written; on it,
 //! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on.
-//! Nothing else. A directory that gets a name back may have other times; a block that was being written in place
-//! may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave the nodes without the
-//! data, as on Linux. Nor can anybody see that a node of addresses was torn, for it has no checksum: the content of the
-//! file that was being fsynced may be anything then.
+//! Nothing else. A directory that gets a name back may have other times, and so may what loses the name; a block that
+//! was being written in place may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave
+//! the nodes without the data, as on Linux. Nor can anybody see that a node of addresses was torn, for it has no
+//! checksum: the content of the file that was being fsynced may be anything then.
 
 use std::{fmt, sync::Arc};
 
@@ -25,6 +25,7 @@ use crate::{
     model::{Id, Inode, Model},
     sequence::{Failure, Pair, shrink},
     setup::{Setup, copy},
+    tally::Tally,
 };
 
 /// How the power fails.
@@ -53,6 +54,7 @@ pub struct Record {
     /// The first is the start.
     commits: Vec<Commit>,
     fsyncs: Vec<Fsync>,
+    tally: Tally,
 }
 
 /// A checkpoint. It was written by the requests from `begun` up to, but not, `done`.
@@ -105,10 +107,12 @@ impl Record {
             trace: Vec::new(),
             commits: vec![first],
             fsyncs: Vec::new(),
+            tally: Tally::default(),
         };
         while let Some(op) = next(&pair.model) {
             record.step(&mut pair, &op, &device)?;
         }
+        record.tally = pair.tally;
         Ok(record)
     }
 
@@ -263,6 +267,11 @@ impl Record {
     pub fn promises(&self) -> (usize, usize) {
         (self.commits.len() - 1, self.fsyncs.len())
     }
+
+    /// What was done.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
 }
 
 impl Fsync {
@@ -333,11 +342,11 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::
         format!("{}(unshrunk: {whole})", failure.report(setup, seed))
     })?;
     let (checkpoints, fsyncs) = record.promises();
-    Ok(Cuts { cuts, requests: record.requests(), checkpoints, fsyncs })
+    Ok(Cuts { cuts, requests: record.requests(), checkpoints, fsyncs, tally: record.tally })
 }
 
 /// What was tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cuts {
     /// Power cuts.
     pub cuts: u64,
@@ -347,6 +356,8 @@ pub struct Cuts {
     pub checkpoints: usize,
     /// Fsyncs without a checkpoint.
     pub fsyncs: usize,
+    /// Operations of the sequence.
+    pub tally: Tally,
 }
 
 impl fmt::Display for Cuts {

@@ -14,6 +14,7 @@ use crate::{
     generator::Generator,
     model::{Model, ROOT},
     setup::Setup,
+    tally::Tally,
 };
 
 /// Operations after which the tree is compared although the sequence goes on.
@@ -28,6 +29,8 @@ pub struct Pair {
     pub engine: Engine,
     /// What it should be.
     pub model: Model,
+    /// What was done.
+    pub tally: Tally,
     clock: StepClock,
 }
 
@@ -37,7 +40,13 @@ impl Pair {
         let clock = StepClock::default();
         let mut engine = Engine::open(device, setup.settings, clock.clone())?;
         let rules = rules(&mut engine)?;
-        let mut pair = Pair { setup: setup.clone(), model: Model::new(rules, clock.now()), engine, clock };
+        let mut pair = Pair {
+            setup: setup.clone(),
+            model: Model::new(rules, clock.now()),
+            engine,
+            tally: Tally::default(),
+            clock,
+        };
         pair.take_over()?;
         Ok(pair)
     }
@@ -64,6 +73,7 @@ impl Pair {
     pub fn step(&mut self, op: &Op) -> Result<()> {
         let now = self.clock.step();
         let done = self.engine.apply(op);
+        self.tally.count(op, done.is_ok());
         if let Err(Error::NoSpace { needed_blocks, free_blocks }) = &done {
             let mut trial = self.model.clone();
             if trial.apply(op, now) != Err(Errno::NOSPC) {
@@ -99,14 +109,14 @@ impl Pair {
         check(&self.model, &self.engine, self.setup.facts)
     }
 
-    /// Compares, opens the volume anew, compares again and unmounts.
-    pub fn finish(mut self) -> Result<()> {
+    /// Compares, opens the volume anew, compares again and unmounts; says what was done.
+    pub fn finish(mut self) -> Result<Tally> {
         self.check().context("at the end")?;
         self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
         self.check().context("after the last unmount")?;
         check_nodes(self.engine.volume())?;
         self.engine.unmount()?;
-        Ok(())
+        Ok(self.tally)
     }
 }
 
@@ -127,7 +137,9 @@ fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
             ]),
             Op::Link { .. } => either(&[Errno::PERM, Errno::EXIST, Errno::NAMETOOLONG]),
             Op::Symlink { .. } => either(&[Errno::NAMETOOLONG, Errno::EXIST, Errno::NOENT, Errno::NOTDIR]),
-            Op::WriteOpen { .. } | Op::FsyncOpen { .. } => either(&[Errno::BADF, Errno::NOENT]),
+            Op::WriteOpen { .. } | Op::FsyncOpen { .. } | Op::LinkOpen { .. } => {
+                either(&[Errno::BADF, Errno::NOENT])
+            }
             _ => false,
         }
 }
@@ -145,7 +157,7 @@ pub struct Failure {
 ///
 /// # Errors
 /// What was wrong, with a sequence as short as could be found that [`replay`] fails on, for people.
-pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<(), String> {
+pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally, String> {
     run(setup, seed, steps, true).map_err(|failure| {
         let whole = format!("{:#}", failure.error);
         let judged = whole.contains("fsck.f2fs");
@@ -157,7 +169,7 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<(), S
 }
 
 /// Runs `steps` operations that `seed` makes on a new volume; `judged` is whether fsck.f2fs looks at the end.
-pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result::Result<(), Failure> {
+pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result::Result<Tally, Failure> {
     let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
     let mut ops = Vec::new();
     let result = run_with(setup, judged, |model| {
@@ -173,12 +185,12 @@ pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result:
 /// Runs these operations on a new volume.
 pub fn replay(setup: &Setup, ops: &[Op], judged: bool) -> Result<()> {
     let mut ops = ops.iter();
-    run_with(setup, judged, |_| ops.next().cloned())
+    run_with(setup, judged, |_| ops.next().cloned()).map(drop)
 }
 
-fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<()> {
+fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<Tally> {
     let device = Arc::new(setup.make()?);
-    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> Result<()> {
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> Result<Tally> {
         let mut pair = Pair::new(setup, device.clone())?;
         let mut count = 0;
         while let Some(op) = next(&pair.model) {
@@ -190,15 +202,18 @@ fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<
         }
         pair.finish()
     }));
-    match ran {
+    let tally = match ran {
         Ok(result) => result?,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
             bail!("panic: {}", text.unwrap_or_default());
         }
+    };
+    if judged {
+        fsck(&device)?;
     }
-    if judged { fsck(&device) } else { Ok(()) }
+    Ok(tally)
 }
 
 fn shown(op: &Op) -> String {

@@ -3,7 +3,7 @@
 use std::{
     io::Write as _,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -13,7 +13,7 @@ use block::{Device, MemoryDevice};
 use f2fs::{
     format::BlockSize,
     mkfs::{self, DeviceSize, Plan},
-    volume::{ActiveLogs, InPlace, Options},
+    volume::{ActiveLogs, InPlace, Options, device_bytes, read_superblock},
 };
 
 use crate::{difference::Facts, engine::Settings, generator::Mix};
@@ -33,6 +33,8 @@ pub struct Setup {
     pub mix: Mix,
     /// What is compared.
     pub facts: Facts,
+    /// Options that Linux mounts it with where it takes turns with us.
+    pub linux: &'static str,
 }
 
 /// Who makes the volume.
@@ -42,6 +44,8 @@ pub enum Maker {
     Tool(&'static [&'static str]),
     /// Our own code, with these features, 16K blocks.
     Own16K(&'static str),
+    /// Our own code, on devices of these paths and MiB.
+    OwnOn(&'static [(&'static str, u64)]),
 }
 
 impl Setup {
@@ -53,6 +57,7 @@ impl Setup {
             settings: Settings::default(),
             mix: Mix { blocks_max: mib * 256 / 8, ..Mix::default() },
             facts: Facts { creation: false },
+            linux: "",
         }
     }
 
@@ -60,9 +65,13 @@ impl Setup {
         Setup { settings, ..self }
     }
 
+    fn with_linux(self, linux: &'static str) -> Setup {
+        Setup { linux, ..self }
+    }
+
     /// All kinds.
     pub fn all() -> Vec<Setup> {
-        use Maker::{Own16K, Tool};
+        use Maker::{Own16K, OwnOn, Tool};
         let usual = Settings::default();
         let mut setups = vec![
             Setup::new("base", 96, Tool(&[])),
@@ -79,12 +88,20 @@ impl Setup {
             Setup::new("large sections", 256, Tool(&["-s", "4"])),
             Setup::new("16K blocks", 512, Own16K("extra_attr,inode_checksum")),
             Setup::new("four logs", 96, Tool(&[]))
-                .with_settings(Settings { active_logs: ActiveLogs::Four, ..usual }),
+                .with_settings(Settings { active_logs: ActiveLogs::Four, ..usual })
+                .with_linux("active_logs=4"),
             Setup::new("two logs", 96, Tool(&[]))
-                .with_settings(Settings { active_logs: ActiveLogs::Two, ..usual }),
+                .with_settings(Settings { active_logs: ActiveLogs::Two, ..usual })
+                .with_linux("active_logs=2"),
             Setup::new("in place", 96, Tool(&[]))
                 .with_settings(Settings { in_place: InPlace::Always, ..usual }),
-            Setup::new("not inline", 96, Tool(&[])).with_settings(Settings { inline: false, ..usual }),
+            Setup::new("append only", 128, Tool(&["-O", "extra_attr,inode_checksum"]))
+                .with_settings(Settings { in_place: InPlace::Never, ..usual })
+                .with_linux("mode=lfs"),
+            Setup::new("not inline", 96, Tool(&[]))
+                .with_settings(Settings { inline: false, ..usual })
+                .with_linux("noinline_xattr,noinline_data,noinline_dentry"),
+            Setup::new("two devices", 128, OwnOn(&[("first", 64), ("second", 64)])),
             Setup::new("small cache", 96, Tool(&[]))
                 .with_settings(Settings { cache_bytes: 64 << 10, ..usual }),
             Setup::new("full", 56, Tool(&[])),
@@ -126,8 +143,9 @@ impl Setup {
                 made.len() - 1
             }
         };
-        let device = MemoryDevice::new(self.bytes);
-        for (offset, page) in made[at].2.iter() {
+        let (bytes, pages) = &made[at].2;
+        let device = MemoryDevice::new(*bytes);
+        for (offset, page) in pages.iter() {
             device.write(*offset, page)?;
         }
         Ok(device)
@@ -136,7 +154,18 @@ impl Setup {
     fn pages(&self) -> Result<Pages> {
         let device = match self.maker {
             Maker::Tool(arguments) => tool_volume(self.bytes, arguments)?,
-            Maker::Own16K(features) => own_volume(self.bytes, features)?,
+            Maker::Own16K(features) => {
+                let options = mkfs::Options {
+                    features: mkfs::parse_features(features)?,
+                    block_size: BlockSize::B16K,
+                    ..mkfs::Options::new(UUID)
+                };
+                own_volume(&options, &[(String::new(), self.bytes)])?
+            }
+            Maker::OwnOn(devices) => {
+                let devices = devices.iter().map(|(path, mib)| (String::from(*path), mib << 20));
+                own_volume(&mkfs::Options::new(UUID), &devices.collect::<Vec<_>>())?
+            }
         };
         let read = |offset: u64| {
             let mut page = vec![0; PAGE_BYTES];
@@ -144,14 +173,18 @@ impl Setup {
             Ok((offset, page))
         };
         let pages: Result<Vec<_>> = device.allocated_pages().into_iter().map(read).collect();
-        Ok(Arc::new(pages?))
+        Ok((device.geometry().size_bytes, Arc::new(pages?)))
     }
 }
 
-/// Offsets and contents of what is not all zeroes.
-type Pages = Arc<Vec<(u64, Vec<u8>)>>;
+/// The size of a device, and the offsets and contents of what is not all zeroes.
+type Pages = (u64, Arc<Vec<(u64, Vec<u8>)>>);
 
 const PAGE_BYTES: usize = 4096;
+/// Of volumes of our own.
+const UUID: [u8; 16] = [0x5A; 16];
+/// The name of a volume on one device.
+const SINGLE: &str = "volume";
 
 fn tool_volume(bytes: u64, arguments: &[&str]) -> Result<MemoryDevice> {
     let file = tempfile::NamedTempFile::new()?;
@@ -204,13 +237,58 @@ pub fn store(device: &MemoryDevice, image: &Path) -> Result<()> {
     Ok(())
 }
 
-fn own_volume(bytes: u64, features: &str) -> Result<MemoryDevice> {
-    let options = mkfs::Options {
-        features: mkfs::parse_features(features)?,
-        block_size: BlockSize::B16K,
-        ..mkfs::Options::new([0x5A; 16])
+/// The devices that a volume is on, with their paths and their bytes: one after the other they are its addresses.
+pub fn parts(device: &MemoryDevice) -> Result<Vec<(String, u64)>> {
+    let (superblock, _) = read_superblock(device, u64::MAX)?;
+    if superblock.devices.is_empty() {
+        return Ok(vec![(SINGLE.into(), device.geometry().size_bytes)]);
+    }
+    let paths = superblock.devices.iter().map(|part| part.path.clone());
+    Ok(paths.zip(device_bytes(&superblock)).collect())
+}
+
+/// Writes a volume into sparse files in `dir`, one for each of its devices, and says their names.
+pub fn store_parts(device: &MemoryDevice, dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut end = 0;
+    for (name, bytes) in parts(device)? {
+        let path = dir.join(&name);
+        let file = std::fs::File::create(&path)?;
+        file.set_len(bytes)?;
+        files.push((file, end, path));
+        end += bytes;
+    }
+    let mut page = vec![0; PAGE_BYTES];
+    for offset in device.allocated_pages().into_iter().filter(|offset| *offset < end) {
+        device.read(offset, &mut page)?;
+        let at = files.partition_point(|(_, start, _)| *start <= offset) - 1;
+        files[at].0.write_all_at(&page, offset - files[at].1)?;
+    }
+    Ok(files.into_iter().map(|(_, _, path)| path).collect())
+}
+
+/// Reads what [`store_parts`] wrote, or what it has become.
+pub fn load_parts(paths: &[PathBuf]) -> Result<MemoryDevice> {
+    let parts: Vec<MemoryDevice> = paths.iter().map(|path| load(path)).collect::<Result<_>>()?;
+    let whole = MemoryDevice::new(parts.iter().map(|part| part.geometry().size_bytes).sum());
+    let (mut start, mut page) = (0, vec![0; PAGE_BYTES]);
+    for part in parts {
+        for offset in part.allocated_pages() {
+            part.read(offset, &mut page)?;
+            whole.write(start + offset, &page)?;
+        }
+        start += part.geometry().size_bytes;
+    }
+    Ok(whole)
+}
+
+fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<MemoryDevice> {
+    let sizes = devices.iter().map(|(path, bytes)| DeviceSize { path: path.clone(), bytes: *bytes });
+    let plan = Plan::new(options, &sizes.collect::<Vec<_>>())?;
+    let bytes = match plan.superblock.devices.is_empty() {
+        true => devices[0].1,
+        false => device_bytes(&plan.superblock).sum(),
     };
-    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }])?;
     let device = Arc::new(MemoryDevice::new(bytes));
     let options = Options::new(f2fs::units::Time::default);
     mkfs::NewVolume::begin(device.clone(), &plan, true, options)?.finish()?;

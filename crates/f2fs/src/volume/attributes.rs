@@ -118,6 +118,10 @@ impl Volume {
         self.begin()?;
         let (index, short) = xattr::split_name(name)
             .ok_or_else(|| Error::Unsupported("extended attributes of this name space".into()))?;
+        if name.len() > xattr::NAME_MAX {
+            // There is room for it, but Linux could not be asked for it (`XATTR_NAME_MAX` counts the prefix).
+            return Err(Error::NameTooLong);
+        }
         match index {
             index::ACL_ACCESS => self.set_access_acl(ino, &Acl::from_system(value)?, mode),
             index::ACL_DEFAULT if !self.inode(ino)?.is_directory() => Err(Error::NotPermitted),

@@ -25,6 +25,9 @@ pub(super) struct SinceCheckpoint {
     /// Files whose content was durable and was copied: out of the inode, or by cleaning. A cut between the node that
     /// names the copy and the copy itself would lose what was durable.
     moved_out: FxHashSet<Ino>,
+    /// Files that lost a node of addresses or attributes that the device has: recovery takes over what nodes say, and
+    /// none says that this one has gone.
+    pub shrunk: FxHashSet<Ino>,
     /// Files of which nodes were written without a mark.
     pub unmarked: FxHashSet<Ino>,
     /// Blocks that were taken, whatever was given back.
@@ -135,6 +138,7 @@ impl Volume {
             || inode.has_advise(advise::LOST_PINO)
             || since.renamed.contains(&inode.ino())
             || since.moved_out.contains(&inode.ino())
+            || since.shrunk.contains(&inode.ino())
             || since.renamed.contains(&parent)
             || !self.nat.is_checkpointed(&self.io, parent.into())?
             || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks

@@ -88,6 +88,7 @@ impl Volume {
         }
         if entry.addr != BlockAddr::NEW {
             self.release_block(entry.addr, Place::Nat(nid))?;
+            self.since_checkpoint.shrunk.insert(entry.ino);
         }
         self.nat.release(&self.io, nid, entry.version)?;
         self.nodes.remove(nid);
