@@ -99,6 +99,11 @@ impl CardFile {
         Ok(CardFile { path: path.to_path_buf(), card, preconditioned })
     }
 
+    /// Whether the file at `path` is a card's, usable or not: it has a state beside it.
+    pub fn is_at(path: &Path) -> bool {
+        state_path(path).exists()
+    }
+
     /// Looks at a card that may be in use: what its state was when it was last put away.
     ///
     /// # Errors
@@ -258,6 +263,7 @@ mod tests {
         ] {
             assert_ne!(bad, good);
             fs::write(state_path(&path), &bad).expect("writable");
+            assert!(CardFile::is_at(&path));
             assert!(CardFile::open(&path, Pace::Virtual).is_err());
             assert_eq!(fs::read_to_string(state_path(&path)).expect("readable"), bad);
         }

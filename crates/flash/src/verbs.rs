@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,6 +21,9 @@ use crate::{
     profile::{Profile, ProfileError},
     trace::Trace,
 };
+
+/// A profile's text is a few kilobytes: an image that is named by mistake is not read in whole.
+const PROFILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A line of `card list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,15 +56,25 @@ pub fn list() -> Vec<Listed> {
 pub fn profile(name_or_path: &str) -> Result<Profile, CardError> {
     match Profile::named(name_or_path) {
         Err(ProfileError::Unknown(_)) if Path::new(name_or_path).is_file() => {
-            let path = PathBuf::from(name_or_path);
-            if let Ok(model) = CardFile::peek(&path) {
-                return Ok(model.profile().clone());
-            }
-            let text = std::fs::read_to_string(&path).map_err(|source| CardError::Io { path, source })?;
-            Ok(Profile::parse(&text)?)
+            profile_in(Path::new(name_or_path))
         }
         other => Ok(other?),
     }
+}
+
+/// The profile in a file: its own text, or that of the card whose data it is.
+///
+/// # Errors
+/// [`CardError`].
+pub fn profile_in(path: &Path) -> Result<Profile, CardError> {
+    if CardFile::is_at(path) {
+        return Ok(CardFile::peek(path)?.profile().clone());
+    }
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(PROFILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|source| CardError::Io { path: path.to_path_buf(), source })?;
+    Profile::parse(&text)
+        .map_err(|error| CardError::State { path: path.to_path_buf(), what: format!("no profile: {error}") })
 }
 
 /// How `card new` makes a card.

@@ -195,6 +195,98 @@ fn a_probe_writes_only_with_leave() {
     assert_eq!(json["written_bytes"], 0);
 }
 
+/// A file may be called as a profile is: what is there counts, and is asked for.
+#[test]
+fn a_probe_takes_what_is_there_before_what_has_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let before = vec![0xA5; 4 << 20];
+    fs::write(dir.join("bergmann-stick"), &before).unwrap();
+    assert!(fails(dir, &["probe", "bergmann-stick", "--write"]).contains("-y agrees"));
+    assert!(ok(dir, &["probe", "bergmann-stick"]).contains("4 MiB"));
+    assert!(fs::read(dir.join("bergmann-stick")).unwrap() == before);
+    // A card in a file holds somebody's data; a card that nobody can read is no plain file either.
+    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "64M"]);
+    assert!(fails(dir, &["probe", "sd.card", "--write"]).contains("-y agrees"));
+    fs::write(dir.join("sd.card.card"), "{").unwrap();
+    for arguments in [&["probe", "sd.card", "--write", "-y"][..], &["card", "show", "sd.card"]] {
+        let error = fails(dir, arguments);
+        assert!(error.contains("sd.card.card: not the state of a card"), "{error}");
+    }
+    // The file of a profile stands for a card of it.
+    let profile = ok(dir, &["card", "show", "survey-class4"]);
+    fs::write(dir.join("own.toml"), &profile).unwrap();
+    assert!(ok(dir, &["probe", "own.toml", "--write", "--budget", "64M"]).contains("7600 MiB"));
+    assert_eq!(fs::read_to_string(dir.join("own.toml")).unwrap(), profile);
+    assert!(fails(dir, &["card", "show", "bergmann"]).contains("card list"));
+    assert!(fails(dir, &["probe", "/dev/nothing"]).contains("no such file or device"));
+}
+
+/// A mount that is gone when the test ends, however it ends.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+#[test]
+fn devices_in_use_are_left_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let image = dir.join("disk");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap();
+    assert!(made.success());
+    let device = match block::LoopDevice::attach(&image, true) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
+    };
+    let name = device.path().to_str().unwrap();
+    let refused = |why: &str| {
+        for target in [name, "disk"] {
+            for arguments in [
+                &["probe", target, "--write", "-y"][..],
+                &["mkfs", "-f", target],
+                &["mkfs", "-f", target, "--probe"],
+            ] {
+                let error = fails(dir, arguments);
+                assert!(
+                    error.contains(why) && error.contains("nothing was written"),
+                    "{arguments:?}: {error}"
+                );
+            }
+        }
+    };
+    let at = dir.join("mnt");
+    fs::create_dir(&at).unwrap();
+    let mounted = Command::new("mount").args(["-t", "ext4"]).arg(device.path()).arg(&at).status().unwrap();
+    if !mounted.success() {
+        return eprintln!("skipped: ext4 cannot be mounted here");
+    }
+    let mounted = Mounted(at.clone());
+    fs::write(at.join("file"), "still there").unwrap();
+    refused(&format!("mounted at {}", at.display()));
+    // Reading alone is nobody's harm.
+    assert!(ok(dir, &["probe", name, "--time", "5"]).contains("64 MiB"));
+    assert_eq!(fs::read_to_string(at.join("file")).unwrap(), "still there");
+    drop(mounted);
+
+    // The file of a loop device is in use by it, and the device by the program that writes to it.
+    let error = fails(dir, &["probe", "disk", "--write", "-y"]);
+    assert!(error.contains("used by loop") && error.contains("nothing was written"), "{error}");
+    let writer = block::FileDevice::open(name, block::OpenOptions { write: true, direct: false }).unwrap();
+    for arguments in [&["probe", name, "--write", "-y"][..], &["mkfs", "-f", name]] {
+        let error = fails(dir, arguments);
+        assert!(error.contains("busy") || error.contains("another program"), "{arguments:?}: {error}");
+    }
+    drop(writer);
+    let checked = Command::new("fsck.ext4").args(["-f", "-n"]).arg(&image).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
 #[test]
 fn a_served_card_is_probed_over_nbd() {
     let dir = tempfile::tempdir().unwrap();

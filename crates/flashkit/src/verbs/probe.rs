@@ -12,7 +12,7 @@ use block::{
     nbd::{Address, Client},
 };
 use flash::{
-    Card, CardFile, Clock, Pace, WallClock,
+    Card, CardFile, Clock, Pace, Profile, WallClock,
     probe::{Findings, Options, probe},
     verbs,
 };
@@ -28,8 +28,8 @@ use crate::{render, size};
   flashkit probe bergmann-stick --write
   flashkit probe unix:/tmp/sd.sock --write -y")]
 pub struct Args {
-    /// A block device, a file, a card, an NBD server (unix:PATH, HOST:PORT or its URI), or the name of a
-    /// profile.
+    /// A block device, a file, a card, a profile or its file, or an NBD server (unix:PATH, HOST:PORT or its
+    /// URI).
     target: String,
     /// Write too, which is what finds erase blocks. Destroys everything on the device.
     #[arg(long)]
@@ -59,10 +59,9 @@ pub struct Args {
 
 /// Probes.
 pub fn run(args: &Args) -> Result<()> {
-    let path = Path::new(&args.target);
-    let is_modelled = CardFile::peek(path).is_ok() || verbs::profile(&args.target).is_ok();
-    if args.write && !is_modelled {
-        agree(args, path)?;
+    let subject = Subject::find(&args.target)?;
+    if args.write {
+        subject.agree(args)?;
     }
     let options = Options {
         write: args.write,
@@ -70,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
         budget_ns: Duration::from_secs(args.time).as_nanos() as u64,
         seed: args.seed,
     };
-    let findings = look(&args.target, options, args.json)?;
+    let findings = subject.look(&args.target, options, args.json)?;
     if let Some(path) = &args.profile {
         let profile = findings.profile("probed").with_context(|| args.target.clone())?;
         std::fs::write(path, profile.to_toml()).with_context(|| path.display().to_string())?;
@@ -81,54 +80,98 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&findings, args.json, |findings, out| write!(out, "{}", findings.to_text()))
 }
 
-/// Probes a block device, a file, a card, an NBD server or a profile.
+/// Probes what is at `target`.
 pub fn look(target: &str, options: Options, quiet: bool) -> Result<Findings> {
-    let path = Path::new(target);
-    if !path.exists() {
-        if let Ok(profile) = verbs::profile(target) {
-            let card = Card::new(profile, true);
-            return measure(target, options, quiet, &card, &card);
-        }
-        if let Ok(address) = target.parse::<Address>() {
-            let device = Client::connect(&address).with_context(|| target.to_owned())?;
-            return measure(target, options, quiet, &device, &WallClock::start());
-        }
-        // Says which profiles there are.
-        verbs::profile(target)?;
-    }
-    if CardFile::peek(path).is_ok() {
-        let file = CardFile::open(path, Pace::Virtual)?;
-        let card = file.card().clone();
-        let findings = measure(target, options, quiet, &*card, &*card)?;
-        file.close()?;
-        return Ok(findings);
-    }
-    let device = FileDevice::open(path, OpenOptions { write: options.write, direct: true });
-    let device = device.with_context(|| target.to_owned())?;
-    measure(target, options, quiet, &device, &WallClock::start())
+    Subject::find(target)?.look(target, options, quiet)
 }
 
-/// Refuses devices in use, and asks.
-fn agree(args: &Args, path: &Path) -> Result<()> {
-    if path.exists() {
-        if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
-            bail!("{}: {user}; nothing was written", args.target);
+/// What is probed.
+enum Subject {
+    /// A modelled card that holds nothing and is gone afterwards.
+    Profile(Box<Profile>),
+    /// A modelled card in a file.
+    Card(PathBuf),
+    /// What an NBD server serves.
+    Served(Address),
+    /// A block device, or a file.
+    Device(PathBuf),
+}
+
+impl Subject {
+    /// What is there counts before what has a name: a file may be called as a profile is.
+    fn find(target: &str) -> Result<Subject> {
+        let path = Path::new(target);
+        if path.try_exists().with_context(|| target.to_owned())? {
+            if CardFile::is_at(path) {
+                return Ok(Subject::Card(path.to_path_buf()));
+            }
+            let profile = if path.is_file() { verbs::profile_in(path).ok() } else { None };
+            let device = || Subject::Device(path.to_path_buf());
+            return Ok(profile.map_or_else(device, |profile| Subject::Profile(Box::new(profile))));
+        }
+        if let Ok(profile) = Profile::named(target) {
+            return Ok(Subject::Profile(Box::new(profile)));
+        }
+        match target.parse() {
+            Ok(address) => Ok(Subject::Served(address)),
+            Err(_) => bail!(
+                "{target}: no such file or device, no profile (flashkit card list shows those), and no NBD \
+                 address (unix:PATH, HOST:PORT on this machine)"
+            ),
         }
     }
-    if args.yes {
-        return Ok(());
+
+    fn look(&self, target: &str, options: Options, quiet: bool) -> Result<Findings> {
+        match self {
+            Subject::Profile(profile) => {
+                let card = Card::new(Profile::clone(profile), true);
+                measure(target, options, quiet, &card, &card)
+            }
+            Subject::Card(path) => {
+                let file = CardFile::open(path, Pace::Virtual)?;
+                let card = file.card().clone();
+                let findings = measure(target, options, quiet, &*card, &*card)?;
+                file.close()?;
+                Ok(findings)
+            }
+            Subject::Served(address) => {
+                let device = Client::connect(address).with_context(|| target.to_owned())?;
+                measure(target, options, quiet, &device, &WallClock::start())
+            }
+            Subject::Device(path) => {
+                let device = FileDevice::open(path, OpenOptions { write: options.write, direct: true });
+                let device = device.with_context(|| target.to_owned())?;
+                measure(target, options, quiet, &device, &WallClock::start())
+            }
+        }
     }
-    if !io::stdin().is_terminal() {
-        bail!("{}: --write destroys what is on it; -y agrees to that", args.target);
+
+    /// Refuses what is in use, and asks before anything is destroyed.
+    fn agree(&self, args: &Args) -> Result<()> {
+        match self {
+            Subject::Profile(_) => return Ok(()),
+            Subject::Served(_) => {}
+            Subject::Card(path) | Subject::Device(path) => {
+                if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
+                    bail!("{}: {user}; nothing was written", args.target);
+                }
+            }
+        }
+        if args.yes {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() {
+            bail!("{}: --write destroys what is on it; -y agrees to that", args.target);
+        }
+        eprint!("Everything on {} will be destroyed. Type yes to go on: ", args.target);
+        io::stderr().flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if answer.trim() != "yes" {
+            bail!("{}: nothing was written", args.target);
+        }
+        Ok(())
     }
-    eprint!("Everything on {} will be destroyed. Type yes to go on: ", args.target);
-    io::stderr().flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() != "yes" {
-        bail!("{}: nothing was written", args.target);
-    }
-    Ok(())
 }
 
 fn measure(
