@@ -20,7 +20,7 @@ const TIB: u64 = 1 << 40;
 const PLACES: u64 = (256 << 20) / BLOCK;
 
 fn main() -> Result<()> {
-    for name in ["survey-class10", "survey-ssd", "bergmann-stick"] {
+    for name in ["survey-class10", "survey-ssd", "bergmann-stick", "survey-class4", "survey-usb-stick"] {
         let profile = Profile::named(name)?.with_size(TIB)?;
         let mut model = Model::new(profile.clone(), false);
         let mut rng = Rng::new(1);

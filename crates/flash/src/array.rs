@@ -8,11 +8,15 @@
 //! Memory goes with the blocks that were ever touched. A card that was written in full before it was opened
 //! (`preconditioned`) holds in block `n` the logical pages of block `n`, without memory for them.
 
+mod blocks;
+
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
+    collections::{BTreeMap, BinaryHeap, HashSet},
+    ops::Range,
 };
 
+use blocks::Blocks;
 use serde::{Deserialize, Serialize};
 
 use crate::{op::Refusal, profile::Profile};
@@ -20,17 +24,51 @@ use crate::{op::Refusal, profile::Profile};
 /// Tag of a page that holds nothing.
 pub const NOTHING: u32 = u32::MAX;
 
+/// Tags that are compared at once.
+const PIECE: usize = 16;
+
 /// Number of a block of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockNo(pub u32);
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Block {
-    erases: u32,
-    /// Pages below this can no longer be programmed.
-    next: u32,
-    /// Tags of the pages below `next`.
-    tags: Vec<u32>,
+/// What the pages of a block were programmed for.
+#[derive(Debug, Clone)]
+pub enum Pages<'a> {
+    /// The tags of those that were.
+    Programmed(&'a [u32]),
+    /// All of them, before the card was opened: for the logical pages of this range.
+    Implicit(Range<u32>),
+}
+
+impl Pages<'_> {
+    /// What a page was programmed for.
+    pub fn tag(&self, page: u32) -> u32 {
+        match self {
+            Pages::Programmed(tags) => tags.get(page as usize).copied().unwrap_or(NOTHING),
+            Pages::Implicit(tags) => tags.start + page,
+        }
+    }
+
+    /// How many pages from `page` on, `most` at most, were programmed for consecutive logical pages from `tag`
+    /// on.
+    pub fn run(&self, page: u32, most: u32, tag: u32) -> u32 {
+        match self {
+            Pages::Programmed(tags) => {
+                let tags = tags.get(page as usize..).unwrap_or_default();
+                let tags = &tags[..tags.len().min(most as usize)];
+                // Piece by piece: within one the compiler compares many at once.
+                let is_run = |(piece, tag): (&[u32], u32)| {
+                    piece.iter().zip(tag..).fold(true, |all, (found, wanted)| all & (*found == wanted))
+                };
+                let pieces = tags.chunks_exact(PIECE).zip((tag..).step_by(PIECE));
+                let whole = pieces.take_while(|piece| is_run(*piece)).count() * PIECE;
+                let rest = tags[whole..].iter().zip(tag + whole as u32..);
+                (whole + rest.take_while(|(found, wanted)| *found == wanted).count()) as u32
+            }
+            Pages::Implicit(tags) if tags.start + page == tag => most.min(tags.end - tag),
+            Pages::Implicit(_) => 0,
+        }
+    }
 }
 
 /// Operations since the last [`Array::take_work`].
@@ -54,7 +92,7 @@ pub struct Array {
     fresh: u32,
     /// Blocks below this hold their own logical pages until they are erased.
     implicit: u32,
-    blocks: HashMap<u32, Block>,
+    blocks: Blocks,
     /// Erased blocks by wear.
     free: BinaryHeap<Reverse<(u32, u32)>>,
     retired: u32,
@@ -74,7 +112,7 @@ impl Array {
             endurance_erases: profile.flash.endurance_erases,
             fresh: implicit,
             implicit,
-            blocks: HashMap::new(),
+            blocks: Blocks::default(),
             free: BinaryHeap::new(),
             retired: 0,
             work: Work::default(),
@@ -98,7 +136,7 @@ impl Array {
 
     /// Whether block `n` still holds the logical pages of block `n` from before the card was opened.
     pub fn is_implicit(&self, block: BlockNo) -> bool {
-        block.0 < self.implicit && !self.blocks.contains_key(&block.0)
+        block.0 < self.implicit && self.blocks.get(block.0).is_none()
     }
 
     /// Hands out an erased block, the least worn first.
@@ -114,14 +152,15 @@ impl Array {
             let Reverse((_, number)) = self.free.pop().ok_or(Refusal::WornOut)?;
             number
         };
-        let erases = self.blocks.get(&number).map_or(0, |block| block.erases);
-        self.blocks.insert(number, Block { erases, next: 0, tags: Vec::new() });
+        let block = self.blocks.touch(number);
+        block.next = 0;
+        block.tags = Vec::new();
         Ok(BlockNo(number))
     }
 
     /// The page after the last that was programmed.
     pub fn next_page(&self, block: BlockNo) -> u32 {
-        match self.blocks.get(&block.0) {
+        match self.blocks.get(block.0) {
             Some(block) => block.next,
             None if block.0 < self.implicit => self.pages_per_block,
             None => 0,
@@ -131,7 +170,7 @@ impl Array {
     /// Programs `count` pages from `page` on for the logical pages from `tag` on.
     pub fn program(&mut self, block: BlockNo, page: u32, count: u32, tag: u32) {
         let pages_per_block = self.pages_per_block;
-        let block = self.blocks.get_mut(&block.0).expect("only blocks that were handed out are programmed");
+        let block = self.blocks.get_mut(block.0).expect("only blocks that were handed out are programmed");
         assert!(page >= block.next, "page {page} is not erased: {} are programmed", block.next);
         assert!(page + count <= pages_per_block, "a block has {pages_per_block} pages");
         block.tags.resize(page as usize, NOTHING);
@@ -152,17 +191,25 @@ impl Array {
 
     /// What a page was programmed for.
     pub fn tag(&self, block: BlockNo, page: u32) -> u32 {
-        match self.blocks.get(&block.0) {
-            Some(block) => block.tags.get(page as usize).copied().unwrap_or(NOTHING),
-            None if block.0 < self.implicit => block.0 * self.pages_per_block + page,
-            None => NOTHING,
+        self.pages(block).tag(page)
+    }
+
+    /// The pages of a block, to look at many of them.
+    pub fn pages(&self, block: BlockNo) -> Pages<'_> {
+        match self.blocks.get(block.0) {
+            Some(block) => Pages::Programmed(&block.tags),
+            None if block.0 < self.implicit => {
+                let first = block.0 * self.pages_per_block;
+                Pages::Implicit(first..first + self.pages_per_block)
+            }
+            None => Pages::Programmed(&[]),
         }
     }
 
     /// Erases a block and takes it back. A block past its endurance is retired instead.
     pub fn erase(&mut self, block: BlockNo) {
         let number = block.0;
-        let block = self.blocks.entry(number).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+        let block = self.blocks.touch(number);
         block.erases += 1;
         block.next = 0;
         block.tags = Vec::new();
@@ -179,7 +226,7 @@ impl Array {
     /// # Errors
     /// [`Refusal::WornOut`].
     pub fn erase_in_place(&mut self, block: BlockNo) -> Result<(), Refusal> {
-        let block = self.blocks.entry(block.0).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+        let block = self.blocks.touch(block.0);
         if block.erases >= self.endurance_erases {
             return Err(Refusal::WornOut);
         }
@@ -193,7 +240,7 @@ impl Array {
 
     /// Makes sure that a bare chip's block can be programmed.
     pub fn adopt(&mut self, block: BlockNo) {
-        self.blocks.entry(block.0).or_insert(Block { erases: 0, next: 0, tags: Vec::new() });
+        self.blocks.touch(block.0);
     }
 
     /// Whether this can be the flash of a card of this profile: it may come from a file that anybody wrote.
@@ -211,9 +258,9 @@ impl Array {
             return Err(format!("{} blocks of {} were handed out", self.fresh, self.block_count));
         }
         let last = if profile.is_raw() { self.block_count } else { self.fresh };
-        for (number, block) in &self.blocks {
+        for (number, block) in self.blocks.iter() {
             let fail = |what: &str| Err(format!("block {number} {what}"));
-            if *number >= last {
+            if number >= last {
                 return fail("was never handed out");
             }
             if block.next > self.pages_per_block || block.tags.len() != block.next as usize {
@@ -223,13 +270,13 @@ impl Array {
                 return fail("was erased more often than it endures");
             }
         }
-        let worn = self.blocks.values().filter(|block| block.erases == self.endurance_erases).count();
+        let worn = self.blocks.iter().filter(|(_, block)| block.erases == self.endurance_erases).count();
         if worn != self.retired as usize {
             return Err(format!("{} blocks are said to be worn out, and {worn} are", self.retired));
         }
         let mut free = HashSet::new();
         for Reverse((erases, number)) in &self.free {
-            let block = self.blocks.get(number).filter(|block| block.erases == *erases && block.next == 0);
+            let block = self.blocks.get(*number).filter(|block| block.erases == *erases && block.next == 0);
             if block.is_none() || *erases >= self.endurance_erases || !free.insert(*number) {
                 return Err(format!("block {number} is said to be free"));
             }
@@ -239,7 +286,7 @@ impl Array {
 
     /// Whether a block was handed out once and can still be erased.
     pub(crate) fn is_handed_out(&self, block: BlockNo) -> bool {
-        self.blocks.get(&block.0).is_some_and(|block| block.erases < self.endurance_erases)
+        self.blocks.get(block.0).is_some_and(|block| block.erases < self.endurance_erases)
     }
 
     /// Used blocks that are erased and wait.
@@ -249,7 +296,7 @@ impl Array {
 
     /// Numbers of the blocks that were ever touched.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
-        self.blocks.keys().copied()
+        self.blocks.iter().map(|(number, _)| number)
     }
 
     /// The operations since the last call.
@@ -260,10 +307,11 @@ impl Array {
     /// Erases of a block -> number of blocks. Blocks that were never touched have none.
     pub fn wear(&self) -> BTreeMap<u32, u64> {
         let mut wear = BTreeMap::new();
-        for block in self.blocks.values() {
+        let mut untouched = u64::from(self.block_count);
+        for (_, block) in self.blocks.iter() {
             *wear.entry(block.erases).or_insert(0) += 1;
+            untouched -= 1;
         }
-        let untouched = u64::from(self.block_count) - self.blocks.len() as u64;
         if untouched > 0 {
             *wear.entry(0).or_insert(0) += untouched;
         }

@@ -46,7 +46,7 @@ pub struct Hybrid {
     buffer: PageMap,
     /// Pages in the buffer by when they came, and the other way round.
     buffered: BTreeMap<u64, u32>,
-    buffered_since: HashMap<u32, u64>,
+    buffered_since: BTreeMap<u32, u64>,
     arrivals: u64,
 }
 
@@ -92,7 +92,7 @@ impl Hybrid {
             open: Vec::new(),
             buffer: PageMap::new(all, pages_per_block, BUFFER_BLOCKS, 0, false),
             buffered: BTreeMap::new(),
-            buffered_since: HashMap::new(),
+            buffered_since: BTreeMap::new(),
             arrivals: 0,
         }
     }
@@ -152,7 +152,7 @@ impl Hybrid {
                 cost.erases += 1;
             }
             self.data.insert(chunk, Data::Nothing);
-            for page in self.pages_of(chunk) {
+            for page in self.buffered_in(self.pages_of(chunk)) {
                 self.take_from_buffer(page);
             }
         }
@@ -376,7 +376,7 @@ impl Hybrid {
             if let Some(places) = &mut log.places {
                 places.extend((0..count).map(|n| (at + n, place + n)));
             }
-            for page in next..next + count {
+            for page in self.buffered_in(next..next + count) {
                 self.take_from_buffer(page);
             }
             cost.pages += u64::from(count);
@@ -402,8 +402,8 @@ impl Hybrid {
             if log.chunk == chunk && written < self.pages_per_block {
                 if self.random_limit > 0 {
                     if in_order {
-                        let tag = chunk * self.pages_per_block;
-                        let held = (0..written).filter(|n| array.tag(log.block, *n) == tag + n);
+                        let (tag, pages) = (chunk * self.pages_per_block, array.pages(log.block));
+                        let held = (0..written).filter(|n| pages.tag(*n) == tag + n);
                         log.places = Some(held.map(|n| (n, n)).collect());
                         self.limit_random(array, cost)?;
                     }
@@ -484,16 +484,31 @@ impl Hybrid {
         chunk: u32,
         cost: &mut Cost,
     ) {
-        let data = self.data_block(chunk);
-        for (at, page) in (0..).zip(self.pages_of(chunk)) {
-            let in_log = places.get(&at).is_some_and(|place| array.tag(*log, *place) == page);
-            let in_data = data.is_some_and(|data| array.tag(data, at) == page);
-            if in_log || in_data || self.take_from_buffer(page) {
-                self.take_from_buffer(page);
-                array.read(1);
-                array.program(block, at, 1, page);
-                cost.copied_pages += 1;
+        let first = chunk * self.pages_per_block;
+        let mut held = vec![false; self.pages_per_block as usize];
+        let in_log = array.pages(*log);
+        for (at, place) in places {
+            held[*at as usize] = in_log.tag(*place) == first + at;
+        }
+        if let Some(data) = self.data_block(chunk) {
+            let in_data = array.pages(data);
+            for (held, at) in held.iter_mut().zip(0..) {
+                *held |= in_data.tag(at) == first + at;
             }
+        }
+        for page in self.buffered_in(self.pages_of(chunk)) {
+            self.take_from_buffer(page);
+            held[(page - first) as usize] = true;
+        }
+        let mut at = 0;
+        for run in held.chunk_by(|one, next| one == next) {
+            let count = run.len() as u32;
+            if run[0] {
+                array.read(count);
+                array.program(block, at, count, first + at);
+                cost.copied_pages += u64::from(count);
+            }
+            at += count;
         }
     }
 
@@ -501,14 +516,21 @@ impl Hybrid {
     fn copy(&mut self, array: &mut Array, log: BlockNo, chunk: u32, places: Range<u32>, cost: &mut Cost) {
         let data = self.data_block(chunk);
         let first = chunk * self.pages_per_block;
-        for at in places {
+        let in_buffer = self.buffered_in(first + places.start..first + places.end);
+        in_buffer.iter().for_each(|page| _ = self.take_from_buffer(*page));
+        let mut in_buffer = in_buffer.into_iter().peekable();
+        let mut at = places.start;
+        while at < places.end {
             let page = first + at;
-            let in_data = data.is_some_and(|data| array.tag(data, at) == page);
-            if self.take_from_buffer(page) || in_data {
-                array.read(1);
-                array.program(log, at, 1, page);
-                cost.copied_pages += 1;
+            let in_data = data.map_or(0, |data| array.pages(data).run(at, places.end - at, page));
+            let count = in_data.max(u32::from(in_buffer.peek() == Some(&page)));
+            while in_buffer.next_if(|buffered| *buffered < page + count.max(1)).is_some() {}
+            if count > 0 {
+                array.read(count);
+                array.program(log, at, count, page);
+                cost.copied_pages += u64::from(count);
             }
+            at += count.max(1);
         }
     }
 
@@ -558,6 +580,11 @@ impl Hybrid {
 
     fn is_buffered(&self, page: u32) -> bool {
         self.buffered_since.contains_key(&page)
+    }
+
+    /// Those of these pages that are in the buffer.
+    fn buffered_in(&self, pages: Range<u32>) -> Vec<u32> {
+        self.buffered_since.range(pages).map(|(page, _)| *page).collect()
     }
 
     /// Forgets a page of the buffer; whether it was there.
