@@ -12,6 +12,7 @@ pub mod bench;
 pub mod cost;
 pub mod engine;
 pub mod filling;
+pub mod flashbench;
 pub mod golden;
 pub mod hunt;
 pub mod initramfs;

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel,
+    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel,
     workspace,
 };
 
@@ -74,6 +74,11 @@ enum Task {
     },
     /// Measures what flashkit costs, side by side with peers
     Bench,
+    /// Runs Debian's flashbench in the guest on modelled devices that take real time, beside the probe
+    Flashbench {
+        /// Devices, by seed; some of those that judge the probe unless named
+        seeds: Vec<u64>,
+    },
     /// Prints the manifest of a directory of this machine as JSON
     Manifest {
         /// The directory
@@ -170,6 +175,9 @@ fn main() -> Result<()> {
         }
         Task::Study { tree } => study::study(tree)?,
         Task::Bench => bench::bench()?,
+        Task::Flashbench { seeds } => {
+            flashbench::run(if seeds.is_empty() { &flashbench::SEEDS } else { &seeds }, &mut out)?;
+        }
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
         Task::Model { replay: Some(file), kinds, .. } => {
             hunt::replay(&kinds[0], &std::fs::read_to_string(file)?)?;

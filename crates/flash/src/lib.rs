@@ -5,6 +5,7 @@
 //! a card (in process, over NBD) is a front end over it.
 
 pub mod array;
+pub mod blind;
 mod card;
 mod card_file;
 mod clock;

@@ -2,13 +2,11 @@
 //!
 //! `cargo test -p flash --test probe_blind -- --nocapture` prints what was true and what was found.
 
-use std::io;
-
-use block::{Device, Geometry, Rng, nbd::Export};
 use flash::{
-    Card, FaultPlan, Model, Op, Pace, Profile,
+    FaultPlan, Model, Op, Profile,
+    blind::{self, device},
     probe::{Findings, Options, probe},
-    profile::{FatArea, Flash, Host, Layer, Locality, Times},
+    profile::Layer,
 };
 
 const K: u64 = 1024;
@@ -17,120 +15,9 @@ const M: u64 = 1024 * K;
 /// Seeds of the devices that are judged. Others served while the probe was written.
 const JUDGED: std::ops::Range<u64> = 1000..1060;
 
-/// The probe looks at times, not at data: none is kept.
-struct NoData(Geometry);
-
-impl Device for NoData {
-    fn geometry(&self) -> Geometry {
-        self.0
-    }
-    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        Ok(())
-    }
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Export for NoData {}
-
-/// A card as the surveys know them: any of these figures with any other.
-fn device(seed: u64) -> (Profile, FaultPlan) {
-    let mut rng = Rng::new(seed);
-    let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
-    let size_bytes = pick(&[2, 4, 8, 16, 32]) * 1000 * 1000 * 1000 / (64 * M) * (64 * M);
-    let large = size_bytes > 6_000_000_000;
-    let au_bytes = pick(if large { &[2, 4, 4, 4, 8, 8, 16, 12] } else { &[1, 2, 4, 4] }) * M;
-    let limited = pick(&[0, 1, 1, 1, 1, 1, 1, 1]) == 1;
-    let any_order = pick(&[0, 1]) == 1;
-    // Some cards merge whole units, some pieces of them.
-    let pieces = pick(&[1, 1, 4, 16]).min(au_bytes / (256 * K));
-    let open_units = pick(&[1, 2, 2, 3, 3, 4, 5, 6, 8, 10]);
-    let open_random = if any_order { pick(&[1, open_units, open_units]) } else { 0 };
-    let page_bytes = pick(&[4, 8, 8, 16, 16, 16, 32]) * K;
-    let fat_mib = pick(&[0, 0, 4, 8, 16]);
-    let rate = pick(&[5, 8, 10, 12, 15, 20, 30, 40]) * 1_000_000;
-    let command_us = pick(&[100, 200, 400, 700, 1000]);
-    let read_command_us = pick(&[200, 300, 400, 700, 1000]);
-    let read_rate = pick(&[15, 17, 20, 40, 80]) * 1_000_000;
-    let switch_us = pick(&[0, 0, 0, 300, 1000]);
-    let crossing_us = pick(&[0, 50, 200]);
-    let small_us = pick(&[0, 0, 5000, 20000]);
-    let max_request = pick(&[120, 512, 1024]) * K;
-    let cached = pick(&[0, 0, 0, 0, 0, 0, 1]) == 1;
-    let block_bytes = if limited { au_bytes / pieces } else { au_bytes };
-    let page_ns = page_bytes * 1_000_000_000 / rate;
-    let slower_front = pick(&[1, 1, 2]);
-    let jitter = pick(&[2, 5, 10]) as f64 / 100.0;
-    let stall_chance = pick(&[0, 2, 10]) as f64 / 1000.0;
-    let stall_ns = pick(&[5, 20, 100]) * 1_000_000;
-    let profile = Profile {
-        name: format!("blind-{seed}"),
-        title: "made by seed".into(),
-        size_bytes,
-        host: Host {
-            max_request_bytes: max_request as u32,
-            queue_depth: 1,
-            flush: cached,
-            discard: false,
-            write_cache_bytes: if cached { 512 * K as u32 } else { 0 },
-        },
-        time: Times {
-            read_command_ns: read_command_us * 1000,
-            write_command_ns: command_us * 1000,
-            flush_ns: if cached { 1_000_000 } else { 0 },
-            read_bytes_per_s: read_rate,
-            read_page_ns: 50_000,
-            program_page_ns: page_ns,
-            erase_block_ns: 2_000_000,
-            ..Times::default()
-        },
-        flash: Flash {
-            page_bytes: page_bytes as u32,
-            block_bytes: block_bytes as u32,
-            channels: 1,
-            spare_blocks: 64,
-            endurance_erases: 100_000,
-            bad_blocks: 0,
-        },
-        layer: match limited {
-            true => Layer::Hybrid {
-                au_bytes: au_bytes as u32,
-                open_units: open_units as u32,
-                open_random: open_random.min(open_units) as u32,
-                small_write_bytes: if small_us > 0 { 8 * K as u32 } else { 0 },
-                small_write_ns: small_us * 1000,
-            },
-            false => Layer::Page { reserve_blocks: 4 },
-        },
-        locality: Locality {
-            unit_bytes: au_bytes as u32,
-            unit_switch_ns: switch_us * 1000,
-            read_crossing_ns: crossing_us * 1000,
-            ..Locality::default()
-        },
-        slc_cache: None,
-        fat_area: (fat_mib > 0).then(|| FatArea {
-            start_bytes: 0,
-            length_bytes: (fat_mib * M).next_multiple_of(au_bytes),
-            program_page_ns: page_ns * slower_front,
-        }),
-        sources: Default::default(),
-    };
-    (profile, FaultPlan { seed, jitter, stall_chance, stall_ns, ..FaultPlan::default() })
-}
-
 /// A model of the profile with noise, probed.
 fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
-    let model = Model::new(profile.clone(), false).with_faults(noise);
-    let data = NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 });
-    let card = Card::from_parts(model, Box::new(data), Pace::Virtual);
+    let card = blind::card(profile, noise, false);
     let options = Options { write: true, budget_bytes: 1 << 40, budget_ns: u64::MAX / 2, seed: 1 };
     probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail")
 }
@@ -277,19 +164,6 @@ fn devices_for_practice() {
 }
 
 #[test]
-#[ignore = "writes the judged devices as profiles to DIR, for other programs to look at"]
-fn devices_as_profiles() {
-    let dir = std::path::PathBuf::from(std::env::var_os("DIR").expect("DIR says where"));
-    for seed in JUDGED {
-        let (mut profile, _) = device(seed);
-        let from = |figure: &str| (figure.to_string(), "made by seed".to_string());
-        profile.sources =
-            ["size_bytes", "host", "time", "flash", "layer", "locality", "fat_area"].map(from).into();
-        std::fs::write(dir.join(format!("{}.toml", profile.name)), profile.to_toml()).expect("writable");
-    }
-}
-
-#[test]
 fn the_probe_finds_what_devices_are() {
     let Verdict { unit, limit, fat, page, timing } = judge(JUDGED);
     for (name, score) in [("unit", unit), ("open units", limit), ("FAT area", fat), ("page", page)] {
@@ -338,11 +212,7 @@ fn the_profile_that_is_found_behaves_alike() {
 #[test]
 fn nothing_is_written_without_leave_and_a_budget_is_kept() {
     let (profile, noise) = device(3);
-    let card = Card::from_parts(
-        Model::new(profile.clone(), true).with_faults(noise),
-        Box::new(NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 })),
-        Pace::Virtual,
-    );
+    let card = blind::card(&profile, noise, true);
     let found = probe(&card, &card, Options::default(), &mut |_, _| {}).expect("a model does not fail");
     assert_eq!(card.with_model(|model| model.counters().host.writes), 0);
     assert!(found.read_command_ns.is_some() && found.unit_bytes.is_none() && !found.out_of_budget);

@@ -1,0 +1,247 @@
+//! Debian's flashbench in the judge's machine, on modelled devices that are served over NBD and take as long as the
+//! real ones would, noise included; beside what the probe says of the same devices, and the truth.
+//!
+//! flashbench shows figures, and people read them. Here a rule does: units are open as long as the smallest writes
+//! are more than half as fast as with one of them. flashbench is told the unit, which it cannot find by writing.
+
+use std::{fmt, io::Write, path::Path, time::Instant};
+
+use anyhow::{Context, Result, bail};
+use flash::{
+    FaultPlan, Profile, blind,
+    probe::{Findings, Options, probe},
+    verbs::{self, NewCard, Serving},
+};
+use guest::op::Answer;
+
+use crate::{Disk, Machine, Vm, step::Step, workspace::var};
+
+/// Devices of the probe's judged ones, those of the first that have a unit that can be told.
+pub const SEEDS: [u64; 10] = [1000, 1001, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010];
+/// Units that are tried.
+const UNITS_MAX: u64 = 12;
+/// The smallest writes.
+const WRITE_BYTES: u64 = 64 << 10;
+/// Where the first unit is: behind every area at the front, and a multiple of every unit.
+const OFFSET_BYTES: u64 = 192 << 20;
+/// Places of each boundary that are read at.
+const READS: u32 = 64;
+/// Below this share of the rate with one unit there are too many.
+const FALL: f64 = 0.5;
+/// A boundary shows if crossing it costs this share of a read more than crossing one that is none.
+const SHOWS: f64 = 0.06;
+
+/// A device, served.
+struct Subject {
+    name: String,
+    profile: Profile,
+    noise: FaultPlan,
+    serving: Serving,
+}
+
+/// What one of them says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Said {
+    unit_bytes: Option<u64>,
+    open_units: Option<u64>,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit_bytes {
+            Some(bytes) => write!(f, "{} MiB, ", bytes as f64 / f64::from(1 << 20))?,
+            None => write!(f, "none, ")?,
+        }
+        match self.open_units {
+            Some(units) => write!(f, "{units}"),
+            None => write!(f, "no limit"),
+        }
+    }
+}
+
+/// Runs it on the devices of these seeds and prints a table, a line as soon as it is known.
+///
+/// # Errors
+/// flashbench is not there or fails, or the machine does.
+pub fn run(seeds: &[u64], out: &mut impl Write) -> Result<()> {
+    let dir = tempfile::tempdir_in(var("flashbench")?)?;
+    let subjects = seeds.iter().map(|seed| Subject::serve(*seed, dir.path())).collect::<Result<Vec<_>>>()?;
+    let disks: Vec<Disk> = subjects.iter().map(|it| Disk::writable(it.serving.uri())).collect();
+    let mut vm = Vm::boot_in_host(Machine::Amd64, &disks)?;
+    vm.run(Vm::host_files())?;
+    writeln!(
+        out,
+        "| device | unit and open units | the probe | flashbench -O | -a | MB/s, as many | one more | minutes |\n\
+         |---|---|---|---|---|---:|---:|---:|"
+    )?;
+    for (disk, subject) in subjects.iter().enumerate() {
+        let step = Step::begin(&subject.name);
+        subject.measure(&mut vm, &format!("/disk/{disk}"), out)?;
+        out.flush()?;
+        step.end();
+    }
+    drop(vm);
+    subjects.into_iter().try_for_each(|subject| Ok(subject.serving.stop()?))
+}
+
+impl Subject {
+    /// A device that was written in full, as `card serve --realtime --faults` serves it.
+    fn serve(seed: u64, dir: &Path) -> Result<Subject> {
+        let (profile, noise) = blind::device(seed);
+        let path = dir.join(seed.to_string());
+        verbs::new(&path, profile.clone(), NewCard { size_bytes: None, preconditioned: true })?;
+        let address = format!("unix:{}", dir.join(format!("{seed}.socket")).display()).parse()?;
+        let serving = verbs::serve(&path, &address, true)?;
+        serving.card().set_faults(noise.clone());
+        Ok(Subject { name: seed.to_string(), profile, noise, serving })
+    }
+
+    fn measure(&self, vm: &mut Vm, disk: &str, out: &mut impl Write) -> Result<()> {
+        let started = Instant::now();
+        let truth = Said::of(&Findings::of(&self.profile));
+        let unit = truth.unit_bytes.context("flashbench has to be told a unit")?;
+        let card = blind::card(&self.profile, self.noise.clone(), false);
+        let options = Options { write: true, budget_bytes: u64::MAX, budget_ns: u64::MAX / 2, seed: 1 };
+        let probed = Said::of(&probe(&card, &card, options, &mut |_, _| {})?);
+
+        let boundary = boundary(&flashbench(vm, &["-a", &format!("--count={READS}"), disk])?)?;
+        let mut rates = Vec::new();
+        let mut limit = None;
+        for units in 1..=UNITS_MAX {
+            let told = flashbench(
+                vm,
+                &[
+                    "-O",
+                    &format!("--erasesize={unit}"),
+                    &format!("--blocksize={WRITE_BYTES}"),
+                    &format!("--offset={OFFSET_BYTES}"),
+                    &format!("--open-au-nr={units}"),
+                    disk,
+                ],
+            )?;
+            let rate = last_rate(&told)?;
+            rates.push(rate);
+            if rate < FALL * rates[0] {
+                limit = Some(units - 1);
+                break;
+            }
+        }
+        let said = Said { unit_bytes: boundary, open_units: limit };
+        let tell = |n: Option<usize>| {
+            let rate = n.and_then(|n| rates.get(n)).map(|rate| format!("{:.2}", rate / 1e6));
+            rate.unwrap_or("-".into())
+        };
+        let fell = limit.map(|limit| limit as usize);
+        writeln!(
+            out,
+            "| {} | {truth} | {probed} | {} | {} | {} | {} | {:.1} |",
+            self.name,
+            limit.map_or(format!("none up to {UNITS_MAX}"), |limit| limit.to_string()),
+            said.unit_bytes
+                .map_or("nothing".into(), |bytes| format!("{} MiB", bytes as f64 / f64::from(1 << 20))),
+            tell(fell.map_or(Some(rates.len() - 1), |fell| fell.checked_sub(1))),
+            tell(fell),
+            started.elapsed().as_secs_f64() / 60.0
+        )?;
+        Ok(())
+    }
+}
+
+impl Said {
+    fn of(found: &Findings) -> Said {
+        Said {
+            unit_bytes: found.unit_bytes.and_then(|unit| unit.value),
+            open_units: found.open_units.and_then(|units| units.value),
+        }
+    }
+}
+
+/// Runs flashbench in the guest.
+fn flashbench(vm: &mut Vm, arguments: &[&str]) -> Result<String> {
+    let op = guest::host::program("/usr/bin/flashbench", arguments).context("scripts/setup installs it")?;
+    match vm.run(op)?.answer {
+        Some(Answer::Output { code: 0, stdout, .. }) => Ok(String::from_utf8(stdout.0)?),
+        other => bail!("flashbench {arguments:?}: {other:?}"),
+    }
+}
+
+/// The last line of `-O`, bytes a second: `64KiB   4.87M/s`.
+fn last_rate(told: &str) -> Result<f64> {
+    let line = told.lines().last().context("flashbench -O says nothing")?;
+    let rate = line.split_whitespace().nth(1).and_then(|rate| rate.strip_suffix("/s"));
+    rate.and_then(scaled).with_context(|| format!("flashbench -O says {line:?}"))
+}
+
+/// The smallest boundary that shows, and with it all larger ones, in the lines of `-a`:
+/// `align 4194304	pre 735µs	on 1.08ms	post 780µs	diff 324µs`.
+fn boundary(told: &str) -> Result<Option<u64>> {
+    let mut rows = Vec::new();
+    for line in told.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["align", bytes, "pre", pre, "on", _, "post", _, "diff", difference] = words[..] else {
+            bail!("flashbench -a says {line:?}");
+        };
+        // It leaves the s out below zero.
+        let seconds = |text: &str| {
+            let told = scaled(text.strip_suffix('s').unwrap_or(text));
+            told.with_context(|| format!("flashbench -a says {line:?}"))
+        };
+        rows.push((bytes.parse::<u64>()?, seconds(pre)?, seconds(difference)?));
+    }
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().context("flashbench -a says nothing")
+    };
+    let usual = median(rows.iter().map(|(_, pre, _)| *pre).collect())?;
+    // Below every unit, above every page.
+    let low = rows.iter().filter(|(bytes, ..)| (64 << 10..512 << 10).contains(bytes));
+    let base = median(low.map(|(.., difference)| *difference).collect())?;
+    let shows = rows.iter().take_while(|(.., difference)| difference - base > SHOWS * usual);
+    Ok(shows.last().map(|(bytes, ..)| *bytes))
+}
+
+/// `764K` is 764000, and `1.08m` 0.00108.
+fn scaled(text: &str) -> Option<f64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor = match &text[digits.len()..] {
+        "" => 1.0,
+        "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "m" => 1e-3,
+        "µ" => 1e-6,
+        "n" => 1e-9,
+        _ => return None,
+    };
+    Some(digits.parse::<f64>().ok()? * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flashbenchs_words_are_read() {
+        assert_eq!(last_rate("1MiB    45M/s   \n64KiB   764K/s  \n").expect("a rate"), 764e3);
+        assert!(last_rate("").is_err() && last_rate("64KiB fast").is_err());
+        let line = |bytes: u64, difference: &str| {
+            format!("align {bytes}\tpre 1.1ms\ton 1.2ms\tpost 1ms\tdiff {difference}\n")
+        };
+        let seen: String = (0..12)
+            .map(|n| line(64 << 20 >> n, if n < 5 { "204µs" } else { ["9µs", "-350n"][n % 2] }))
+            .collect();
+        assert_eq!(boundary(&seen).expect("lines"), Some(4 << 20));
+        let hidden: String = (0..12).map(|n| line(64 << 20 >> n, "12µs")).collect();
+        assert_eq!(boundary(&hidden).expect("lines"), None);
+        assert!(boundary("align 7 pre").is_err());
+    }
+
+    #[test]
+    fn every_device_has_a_unit_that_can_be_told() {
+        for seed in SEEDS {
+            let (profile, _) = blind::device(seed);
+            let unit = Said::of(&Findings::of(&profile)).unit_bytes.expect("a unit");
+            assert_eq!(OFFSET_BYTES % unit, 0);
+        }
+    }
+}
