@@ -34,7 +34,8 @@ pub struct Profile {
     /// An area with rules of its own, made for the FAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fat_area: Option<FatArea>,
-    /// Figure (`time.erase_block_ns`, or a table as a whole: `host`) -> where it is from.
+    /// Figure (`time.erase_block_ns`, or a table as a whole: `host`) -> where it is from; what begins with
+    /// "assumed" is.
     pub sources: BTreeMap<String, String>,
 }
 
@@ -208,6 +209,9 @@ pub enum ProfileError {
     Unknown(String),
 }
 
+/// How the source of a figure begins that nobody measured or published.
+const ASSUMED: &str = "assumed";
+
 /// The profiles that come with the program.
 const BUILT_IN: &[&str] = &[
     include_str!("../profiles/transcend-16g-desktop.toml"),
@@ -256,6 +260,12 @@ impl Profile {
     /// The profile as a file's text.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every figure has a form in TOML")
+    }
+
+    /// Figures, or tables of them, that nobody measured or published.
+    pub fn assumed(&self) -> Vec<&str> {
+        let assumed = self.sources.iter().filter(|(_, source)| source.starts_with(ASSUMED));
+        assumed.map(|(figure, _)| figure.as_str()).collect()
     }
 
     /// Whether the model is a bare chip, without a translation layer.
@@ -405,7 +415,8 @@ mod tests {
         assert!(matches!(Profile::named("nothing"), Err(ProfileError::Unknown(_))));
     }
 
-    /// Figure by figure: itself, or the table it is in, has a source; and no source is for nothing.
+    /// Figure by figure: itself, or the table it is in, has a source; and no source is for nothing, or for what
+    /// is partly assumed.
     #[test]
     fn every_figure_has_a_source() {
         for (text, profile) in BUILT_IN.iter().zip(Profile::built_in()) {
@@ -425,7 +436,14 @@ mod tests {
             }
             let given: Vec<&String> = profile.sources.keys().collect();
             assert_eq!(given, used.iter().collect::<Vec<_>>(), "{}", profile.name);
+            for (figure, source) in &profile.sources {
+                let whole = source.starts_with(ASSUMED) || !source.contains(ASSUMED);
+                assert!(whole && !source.contains("typical of the class"), "{}: {figure}", profile.name);
+            }
         }
+        let stick = Profile::named("bergmann-stick").expect("built in");
+        assert!(stick.assumed().contains(&"fat_area.length_bytes"), "{:?}", stick.assumed());
+        assert!(!stick.assumed().contains(&"layer.open_units"), "{:?}", stick.assumed());
     }
 
     #[test]

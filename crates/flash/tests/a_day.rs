@@ -1,6 +1,6 @@
 //! Virtual time of mixed load with power cuts, on cards of each kind, without an inconsistency.
 //!
-//! Slow cards work for an hour of their time, fast ones for five minutes, all for as many hours as `HOURS` says:
+//! Slow cards work for an hour of their time, fast ones for some minutes, all for as many hours as `HOURS` says:
 //! `HOURS=24 cargo test --release -p flash --test a_day -- --nocapture`.
 
 use std::{collections::BTreeMap, io};
@@ -180,4 +180,9 @@ fn an_a2_card_with_a_cache() {
 #[test]
 fn an_emmc_with_cache_and_discards() {
     work_on("survey-emmc45", 5);
+}
+
+#[test]
+fn an_emmc_with_a_command_queue() {
+    work_on("survey-emmc51", 2);
 }

@@ -2,13 +2,16 @@
 //!
 //! The table of docs/DEVICE-MODEL.md is made here and compared with the file; with `BLESS=1` it is written to it.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf};
+mod support;
+
+use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use flash::{
     Card, Profile,
     flashbench::{self, OpenUnits},
     probe::fit::{Point, median, stream_limit},
 };
+use support::{check_document, repository};
 
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
@@ -17,10 +20,6 @@ const MERGE_FACTOR: f64 = 1.5;
 
 /// KB/s by order, size of the writes, and units that are written in turn.
 type Rates = BTreeMap<(&'static str, u64, u64), f64>;
-
-fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 fn survey() -> BTreeMap<String, Rates> {
     let text =
@@ -96,16 +95,7 @@ fn models_hold_for_cards_that_they_were_not_made_from() {
             .expect("a string takes everything");
         }
     }
-    let path = repository("docs/DEVICE-MODEL.md");
-    let document = fs::read_to_string(&path).expect("the document is there");
-    let (start, end) = ("<!-- survey -->\n", "<!-- end of survey -->");
-    let from = document.find(start).expect("a mark") + start.len();
-    let to = from + document[from..].find(end).expect("an end");
-    if std::env::var_os("BLESS").is_some() {
-        fs::write(&path, [&document[..from], &table, &document[to..]].concat()).expect("writable");
-        return;
-    }
-    assert_eq!(&document[from..to], table, "BLESS=1 writes the table anew");
+    check_document("survey", &table);
 }
 
 /// Open units as people read them off these logs. The fit sees one figure for each number of units.

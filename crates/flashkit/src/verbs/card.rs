@@ -102,7 +102,15 @@ pub fn run(args: &Args) -> Result<()> {
         }
         What::Show { profile } => {
             let profile = verbs::profile(profile)?;
-            render::print(&profile, args.json, |profile, out| write!(out, "{}", profile.to_toml()))
+            render::print(&profile, args.json, |profile, out| {
+                write!(out, "{}", profile.to_toml())?;
+                match &profile.assumed()[..] {
+                    [] => Ok(()),
+                    assumed => {
+                        writeln!(out, "\n# Assumed, not measured or published: {}.", assumed.join(", "))
+                    }
+                }
+            })
         }
         What::New { file, profile, size, preconditioned } => {
             let how = verbs::NewCard { size_bytes: *size, preconditioned: *preconditioned };
