@@ -2,39 +2,15 @@
 //!
 //! `scripts/setup` installs them; without them these tests fail and say so.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-    sync::Arc,
-};
+mod support;
+
+use std::{path::Path, process::Command, sync::Arc};
 
 use block::{
-    Device, FileDevice, MemoryDevice, OpenOptions, Rng,
+    Device, FileDevice, MemoryDevice, OpenOptions,
     nbd::{Address, Client, Server},
 };
-
-const SIZE: u64 = 64 << 20;
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let Output { status, stdout, stderr } =
-        output.unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup installs it"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
-    stdout.into_owned()
-}
-
-/// A file with random data in places and holes between.
-fn sparse_file(path: &Path) {
-    let file = FileDevice::create(path, SIZE).expect("a new file");
-    let mut rng = Rng::new(5);
-    for _ in 0..200 {
-        let length = 512 * (1 + rng.below(64)) as usize;
-        let data: Vec<u8> = (0..length).map(|_| rng.next_u64() as u8).collect();
-        file.write(rng.below((SIZE - length as u64) / 512) * 512, &data).expect("within the file");
-    }
-    file.flush().expect("flushed");
-}
+use support::{SIZE, run, sparse_file};
 
 fn unix(dir: &Path) -> (Address, String) {
     let address = Address::Unix(dir.join("socket"));

@@ -1,28 +1,20 @@
 //! A card in a file, served over NBD to the clients that people use. `scripts/setup` installs them; without them
 //! these tests fail and say so.
 
+#[path = "../../block/tests/support/mod.rs"]
+mod clients;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
 };
 
-use block::{Device, FileDevice, Rng};
+use block::Device;
+use clients::{SIZE, run, sparse_file};
 use flash::{
     Profile,
     verbs::{self, NewCard, Serving},
 };
-
-const SIZE: u64 = 64 << 20;
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let Output { status, stdout, stderr } =
-        output.unwrap_or_else(|error| panic!("{program}: {error}; scripts/setup installs it"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
-    stdout.into_owned()
-}
 
 fn card(dir: &Path, profile: &str) -> PathBuf {
     let path = dir.join("card");
@@ -38,25 +30,12 @@ fn serve(path: &Path, address: &str) -> (Serving, String) {
     (serving, uri)
 }
 
-/// A file with random data in places and holes between.
-fn sparse_file(path: &Path) -> Vec<u8> {
-    let file = FileDevice::create(path, SIZE).expect("a new file");
-    let mut rng = Rng::new(5);
-    for _ in 0..100 {
-        let length = 4096 * (1 + rng.below(32)) as usize;
-        let data: Vec<u8> = (0..length).map(|_| rng.next_u64() as u8).collect();
-        file.write(rng.below((SIZE - length as u64) / 4096) * 4096, &data).expect("within the file");
-    }
-    file.flush().expect("flushed");
-    drop(file);
-    fs::read(path).expect("readable")
-}
-
 #[test]
 fn copies_go_to_a_card_and_back_and_stay_there() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, back) = (dir.path().join("source"), dir.path().join("back"));
-    let bytes = sparse_file(&source);
+    sparse_file(&source);
+    let bytes = fs::read(&source).expect("readable");
     let (source, back_text) = (source.to_str().expect("UTF-8"), back.to_str().expect("UTF-8"));
     // A stick that merges, and an eMMC with a cache, flushes and discards.
     for (profile, address) in [

@@ -1,7 +1,5 @@
 //! The manifest of a volume as this library reads it, in the form in which the judge's kernel tells its own.
 
-#![allow(dead_code)] // each test file uses its own part
-
 use f2fs::{
     Error, Volume,
     format::FileType,
