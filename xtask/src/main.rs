@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, study, uml_kernel,
-    workspace,
+    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, study,
+    uml_kernel, workspace,
 };
 
 #[derive(Parser)]
