@@ -26,9 +26,15 @@ use crate::{
 
 /// What the kernel must be able to do, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../data/uml.config");
+/// Our module: raw flash that takes time.
+const MODULE: [(&str, &str); 2] =
+    [("Kbuild", include_str!("../data/nor/Kbuild")), ("lab_nor.c", include_str!("../data/nor/lab_nor.c"))];
+/// What comes of it.
+const MODULE_FILE: &str = "lab_nor.ko";
 /// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
 /// may have dropped or renamed it.
-const NEEDED: [&str; 5] = ["UML_TIME_TRAVEL_SUPPORT", "VIRTIO_UML", "VIRTIO_BLK", "HOSTFS", "TMPFS"];
+const NEEDED: [&str; 7] =
+    ["UML_TIME_TRAVEL_SUPPORT", "VIRTIO_UML", "VIRTIO_BLK", "HOSTFS", "TMPFS", "MODULES", "MTD"];
 /// What the kernel's configuration is made with and a compiler's package does not bring along: program, and
 /// the packages that have it.
 const TOOLS: [(&str, &[&str]); 4] =
@@ -64,6 +70,9 @@ pub struct Record {
     pub source: String,
     /// SHA-256 of the configuration that was asked for.
     pub wanted_sha256: String,
+    /// SHA-256 of our module's source.
+    #[serde(default)]
+    pub module_sha256: String,
     /// SHA-256 of the configuration that came of it.
     pub config_sha256: String,
     /// SHA-256 of the program.
@@ -81,17 +90,14 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let cache = var("uml")?;
     let program = cache.join("linux");
     let source = Source::choose(options.tree.as_deref())?;
-    if let Some(record) = kept(&cache) {
+    let mut old = kept(&cache).filter(|record| {
         let same = record.source == source.name() && record.wanted_sha256 == sha256(CONFIG.as_bytes());
-        if same && !options.force {
-            eprintln!(
-                "{}: Linux {} of {} is there already",
-                program.display(),
-                record.release,
-                record.source
-            );
-            return Ok(program);
-        }
+        same && !options.force
+    });
+    if let Some(record) = old.as_ref().filter(|record| record.module_sha256 == module_sha256()) {
+        let (release, source) = (&record.release, &record.source);
+        eprintln!("{}: Linux {release} of {source} is there already", program.display());
+        return Ok(program);
     }
 
     let work = tempfile::tempdir_in(&cache)?;
@@ -100,6 +106,13 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let build = work.path().join("build");
     fs::create_dir(&build)?;
     let (config, missing) = configure(&tree, &build, &tools)?;
+    let module = compile_module(&tree, &build, &tools)?;
+    if let Some(record) = &mut old {
+        record.module_sha256 = module_sha256();
+        fs::rename(&module, cache.join(MODULE_FILE))?;
+        record.keep(&cache)?;
+        return Ok(program);
+    }
     let started = Instant::now();
     compile(&tree, &build, &tools, options.jobs)?;
     let release = fs::read_to_string(build.join("include/config/kernel.release"))?.trim().to_owned();
@@ -111,6 +124,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
         release,
         source: source.name(),
         wanted_sha256: sha256(CONFIG.as_bytes()),
+        module_sha256: module_sha256(),
         config_sha256: sha256(config.as_bytes()),
         program_sha256: sha256(&fs::read(&built)?),
         compiler: compiler()?,
@@ -120,10 +134,17 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     // The record last: a program without one is built anew.
     let _ = fs::remove_file(cache.join("linux.json"));
     fs::rename(&built, &program)?;
+    fs::rename(&module, cache.join(MODULE_FILE))?;
     fs::write(cache.join("linux.config"), config)?;
-    fs::write(cache.join("linux.json"), serde_json::to_vec_pretty(&record)?)?;
+    record.keep(&cache)?;
     eprintln!("{}: Linux {} of {}", program.display(), record.release, record.source);
     Ok(program)
+}
+
+impl Record {
+    fn keep(&self, cache: &Path) -> Result<()> {
+        Ok(fs::write(cache.join("linux.json"), serde_json::to_vec_pretty(self)?)?)
+    }
 }
 
 /// The record of the kernel in the cache.
@@ -259,6 +280,25 @@ fn compile(tree: &Path, build: &Path, tools: &Tools, jobs: Option<usize>) -> Res
     Ok(())
 }
 
+/// Builds our module for the kernel that is configured there; returns where it is. It needs not be built yet: what the
+/// module asks of it is looked up when it is loaded.
+fn compile_module(tree: &Path, build: &Path, tools: &Tools) -> Result<PathBuf> {
+    let step = Step::begin("compile the module (about 15 s)");
+    run(make(tree, build, tools).arg("modules_prepare"))?;
+    let dir = build.join("lab");
+    fs::create_dir(&dir)?;
+    for (name, text) in MODULE {
+        fs::write(dir.join(name), text)?;
+    }
+    let mut make = make(tree, build, tools);
+    make.arg(format!("M={}", dir.display())).arg("KBUILD_MODPOST_WARN=1").arg("modules");
+    run(&mut make)?;
+    let module = dir.join(MODULE_FILE);
+    run(Command::new("strip").arg("--strip-debug").arg(&module))?;
+    step.end();
+    Ok(module)
+}
+
 /// Make for user-mode Linux, at the lowest priority.
 fn make(tree: &Path, build: &Path, tools: &Tools) -> Command {
     let mut make = Command::new("nice");
@@ -278,6 +318,10 @@ fn compiler() -> Result<String> {
 fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn module_sha256() -> String {
+    sha256(MODULE.map(|(_, text)| text).concat().as_bytes())
 }
 
 fn sha256(bytes: &[u8]) -> String {

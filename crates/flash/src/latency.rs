@@ -28,7 +28,7 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Counts a command.
-    pub(crate) fn record(&mut self, ns: u64) {
+    pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
@@ -52,6 +52,11 @@ impl Latencies {
         self.0.mean()
     }
 
+    /// Times in nanoseconds, the shortest first, and how many commands took each.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+    }
+
     /// Quantiles in a line.
     pub fn to_text(&self) -> String {
         let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
@@ -65,8 +70,7 @@ impl Latencies {
 
 impl Serialize for Latencies {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer
-            .collect_seq(self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())))
+        serializer.collect_seq(self.steps())
     }
 }
 

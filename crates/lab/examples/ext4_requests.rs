@@ -11,7 +11,7 @@ use lab::{
     preset::Preset,
     scale::Scale,
     stop::Stop,
-    target::{GuestTarget, Programs, Setting, Target},
+    target::{DISK, GuestTarget, Programs, Setting, Target},
 };
 
 fn main() -> Result<()> {
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         stop: Stop::default(),
     };
     let page_bytes = setting.profile.flash.page_bytes;
-    let how = How { scale, seed: 2012, mount: ("ext4", ""), page_bytes };
+    let how = How { scale, seed: 2012, mount: ("ext4", ""), source: DISK, page_bytes };
     let work = tempfile::tempdir_in("/dev/shm")?;
     fs::create_dir_all(dir)?;
     for experiment in [Experiment::BufferedWrite, Experiment::BufferedRead, Experiment::WriteFsync] {

@@ -3,8 +3,12 @@
 //! One and the same code runs each of them on every target, as operations of the one vocabulary. What is measured
 //! is a *part*; what comes before and between (remounts as iozone's `-U` does them, files to read) is not.
 
+mod latency;
+
+use flash::latency::Latencies;
 use guest::{
     Op, Pattern, Tree,
+    op::Answer,
     pattern::{Access, Order, Sync},
 };
 use serde::{Deserialize, Serialize};
@@ -12,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     guest::{Failure, Totals},
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
-    target::{DISK, FlashWork, MOUNT_POINT, Target},
+    target::{CHIP, FlashWork, MOUNT_POINT, Target},
 };
 
 const FILE: &str = "/mnt/iozone.tmp";
@@ -31,6 +35,8 @@ pub enum Experiment {
     BufferedRead,
     /// 7: copies of an image, an archive and a tree, and the tree's removal (fedorchuk-2014).
     Copy,
+    /// 8: how long writes take on a dirty file system, with and without cleaning in the background (lavinen-2003).
+    Latency,
 }
 
 /// What a figure is.
@@ -45,7 +51,7 @@ pub enum Unit {
     /// Records a second.
     #[serde(rename = "IOPS")]
     Iops,
-    /// Milliseconds.
+    /// Milliseconds each.
     #[serde(rename = "ms")]
     Ms,
     /// Seconds.
@@ -78,7 +84,7 @@ impl Unit {
             Unit::MbPerS => rate * f64::from(RECORD_BYTES) / 1e6,
             Unit::KbPerS => rate * f64::from(RECORD_BYTES) / 1024.0,
             Unit::Iops => rate,
-            Unit::Ms => seconds * 1e3,
+            Unit::Ms => seconds * 1e3 / records.max(1) as f64,
             Unit::S => seconds,
         }
     }
@@ -117,6 +123,12 @@ pub struct Phase {
     pub returned_ns: Option<u64>,
     /// Records or files; 1 for a mount.
     pub records: u64,
+    /// What each write took, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latencies: Option<Latencies>,
+    /// When each of a hundred equal shares of the writes was done, from the part's start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress_ns: Vec<u64>,
     /// What reached the card.
     pub totals: Totals,
     /// What the flash did.
@@ -125,7 +137,17 @@ pub struct Phase {
 
 impl Experiment {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Experiment; 5] = [
+    pub const ALL: [Experiment; 6] = [
+        Experiment::BufferedWrite,
+        Experiment::WriteFsync,
+        Experiment::Mount,
+        Experiment::BufferedRead,
+        Experiment::Copy,
+        Experiment::Latency,
+    ];
+
+    /// Those of a study that is not told which.
+    pub const USUAL: [Experiment; 5] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
         Experiment::Mount,
@@ -141,6 +163,7 @@ impl Experiment {
             Experiment::Mount => 3,
             Experiment::BufferedRead => 4,
             Experiment::Copy => 7,
+            Experiment::Latency => 8,
         }
     }
 
@@ -152,6 +175,7 @@ impl Experiment {
             Experiment::Mount => "mount",
             Experiment::BufferedRead => "buffered_read",
             Experiment::Copy => "copy",
+            Experiment::Latency => "latency",
         }
     }
 
@@ -163,6 +187,7 @@ impl Experiment {
             Experiment::Mount => "Mount",
             Experiment::BufferedRead => "Read with cold caches, 4 KiB records",
             Experiment::Copy => "Copying and removing, until it is on the card",
+            Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
         }
     }
 
@@ -203,6 +228,25 @@ impl Experiment {
                     ]
                 }
             }
+            Experiment::Latency => {
+                const {
+                    &[
+                        part(SEQUENTIAL, SEQUENTIAL, Unit::Ms),
+                        part(RANDOM, RANDOM, Unit::Ms),
+                        part("sequential_uncleaned", "sequential, no cleaner", Unit::Ms),
+                        part("random_uncleaned", "random, no cleaner", Unit::Ms),
+                    ]
+                }
+            }
+        }
+    }
+
+    /// The parts that a type of file system goes through: who does not clean in the background cannot be told not to.
+    pub fn parts_of(self, kind: &str) -> &'static [Part] {
+        let parts = self.parts();
+        match self {
+            Experiment::Latency if latency::Cleaner::of(kind).is_none() => &parts[..2],
+            _ => parts,
         }
     }
 
@@ -217,7 +261,7 @@ impl Experiment {
         how: &How<'_>,
         done: &mut dyn FnMut(Phase),
     ) -> Result<(), Failure> {
-        let mut bench = Bench { target, how, parts: self.parts().iter(), done };
+        let mut bench = Bench { target, how, parts: self.parts_of(how.mount.0).iter(), done };
         let scale = how.scale;
         match self {
             Experiment::BufferedWrite => bench.writes(scale.buffered_bytes, Sync::End),
@@ -225,6 +269,7 @@ impl Experiment {
             Experiment::Mount => bench.mounts(scale.fsync_bytes),
             Experiment::BufferedRead => bench.reads(scale.buffered_bytes),
             Experiment::Copy => bench.copies(&scale),
+            Experiment::Latency => bench.latencies(&scale),
         }
     }
 }
@@ -238,8 +283,17 @@ pub struct How<'a> {
     pub seed: u64,
     /// The file system's type and mount options.
     pub mount: (&'a str, &'a str),
+    /// What is mounted.
+    pub source: &'a str,
     /// A page of the card's flash.
     pub page_bytes: u32,
+}
+
+impl How<'_> {
+    /// Whether the file system lies on bare flash.
+    fn is_raw(&self) -> bool {
+        self.source == CHIP
+    }
 }
 
 /// An experiment under way.
@@ -317,6 +371,7 @@ impl Bench<'_> {
         let before = self.target.counters();
         let mut totals = Totals::default();
         let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
+        let (mut latencies, mut progress_ns) = (None, Vec::new());
         for op in ops {
             if *op == Op::Sync && returned_ns.is_none() {
                 returned_ns = Some(duration_ns);
@@ -325,6 +380,10 @@ impl Bench<'_> {
             started_ns.get_or_insert(measured.started_ns);
             duration_ns += measured.duration_ns();
             totals.add(&measured.totals);
+            if let Some(Answer::Times(times)) = &measured.answer {
+                latencies = Some(latency::distribution(times));
+                progress_ns = latency::progress(times);
+            }
         }
         let flash = FlashWork::between(&before, &self.target.counters(), self.how.page_bytes);
         (self.done)(Phase {
@@ -335,6 +394,8 @@ impl Bench<'_> {
             duration_ns,
             returned_ns,
             records,
+            latencies,
+            progress_ns,
             totals,
             flash,
         });
@@ -346,12 +407,18 @@ impl Bench<'_> {
     }
 
     fn mount_op(&self) -> Op {
+        self.mount_with("")
+    }
+
+    /// The mount with one more option, unless that is empty.
+    fn mount_with(&self, option: &str) -> Op {
         let (fs, options) = self.how.mount;
+        let options: Vec<&str> = [options, option].into_iter().filter(|it| !it.is_empty()).collect();
         Op::Mount {
-            source: DISK.into(),
+            source: self.how.source.into(),
             dir: MOUNT_POINT.into(),
             fs: fs.to_owned(),
-            options: options.to_owned(),
+            options: options.join(","),
             read_only: false,
         }
     }

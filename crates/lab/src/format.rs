@@ -69,6 +69,11 @@ impl FileSystem {
         }
     }
 
+    /// Whether it is made for bare flash.
+    pub fn is_raw(&self) -> bool {
+        self.kind == "jffs2"
+    }
+
     /// Whether it has no options.
     pub fn is_plain(&self) -> bool {
         self.mkfs.is_empty() && self.mount.is_empty()

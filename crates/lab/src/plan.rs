@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    experiment::Experiment,
+    experiment::{Experiment, Part},
     format::FileSystem,
     preset::Preset,
     record::Record,
@@ -29,6 +29,18 @@ impl Cell {
     pub fn id(&self) -> String {
         let name: String = self.file_system.name().chars().map(of_file_name).collect();
         format!("{}.{}.{}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
+    }
+
+    /// Whether it can be done: bare flash takes file systems that are made for it, which are asked for their times
+    /// of writes only.
+    fn makes_sense(&self) -> bool {
+        let is_raw = self.preset.is_raw();
+        is_raw == self.file_system.is_raw() && (!is_raw || self.experiment == Experiment::Latency)
+    }
+
+    /// The parts that it measures.
+    pub fn parts(&self) -> &'static [Part] {
+        self.experiment.parts_of(&self.file_system.kind)
     }
 
     /// The place of its record among others.
@@ -73,12 +85,10 @@ impl Plan {
         for preset in presets {
             for experiment in experiments {
                 for file_system in file_systems {
-                    if has_guest || file_system.kind == OURS {
-                        cells.push(Cell {
-                            experiment: *experiment,
-                            file_system: file_system.clone(),
-                            preset: *preset,
-                        });
+                    let cell =
+                        Cell { experiment: *experiment, file_system: file_system.clone(), preset: *preset };
+                    if cell.makes_sense() && (has_guest || file_system.kind == OURS) {
+                        cells.push(cell);
                     }
                 }
             }
@@ -104,6 +114,7 @@ pub fn file_systems() -> Vec<FileSystem> {
         FileSystem::new("ext4"),
         FileSystem::new("nilfs2"),
         FileSystem::new("vfat"),
+        FileSystem::new("jffs2"),
     ]
 }
 
@@ -125,10 +136,17 @@ mod tests {
 
     #[test]
     fn without_a_guest_there_is_ours() {
-        let cells = |guest| Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Desktop], guest);
+        let cells = |guest| Plan::cells(&Experiment::USUAL, &file_systems(), &[Preset::Desktop], guest);
         assert_eq!(cells(true).len(), 30);
         assert!(cells(false).iter().all(|cell| cell.file_system.kind == OURS));
         assert_eq!(cells(false).len(), 5);
+    }
+
+    #[test]
+    fn bare_flash_takes_what_is_made_for_it() {
+        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor], true);
+        let ids: Vec<String> = cells.iter().map(Cell::id).collect();
+        assert_eq!(ids, ["latency.jffs2.nor"]);
     }
 
     #[test]

@@ -17,11 +17,13 @@ pub enum Preset {
     Phone,
     /// fedorchuk-2014: a USB stick of 4 GB, which a second copy overflows.
     Stick,
+    /// lavinen-2003: bare NOR flash, without a card around it.
+    Nor,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 3] = [Preset::Desktop, Preset::Phone, Preset::Stick];
+    pub const ALL: [Preset; 4] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor];
 
     /// How commands and files name it.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Preset {
             Preset::Desktop => "desktop",
             Preset::Phone => "phone",
             Preset::Stick => "stick",
+            Preset::Nor => "nor",
         }
     }
 
@@ -46,7 +49,13 @@ impl Preset {
             Preset::Desktop => Profile::named("transcend-16g-desktop"),
             Preset::Phone => Profile::named("transcend-16g-phone"),
             Preset::Stick => Profile::named("survey-usb-stick")?.with_size(STICK_BYTES),
+            Preset::Nor => Profile::named("nor-2003"),
         }
+    }
+
+    /// Whether it has bare flash, for file systems that are made for that.
+    pub fn is_raw(self) -> bool {
+        self == Preset::Nor
     }
 
     /// Dirty data at which the guest begins to write back, and at which a writer has to wait: 7 and 14 % of

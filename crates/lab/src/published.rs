@@ -6,9 +6,11 @@ use crate::{experiment::Experiment, preset::Preset};
 
 const JEONG: &str = include_str!("../../../testdata/reference/jeong-2012.toml");
 const FEDORCHUK: &str = include_str!("../../../testdata/reference/fedorchuk-2014.toml");
+const LAVINEN: &str = include_str!("../../../testdata/reference/lavinen-2003.toml");
 
-static TABLES: LazyLock<[toml::Table; 2]> =
-    LazyLock::new(|| [JEONG, FEDORCHUK].map(|text| toml::from_str(text).expect("it is part of the program")));
+static TABLES: LazyLock<[toml::Table; 3]> = LazyLock::new(|| {
+    [JEONG, FEDORCHUK, LAVINEN].map(|text| toml::from_str(text).expect("it is part of the program"))
+});
 
 /// A figure that was published.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,20 +23,64 @@ pub struct Published {
 
 /// The figure of a file system in a part of an experiment, on the machine of a preset.
 pub fn published(experiment: Experiment, part: &str, preset: Preset, kind: &str) -> Option<Published> {
-    let [jeong, fedorchuk] = &*TABLES;
+    let [jeong, fedorchuk, _] = &*TABLES;
     let value = match experiment {
         Experiment::Copy if preset == Preset::Stick => find(fedorchuk, &["real_seconds", kind, part]),
         Experiment::Copy => None,
+        Experiment::Latency => {
+            let (preset, kind) = (preset == Preset::Nor, kind == "jffs2");
+            latencies(part).into_iter().next().filter(|_| preset && kind).map(|row| row.mean_ms)
+        }
         _ => {
             let platform = match preset {
                 Preset::Desktop => "desktop",
                 Preset::Phone => "galaxy_s3",
-                Preset::Stick => return None,
+                Preset::Stick | Preset::Nor => return None,
             };
             find(jeong, &["experiment", experiment.name(), platform, kind, part])
         }
     };
     value.map(|value| Published { value, is_rate: experiment != Experiment::Copy })
+}
+
+/// Times of JFFS2's writes that were published.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PublishedLatencies {
+    /// Of which day its JFFS2 was.
+    pub day: &'static str,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+    /// Mean of the times.
+    pub mean_ms: f64,
+    /// 99.9 % of the writes were done within this.
+    pub p999_ms: f64,
+    /// The longest.
+    pub max_s: f64,
+    /// Writes.
+    pub count: u64,
+}
+
+/// What lavinen-2003 has of a part of the experiment.
+pub fn latencies(part: &str) -> Vec<PublishedLatencies> {
+    let [_, _, lavinen] = &*TABLES;
+    let rows = lavinen.get("rows").and_then(toml::Value::as_table);
+    let name = part.replace("uncleaned", "no_gcd");
+    let row = |(day, prefix): (&'static str, &str)| {
+        let values = rows?.get(&format!("{prefix}_{name}"))?.as_array()?;
+        let value = |n: usize| {
+            let value: &toml::Value = values.get(n)?;
+            value.as_float().or(value.as_integer().map(|n| n as f64))
+        };
+        Some(PublishedLatencies {
+            day,
+            bytes_per_s: value(0)?,
+            mean_ms: value(2)?,
+            p999_ms: value(3)?,
+            max_s: value(4)?,
+            count: value(5)? as u64,
+        })
+    };
+    [("Nov 27", "nov27"), ("Jan 23", "jan23")].into_iter().filter_map(row).collect()
 }
 
 fn find(table: &toml::Table, path: &[&str]) -> Option<f64> {
@@ -62,8 +108,20 @@ mod tests {
     }
 
     #[test]
+    fn the_times_of_2003_are_found() {
+        let rows = latencies("sequential_uncleaned");
+        let figures: Vec<(f64, f64, u64)> =
+            rows.iter().map(|row| (row.p999_ms, row.max_s, row.count)).collect();
+        assert_eq!(figures, [(3100.0, 3.1, 10_000), (1200.0, 7.4, 1_000_000)]);
+        assert_eq!((latencies("random").len(), latencies("random_uncleaned").len()), (2, 0));
+        let mean = published(Experiment::Latency, "random", Preset::Nor, "jffs2").unwrap().value;
+        assert_eq!(mean, 102.0);
+        assert!(published(Experiment::Latency, "random", Preset::Desktop, "f2fs").is_none());
+    }
+
+    #[test]
     fn every_part_but_copies_has_a_figure_of_ext4() {
-        for experiment in Experiment::ALL.into_iter().filter(|one| *one != Experiment::Copy) {
+        for experiment in Experiment::USUAL.into_iter().filter(|one| *one != Experiment::Copy) {
             for part in experiment.parts() {
                 for preset in [Preset::Desktop, Preset::Phone] {
                     assert!(

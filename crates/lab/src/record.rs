@@ -80,7 +80,7 @@ impl Record {
 
     /// Whether all parts were measured.
     pub fn is_complete(&self) -> bool {
-        self.failure.is_none() && self.phases.len() == self.cell.experiment.parts().len()
+        self.failure.is_none() && self.phases.len() == self.cell.parts().len()
     }
 }
 
@@ -177,6 +177,8 @@ pub(crate) mod tests {
             },
             returned_ns: None,
             records: 1,
+            latencies: None,
+            progress_ns: Vec::new(),
             totals: Totals::default(),
             flash: FlashWork::default(),
         };

@@ -8,6 +8,12 @@ pub const RECORD_BYTES: u32 = 4096;
 const ORIGINAL_BYTES: u64 = 1 << 30;
 /// The smallest file that makes sense.
 const LEAST_BYTES: u64 = 1 << 20;
+/// The fewest writes whose 99.9th percentile says something.
+const LEAST_WRITES: u64 = 2000;
+/// The smallest card that every file system can be made on and be filled to 95 %.
+const LEAST_CARD_BYTES: u64 = 512 << 20;
+/// Whole units of every card.
+const CARD_STEP_BYTES: u64 = 64 << 20;
 
 /// Sizes of all that is written, in the originals' proportions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +30,12 @@ pub struct Scale {
     pub tree_files: u64,
     /// Mean size of those files.
     pub tree_mean_bytes: u64,
+    /// Writes whose times are taken; originally 10 thousand to a million (lavinen-2003).
+    #[serde(default)]
+    pub timed_writes: u64,
+    /// Size that a card is cut to, so that it can be filled, where times of writes are taken.
+    #[serde(default)]
+    pub timed_card_bytes: u64,
 }
 
 impl Scale {
@@ -36,6 +48,8 @@ impl Scale {
             archive_bytes: 66_000_000 / COPY_BYTES * COPY_BYTES,
             tree_files: 170_000,
             tree_mean_bytes: 1880,
+            timed_writes: 100_000,
+            timed_card_bytes: 4 << 30,
         }
     }
 
@@ -53,7 +67,14 @@ impl Scale {
             archive_bytes: whole(part(full.archive_bytes), COPY_BYTES),
             tree_files: part(full.tree_files).max(10),
             tree_mean_bytes: full.tree_mean_bytes,
+            timed_writes: part(full.timed_writes).max(LEAST_WRITES),
+            timed_card_bytes: whole(part(full.timed_card_bytes), CARD_STEP_BYTES).max(LEAST_CARD_BYTES),
         }
+    }
+
+    /// The same with another number of writes whose times are taken.
+    pub fn with_timed_writes(self, writes: u64) -> Scale {
+        Scale { timed_writes: writes.max(1), ..self }
     }
 
     /// The same with another file for the writes with fsync.

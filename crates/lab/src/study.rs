@@ -16,12 +16,12 @@ use std::{
 
 use crate::{
     check::Check,
-    experiment::How,
+    experiment::{Experiment, How},
     guest::Failure,
     plan::{Cell, Plan},
     record::{FORM, Record, Records, Versions},
     stop::Stop,
-    target::{OURS, Setting, suited},
+    target::{CHIP, DISK, OURS, Setting, suited},
 };
 
 /// What a study tells while it runs.
@@ -133,7 +133,9 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> Option<Record> {
 
 fn measure(plan: &Plan, cell: &Cell, stop: &Stop, record: &mut Record) -> Result<(), Failure> {
     let mut profile = cell.preset.profile().map_err(io::Error::other)?;
-    if let Some(bytes) = plan.card_bytes {
+    let is_cut = cell.experiment == Experiment::Latency && !cell.preset.is_raw();
+    let size_bytes = plan.card_bytes.or(is_cut.then_some(plan.scale.timed_card_bytes));
+    if let Some(bytes) = size_bytes {
         profile = profile.with_size(bytes).map_err(io::Error::other)?;
     }
     record.profile = (profile.name.clone(), digest(profile.to_toml().as_bytes()));
@@ -161,6 +163,7 @@ fn measure(plan: &Plan, cell: &Cell, stop: &Stop, record: &mut Record) -> Result
         scale: plan.scale,
         seed: plan.seed,
         mount: (&cell.file_system.kind, &cell.file_system.mount),
+        source: if cell.preset.is_raw() { CHIP } else { DISK },
         page_bytes: profile.flash.page_bytes,
     };
     cell.experiment.run(&mut *target, &how, &mut |phase| record.phases.push(phase))?;
@@ -208,14 +211,14 @@ mod tests {
         let records = Records::open(&dir.path().join("a")).unwrap();
         let plan = plan(dir.path());
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome, Outcome { done: 5, ..Outcome::default() }, "{:#?}", records.all().unwrap());
+        assert_eq!(outcome, Outcome { done: 6, ..Outcome::default() }, "{:#?}", records.all().unwrap());
         for record in records.all().unwrap() {
             assert!(record.is_complete(), "{record:#?}");
             assert_eq!(record.check, Check::Clean { program: "fsck.f2fs".into() });
             assert!(record.phases.iter().all(|phase| phase.duration_ns > 0 && phase.totals.busy_ns > 0));
         }
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome.kept, 5, "what is done is not done again");
+        assert_eq!(outcome.kept, 6, "what is done is not done again");
 
         let again = Records::open(&dir.path().join("b")).unwrap();
         run(&plan, &again, &Stop::default(), &mut |_| {}).unwrap();
@@ -230,7 +233,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = plan(dir.path());
         (plan.card_bytes, plan.scale) = (Some(128 << 20), Scale::of_file(64 << 20));
-        let copy = plan.cells.last().unwrap();
+        let copy = plan.cells.iter().find(|cell| cell.experiment == Experiment::Copy).unwrap();
         let record = run_cell(&plan, copy, &Stop::default()).unwrap();
         let parts: Vec<&str> = record.phases.iter().map(|phase| phase.part.as_str()).collect();
         assert_eq!(parts, ["iso_copy", "archive_copy"], "{record:#?}");

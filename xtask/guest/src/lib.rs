@@ -13,8 +13,10 @@ pub mod mailbox;
 pub mod manifest;
 pub mod nbd;
 pub mod op;
+pub mod overwrite;
 pub mod pattern;
 pub mod run;
+pub mod threads;
 pub mod tree;
 
 pub use bytes::Bytes;
@@ -22,6 +24,7 @@ pub use compare::{Scope, differences};
 pub use content::Content;
 pub use manifest::{Entry, Kind, Manifest};
 pub use op::{Op, Reply};
+pub use overwrite::Overwrites;
 pub use pattern::Pattern;
 pub use run::Runner;
 pub use tree::Tree;

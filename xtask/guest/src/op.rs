@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Manifest, Pattern, Tree};
+use crate::{Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree};
 
 /// How messages begin that the agent puts into the kernel's log, about operations that take long.
 pub const WATCH: &str = "agent:";
@@ -100,6 +100,14 @@ pub enum Op {
     Read { path: Bytes },
     /// Reads or writes a file record by record; answers with their number.
     Pattern { path: Bytes, pattern: Pattern },
+    /// Writes over a file again and again; answers with what each write took.
+    Overwrite { path: Bytes, overwrites: Overwrites },
+    /// Answers with the room of a mounted file system.
+    Space { dir: Bytes },
+    /// Loads a kernel module with its parameters.
+    LoadModule { path: Bytes, parameters: String },
+    /// Stops threads of the kernel whose names begin so, or lets them go on.
+    Threads { name: String, go_on: bool },
     /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`; answers with its blocks of 512 bytes.
     NbdAttach { server: String, device: Bytes },
     /// Disconnects it.
@@ -180,6 +188,15 @@ pub enum Answer {
     Blocks(u64),
     /// Records that were read or written.
     Records(u64),
+    /// What each write took, in nanoseconds of the machine's clock.
+    Times(Vec<u64>),
+    /// Room of a file system.
+    Space {
+        /// All of it.
+        total_bytes: u64,
+        /// What a user may still write.
+        free_bytes: u64,
+    },
     /// What a program printed.
     Output {
         /// Its exit code; where a signal ended it, 128 and the signal's number.

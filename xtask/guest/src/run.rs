@@ -23,7 +23,7 @@ use rustix::{
 use crate::{
     Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
     op::{Allocate, Answer},
-    tree,
+    threads, tree,
 };
 
 /// Does one operation after the other; remembers what is open.
@@ -179,6 +179,21 @@ impl Runner {
             Op::Pattern { path, pattern } => {
                 return Ok(Some(Answer::Records(pattern.run(&self.at(path))?)));
             }
+            Op::Overwrite { path, overwrites } => {
+                return Ok(Some(Answer::Times(overwrites.run(&self.at(path))?)));
+            }
+            Op::Space { dir } => {
+                let space = rustix::fs::statvfs(self.at(dir))?;
+                let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+                let (total_bytes, free_bytes) = (bytes(space.f_blocks), bytes(space.f_bavail));
+                return Ok(Some(Answer::Space { total_bytes, free_bytes }));
+            }
+            Op::LoadModule { path, parameters } => {
+                let module = File::open(self.at(path))?;
+                let parameters = std::ffi::CString::new(parameters.as_str())?;
+                rustix::system::finit_module(&module, &parameters, 0)?;
+            }
+            Op::Threads { name, go_on } => threads::tell(name, *go_on)?,
             Op::NbdAttach { server, device } => {
                 return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
             }

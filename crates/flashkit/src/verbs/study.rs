@@ -38,6 +38,7 @@ const INTERRUPTED: u8 = 130;
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
+  8 latency (only where it is named; jffs2 on bare flash, the others on a card that is 95 % full)
 
 What is done is kept: the same call goes on where it was stopped.")]
 pub struct Args {
@@ -50,8 +51,8 @@ pub struct Args {
     /// Only this file system, with mount and mkfs options: KIND[:MOUNT[:MKFS]]; may be given several times.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
-    /// The machine: desktop, phone or stick; may be given several times.
-    #[arg(short, long = "preset", value_name = "PRESET", default_value = "desktop")]
+    /// The machine: desktop (the default), phone, stick or nor; may be given several times.
+    #[arg(short, long = "preset", value_name = "PRESET")]
     presets: Vec<Preset>,
     /// Only the cell of this name, as --list prints it.
     #[arg(long, value_name = "CELL")]
@@ -65,6 +66,9 @@ pub struct Args {
     /// Another size of the file of writes with fsync. Originally 100M.
     #[arg(long, value_parser = size::parse)]
     fsync_size: Option<u64>,
+    /// Another number of writes whose times are taken. Originally 10000 to 1000000.
+    #[arg(long)]
+    writes: Option<u64>,
     /// Another size of the card than its own.
     #[arg(long, value_parser = size::parse)]
     card_size: Option<u64>,
@@ -152,7 +156,8 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
 
 impl Args {
     fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
-        let experiments = if self.experiments.is_empty() { &Experiment::ALL[..] } else { &self.experiments };
+        let experiments =
+            if self.experiments.is_empty() { &Experiment::USUAL[..] } else { &self.experiments };
         let file_systems: Vec<FileSystem> = match self.file_systems.is_empty() {
             true => plan::file_systems(),
             false => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
@@ -162,7 +167,12 @@ impl Args {
                 bail!("{}: there is no kernel for the lab's guest in {}", rival.0, self.guest.display());
             }
         }
-        let mut cells = Plan::cells(experiments, &file_systems, &self.presets, programs.is_some());
+        let mut presets = self.presets.clone();
+        if presets.is_empty() {
+            presets.push(Preset::Desktop);
+            presets.extend(experiments.contains(&Experiment::Latency).then_some(Preset::Nor));
+        }
+        let mut cells = Plan::cells(experiments, &file_systems, &presets, programs.is_some());
         if let Some(wanted) = &self.cell {
             cells.retain(|cell| cell.id() == *wanted);
             if cells.is_empty() {
@@ -176,6 +186,9 @@ impl Args {
         let mut scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
         if let Some(bytes) = self.fsync_size {
             scale = scale.with_fsync(bytes);
+        }
+        if let Some(writes) = self.writes {
+            scale = scale.with_timed_writes(writes);
         }
         Ok(Plan {
             cells,

@@ -5,8 +5,9 @@ use std::error::Error;
 use plotters::{
     backend::SVGBackend,
     chart::ChartBuilder,
+    coord::combinators::IntoLogRange,
     drawing::IntoDrawingArea,
-    element::{PathElement, Rectangle, Text},
+    element::{Cross, PathElement, Rectangle, Text},
     style::{
         Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle,
         text_anchor::{HPos, Pos, VPos},
@@ -20,6 +21,24 @@ const NAME_WIDTH: u32 = 112;
 
 /// Pixels between a bar and what is written beside it.
 const GAP: i32 = 6;
+
+/// Grid and labels of a chart with curves.
+macro_rules! mesh {
+    ($chart:expr, $x:expr, $y:expr) => {
+        $chart
+            .configure_mesh()
+            .axis_style(Ink::Grid.rgb())
+            .bold_line_style(Ink::Grid.rgb())
+            .light_line_style(plotters::style::TRANSPARENT)
+            .x_labels(7)
+            .y_labels(6)
+            .x_label_style(text(HPos::Center))
+            .y_label_style(text(HPos::Right))
+            .x_label_formatter(&$x)
+            .y_label_formatter(&$y)
+            .draw()?
+    };
+}
 
 /// A colour of the page: the drawing has a number where the page's variable comes to stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +164,115 @@ pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
     })
 }
 
+/// A line through points.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    /// Number of the row that it is of, which picks its colour.
+    pub row: usize,
+    /// Whether it is our own file system's.
+    pub is_ours: bool,
+    /// The points, from the left.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A point that was published.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mark {
+    /// Where.
+    pub at: (f64, f64),
+}
+
+/// The page's variable with the colour of a row's curve. The second is our own bars', so it is left out.
+pub fn colour(row: usize, is_ours: bool) -> String {
+    curve_ink(row, is_ours).variable()
+}
+
+fn curve_ink(row: usize, is_ours: bool) -> Ink {
+    const OTHERS: [u8; 7] = [0, 2, 3, 4, 5, 6, 7];
+    if is_ours { Ink::Ours } else { Ink::Cause(OTHERS[row % OTHERS.len()]) }
+}
+
+/// Curves with both axes logarithmic. `about` is for who cannot see it.
+///
+/// # Errors
+/// The drawing library's.
+pub fn log_curves(about: &str, curves: &[Curve], marks: &[Mark]) -> Result<String, Box<dyn Error>> {
+    let points =
+        || curves.iter().flat_map(|it| it.points.iter().copied()).chain(marks.iter().map(|it| it.at));
+    let (x, y) = (decades(points().map(|it| it.0)), decades(points().map(|it| it.1)));
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, CURVES_HEIGHT)).into_drawing_area();
+        let mut chart = frame(&root).build_cartesian_2d((x.0..x.1).log_scale(), (y.0..y.1).log_scale())?;
+        let label = |value: &f64| short(*value);
+        mesh!(chart, label, label);
+        for curve in curves {
+            let style = ShapeStyle::from(curve_ink(curve.row, curve.is_ours).rgb()).stroke_width(2);
+            chart.draw_series([PathElement::new(curve.points.clone(), style)])?;
+        }
+        for mark in marks {
+            let style = ShapeStyle::from(Ink::Published.rgb()).stroke_width(2);
+            chart.draw_series([Cross::new(mark.at, 5, style)])?;
+        }
+        root.present()?;
+    }
+    Ok(finished(svg, about))
+}
+
+/// Curves from zero on.
+///
+/// # Errors
+/// The drawing library's.
+pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
+    let most = |value: fn(&(f64, f64)) -> f64| {
+        let most = curves.iter().flat_map(|it| it.points.iter().map(value)).fold(0.0, f64::max);
+        if most > 0.0 { most * 1.05 } else { 1.0 }
+    };
+    let (x, y) = (most(|point| point.0), most(|point| point.1));
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, CURVES_HEIGHT)).into_drawing_area();
+        let mut chart = frame(&root).build_cartesian_2d(0.0..x, 0.0..y)?;
+        let label = |value: &f64| super::shown(*value);
+        mesh!(chart, label, label);
+        for curve in curves {
+            let style = ShapeStyle::from(curve_ink(curve.row, curve.is_ours).rgb()).stroke_width(2);
+            chart.draw_series([PathElement::new(curve.points.clone(), style)])?;
+        }
+        root.present()?;
+    }
+    Ok(finished(svg, about))
+}
+
+const CURVES_HEIGHT: u32 = 280;
+
+fn frame<'a, 'b>(
+    root: &'b plotters::drawing::DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
+) -> ChartBuilder<'b, 'b, SVGBackend<'a>> {
+    let mut builder = ChartBuilder::on(root);
+    builder.margin_right(20).margin_top(10).x_label_area_size(24).y_label_area_size(60);
+    builder
+}
+
+/// Whole powers of ten around all values that are above zero.
+fn decades(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let positive = values.filter(|value| *value > 0.0);
+    let (least, most) = positive.fold((f64::MAX, 0.0), |(least, most), it| (it.min(least), it.max(most)));
+    if most == 0.0 {
+        return (0.1, 10.0);
+    }
+    let (from, to) = (least.log10().floor(), most.log10().ceil());
+    (10f64.powf(from), 10f64.powf(to.max(from + 1.0)))
+}
+
+/// A power of ten as people write it.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1.0 => format!("{v:.0}"),
+        v => format!("{v:.*}", (-v.log10()).round().max(0.0) as usize),
+    }
+}
+
 type Area<'a> = plotters::drawing::DrawingArea<
     SVGBackend<'a>,
     plotters::coord::cartesian::Cartesian2d<
@@ -234,12 +362,17 @@ fn draw(
         fill(&Bars { area: chart.plotting_area().clone(), count: count.max(1) })?;
         root.present()?;
     }
+    Ok(finished(svg, about))
+}
+
+/// The drawing with the page's colours, and with words for who cannot see it.
+fn finished(mut svg: String, about: &str) -> String {
     for ink in Ink::ALL {
         let RGBColor(r, g, b) = ink.rgb();
         svg = svg.replace(&format!("#{r:02X}{g:02X}{b:02X}"), &ink.variable());
     }
     let title = format!("<svg role=\"img\" aria-label=\"{}\" ", escaped(about));
-    Ok(svg.replacen("<svg ", &title, 1))
+    svg.replacen("<svg ", &title, 1)
 }
 
 /// Text as it may stand in an attribute.
@@ -267,6 +400,19 @@ mod tests {
             assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
         }
         assert!(!svg.contains("ABCD"), "a colour was not replaced:\n{svg}");
+    }
+
+    #[test]
+    fn curves_have_colours_and_decades() {
+        let curve = |row, is_ours| Curve { row, is_ours, points: vec![(0.5, 1.0), (200.0, 0.001)] };
+        let both = [curve(0, true), curve(1, false)];
+        let svg = log_curves("times", &both, &[Mark { at: (1000.0, 0.001) }]).unwrap();
+        for wanted in ["var(--ours)", "var(--cause-2)", "var(--published)", "\n1000\n", "\n0.01\n"] {
+            assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
+        }
+        assert!(curves("rates", &both).unwrap().contains("<svg role"));
+        assert!(log_curves("nothing", &[], &[]).is_ok() && curves("nothing", &[]).is_ok());
+        assert_eq!(decades([0.5, 200.0, 0.0].into_iter()), (0.1, 1000.0));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     Sheet,
     chart::{self, Bar, CAUSES_MAX, Stack},
-    leads, sheets, shown,
+    latency, leads, lines, sheets, shown,
     verdict::verdicts,
 };
 use crate::{check::Check, record::Record, target::OURS};
@@ -23,6 +23,8 @@ struct View {
     preset: &'static str,
     profile: String,
     charts: Vec<Chart>,
+    key: Vec<Key>,
+    times: Vec<Times>,
     columns: Vec<Column>,
     rows: Vec<Line>,
     causes: Option<Causes>,
@@ -32,6 +34,23 @@ struct View {
 struct Chart {
     title: String,
     svg: String,
+}
+
+/// The colour of a file system's curves.
+#[derive(Serialize)]
+struct Key {
+    colour: String,
+    name: String,
+}
+
+/// What single writes took, in the order of the template's columns.
+#[derive(Serialize)]
+struct Times {
+    part: &'static str,
+    name: String,
+    is_ours: bool,
+    is_published: bool,
+    cells: [String; 7],
 }
 
 #[derive(Serialize)]
@@ -103,6 +122,67 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
 }
 
 fn view(sheet: &Sheet) -> Result<View, Box<dyn Error>> {
+    let times = times(sheet);
+    let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
+    let rows = sheet.rows.iter().enumerate();
+    let key = rows.map(|(n, row)| Key { colour: chart::colour(n, row.kind == OURS), name: row.name.clone() });
+    Ok(View {
+        id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
+        title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
+        preset: sheet.preset.name(),
+        profile: sheet.profile.clone(),
+        charts,
+        key: if times.is_empty() { Vec::new() } else { key.collect() },
+        times,
+        columns: sheet
+            .parts()
+            .iter()
+            .map(|part| Column { title: part.title, unit: part.unit.sign() })
+            .collect(),
+        rows: sheet.rows.iter().map(line).collect(),
+        causes: causes(sheet)?,
+    })
+}
+
+fn times(sheet: &Sheet) -> Vec<Times> {
+    let of = |value: Option<f64>| value.map_or("–".into(), shown);
+    let times = lines(sheet).into_iter().map(|line| Times {
+        part: line.part.title,
+        cells: [
+            line.count.to_string(),
+            shown(line.kb_per_s),
+            shown(line.mean_ms),
+            of(line.p50_ms),
+            of(line.p99_ms),
+            shown(line.p999_ms),
+            shown(line.max_ms),
+        ],
+        name: line.name,
+        is_ours: line.is_ours,
+        is_published: line.is_published,
+    });
+    times.collect()
+}
+
+/// Two charts a part: how the times are spread, and throughput over time.
+fn curves(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
+    let mut charts = Vec::new();
+    for (n, part) in sheet.parts().iter().enumerate() {
+        let (curves, marks) = latency::distributions(sheet, n);
+        if curves.is_empty() {
+            continue;
+        }
+        let published = if marks.is_empty() { "" } else { "; crosses: published p99.9 and maximum" };
+        let title = format!("{}: share of the writes that took at least so many ms{published}", part.title);
+        charts.push(Chart { svg: chart::log_curves(&title, &curves, &marks)?, title });
+        let title = format!("{}: KB/s over the device's time in s", part.title);
+        charts.push(Chart { svg: chart::curves(&title, &latency::progress(sheet, n))?, title });
+    }
+    Ok(charts)
+}
+
+/// A chart a part.
+fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
     let mut charts = Vec::new();
     for (n, part) in sheet.parts().iter().enumerate() {
         let bars: Vec<Bar> = sheet
@@ -126,20 +206,7 @@ fn view(sheet: &Sheet) -> Result<View, Box<dyn Error>> {
             title,
         });
     }
-    Ok(View {
-        id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
-        title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
-        preset: sheet.preset.name(),
-        profile: sheet.profile.clone(),
-        charts,
-        columns: sheet
-            .parts()
-            .iter()
-            .map(|part| Column { title: part.title, unit: part.unit.sign() })
-            .collect(),
-        rows: sheet.rows.iter().map(line).collect(),
-        causes: causes(sheet)?,
-    })
+    Ok(charts)
 }
 
 fn line(row: &super::Row) -> Line {

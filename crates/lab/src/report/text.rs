@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Sheet, leads, shown, verdicts};
+use super::{Row, Sheet, leads, lines, shown, verdicts};
 use crate::check::Check;
 
 /// All sheets, and who leads.
@@ -22,6 +22,12 @@ pub fn text(sheets: &[Sheet]) -> String {
 fn table(sheet: &Sheet, out: &mut String) {
     let Sheet { experiment, preset, profile, rows } = sheet;
     line(out, &format!("{}  {} ({}, {profile})", experiment.number(), experiment.title(), preset.name()));
+    let single_writes = lines(sheet);
+    if !single_writes.is_empty() {
+        times(&single_writes, out);
+        rows.iter().for_each(|row| notes(row, out));
+        return line(out, "");
+    }
     let mut cells: Vec<Vec<String>> = vec![vec![String::new()], vec![String::new()]];
     for part in sheet.parts() {
         cells[0].extend([part.title.to_owned(), String::new(), String::new(), String::new()]);
@@ -46,6 +52,31 @@ fn table(sheet: &Sheet, out: &mut String) {
         notes(row, out);
     }
     line(out, "");
+}
+
+/// What single writes took, part by part.
+fn times(lines: &[super::Line], out: &mut String) {
+    let mut cells: Vec<Vec<String>> = Vec::new();
+    let mut part = "";
+    for one in lines {
+        if part != one.part.title {
+            part = one.part.title;
+            let head = ["writes", "KB/s", "mean ms", "p50", "p99", "p99.9", "max"];
+            cells.push([part].into_iter().chain(head).map(str::to_owned).collect());
+        }
+        let of = |value: Option<f64>| value.map_or("-".into(), shown);
+        cells.push(vec![
+            one.name.clone(),
+            one.count.to_string(),
+            shown(one.kb_per_s),
+            shown(one.mean_ms),
+            of(one.p50_ms),
+            of(one.p99_ms),
+            shown(one.p999_ms),
+            shown(one.max_ms),
+        ]);
+    }
+    aligned(&cells, out);
 }
 
 fn notes(row: &Row, out: &mut String) {

@@ -20,7 +20,7 @@ use flash::{
 };
 use fuse::MountOptions;
 use guest::{
-    Op, Pattern,
+    Op, Overwrites, Pattern,
     op::Answer,
     pattern::{Access, RecordFile},
     tree::Planter,
@@ -114,6 +114,10 @@ impl EngineTarget {
                 let mut planter = EnginePlanter { mounted, dir: dir.0.clone() };
                 tree.plant(&mut planter).map(|files| Some(Answer::Records(files)))
             }
+            Op::Overwrite { path, overwrites } => {
+                mounted.overwrite(&path.0, overwrites).map(|times| Some(Answer::Times(times)))
+            }
+            Op::Space { .. } => Ok(Some(mounted.space())),
             Op::RemoveTree { dir } => mounted.remove_tree(&dir.0).map(|()| None),
             other => {
                 let error = "the engine in this process is not asked to do that".to_owned();
@@ -206,6 +210,19 @@ impl Mounted {
         };
         let pages = Pages::new(self.memory_bytes, self.request_bytes);
         pattern.run_on(&mut EngineFile { mounted: self, ino, pages })
+    }
+
+    fn overwrite(&mut self, path: &[u8], overwrites: &Overwrites) -> io::Result<Vec<u64>> {
+        let (dir, name) = self.parent(path)?;
+        let ino = self.volume.lookup(dir, &name).map_err(to_io)?;
+        let pages = Pages::new(self.memory_bytes, self.request_bytes);
+        let mut file = EngineFile { mounted: self, ino, pages };
+        overwrites.run_on(&mut file, &mut |file| file.mounted.card.now_ns())
+    }
+
+    fn space(&self) -> Answer {
+        let (space, block) = (self.volume.space(), self.volume.superblock().block_size.bytes() as u64);
+        Answer::Space { total_bytes: space.blocks * block, free_bytes: space.free_blocks * block }
     }
 
     fn create_file(&mut self, dir: Ino, name: &[u8]) -> io::Result<Ino> {

@@ -9,7 +9,10 @@ use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
 use flash::{Model, Profile, Trace, counters::Counters};
 use guest::Op;
 
-use super::{Setting, Target};
+use super::{
+    Setting, Target,
+    chip::{self, Told},
+};
 use crate::guest::{Card, Failure, Limits, Measured, Setup, Uml};
 
 /// The only disk of the guest that is a card.
@@ -22,6 +25,8 @@ pub struct GuestTarget {
     image: PathBuf,
     /// What the card had counted when the guest before ended.
     counted: Counters,
+    /// What bare flash has done so far.
+    told: Option<Told>,
 }
 
 impl GuestTarget {
@@ -30,7 +35,11 @@ impl GuestTarget {
     /// # Errors
     /// It cannot be formatted, or the guest does not come up.
     pub fn start(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
-        setting.file_system.format(image, setting.profile.size_bytes)?;
+        match setting.preset.is_raw() {
+            // Erased flash is an empty file system, and lies in the guest's memory.
+            true => drop(FileDevice::create(image, setting.profile.size_bytes)?),
+            false => setting.file_system.format(image, setting.profile.size_bytes)?,
+        }
         GuestTarget::start_on(setting, image)
     }
 
@@ -41,6 +50,7 @@ impl GuestTarget {
             setting: setting.clone(),
             image: image.to_owned(),
             counted: Counters::default(),
+            told: None,
         };
         target.boot(Model::new(setting.profile.clone(), true))?;
         Ok(target)
@@ -56,7 +66,8 @@ impl GuestTarget {
         let setup = Setup {
             kernel: programs.kernel.clone(),
             agent: programs.agent.clone(),
-            memory_mib: preset.memory_mib(scale),
+            memory_mib: preset.memory_mib(scale)
+                + if preset.is_raw() { (profile.size_bytes >> 20) as u32 } else { 0 },
             queue_depth: profile.host.queue_depth,
             traits: traits(profile),
             limits: Limits { stop: stop.clone(), ..Limits::default() },
@@ -72,6 +83,10 @@ impl GuestTarget {
             let value = value.to_string();
             uml.run(&Op::Tune { path: path.as_str().into(), value: value.as_str().into() })?;
         }
+        if preset.is_raw() {
+            chip::plug(&mut uml, &programs.kernel, profile)?;
+            self.told = Some(chip::told(&mut uml)?);
+        }
         self.uml = Some(uml);
         Ok(())
     }
@@ -79,13 +94,23 @@ impl GuestTarget {
 
 impl Target for GuestTarget {
     fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        match &mut self.uml {
-            Some(uml) => uml.run(op),
-            None => Err(io::Error::other("the guest did not come up again").into()),
+        let Some(uml) = &mut self.uml else {
+            return Err(io::Error::other("the guest did not come up again").into());
+        };
+        let mut measured = uml.run(op)?;
+        if let Some(before) = &mut self.told {
+            let after = chip::told(uml)?;
+            measured.totals = after.totals().since(&before.totals());
+            *before = after;
         }
+        Ok(measured)
     }
 
     fn reboot(&mut self) -> Result<(), Failure> {
+        if self.told.is_some() {
+            let what = "bare flash lies in the guest's memory, and would be lost with it";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what).into());
+        }
         let Some(uml) = self.uml.take() else { return Ok(()) };
         self.counted = uml.world().card().model().counters().clone();
         let state = uml.world().card().model().state().clone();
@@ -94,6 +119,9 @@ impl Target for GuestTarget {
     }
 
     fn counters(&self) -> Counters {
+        if let Some(told) = &self.told {
+            return told.counters(&self.setting.profile);
+        }
         match &self.uml {
             Some(uml) => uml.world().card().model().counters().clone(),
             None => self.counted.clone(),

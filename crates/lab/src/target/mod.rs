@@ -2,6 +2,7 @@
 //!
 //! *Invariant*: a target does [`Op`]s of the one vocabulary and tells what each took on the card's clock.
 
+mod chip;
 mod engine;
 mod guest;
 mod read_ahead;
@@ -31,6 +32,8 @@ use crate::{
 pub const OURS: &str = "flashkit";
 /// Where targets have their card and their mount.
 pub const DISK: &str = "/disk/card";
+/// What is mounted where the machine has bare flash.
+pub const CHIP: &str = "mtd:nor";
 /// Where it is mounted.
 pub const MOUNT_POINT: &str = "/mnt";
 

@@ -1,0 +1,129 @@
+//! Experiment 8: what each write takes while the file system has to make room for it.
+//!
+//! One file fills the file system, is written over at random until all that had been free was written once, and then
+//! what each write takes is measured. A file system that cleans in the background is measured again without that.
+
+use flash::latency::Latencies;
+use guest::{
+    Op, Overwrites,
+    op::Answer,
+    overwrite::Course,
+    pattern::{Access, Order, Sync},
+};
+
+use super::{Bench, FILE, file, pattern};
+use crate::{
+    guest::Failure,
+    scale::{RECORD_BYTES, Scale},
+    target::MOUNT_POINT,
+};
+
+/// How full a card is.
+const FULL_PERCENT: u64 = 95;
+/// How full bare flash is. How large the file was in 2003 is not known; but each write then cost no more than its own
+/// erases, so there was little to move.
+const RAW_FULL_PERCENT: u64 = 25;
+/// Shares into which progress is divided.
+const SHARES: usize = 100;
+
+/// Who cleans in the background, and how it is told not to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cleaner {
+    /// A mount option.
+    Option(&'static str),
+    /// A thread of the kernel is stopped.
+    Thread(&'static str),
+}
+
+impl Cleaner {
+    /// That of a type of file system; nothing where nobody does.
+    pub(super) fn of(kind: &str) -> Option<Cleaner> {
+        match kind {
+            "f2fs" => Some(Cleaner::Option("background_gc=off")),
+            "jffs2" => Some(Cleaner::Thread("jffs2_gcd_")),
+            _ => None,
+        }
+    }
+}
+
+impl Bench<'_> {
+    pub(super) fn latencies(&mut self, scale: &Scale) -> Result<(), Failure> {
+        self.target.run(&self.mount_op())?;
+        let (total_bytes, free_bytes) = self.space()?;
+        let full_bytes = total_bytes / 100 * if self.how.is_raw() { RAW_FULL_PERCENT } else { FULL_PERCENT };
+        let record = u64::from(RECORD_BYTES);
+        let file_bytes = full_bytes.saturating_sub(total_bytes - free_bytes) / record * record;
+        self.target.run(&file(pattern(Access::Create, Order::Sequential, file_bytes, Sync::End)))?;
+        let how = self.how;
+        let over = |course, writes| {
+            // What is written to bare flash is there when the call returns, and nobody called fsync in 2003.
+            let sync = !how.is_raw();
+            let overwrites = Overwrites { course, file_bytes, record_bytes: RECORD_BYTES, writes, sync };
+            Op::Overwrite { path: FILE.into(), overwrites }
+        };
+        let (_, free_bytes) = self.space()?;
+        let seed = self.how.seed;
+        self.target.run(&over(Course::Anywhere { seed: !seed }, free_bytes.div_ceil(record)))?;
+
+        let writes = scale.timed_writes;
+        let courses = [Course::Round, Course::Anywhere { seed }];
+        for course in courses {
+            self.measure(writes, &[over(course, writes)])?;
+        }
+        if let Some(cleaner) = Cleaner::of(self.how.mount.0) {
+            self.unmount()?;
+            match cleaner {
+                Cleaner::Option(option) => drop(self.target.run(&self.mount_with(option))?),
+                Cleaner::Thread(name) => {
+                    self.target.run(&self.mount_op())?;
+                    self.target.run(&Op::Threads { name: name.into(), go_on: false })?;
+                }
+            }
+            for course in courses {
+                self.measure(writes, &[over(course, writes)])?;
+            }
+        }
+        self.unmount()
+    }
+
+    /// Room of the file system, and what of it is free.
+    fn space(&mut self) -> Result<(u64, u64), Failure> {
+        let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
+        match answer {
+            Some(Answer::Space { total_bytes, free_bytes }) => Ok((total_bytes, free_bytes.min(total_bytes))),
+            other => Err(std::io::Error::other(format!("asked for room, it says {other:?}")).into()),
+        }
+    }
+}
+
+/// Times as a distribution.
+pub(super) fn distribution(times: &[u64]) -> Latencies {
+    let mut latencies = Latencies::default();
+    times.iter().for_each(|ns| latencies.record(*ns));
+    latencies
+}
+
+/// When each of a hundred equal shares was done; each single one where there are fewer.
+pub(super) fn progress(times: &[u64]) -> Vec<u64> {
+    let shares = SHARES.min(times.len());
+    let mut ends: Vec<u64> = Vec::with_capacity(shares);
+    for n in 0..shares {
+        let share = &times[times.len() * n / shares..times.len() * (n + 1) / shares];
+        ends.push(ends.last().unwrap_or(&0) + share.iter().sum::<u64>());
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_adds_up() {
+        assert_eq!(progress(&[]), Vec::<u64>::new());
+        assert_eq!(progress(&[1, 2, 3]), [1, 3, 6]);
+        let times: Vec<u64> = (0..1050).collect();
+        let ends = progress(&times);
+        assert_eq!((ends.len(), ends[0], ends[99]), (100, 45, 1050 * 1049 / 2));
+    }
+}

@@ -1,0 +1,109 @@
+//! Bare flash in the guest: our own driver, which has the chip's data in the guest's memory and its times from the
+//! profile.
+
+use std::{io, path::Path};
+
+use flash::{Profile, counters::Counters};
+use guest::{Op, op::Answer};
+use serde::Deserialize;
+
+use crate::guest::{EventModel, Failure, Totals, Uml, host_files};
+
+/// The driver, beside the lab's kernel.
+const MODULE: &str = "lab_nor.ko";
+/// Where it tells what happened.
+const TOLD: &str = "/proc/nor";
+
+/// What the driver tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Told {
+    reads: u64,
+    read_bytes: u64,
+    read_ns: u64,
+    programs: u64,
+    program_bytes: u64,
+    program_ns: u64,
+    erases: u64,
+    erase_ns: u64,
+    /// Erases of each sector.
+    pub wear: Vec<u32>,
+}
+
+/// Loads the driver for a chip of this profile.
+pub(super) fn plug<M: EventModel>(uml: &mut Uml<M>, kernel: &Path, profile: &Profile) -> Result<(), Failure> {
+    let module = kernel.with_file_name(MODULE);
+    if !module.is_file() {
+        let what = format!("{} is not there; cargo xtask uml-kernel builds it", module.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, what).into());
+    }
+    uml.run(&host_files())?;
+    let in_guest = format!("{}{}", guest::host::DIR, std::fs::canonicalize(&module)?.display());
+    uml.run(&Op::LoadModule { path: in_guest.as_str().into(), parameters: parameters(profile) })?;
+    Ok(())
+}
+
+/// What the driver did so far.
+pub(super) fn told<M: EventModel>(uml: &mut Uml<M>) -> Result<Told, Failure> {
+    match uml.run(&Op::Read { path: TOLD.into() })?.answer {
+        Some(Answer::Content(text)) => Ok(serde_json::from_slice(&text.0).map_err(io::Error::other)?),
+        other => Err(io::Error::other(format!("{TOLD} has {other:?}")).into()),
+    }
+}
+
+/// The chip's figures as the driver takes them. What a page costs is spread over its bytes: that is how NOR is
+/// programmed.
+fn parameters(profile: &Profile) -> String {
+    let Profile { time, flash, .. } = profile;
+    let read_ps = 1_000_000_000_000_u64.checked_div(time.read_bytes_per_s).unwrap_or(0);
+    let program_ps = time.program_page_ns * 1000 / u64::from(flash.page_bytes);
+    format!(
+        "size_bytes={} sector_bytes={} command_ns={} read_ps_per_byte={read_ps} program_ps_per_byte={program_ps} \
+         erase_ns={}",
+        profile.size_bytes, flash.block_bytes, time.write_command_ns, time.erase_block_ns
+    )
+}
+
+impl Told {
+    /// As a modelled card counts.
+    pub(super) fn counters(&self, profile: &Profile) -> Counters {
+        let pages = |bytes: u64| bytes / u64::from(profile.flash.page_bytes);
+        let mut counters = Counters::default();
+        (counters.host.reads, counters.host.read_bytes) = (self.reads, self.read_bytes);
+        (counters.host.writes, counters.host.written_bytes) = (self.programs, self.program_bytes);
+        counters.flash.page_programs = pages(self.program_bytes);
+        counters.flash.page_reads = pages(self.read_bytes);
+        counters.flash.block_erases = self.erases;
+        counters.time_ns.page_read = self.read_ns;
+        counters.time_ns.page_program = self.program_ns;
+        counters.time_ns.merge = self.erase_ns;
+        counters
+    }
+
+    /// As the guest's disks count.
+    pub(super) fn totals(&self) -> Totals {
+        Totals {
+            reads: self.reads,
+            read_bytes: self.read_bytes,
+            writes: self.programs,
+            written_bytes: self.program_bytes,
+            discards: self.erases,
+            busy_ns: self.read_ns + self.program_ns + self.erase_ns,
+            ..Totals::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_figures_are_the_profiles() {
+        let profile = Profile::named("nor-2003").unwrap();
+        assert_eq!(
+            parameters(&profile),
+            "size_bytes=67108864 sector_bytes=131072 command_ns=2000 read_ps_per_byte=125000 \
+             program_ps_per_byte=17000000 erase_ns=1000000000"
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! Writing over a file again and again, with the time that each write took.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::Path,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    content::{Content, SplitMix},
+    pattern::RecordFile,
+};
+
+/// Writes over a file that is there, one record after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overwrites {
+    /// Which records.
+    pub course: Course,
+    /// The part of the file that is written over, from its start; a whole number of records.
+    pub file_bytes: u64,
+    /// Length of a record; at least 8.
+    pub record_bytes: u32,
+    /// How many writes.
+    pub writes: u64,
+    /// Whether each is made durable, by fsync(2), before the next.
+    pub sync: bool,
+}
+
+/// Which record is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Course {
+    /// The next one, and the first after the last.
+    Round,
+    /// Any, also one that was written before.
+    Anywhere {
+        /// Picks them.
+        seed: u64,
+    },
+}
+
+impl Overwrites {
+    /// Does it to the file at `path`; returns what each write took, in nanoseconds.
+    ///
+    /// # Errors
+    /// As [`run_on`](Self::run_on).
+    pub fn run(&self, path: &Path) -> io::Result<Vec<u64>> {
+        let mut file: File = OpenOptions::new().write(true).open(path)?;
+        self.run_on(&mut file, &mut |_| now_ns())
+    }
+
+    /// Does it to a file that is open. The clock is looked at once a write, as lavinen-2003 did, so the times add up
+    /// to that of the whole.
+    ///
+    /// # Errors
+    /// The file's, and [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    pub fn run_on<F: RecordFile>(
+        &self,
+        file: &mut F,
+        clock: &mut dyn FnMut(&F) -> u64,
+    ) -> io::Result<Vec<u64>> {
+        let length = u64::from(self.record_bytes);
+        if length < 8 || self.file_bytes < length || self.file_bytes % length != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
+        }
+        let records = self.file_bytes / length;
+        let mut record = Content::Noise { seed: 1, length }.to_vec();
+        let mut random = match self.course {
+            Course::Round => None,
+            Course::Anywhere { seed } => Some(SplitMix(seed)),
+        };
+        let mut times = Vec::new();
+        let mut before = clock(file);
+        for n in 0..self.writes {
+            let n = random.as_mut().map_or(n, SplitMix::next) % records;
+            record[..8].copy_from_slice(&n.to_le_bytes());
+            file.write_record(&record, n * length)?;
+            if self.sync {
+                file.sync()?;
+            }
+            let now = clock(file);
+            times.push(now.saturating_sub(before));
+            before = now;
+        }
+        Ok(times)
+    }
+}
+
+/// The machine's clock that only goes on.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file whose clock goes on by one with each record, and by ten with each sync.
+    #[derive(Default)]
+    struct Clocked {
+        now: u64,
+        written: Vec<u64>,
+    }
+
+    impl RecordFile for Clocked {
+        fn read_record(&mut self, _: &mut [u8], _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
+            assert_eq!(record[..8], (at / 512).to_le_bytes());
+            self.now += 1;
+            self.written.push(at / 512);
+            Ok(())
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.now += 10;
+            Ok(())
+        }
+    }
+
+    fn overwrites(course: Course) -> Overwrites {
+        Overwrites { course, file_bytes: 4 * 512, record_bytes: 512, writes: 10, sync: true }
+    }
+
+    #[test]
+    fn each_write_has_its_time() {
+        let mut file = Clocked::default();
+        let times = overwrites(Course::Round).run_on(&mut file, &mut |file| file.now).unwrap();
+        assert_eq!(times, [11; 10]);
+        assert_eq!(file.written, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]);
+
+        let random = |seed| {
+            let mut file = Clocked::default();
+            overwrites(Course::Anywhere { seed }).run_on(&mut file, &mut |file| file.now).unwrap();
+            file.written
+        };
+        assert_eq!(random(1), random(1));
+        assert_ne!(random(1), random(2));
+        assert!(random(1).iter().all(|n| *n < 4));
+    }
+
+    #[test]
+    fn a_file_is_written_over_and_does_not_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let none = overwrites(Course::Round).run(&path).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
+        std::fs::write(&path, [0; 2048]).unwrap();
+        let times = overwrites(Course::Round).run(&path).unwrap();
+        assert_eq!((times.len(), path.metadata().unwrap().len()), (10, 2048));
+        let half = Overwrites { file_bytes: 100, ..overwrites(Course::Round) }.run(&path).unwrap_err();
+        assert_eq!(half.kind(), io::ErrorKind::InvalidInput);
+    }
+}
