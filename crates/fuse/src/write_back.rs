@@ -23,8 +23,10 @@ pub struct WriteBack {
 struct Job {
     node: u64,
     reply: Reply,
-    answer: Box<dyn FnOnce(&mut Output) -> Answer<()> + Send>,
+    answer: Box<AnswerWith>,
 }
+
+type AnswerWith = dyn FnOnce(&mut Output) -> Answer<()> + Send;
 
 /// More than the answers to such questions have.
 const ANSWER_BYTES: usize = 512;

@@ -1,0 +1,113 @@
+//! Programs that stress file systems, several at once on one mount. `STRESS_SECONDS=60` gives each a minute.
+
+mod support;
+
+use support::{Bench, has};
+
+/// What stress-ng does with files. Each is tried beside the others; what a version of it has not is left out.
+const STRESSORS: [&str; 36] = [
+    "hdd",
+    "dentry",
+    "dir",
+    "dirdeep",
+    "dirmany",
+    "fallocate",
+    "rename",
+    "link",
+    "symlink",
+    "filename",
+    "flock",
+    "lockf",
+    "lockofd",
+    "locka",
+    "seek",
+    "sync-file",
+    "xattr",
+    "chmod",
+    "chown",
+    "utime",
+    "open",
+    "access",
+    "fstat",
+    "getdent",
+    "iomix",
+    "readahead",
+    "revio",
+    "sendfile",
+    "splice",
+    "chattr",
+    "file-ioctl",
+    "inode-flags",
+    "mknod",
+    "touch",
+    "aiol",
+    "lease",
+];
+
+fn seconds() -> u64 {
+    std::env::var("STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
+}
+
+/// Runs all stressors on a volume of so many MiB.
+fn stress(mebibytes: u64, file_bytes: &str) {
+    if !has("stress-ng") {
+        return;
+    }
+    let mut bench = Bench::mounted(mebibytes);
+    let seconds = seconds();
+    let script = format!(
+        "known=$(stress-ng --help)
+         for name in {}; do
+             case $known in *--$name\\ *) all=\"${{all-}} --$name 1\" ;; esac
+         done
+         stress-ng --temp-path . --timeout {seconds} --verify --oomable --hdd-bytes {file_bytes} \
+             --fallocate-bytes {file_bytes} --iomix-bytes {file_bytes} --revio-bytes {file_bytes} \
+             --readahead-bytes {file_bytes} --sync-file-bytes {file_bytes} $all 2>&1 || test $? = 3",
+        STRESSORS.join(" "),
+    );
+    let said = bench.shell(&script);
+    assert!(said.matches(", 1 ").count() > 20 && !said.contains("fail:"), "{said}");
+    bench.unmount();
+    bench.assert_clean();
+    bench.mount("");
+    bench.shell("rm -rf ./*; sync -f .");
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn files_are_stressed_from_all_sides() {
+    needs_fuse!();
+    stress(2048, "20m");
+}
+
+#[test]
+fn a_mount_that_fills_up_is_stressed() {
+    needs_fuse!();
+    if !has("stress-ng") {
+        return;
+    }
+    let mut bench = Bench::mounted(128);
+    let seconds = seconds();
+    bench.shell(&format!(
+        "stress-ng --temp-path . --timeout {seconds} --oomable --hdd 2 --hdd-bytes 60m --dentry 1 --iomix 1 \
+             --iomix-bytes 20m --aiol 1 --fallocate 1 --fallocate-bytes 20m 2>&1 || test $? = 3"
+    ));
+    // Whatever did not fit, the volume is whole.
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
+fn clients_of_a_file_server_find_what_they_wrote() {
+    needs_fuse!();
+    let load = "/usr/share/dbench/client.txt";
+    if !has("dbench") || !std::path::Path::new(load).exists() {
+        return;
+    }
+    let mut bench = Bench::mounted(1024);
+    let said = bench.shell(&format!("dbench -D . -t {} -c {load} 4 2>&1", seconds()));
+    assert!(said.contains("Throughput") && !said.contains("ERROR"), "{said}");
+    bench.unmount();
+    bench.assert_clean();
+}
