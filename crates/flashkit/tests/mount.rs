@@ -1,0 +1,319 @@
+//! The process that `flashkit mount` leaves behind: how it is called, by hand, by mount(8) and from fstab, and how it
+//! ends; fsck.f2fs judges what is left.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
+/// How long anything may take that should be quick.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An image and a directory to mount it on.
+struct Place(tempfile::TempDir);
+
+/// Whether nothing can be mounted here; says why.
+fn skipped() -> bool {
+    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !possible {
+        eprintln!("skipped: that takes root and /dev/fuse");
+    }
+    !possible
+}
+
+impl Place {
+    fn new(mebibytes: u64) -> Place {
+        let place = Place(tempfile::tempdir().expect("a temporary directory"));
+        fs::create_dir(place.dir()).expect("it is new");
+        let size = format!("{mebibytes}M");
+        let made = Command::new(PROGRAM).args(["mkfs", "-q", "--size", &size]).arg(place.image()).output();
+        succeeded(&made.expect("it starts"));
+        place
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.path().join("image")
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.0.path().join("mnt")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    fn call_mount(&self, options: &str) -> Output {
+        let mut command = Command::new(PROGRAM);
+        command.arg("mount").args([self.image(), self.dir()]).args(["-o", options]);
+        command.output().expect("it starts")
+    }
+
+    fn mount(&self) {
+        succeeded(&self.call_mount("allow_other"));
+        assert!(self.is_mounted(), "it returned before it was mounted");
+    }
+
+    fn is_mounted(&self) -> bool {
+        let device = |path: &Path| fs::metadata(path).map(|facts| facts.dev()).ok();
+        device(&self.dir()) != device(self.0.path())
+    }
+
+    /// The process that answers.
+    fn daemon(&self) -> Option<u32> {
+        let image = self.image().into_os_string().into_string().expect("it is text");
+        let is_it = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.contains("--stays") && line.contains(&image)
+        };
+        let entries = fs::read_dir("/proc").expect("there is /proc");
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.daemon().expect("somebody answers").to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("there is kill").success());
+    }
+
+    /// Waits until nobody has the image any more.
+    fn wait_for_end(&self) {
+        let started = Instant::now();
+        while self.daemon().is_some() {
+            assert!(started.elapsed() < PATIENCE, "the mount does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn unmount(&self) {
+        succeeded(&Command::new("umount").arg(self.dir()).output().expect("there is umount"));
+        self.wait_for_end();
+        assert!(!self.is_mounted());
+    }
+
+    fn assert_clean(&self) {
+        let run = Command::new("fsck.f2fs").args(["--dry-run", "-f"]).arg(self.image()).output();
+        let run = run.expect("fsck.f2fs is there");
+        let said = String::from_utf8_lossy(&run.stdout);
+        let complaint = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
+            .iter()
+            .find(|word| said.contains(*word));
+        assert!(run.status.success() && complaint.is_none(), "fsck.f2fs ({complaint:?}):\n{said}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A test failed: nothing of it may stay behind.
+        if let Some(pid) = self.daemon() {
+            let _ = Command::new("umount").arg("-l").arg(self.dir()).status();
+            let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status();
+        }
+    }
+}
+
+fn succeeded(run: &Output) {
+    let (said, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{}: {said}{errors}", run.status);
+}
+
+/// Runs a script where mount(8) finds the program as its helper, which it looks for in /sbin alone. Only the script
+/// sees that, so the machine stays as it is.
+fn with_helper(place: &Place, script: &str) -> Output {
+    let prepared = format!(
+        "mount --make-rprivate /
+         sbin=$(readlink -f /sbin)
+         mkdir real helpers
+         mount --bind $sbin real
+         ln -s $PWD/real/* helpers/
+         ln -sf {PROGRAM} helpers/mount.fuse.flashkit
+         mount --bind helpers $sbin
+         ended() {{ flock --timeout 60 image true; }}
+         {script}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-euo", "pipefail", "-c", &prepared]).current_dir(place.0.path());
+    command.output().expect("unshare is there")
+}
+
+#[test]
+fn mount_8_calls_it_by_type_and_by_fstab() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    let run = with_helper(
+        &place,
+        "mount -t fuse.flashkit -o noatime,active_logs=4 image mnt
+         echo by type > mnt/file
+         grep -q \" $PWD/mnt .*noatime.* fuse[a-z]*.flashkit \" /proc/self/mountinfo
+         ! mount -t fuse.flashkit image mnt 2> refused
+         grep -q 'another program is writing' refused
+         umount mnt; ended; fsck.f2fs --dry-run -f image > fsck
+         echo \"$PWD/image $PWD/mnt fuse.flashkit noauto,nofail,user,x-systemd.automount,allow_other,ro 0 0\" > fstab
+         mount -T fstab $PWD/mnt
+         test \"$(cat mnt/file)\" = 'by type'
+         ! touch mnt/new 2> /dev/null
+         fusermount3 -u mnt; ended
+         mount -r -t fuse.flashkit image mnt
+         ! touch mnt/new 2> /dev/null
+         umount mnt; ended
+         sed -i s/,ro// fstab
+         mount -T fstab mnt
+         touch mnt/new
+         umount mnt; ended
+         ! mount -t fuse.flashkit -o unheard_of image mnt 2> refused
+         grep -q 'active_logs=' refused
+         ! mount -t fuse.flashkit fstab mnt 2> refused
+         grep -qi f2fs refused
+         ! mountpoint -q mnt",
+    );
+    succeeded(&run);
+    place.assert_clean();
+}
+
+#[test]
+fn everybody_may_mount_what_is_theirs() {
+    if skipped() {
+        return;
+    }
+    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
+    if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
+        return eprintln!("skipped: fusermount3 is for root alone here");
+    }
+    let place = Place::new(64);
+    let script = format!(
+        "chmod 755 .; chown -R 65534 image mnt
+         # Cargo's directory may be root's alone.
+         cp {PROGRAM} flashkit; chmod 755 flashkit; chmod 666 /dev/fuse
+         as='setpriv --reuid 65534 --regid 65534 --clear-groups'
+         ./flashkit chown 65534:65534 image:/
+         $as ./flashkit mount image mnt
+         $as bash -c 'head -c 3000000 /dev/urandom > mnt/noise; cp mnt/noise mnt/copy; sync mnt/copy'
+         $as cmp mnt/noise mnt/copy
+         ! ls mnt 2> /dev/null
+         $as fusermount3 -u mnt"
+    );
+    let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output();
+    succeeded(&run.expect("bash is there"));
+    place.wait_for_end();
+    place.assert_clean();
+}
+
+#[test]
+fn signals_end_it_cleanly_also_under_load() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(256);
+    for (round, signal) in ["INT", "TERM", "HUP"].into_iter().enumerate() {
+        place.mount();
+        fs::write(place.path(signal), signal).unwrap();
+        let script =
+            "cd \"$0\"; n=0; while mkdir d$n && echo $n > d$n/f && mv d$n/f f$n; do n=$((n+1)); done";
+        let mut load =
+            Command::new("bash").args(["-c", script]).arg(place.dir()).stderr(Stdio::null()).spawn().unwrap();
+        let started = Instant::now();
+        while !place.path("f30").exists() {
+            assert!(started.elapsed() < PATIENCE, "the load is too slow to be one");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        place.signal(signal);
+        place.wait_for_end();
+        let _ = load.kill();
+        load.wait().unwrap();
+        assert!(!place.is_mounted());
+        place.assert_clean();
+        place.mount();
+        assert_eq!(fs::read_to_string(place.path(signal)).unwrap(), signal);
+        assert!(fs::read_dir(place.dir()).unwrap().count() > 30 + round);
+        succeeded(&Command::new("sh").args(["-c", "rm -r \"$0\"/*"]).arg(place.dir()).output().unwrap());
+        place.unmount();
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn a_second_writer_is_refused() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    place.mount();
+    let refused = place.call_mount("");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("another program is writing"), "{said}");
+    for verb in [&["mkdir", "image:/dir"][..], &["mkfs", "-f", "image"], &["gc", "image"]] {
+        let run = Command::new(PROGRAM).args(verb).current_dir(place.0.path()).output().unwrap();
+        assert_eq!(run.status.code(), Some(1), "{verb:?}");
+    }
+    place.unmount();
+    place.assert_clean();
+}
+
+#[test]
+fn killed_under_load_it_keeps_what_was_synced() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(256);
+    let content = |writer: usize, number: usize| format!("{writer} {number} ").repeat(1 + number * 37 % 3000);
+    let synced = Mutex::new(Vec::new());
+    for round in 0..3 {
+        place.mount();
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let (place, synced) = (&place, &synced);
+                scope.spawn(move || {
+                    let dir = place.path(&format!("{round}-{writer}"));
+                    // Everything fails once nobody answers any more.
+                    let mut write = |number: usize| -> std::io::Result<()> {
+                        let name = dir.join(number.to_string());
+                        let mut file = File::create(&name)?;
+                        file.write_all(content(writer, number).as_bytes())?;
+                        if number % 3 == 0 {
+                            file.sync_all()?;
+                            synced.lock().unwrap().push((round, writer, number));
+                        }
+                        if number % 10 == 9 {
+                            fs::rename(&name, dir.join(format!("{number} renamed")))?;
+                            fs::remove_file(dir.join((number - 1).to_string()))?;
+                        }
+                        Ok(())
+                    };
+                    let _ = fs::create_dir(&dir).map(|()| (0..).try_for_each(&mut write));
+                });
+            }
+            let started = Instant::now();
+            while synced.lock().unwrap().iter().filter(|one| one.0 == round).count() < 60 {
+                assert!(started.elapsed() < PATIENCE, "the load is too slow to be one");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            place.signal("KILL");
+        });
+        place.wait_for_end();
+        assert!(Command::new("umount").arg("-l").arg(place.dir()).status().unwrap().success());
+        place.mount();
+        for (round, writer, number) in synced.lock().unwrap().iter() {
+            let dir = place.path(&format!("{round}-{writer}"));
+            let name = dir.join(number.to_string());
+            let wanted = content(*writer, *number);
+            // What was synced may have been renamed or removed after that.
+            let renamed = dir.join(format!("{number} renamed"));
+            let removed = number % 10 == 8;
+            let found = fs::read_to_string(&name).or_else(|_| fs::read_to_string(&renamed));
+            match found {
+                Ok(found) => assert!(found == wanted, "{name:?} is not what was synced"),
+                Err(error) => assert!(removed, "{name:?}: {error}"),
+            }
+        }
+        place.unmount();
+        place.assert_clean();
+    }
+}
