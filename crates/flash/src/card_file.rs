@@ -71,7 +71,8 @@ impl CardFile {
     pub fn create(path: &Path, profile: Profile, preconditioned: bool) -> Result<(), CardError> {
         let state_path = state_path(path);
         if state_path.exists() {
-            return Err(io_error(&state_path, io::ErrorKind::AlreadyExists.into()));
+            let what = "it is there already, and a card is made where none is".into();
+            return Err(CardError::State { path: state_path, what });
         }
         FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
         let model = Model::new(profile, preconditioned);
@@ -84,6 +85,9 @@ impl CardFile {
     /// [`CardError`]; [`io::ErrorKind::ResourceBusy`] when another program has it.
     pub fn open(path: &Path, pace: Pace) -> Result<CardFile, CardError> {
         let options = OpenOptions { write: true, direct: false };
+        if !CardFile::is_at(path) {
+            return Err(no_card(path.to_path_buf()));
+        }
         let data = FileDevice::open(path, options).map_err(|e| io_error(path, e))?;
         let (mut model, preconditioned, was_in_use) = load(path)?;
         if was_in_use {
@@ -117,12 +121,14 @@ impl CardFile {
         &self.card
     }
 
-    /// Puts the card away: its data and state are durable.
+    /// Puts the card away: its data and state are durable. A card whose power was cut gets it back first.
     ///
     /// # Errors
     /// [`CardError::Io`].
     pub fn close(self) -> Result<(), CardError> {
-        block::Device::flush(&*self.card).map_err(|e| io_error(&self.path, e))?;
+        let (is_powered, seed) = self.card.with_model(|model| (model.is_powered(), model.fault_plan().seed));
+        let ready = if is_powered { block::Device::flush(&*self.card) } else { self.card.power_cycle(seed) };
+        ready.map_err(|e| io_error(&self.path, e))?;
         self.card.with_model(|model| store(&self.path, model, self.preconditioned, false))
     }
 }
@@ -136,7 +142,10 @@ fn state_path(path: &Path) -> PathBuf {
 
 fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
     let path = state_path(path);
-    let text = fs::read(&path).map_err(|e| io_error(&path, e))?;
+    let text = fs::read(&path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => no_card(path.with_extension("")),
+        _ => io_error(&path, e),
+    })?;
     let broken = |what: String| CardError::State {
         path: path.clone(),
         what: format!("not the state of a card: {what}"),
@@ -169,6 +178,10 @@ fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Resu
         fs::rename(&fresh, &path)
     };
     write().map_err(|e| io_error(&path, e))
+}
+
+fn no_card(path: PathBuf) -> CardError {
+    CardError::State { path, what: "no card; `card new` makes one".into() }
 }
 
 fn io_error(path: &Path, source: io::Error) -> CardError {
@@ -247,12 +260,28 @@ mod tests {
     }
 
     #[test]
+    fn a_card_whose_power_was_cut_is_put_away_with_what_it_counted() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        CardFile::create(&path, small("survey-emmc51"), true).expect("a new card");
+        let file = CardFile::open(&path, Pace::Virtual).expect("free");
+        file.card().set_faults(crate::FaultPlan { power_cut_at: Some(5), ..Default::default() });
+        let written = (0..9).filter(|n| file.card().write(n * 4096, &[7; 4096]).is_ok()).count();
+        assert_eq!(written, 5);
+        file.close().expect("the power is back");
+        let model = CardFile::peek(&path).expect("put away");
+        assert_eq!((model.counters().host.writes, model.is_powered()), (5, true));
+        let nothing = CardFile::open(&dir.path().join("nothing"), Pace::Virtual);
+        assert!(nothing.is_err_and(|error| error.to_string().contains("card new")));
+    }
+
+    #[test]
     fn damaged_states_are_named_and_nothing_is_overwritten() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
         CardFile::create(&path, small("bergmann-stick"), false).expect("a new card");
         let again = CardFile::create(&path, small("bergmann-stick"), false);
-        assert!(matches!(again, Err(CardError::Io { .. })));
+        assert!(matches!(again, Err(CardError::State { .. })));
         let good = fs::read_to_string(state_path(&path)).expect("readable");
         for bad in [
             String::new(),

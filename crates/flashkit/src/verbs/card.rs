@@ -132,12 +132,15 @@ pub fn run(args: &Args) -> Result<()> {
             eprintln!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
             let _ = interrupted.recv();
             let card = serving.card().clone();
-            serving.stop()?;
+            if !card.with_model(|model| model.is_powered()) {
+                eprintln!("{}: the power was cut, as planned; it is back on", file.display());
+            }
+            let stopped = serving.stop();
             if let Some(path) = trace {
                 let text = card.stop_trace().to_text(format_of(path));
                 std::fs::write(path, text).with_context(|| path.display().to_string())?;
             }
-            Ok(())
+            Ok(stopped?)
         }
         What::Replay { trace, profile, preconditioned, keep_times } => {
             let profile = verbs::profile(profile)?;
