@@ -230,6 +230,8 @@ fn the_stick_of_bergmann_is_read_as_he_read_it() {
     assert_eq!(found.unit_bytes.map(|found| found.value), Some(Some(4 * M)));
     assert!(found.fat_area_bytes.is_some_and(|found| found.value.is_some()));
     assert_eq!(found.read_boundary_bytes, None, "reads hide it");
+    let rate = found.write_bytes_per_s.expect("measured") / 15.17e6;
+    assert!((0.85..1.15).contains(&rate) && found.short_write_bytes == 64 * K, "{rate}");
     let advice = found.advice();
     assert_eq!((advice.active_logs, advice.segments_per_section), (2, 2));
 }

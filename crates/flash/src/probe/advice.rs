@@ -49,7 +49,12 @@ impl Advice {
                 section / SEGMENT_BYTES
             }
             None => {
-                reasons.push("No unit was found: sections of one segment, as by default.".into());
+                let found = if findings.unit_bytes.is_some() {
+                    "No unit was found"
+                } else {
+                    "Units were not measured"
+                };
+                reasons.push(format!("{found}: sections of one segment, as by default."));
                 1
             }
         };
@@ -144,8 +149,9 @@ pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..=1023 => format!("{bytes} bytes"),
         bytes if bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
-        bytes if bytes % 1024 == 0 => format!("{} KiB", bytes >> 10),
-        bytes => format!("{bytes} bytes"),
+        bytes if bytes % 1024 == 0 && bytes < 16 << 20 => format!("{} KiB", bytes >> 10),
+        bytes if bytes < 1 << 20 => format!("{bytes} bytes"),
+        bytes => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
     }
 }
 

@@ -123,7 +123,7 @@ pub fn copied_block(points: &[Point], written: u64) -> u64 {
     errors.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are points").0
 }
 
-/// What a write costs by its size: `command + per_byte * max(size, page)`.
+/// What a write costs by its size: `command + per_byte * max(size, page)`, and more if it is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteCost {
     /// Below this size a write costs the same, in bytes.
@@ -132,25 +132,56 @@ pub struct WriteCost {
     pub command_ns: f64,
     /// What each byte adds, in nanoseconds.
     pub byte_ns: f64,
+    /// Writes below this size cost more, in bytes; 0: none do.
+    pub short_bytes: u64,
+    /// How much more, in nanoseconds.
+    pub short_ns: f64,
 }
 
 impl WriteCost {
     /// Time of a write, in nanoseconds.
     pub fn of(&self, bytes: u64) -> f64 {
-        self.command_ns + self.byte_ns * bytes.max(self.page_bytes) as f64
+        let short_ns = if bytes < self.short_bytes { self.short_ns } else { 0.0 };
+        self.command_ns + self.byte_ns * bytes.max(self.page_bytes) as f64 + short_ns
     }
 }
 
-/// The cost that fits times by size best, each size counting by its relative error.
-pub fn write_cost(points: &[Point]) -> WriteCost {
-    let candidates = points[..points.len() - 2].iter().map(|point| point.at);
-    let fits = candidates.map(|page_bytes| {
-        let rows =
-            points.iter().map(|point| (point.at.max(page_bytes) as f64, quantile(&point.samples, 0.3)));
-        let (command_ns, byte_ns, error) = line_through(rows);
-        (WriteCost { page_bytes, command_ns, byte_ns }, error)
+/// A fit that is off by more than this share of the times, in the mean of squares, is no fit.
+const MISFIT: f64 = 0.1;
+
+/// The cost that fits times by size best, each size counting by its relative error. Where no line fits, short writes
+/// may be dearer than the rest; `large` is then one more size, of writes that are certainly not short.
+pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
+    let rows = |points: &[Point]| -> Vec<(u64, f64)> {
+        points.iter().map(|point| (point.at, quantile(&point.samples, 0.3))).collect()
+    };
+    let all = rows(points);
+    let pages = || points[..points.len() - 2].iter().map(|point| point.at);
+    let line = |rows: &[(u64, f64)], page_bytes: u64| {
+        line_through(rows.iter().map(|(at, ns)| ((*at).max(page_bytes) as f64, *ns)))
+    };
+    let plain = pages().map(|page_bytes| {
+        let (command_ns, byte_ns, error) = line(&all, page_bytes);
+        (WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 }, error)
     });
-    fits.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are at least three sizes").0
+    let better = |one: &(WriteCost, f64), two: &(WriteCost, f64)| one.1.total_cmp(&two.1);
+    let (plain, error) = plain.min_by(better).expect("there are at least three sizes");
+    let Some(large) = large.filter(|_| error > MISFIT * MISFIT * all.len() as f64) else { return plain };
+    let with_large: Vec<(u64, f64)> = all.iter().copied().chain(rows(std::slice::from_ref(large))).collect();
+    let cuts = 1..all.len();
+    let stepped =
+        cuts.flat_map(|cut| pages().map(move |page_bytes| (cut, page_bytes))).map(|(cut, page_bytes)| {
+            let (command_ns, byte_ns, _) = line(&with_large[cut..], page_bytes);
+            let base = WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
+            let more: Vec<f64> = all[..cut].iter().map(|(at, ns)| ns - base.of(*at)).collect();
+            let cost = WriteCost { short_bytes: all[cut].0, short_ns: median(&more), ..base };
+            let error = with_large.iter().map(|(at, ns)| (cost.of(*at) / ns - 1.0).powi(2)).sum();
+            (cost, error)
+        });
+    match stepped.filter(|(cost, _)| cost.short_ns > 0.0).min_by(better) {
+        Some((cost, stepped)) if stepped < error / 4.0 => cost,
+        _ => plain,
+    }
 }
 
 /// Intercept and slope, neither below 0, with the least squared relative error, and that error.
@@ -188,6 +219,20 @@ pub fn line_through(rows: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The stick of bergmann-2012: 4.4 ms more below 64 KiB.
+    #[test]
+    fn short_writes_may_cost_more() {
+        let ms = |kib: u64| 0.3 + kib as f64 / 4.0 * 0.27 + if kib < 64 { 4.4 } else { 0.0 };
+        let sizes: Vec<(u64, f64)> = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, ms(kib) * 1e6)).to_vec();
+        let large = Point { at: 1 << 20, samples: vec![ms(1024) * 1e6; 9] };
+        let cost = write_cost(&points(&sizes), Some(&large));
+        assert_eq!((cost.page_bytes, cost.short_bytes), (4096, 64 << 10));
+        assert!((cost.short_ns / 4.4e6 - 1.0).abs() < 0.01 && (cost.command_ns / 0.3e6 - 1.0).abs() < 0.01);
+        // Where a line fits, nothing is made of it.
+        let sizes: Vec<(u64, f64)> = sizes.iter().map(|(at, _)| (*at, 3e5 + *at as f64 * 66.0)).collect();
+        assert_eq!(write_cost(&points(&sizes), Some(&large)).short_bytes, 0);
+    }
 
     fn points(values: &[(u64, f64)]) -> Vec<Point> {
         values.iter().map(|(at, value)| Point { at: *at, samples: vec![*value; 9] }).collect()
@@ -249,7 +294,7 @@ mod tests {
         for page in [4096u64, 16384, 32768] {
             let cost = |size: u64| 500.0 + 0.1 * size.max(page) as f64;
             let sizes: Vec<(u64, f64)> = (12..=18).map(|log| (1 << log, cost(1 << log))).collect();
-            let fitted = write_cost(&points(&sizes));
+            let fitted = write_cost(&points(&sizes), None);
             assert_eq!(fitted.page_bytes, page);
             assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
         }

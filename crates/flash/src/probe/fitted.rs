@@ -86,6 +86,8 @@ impl Findings {
                 write_command_ns: self.write_command_ns.unwrap_or(0.0) as u64,
                 flush_ns: if cached { self.flush_ns.unwrap_or(0.0) as u64 } else { 0 },
                 read_bytes_per_s: self.read_bytes_per_s.unwrap_or(0.0) as u64,
+                short_write_bytes: self.short_write_bytes as u32,
+                short_write_ns: self.short_write_ns as u64,
                 program_page_ns,
                 ..Times::default()
             },

@@ -26,6 +26,8 @@ pub struct Bench<'a> {
     pub flushes: bool,
     data: Vec<u8>,
     pub written_bytes: u64,
+    /// Times of the large writes that filled ranges.
+    pub fills_ns: Vec<f64>,
     budget_bytes: u64,
     deadline_ns: u64,
     /// Places that are far from each other: whatever the unit is, no two are in the same.
@@ -35,6 +37,8 @@ pub struct Bench<'a> {
 
 /// Bytes of a timed write, where the size is not what is measured.
 pub const WRITE_BYTES: u64 = 32 << 10;
+/// Bytes of a write that fills a range.
+pub const FILL_BYTES: u64 = 1 << 20;
 /// Rounds of streams, of which the first warm up.
 const ROUNDS: u64 = 8;
 const WARM_UP: u64 = 2;
@@ -58,6 +62,7 @@ impl<'a> Bench<'a> {
             flushes: false,
             data: Vec::new(),
             written_bytes: 0,
+            fills_ns: Vec::new(),
             budget_bytes,
             deadline_ns: clock.now_ns().saturating_add(budget_ns),
             spacing_bytes,
@@ -113,11 +118,14 @@ impl<'a> Bench<'a> {
 
     /// Writes all of a range, so that it holds data that merges must copy.
     pub fn fill(&mut self, offset_bytes: u64, bytes: u64) -> Result<(), Stop> {
-        const PIECE: u64 = 1 << 20;
         let mut done = 0;
         while done < bytes {
-            let part = (bytes - done).min(PIECE);
-            self.write(offset_bytes + done, part)?;
+            let part = (bytes - done).min(FILL_BYTES);
+            let ns = self.write(offset_bytes + done, part)?;
+            // The first may have to close what was open.
+            if part == FILL_BYTES && done > 0 {
+                self.fills_ns.push(ns);
+            }
             done += part;
         }
         Ok(())

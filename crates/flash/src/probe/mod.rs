@@ -30,7 +30,7 @@ use fit::{
     write_cost,
 };
 pub use measure::Stop;
-use measure::{Bench, STREAMS_MAX, WRITE_BYTES};
+use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
 
 /// Below this share of agreeing resamples an answer is uncertain.
 pub const SURE: f64 = 0.95;
@@ -100,6 +100,12 @@ pub struct Findings {
     pub write_command_ns: Option<f64>,
     /// Of sequential writes without their commands.
     pub write_bytes_per_s: Option<f64>,
+    /// Writes below this size cost more, wherever they are; 0: none do.
+    pub short_write_bytes: u64,
+    /// How much more.
+    pub short_write_ns: f64,
+    /// Writes of 1 MiB in sequence.
+    pub large_write_bytes_per_s: Option<f64>,
     /// What a flush after a write costs.
     pub flush_ns: Option<f64>,
     /// Writes are faster than the flash until a flush asks.
@@ -139,7 +145,8 @@ impl Findings {
     /// Time of a write that continues the one before, in nanoseconds, as far as it was measured.
     pub fn write_ns(&self, bytes: u64) -> Option<f64> {
         let page = self.page_bytes?.value;
-        Some(self.write_command_ns? + bytes.max(page) as f64 / self.write_bytes_per_s? * 1e9)
+        let short_ns = if bytes < self.short_write_bytes { self.short_write_ns } else { 0.0 };
+        Some(self.write_command_ns? + bytes.max(page) as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
     }
 
     /// What follows for a file system.
@@ -268,6 +275,9 @@ impl Probe<'_> {
             self.bench
                 .fill(start, if place < 2 { self.bench.spacing_bytes().min(64 << 20) } else { most })?;
         }
+        let fills_ns = &self.bench.fills_ns;
+        let rate = || FILL_BYTES as f64 / median(fills_ns) * 1e9;
+        self.findings.large_write_bytes_per_s = (!fills_ns.is_empty()).then(rate);
         Ok(())
     }
 
@@ -297,11 +307,16 @@ impl Probe<'_> {
             let start = self.bench.place(u64::from(kib > 64));
             points.push(self.bench.sequence(start, bytes, 24)?);
         }
-        let (page_bytes, confidence) = resampled(&points, self.seed, |points| write_cost(points).page_bytes);
-        let cost = write_cost(&points);
+        let large = Point { at: FILL_BYTES, samples: self.bench.fills_ns.clone() };
+        let large = Some(&large).filter(|large| !large.samples.is_empty());
+        let (page_bytes, confidence) =
+            resampled(&points, self.seed, |points| write_cost(points, large).page_bytes);
+        let cost = write_cost(&points, large);
         self.findings.page_bytes = Some(Estimate { value: page_bytes, confidence });
         self.findings.write_command_ns = Some(cost.command_ns);
         self.findings.write_bytes_per_s = Some(1e9 / cost.byte_ns.max(1e-6));
+        self.findings.short_write_bytes = cost.short_bytes;
+        self.findings.short_write_ns = cost.short_ns;
         self.record("sequential writes by size", "bytes", &points);
         Ok(cost)
     }

@@ -57,9 +57,15 @@ impl Findings {
         row("read command", self.read_command_ns.map(ms));
         row("read rate", self.read_bytes_per_s.map(rate));
         row("random reads of 4 KiB", self.random_read_iops.map(|iops| format!("{iops:.0} a second")));
-        row("boundary seen by reads", self.read_boundary_bytes.map(size));
+        let boundary = |_| self.read_boundary_bytes.map_or("none".into(), size);
+        row("boundary seen by reads", self.read_command_ns.map(boundary));
+        row("writes of 1 MiB", self.large_write_bytes_per_s.map(rate));
         row("write command", self.write_command_ns.map(ms));
         row("write rate", self.write_bytes_per_s.map(rate));
+        if self.short_write_bytes > 0 {
+            let more = format!("{} more below {}", ms(self.short_write_ns), size(self.short_write_bytes));
+            row("short writes", Some(more));
+        }
         row("flush", self.flush_ns.map(ms));
         row("write cache", self.write_cache.map(|cache| if cache { "yes" } else { "no" }.to_string()));
         row("page", self.page_bytes.map(|found| told(found, size)));
