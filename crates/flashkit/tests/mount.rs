@@ -166,6 +166,11 @@ fn mount_8_calls_it_by_type_and_by_fstab() {
          sed -i s/,ro// fstab
          mount -T fstab mnt
          touch mnt/new
+         mount -o remount,ro mnt
+         ! touch mnt/newer 2> /dev/null
+         mount -o remount,rw,noatime mnt
+         touch mnt/newer
+         grep -q \" $PWD/mnt .*noatime.* fuse[a-z]*.flashkit \" /proc/self/mountinfo
          umount mnt; ended
          ! mount -t fuse.flashkit -o unheard_of image mnt 2> refused
          grep -q 'active_logs=' refused

@@ -18,13 +18,10 @@ use f2fs::{
     units::{Ino, Time},
     volume::{SetAttr, Stat, XattrMode},
 };
-use rustix::{
-    fs::{OFlags, RenameFlags},
-    mount::MountFlags,
-};
+use rustix::fs::{OFlags, RenameFlags};
 
 use crate::{
-    Atime, Errno, FileSystem, MountOptions,
+    Errno, FileSystem, MountOptions,
     connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
     file_system::{Answer, Caller, Change, OpenMode, WriteMode},
     passage::Passage,
@@ -97,7 +94,7 @@ pub fn mount(
     source: &str,
 ) -> io::Result<Session> {
     let root = fs.root()?;
-    let how = How { source, image, flags: mount_flags(options), allow_other: options.allow_other };
+    let how = How { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
     let (connection, mounter) = Connection::mount(dir, &how)?;
     let connection = Arc::new(connection);
     let write_back = WriteBack::start(connection.clone());
@@ -107,20 +104,6 @@ pub fn mount(
     let adapter = Arc::new(Adapter { fs, root, connection, write_back });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
-}
-
-fn mount_flags(options: &MountOptions) -> MountFlags {
-    let flags = [
-        (options.read_only, MountFlags::RDONLY),
-        (!options.dev, MountFlags::NODEV),
-        (!options.suid, MountFlags::NOSUID),
-        (!options.exec, MountFlags::NOEXEC),
-        (options.sync, MountFlags::SYNCHRONOUS),
-        (options.dirsync, MountFlags::DIRSYNC),
-        (options.atime == Atime::Never, MountFlags::NOATIME),
-        (!options.dir_atime, MountFlags::NODIRATIME),
-    ];
-    flags.into_iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
 }
 
 impl Session {
@@ -360,7 +343,7 @@ impl Adapter {
             opcode::REMOVEXATTR => fs.remove_xattr(ino, arguments.name()?)?,
             opcode::IOCTL => {
                 let wire::IoctlIn { handle, command, in_bytes, .. } = arguments.take()?;
-                let answer = fs.ioctl(ino, handle != 0, command, arguments.bytes(in_bytes)?)?;
+                let answer = fs.ioctl(caller, ino, handle != 0, command, arguments.bytes(in_bytes)?)?;
                 // Flags are attributes, and the kernel does not know that they change others. Failing, it has none.
                 let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 out.put(&wire::IoctlOut::default());

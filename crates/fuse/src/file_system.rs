@@ -27,7 +27,9 @@ use f2fs::{
 
 use rustix::fs::RenameFlags;
 
-use crate::{Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl};
+use crate::{
+    Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl, ioctl::TrimRange,
+};
 
 /// What an operation gives.
 pub type Answer<T> = std::result::Result<T, Errno>;
@@ -469,7 +471,14 @@ impl FileSystem {
     }
 
     /// Answers an ioctl. `writes` is whether the file was opened for writing to ask.
-    pub fn ioctl(&self, ino: Ino, writes: bool, command: u32, data: &[u8]) -> Answer<Vec<u8>> {
+    pub fn ioctl(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        writes: bool,
+        command: u32,
+        data: &[u8],
+    ) -> Answer<Vec<u8>> {
         use ioctl::Request;
         let request = Request::parse(command, data).ok_or(Errno::NOTTY)?;
         let stat = self.stat(ino)?;
@@ -486,6 +495,8 @@ impl FileSystem {
             Request::ReserveSaved => {
                 return self.write_lock()?.reserve_saved(ino).map(blocks).map_err(to_errno);
             }
+            Request::Trim(_) if !caller.is_privileged() => return Err(Errno::PERM),
+            Request::Trim(range) => return self.trim(range).map(|trimmed| range.done(trimmed)),
             Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
                 self.write_lock()?
@@ -503,6 +514,21 @@ impl FileSystem {
         }
         let volume = self.read_lock()?;
         Ok(request.answer(&stat, &volume.superblock().label))
+    }
+
+    /// Tells the device what is free, and says how many bytes that were. What a part of the volume is asked for is done
+    /// for all of it: nobody misses free blocks.
+    fn trim(&self, range: TrimRange) -> Answer<u64> {
+        let mut volume = self.write_lock()?;
+        let block_size = volume.geometry().block_size;
+        let volume_bytes = volume.superblock().blocks << block_size.log();
+        // As Linux has it (`f2fs_trim_fs`).
+        if range.start >= volume_bytes || range.length < block_size.bytes() as u64 {
+            return Err(Errno::INVAL);
+        }
+        let least_blocks = u32::try_from(range.least >> block_size.log()).unwrap_or(u32::MAX);
+        let trimmed = volume.trim(least_blocks).map_err(to_errno)?;
+        Ok((trimmed << block_size.log()).min(range.length))
     }
 
     // Extended attributes.

@@ -1,5 +1,5 @@
-//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label, and those
-//! of f2fs about compressed files.
+//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label, trimming,
+//! and those of f2fs about compressed files.
 
 use f2fs::{
     format::inode::{Algorithm, flag},
@@ -23,6 +23,9 @@ const SET_FLAGS_32: u32 = number(WRITES, b'f', 2, 4);
 const GET_VERSION: u32 = number(READS, b'v', 1, 8);
 const FS_GET_XATTR: u32 = number(READS, b'X', 31, FSXATTR_BYTES as u32);
 const FS_SET_XATTR: u32 = number(WRITES, b'X', 32, FSXATTR_BYTES as u32);
+/// `FITRIM`, which takes and gives a `struct fstrim_range`.
+const TRIM: u32 = number(READS | WRITES, b'X', 121, TRIM_RANGE_BYTES as u32);
+const TRIM_RANGE_BYTES: usize = 24;
 const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
 /// The kind of f2fs's own (Linux, `include/uapi/linux/f2fs.h`).
 const F2FS: u8 = 0xF5;
@@ -57,6 +60,8 @@ pub enum Request {
     },
     /// Tell the volume's label.
     GetLabel,
+    /// Tell the device what is free.
+    Trim(TrimRange),
     /// Tell how many blocks compression saves.
     GetSaved,
     /// Give them back.
@@ -72,6 +77,24 @@ pub enum Request {
         /// log2 of the blocks in a cluster.
         log_cluster_blocks: u8,
     },
+}
+
+/// What `FITRIM` asks for, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrimRange {
+    /// Where to begin.
+    pub start: u64,
+    /// How far to go.
+    pub length: u64,
+    /// Shorter runs of free blocks are left alone.
+    pub least: u64,
+}
+
+impl TrimRange {
+    /// The answer: so much was trimmed.
+    pub fn done(self, trimmed: u64) -> Vec<u8> {
+        [self.start, trimmed, self.least].iter().flat_map(|long| long.to_ne_bytes()).collect()
+    }
 }
 
 impl Request {
@@ -90,6 +113,12 @@ impl Request {
                 Some(Request::SetExtended { flags: flags_of_extended(word(0)?), project: word(12)? })
             }
             GET_LABEL => Some(Request::GetLabel),
+            TRIM => {
+                let long =
+                    |at: usize| Some(u64::from_ne_bytes(data.get(at..at + 8)?.try_into().expect("8 bytes")));
+                let (start, length, least) = (long(0)?, long(8)?, long(16)?);
+                Some(Request::Trim(TrimRange { start, length, least }))
+            }
             GET_COMPRESS_BLOCKS => Some(Request::GetSaved),
             RELEASE_COMPRESS_BLOCKS => Some(Request::ReleaseSaved),
             RESERVE_COMPRESS_BLOCKS => Some(Request::ReserveSaved),
@@ -140,6 +169,7 @@ impl Request {
                 .map_or_else(Vec::new, |how| vec![how.algorithm.code(), how.log_cluster_blocks]),
             Request::SetFlags(_)
             | Request::SetExtended { .. }
+            | Request::Trim(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
             | Request::SetCompression { .. } => Vec::new(),
@@ -186,8 +216,8 @@ mod tests {
             [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820, 0x8100_9431]
         );
         assert_eq!(
-            [GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
-            [0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]
+            [TRIM, GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
+            [0xC018_5879, 0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]
         );
     }
 

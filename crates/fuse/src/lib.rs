@@ -29,5 +29,5 @@ mod write_back;
 pub use daemon::{Ready, spawn_daemon};
 pub use errno::Errno;
 pub use file_system::{FileSystem, Settings};
-pub use mount::{Error, Mount, Result};
+pub use mount::{Error, Mount, Result, remount};
 pub use options::{Atime, BackgroundGc, FsyncMode, MountOptions, OnError};

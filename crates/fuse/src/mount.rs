@@ -151,6 +151,13 @@ impl Mount {
     }
 }
 
+/// Gives what is mounted on a directory other flags: `mount -o remount`. The process that answers goes on as it was
+/// started; it is the kernel that then lets nobody write, say.
+pub fn remount(dir: &Path, options: &MountOptions) -> Result<()> {
+    let error = |source| Error::Mount { dir: dir.to_path_buf(), source };
+    rustix::mount::mount_remount(dir, options.mount_flags(), c"").map_err(|errno| error(errno.into()))
+}
+
 /// Unmounts, or where somebody still uses the mount, takes it out of the tree.
 fn end_mount(dir: &Path, unmounter: &Unmounter) {
     // What the kernel still has in its cache comes to us now, for it is lost with the connection.

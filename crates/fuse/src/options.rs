@@ -8,6 +8,7 @@ use f2fs::{
     units::Time,
     volume::{self, ActiveLogs, InPlace, Options},
 };
+use rustix::mount::MountFlags;
 
 /// When reading changes the time of the last access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +61,8 @@ pub enum OnError {
 pub struct MountOptions {
     /// Nothing is changed.
     pub read_only: bool,
+    /// The flags of what is mounted already change, and nothing else.
+    pub remount: bool,
     /// Other users than the one who mounts may use it.
     pub allow_other: bool,
     /// Device nodes work.
@@ -122,6 +125,7 @@ impl Default for MountOptions {
     fn default() -> MountOptions {
         MountOptions {
             read_only: false,
+            remount: false,
             allow_other: false,
             dev: true,
             suid: true,
@@ -156,7 +160,7 @@ impl Default for MountOptions {
 
 /// What options there are, for messages and help.
 pub const KNOWN: &str = "\
-ro, rw, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
+ro, rw, remount, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
 diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
 background_gc=on|off, atgc, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
 checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=continue|remount-ro|panic, inline_data, \
@@ -196,6 +200,7 @@ impl MountOptions {
         match (name, value) {
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
+            ("remount", None) => self.remount = true,
             ("dev", None) => self.dev = true,
             ("nodev", None) => self.dev = false,
             ("suid", None) => self.suid = true,
@@ -309,6 +314,8 @@ impl MountOptions {
                 None,
             )
             | ("subtype" | "comment", Some(_)) => {}
+            // What the table of mounts shows of FUSE, and mount(8) gives back when it remounts.
+            ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             (known, _) if KNOWN.split(", ").any(|one| one.split('=').next() == Some(known)) => {
                 return Err(bad());
@@ -316,6 +323,21 @@ impl MountOptions {
             _ => return Err(OptionError::Unknown(option.into())),
         }
         Ok(())
+    }
+
+    /// Flags of mount(2).
+    pub fn mount_flags(&self) -> MountFlags {
+        let flags = [
+            (self.read_only, MountFlags::RDONLY),
+            (!self.dev, MountFlags::NODEV),
+            (!self.suid, MountFlags::NOSUID),
+            (!self.exec, MountFlags::NOEXEC),
+            (self.sync, MountFlags::SYNCHRONOUS),
+            (self.dirsync, MountFlags::DIRSYNC),
+            (self.atime == Atime::Never, MountFlags::NOATIME),
+            (!self.dir_atime, MountFlags::NODIRATIME),
+        ];
+        flags.into_iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
     }
 
     /// How the engine opens the volume.

@@ -474,6 +474,25 @@ END",
 }
 
 #[test]
+fn what_is_free_is_trimmed() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    fs::write(bench.path("file"), noise(20 << 20, 3)).unwrap();
+    File::open(bench.path("file")).unwrap().sync_all().unwrap();
+    fs::remove_file(bench.path("file")).unwrap();
+    let stored = || fs::metadata(bench.image()).unwrap().blocks() * 512;
+    let before = stored();
+    let said = bench.shell("fstrim -v .");
+    assert!(said.contains("trimmed"), "{said}");
+    assert!(stored() + (16 << 20) < before, "{before} bytes became {}", stored());
+    if rustix::process::geteuid().is_root() {
+        bench.shell("! setpriv --reuid 65534 --clear-groups fstrim . 2> /dev/null");
+    }
+    bench.unmount();
+    bench.assert_clean();
+}
+
+#[test]
 fn who_fills_the_volume_is_told_without_a_sync() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

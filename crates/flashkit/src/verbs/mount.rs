@@ -39,6 +39,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let mut options = MountOptions::default();
     args.options.iter().try_for_each(|list| options.apply(list))?;
+    if options.remount {
+        return Ok(fuse::remount(&args.dir, &options)?);
+    }
     if !args.foreground && !args.stays {
         return match spawn_daemon(daemon_arguments(args)?)? {
             Ok(()) => Ok(()),
