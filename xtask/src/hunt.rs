@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use model::{Case, Setup, Tally, power_cut, sequence};
 
-use crate::ping_pong;
+use crate::{agreement, ping_pong};
 
 /// Operations of a sequence beside the model.
 const SEQUENCE: usize = 1500;
@@ -113,6 +113,16 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
         "{done} power cuts in {} s: what was promised was there, nothing was torn",
         started.elapsed().as_secs()
     )?;
+    Ok(())
+}
+
+/// Cuts the power `cuts` times in one sequence of each of the cases `names`, or of all, and has Linux recover.
+///
+/// # Errors
+/// Linux recovers something else than we do; an unknown name.
+pub fn recover(seed: u64, cuts: usize, names: &[String], out: &mut impl Write) -> Result<()> {
+    let volumes = agreement::recover(&chosen(names, Case::all(), |case| case.name)?, seed, cuts)?;
+    writeln!(out, "seed {seed}: Linux recovers {volumes} volumes as we do")?;
     Ok(())
 }
 

@@ -4,9 +4,10 @@
 //! init, [`vm`] boots it, [`judge`] asks it what it thinks of an image. [`uml_kernel`] builds the kernel of the
 //! other guest, the lab's.
 //!
-//! The engine stands trial in [`hunt`] (beside a model, and with power cuts), [`ping_pong`] (in turns with Linux) and
-//! [`soak`].
+//! The engine stands trial in [`hunt`] (beside a model, and with power cuts), [`agreement`] (beside Linux), [`ping_pong`]
+//! (in turns with Linux) and [`soak`].
 
+pub mod agreement;
 pub mod apt;
 pub mod bench;
 pub mod cost;

@@ -98,6 +98,9 @@ enum Task {
     PowerCuts {
         #[command(flatten)]
         limits: hunt::Limits,
+        /// Hands so many cuts of one sequence of each case to Linux, which has to recover them as we do
+        #[arg(long, conflicts_with_all = ["seconds", "steps"])]
+        linux: Option<usize>,
         /// Cases; all unless named
         cases: Vec<String>,
     },
@@ -183,7 +186,10 @@ fn main() -> Result<()> {
             hunt::replay(&kinds[0], &std::fs::read_to_string(file)?)?;
         }
         Task::Model { limits, kinds, .. } => hunt::model(limits, &kinds, &mut out)?,
-        Task::PowerCuts { limits, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
+        Task::PowerCuts { limits, linux: Some(cuts), cases } => {
+            hunt::recover(limits.seed, cuts, &cases, &mut out)?;
+        }
+        Task::PowerCuts { limits, linux: None, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
         Task::PingPong { rounds, seed, kinds } => hunt::ping_pong(rounds, seed, &kinds, &mut out)?,
         Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
         Task::Cost { mib, volume_mib, seed } => cost::cost(mib << 20, volume_mib << 20, seed, &mut out)?,

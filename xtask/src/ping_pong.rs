@@ -303,6 +303,8 @@ fn below(op: &Op, dir: &str) -> Op {
         | Op::Times { path, .. }
         | Op::Fsync { path, .. }
         | Op::Flags { path, .. }
+        | Op::Release { path }
+        | Op::Reserve { path }
         | Op::Open { path, .. }
         | Op::OpenNameless { dir: path, .. }
         | Op::LinkOpen { to: path, .. }

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use block::Survivors;
 use f2fs::{
     format::{
         BlockSize,
@@ -13,9 +12,11 @@ use f2fs::{
     mkfs::{self, Overprovision, Plan},
 };
 use guest::{Content, Manifest, Op, Scope, differences, op::Allocate};
-use model::{Case, Record, fsck::fsck_image, manifest, setup::store};
+use model::{Case, manifest};
 use xtask::{
-    Disk, Image, Judge, Machine, Vm, engine,
+    Disk, Image, Judge, Machine, Vm,
+    agreement::{self, Ours},
+    engine,
     golden::{self, stage::At, tree, unclean},
     initramfs,
 };
@@ -63,13 +64,6 @@ fn trees(block_size: BlockSize) -> Vec<Op> {
     .concat()
 }
 
-/// A volume and how we read it.
-struct Ours {
-    name: String,
-    image: Image,
-    manifest: Manifest,
-}
-
 fn read(path: &Path) -> Manifest {
     manifest::manifest_of(&engine::open_read_only(path).expect("the volume opens"))
 }
@@ -108,34 +102,7 @@ fn write_sized(dir: &Path, name: &str, mib: u64, options: &mkfs::Options, ops: &
 
 /// Fails unless Linux sees in each volume what we see.
 fn compare(volumes: &[Ours]) {
-    let images: Vec<Image> = volumes.iter().map(|ours| ours.image.clone()).collect();
-    let verdicts = Judge::verdicts(&images).expect("the judge works");
-    let mut failures = Vec::new();
-    for (ours, verdict) in volumes.iter().zip(verdicts) {
-        let name = &ours.name;
-        // What is still to be recovered is no finding of fsck.f2fs's to judge.
-        // And on a large volume it takes minutes and gigabytes.
-        let small = ours.manifest.volume.blocks < 1 << 28;
-        if ours.image.machine == Machine::Amd64 && ours.image.read_only && small {
-            failures.extend(fsck_image(&ours.image.path).err().map(|error| format!("{name}: {error}")));
-        }
-        match verdict {
-            Err(error) => failures.push(format!("{name}: {error:#}")),
-            Ok(verdict) => {
-                // Linux looks at both packs, and says so where a cut has left one that was never finished.
-                let excused = |text: &&str| !ours.image.read_only && text.contains("invalid crc_");
-                let complaints = verdict.complaints().into_iter().filter(|text| !excused(text));
-                failures.extend(complaints.map(|complaint| format!("{name}: {complaint}")));
-                let mut own = ours.manifest.clone();
-                if !ours.image.read_only {
-                    manifest::excuse_recovered_directories(&verdict.manifest, &mut own);
-                }
-                let found = differences(&verdict.manifest, &own, Scope::Volume, DIFFERENCES);
-                failures.extend(found.iter().map(|line| format!("{name} (Linux != ours): {line}")));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    agreement::agree(volumes).unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 fn scratch() -> tempfile::TempDir {
@@ -401,29 +368,10 @@ fn linux_recovers_what_we_synced() {
 /// The power is cut anywhere in sequences of all operations: Linux recovers what we recover.
 #[test]
 fn linux_recovers_from_our_power_cuts_what_we_recover() {
-    let dir = scratch();
-    let mut volumes = Vec::new();
-    for name in ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"] {
-        let Case { setup, steps, .. } = Case::named(name).expect("a case");
-        let (record, _) = Record::new(&setup, SEED, steps).expect("a sequence");
-        let requests = record.requests();
-        for n in 0..CUTS {
-            let at = requests * (n + 1) / CUTS;
-            let survivors = match n % 4 {
-                0 => Survivors::All,
-                1 => Survivors::None,
-                _ => Survivors::Torn { seed: n as u64 },
-            };
-            let name = format!("{name}, seed {SEED}, {survivors:?} of {at} of {requests} requests");
-            let path = dir.path().join(format!("{}.img", volumes.len()));
-            let cut = record.cut_at(at, &survivors).expect("a cut");
-            store(&cut, &path).expect("room for an image");
-            let image = Image { read_only: false, options: "noatime".into(), ..Image::f2fs(&path) };
-            volumes.push(Ours { name, manifest: read(&path), image });
-        }
-    }
-    compare(&volumes);
-    println!("{} power cuts", volumes.len());
+    let names = ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"];
+    let cases: Vec<Case> = names.iter().map(|name| Case::named(name).expect("a case")).collect();
+    let volumes = agreement::recover(&cases, SEED, CUTS).unwrap_or_else(|error| panic!("{error:#}"));
+    println!("{volumes} power cuts");
 }
 
 #[test]

@@ -178,3 +178,49 @@ fn what_was_truncated_stays_away_after_a_cut() {
         assert_eq!(bytes, [2; 4096]);
     }
 }
+
+/// A directory was emptied and removed after the checkpoint, and a file with its name was fsynced: recovery met the
+/// directory with its entries, and the volume could not be opened.
+#[test]
+fn a_file_may_take_the_name_of_a_directory_and_be_fsynced() {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let dir = volume.create(ROOT, b"name", &NewNode::new(0o040_755)).unwrap();
+    volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    volume.unlink(dir, b"file").unwrap();
+    volume.remove_dir(ROOT, b"name").unwrap();
+    let ino = volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, b"content").unwrap();
+    volume.fsync(ino, false).unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    assert_eq!(volume.lookup(ROOT, b"name").unwrap(), ino);
+    let mut bytes = [0; 7];
+    volume.read(ino, 0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"content");
+    assert_eq!(volume.counters().valid_inodes, 2);
+}
+
+/// The same as Linux leaves it: it writes no checkpoint for that fsync, and recovers without the directory.
+#[test]
+fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
+    const NAME_OFFSET: u64 = 92;
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let dir = volume.create(ROOT, b"d", &NewNode::new(0o040_755)).unwrap();
+    volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    let ino = volume.create(ROOT, b"f", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, b"content").unwrap();
+    volume.fsync(ino, false).unwrap();
+    let at = u64::from(volume.nat_entry(ino.into()).unwrap().addr.0) * 4096 + NAME_OFFSET;
+    drop(volume);
+    let mut name = [0];
+    device.read(at, &mut name).unwrap();
+    assert_eq!(&name, b"f");
+    device.write(at, b"d").unwrap();
+    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    assert_eq!(volume.lookup(ROOT, b"d").unwrap(), ino);
+    assert_eq!(volume.stat(ROOT).unwrap().links, 2);
+}

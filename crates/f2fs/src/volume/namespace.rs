@@ -238,6 +238,10 @@ impl Volume {
             return Err(Error::NotEmpty);
         }
         self.require_orphan_room(found.ino)?;
+        if self.nat.is_checkpointed(&self.io, found.ino.into())? {
+            // Recovery finds it again, with all that it had: it must not give its name to a new file.
+            self.since_checkpoint.renamed.insert(dir);
+        }
         self.leave(dir, &found)?;
         self.touch_dir(dir)?;
         self.add_links(dir, -1)?;

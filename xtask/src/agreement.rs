@@ -1,0 +1,98 @@
+//! Linux beside us on the same images: what the one reads or recovers, so does the other.
+
+use anyhow::{Context, Result, bail};
+use block::Survivors;
+use guest::{Manifest, Scope, differences};
+use model::{
+    Case, Record,
+    fsck::fsck_image,
+    manifest::{excuse_recovered_directories, manifest_of},
+    setup::{Maker, store},
+};
+
+use crate::{Image, Judge, Machine, engine};
+
+/// Differences that are told of one volume.
+const DIFFERENCES: usize = 8;
+/// Blocks from which on fsck.f2fs takes minutes and gigabytes.
+const LARGE_BLOCKS: u64 = 1 << 28;
+
+/// A volume and how we read it.
+pub struct Ours {
+    /// What it is.
+    pub name: String,
+    /// How Linux is to mount it. Where it may write, the volume is one to be recovered.
+    pub image: Image,
+    /// What we see.
+    pub manifest: Manifest,
+}
+
+/// Has Linux read the volumes, and fsck.f2fs judge those that are clean.
+///
+/// # Errors
+/// Linux sees in one of them what we do not see.
+pub fn agree(volumes: &[Ours]) -> Result<()> {
+    let images: Vec<Image> = volumes.iter().map(|ours| ours.image.clone()).collect();
+    let verdicts = Judge::verdicts(&images).context("the judge")?;
+    let mut failures = Vec::new();
+    for (ours, verdict) in volumes.iter().zip(verdicts) {
+        let name = &ours.name;
+        // What is still to be recovered is no finding of fsck.f2fs's to judge.
+        let small = ours.manifest.volume.blocks < LARGE_BLOCKS;
+        if ours.image.machine == Machine::Amd64 && ours.image.read_only && small {
+            failures.extend(fsck_image(&ours.image.path).err().map(|error| format!("{name}: {error}")));
+        }
+        match verdict {
+            Err(error) => failures.push(format!("{name}: {error:#}")),
+            Ok(verdict) => {
+                // Linux looks at both packs, and says so where a cut has left one that was never finished.
+                let excused = |text: &&str| !ours.image.read_only && text.contains("invalid crc_");
+                let complaints = verdict.complaints().into_iter().filter(|text| !excused(text));
+                failures.extend(complaints.map(|complaint| format!("{name}: {complaint}")));
+                let mut own = ours.manifest.clone();
+                if !ours.image.read_only {
+                    excuse_recovered_directories(&verdict.manifest, &mut own);
+                }
+                let found = differences(&verdict.manifest, &own, Scope::Volume, DIFFERENCES);
+                failures.extend(found.iter().map(|line| format!("{name} (Linux != ours): {line}")));
+            }
+        }
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => bail!("{}", failures.join("\n")),
+    }
+}
+
+/// Cuts the power at `cuts` requests of a sequence of each case, and has Linux recover what is left. Says how many
+/// volumes that were.
+///
+/// # Errors
+/// Linux recovers one of them to something else than we do.
+pub fn recover(cases: &[Case], seed: u64, cuts: usize) -> Result<usize> {
+    let dir = tempfile::tempdir()?;
+    let mut volumes = Vec::new();
+    for Case { name, setup, steps, .. } in cases {
+        let (record, _) = Record::new(setup, seed, *steps)?;
+        let requests = record.requests();
+        let machine = match setup.maker {
+            Maker::Own16K(_) => Machine::Arm64With16K,
+            Maker::Tool(_) | Maker::OwnOn(_) => Machine::Amd64,
+        };
+        for n in 0..cuts {
+            let at = requests * (n + 1) / cuts;
+            let survivors = match n % 4 {
+                0 => Survivors::All,
+                1 => Survivors::None,
+                _ => Survivors::Torn { seed: n as u64 },
+            };
+            let name = format!("{name}, seed {seed}, {survivors:?} of {at} of {requests} requests");
+            let path = dir.path().join(format!("{}.img", volumes.len()));
+            store(&record.cut_at(at, &survivors)?, &path)?;
+            let image = Image { read_only: false, options: "noatime".into(), machine, ..Image::f2fs(&path) };
+            volumes.push(Ours { name, manifest: manifest_of(&engine::open_read_only(&path)?), image });
+        }
+    }
+    agree(&volumes)?;
+    Ok(volumes.len())
+}
