@@ -167,6 +167,8 @@ impl Game<'_> {
                     if [&from, &to].contains(&&Bytes::from("/")) => {}
                 Op::Allocate { path, how: Allocate::Collapse | Allocate::Insert, .. }
                     if self.model.size_of(&path.0).is_some_and(|size| size > FAR_BYTES) => {}
+                // Linux does that only to files that nobody else can write to.
+                Op::Release { path } | Op::Reserve { path } if self.model.is_open(&path.0) => {}
                 // Linux 6.1 makes no holes in compressed files.
                 Op::Allocate { path, how: Allocate::Punch | Allocate::Zero, .. }
                     if self.model.is_compressed(&path.0) => {}

@@ -372,6 +372,11 @@ impl Model {
         self.find(path).is_ok_and(|id| self.inode(id).flags & flag::COMPRESS != 0)
     }
 
+    /// Whether the file at a path is open.
+    pub fn is_open(&self, path: &[u8]) -> bool {
+        self.find(path).is_ok_and(|id| self.open.values().any(|open| *open == id))
+    }
+
     fn resolve(&self, path: &[u8], follow: bool) -> Result<Id> {
         let mut at = ROOT;
         let mut rest: Vec<&[u8]> = components(path).rev().collect();
