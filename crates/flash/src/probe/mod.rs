@@ -34,6 +34,8 @@ use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
 
 /// Below this share of agreeing resamples an answer is uncertain.
 pub const SURE: f64 = 0.95;
+/// Units are no larger.
+const READ_UNIT_MAX: u64 = 64 << 20;
 /// A jump in the cost of a stream is a merge if it costs more than writing this many times as much.
 const MERGE_FACTOR: f64 = 1.5;
 
@@ -231,7 +233,10 @@ impl Probe<'_> {
             let base = median(&low);
             let above =
                 rows.iter().zip(&differences).take_while(|(_, difference)| shows(**difference - base));
-            self.findings.read_boundary_bytes = above.last().map(|(row, _)| row.boundary_bytes);
+            let above: Vec<u64> = above.map(|(row, _)| row.boundary_bytes).collect();
+            // Every multiple of a unit is a boundary: the largest alone, of which there are few, is noise.
+            let unit = above.last().filter(|unit| above.len() > 1 && **unit <= READ_UNIT_MAX);
+            self.findings.read_boundary_bytes = unit.copied();
         }
         let medians_ns =
             rows.iter().zip(differences).rev().map(|(row, ns)| (row.boundary_bytes, ns)).collect();
