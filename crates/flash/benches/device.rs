@@ -33,8 +33,13 @@ fn main() -> Result<()> {
             self::rate(|_| Ok(model.submit(0, Op::read(rng.below(PLACES) * BLOCK, BLOCK)).map(drop)?))?;
         tell(&format!("{name}: 4 KiB reads at random"), rate, "1/s")?;
     }
+    // Where every write waits for garbage: a card of its own size, written in full before.
+    let mut model = Model::new(Profile::named("survey-class10")?, true);
+    let (mut rng, places) = (Rng::new(1), model.profile().size_bytes / BLOCK);
+    let rate = self::rate(|_| Ok(model.submit(0, Op::write(rng.below(places) * BLOCK, BLOCK)).map(drop)?))?;
+    tell("survey-class10, full: 4 KiB writes at random", rate, "1/s")?;
     let card = Card::new(Profile::named("survey-class10")?.with_size(TIB)?, false);
-    let rate = rate(|n| Ok(card.write(n % PLACES * BLOCK, &[7; BLOCK as usize])?))?;
+    let rate = self::rate(|n| Ok(card.write(n % PLACES * BLOCK, &[7; BLOCK as usize])?))?;
     tell("survey-class10: 4 KiB writes with data in memory", rate, "1/s")?;
     memory()
 }
