@@ -4,7 +4,7 @@ mod support;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, power_cut};
+use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
     Volume,
     format::{BlockSize, sit::SegmentType},
@@ -12,6 +12,7 @@ use f2fs::{
     units::Ino,
     volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, XattrMode},
 };
+use model::setup::copy;
 
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
@@ -103,6 +104,65 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush() {
     let verbs: Vec<_> = device.trace().iter().map(|request| (request.verb, request.length_bytes)).collect();
     use block::Verb::{Flush, Write};
     assert_eq!(verbs, [(Write, 4096), (Write, 4096), (Flush, 0)]);
+}
+
+/// Where whole blocks are appended within one tick of the clock, recovery finds the size without the inode.
+#[test]
+fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
+    const START: u64 = 930; // the inode has no room for more addresses
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    for block in 0..START {
+        volume.write(ino, block * 4096, &[block as u8; 4096]).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+
+    let before = copy(&device).unwrap();
+    let recording = Arc::new(Recording::with_data(device));
+    let mut volume = Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
+    recording.take_trace();
+    let mut trace = Vec::new();
+    // (requests when it was promised, size)
+    let mut promises = vec![(0, START * 4096)];
+    use Verb::{Flush, Read, Write};
+    let mut append = |volume: &mut Volume, at: u64, length: usize, wanted: &[(Verb, u64)]| {
+        let content: Vec<u8> = (at..at + length as u64).map(|at| (at >> 12) as u8).collect();
+        volume.write(ino, at, &content).unwrap();
+        volume.fsync(ino, false).unwrap();
+        let new = recording.take_trace().into_iter().filter(|request| request.verb != Read);
+        let new: Vec<_> = new.collect();
+        let verbs: Vec<_> = new.iter().map(|request| (request.verb, request.length_bytes)).collect();
+        assert_eq!(verbs, wanted);
+        trace.extend(new);
+        promises.push((trace.len(), at + length as u64));
+    };
+    for block in START..START + 5 {
+        append(&mut volume, block * 4096, 4096, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
+    }
+    // Half a block: its end only the inode knows. And what fills a block does not make a new one.
+    let half = (START + 5) * 4096;
+    append(&mut volume, half, 2048, &[(Write, 4096), (Write, 8192), (Flush, 0)]);
+    append(&mut volume, half + 2048, 2048, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
+    append(&mut volume, half + 4096, 6 * 4096, &[(Write, 24_576), (Write, 4096), (Flush, 0)]);
+    volume.truncate(ino, half).unwrap();
+    append(&mut volume, half, 4096, &[(Write, 4096), (Write, 8192), (Flush, 0)]);
+    drop(volume);
+
+    for at in 0..=trace.len() {
+        for survivors in [Survivors::All, Survivors::None] {
+            let cut = copy(&before).unwrap();
+            power_cut(&trace, at, &survivors, &cut).unwrap();
+            let volume = Volume::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
+            let size = volume.stat(ino).unwrap().size;
+            let last = promises.iter().rposition(|(requests, _)| *requests <= at).unwrap();
+            let sizes: Vec<u64> = promises[last..].iter().take(2).map(|promise| promise.1).collect();
+            assert!(sizes.contains(&size), "cut {at}: {size}, not one of {sizes:?}");
+            let content = read(&volume, ino);
+            assert!(content.iter().enumerate().all(|(at, byte)| *byte == (at >> 12) as u8), "cut {at}");
+        }
+    }
 }
 
 /// After the first fsync of a file its overwritten blocks stay where they are, and neighbours are one write.

@@ -138,6 +138,7 @@ pub const RECIPES: &[Recipe] = &[
 
 /// What happens before the power is cut, by name: after [`old`], with fsyncs of its own.
 pub const SEQUENCES: &[(&str, Sequence)] = &[
+    ("append", append_ops),
     ("create", create_ops),
     ("inline", inline_ops),
     ("large", large_ops),
@@ -400,6 +401,21 @@ fn large_ops(at: &At) -> Vec<Op> {
     ops.push(at.fsync("old-7"));
     ops.push(at.truncate("large", 60_001 * at.block()));
     ops.push(at.fsync("large"));
+    ops
+}
+
+/// Blocks at the end of files, of which the inode need not be written: recovery finds the size from the block.
+fn append_ops(at: &At) -> Vec<Op> {
+    let block = |name: &str, n: u64| {
+        at.write(name, n * at.block(), Content::Fill { byte: n as u8 | 1, length: at.block() })
+    };
+    let mut ops = vec![at.prose("new", 925 * at.block()), at.fsync("new")];
+    ops.extend((925..940).flat_map(|n| [block("new", n), at.fsync("new")]));
+    ops.extend([at.truncate("new", 930 * at.block()), at.fsync("new"), block("new", 930), at.fsync("new")]);
+    ops.extend([at.prose("old-3", 1000 * at.block()), at.fsync("old-3"), at.checkpoint()]);
+    ops.extend((1000..1010).flat_map(|n| [block("old-3", n), at.fsync("old-3")]));
+    // Not synced: what came last is as if it had not been.
+    ops.push(block("new", 931));
     ops
 }
 

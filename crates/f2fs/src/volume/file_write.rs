@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{InPlace, Volume, allocate, fsync::IN_PLACE_BLOCKS_MAX, map_write::Slot};
+use super::{InPlace, Volume, allocate, fsync::IN_PLACE_BLOCKS_MAX, map_write::Slot, node_cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
@@ -136,7 +136,7 @@ impl Volume {
             return Ok(());
         }
         drop(inode);
-        let inode = self.inode_mut(ino)?;
+        let inode = self.inode_for(ino, Change::TIMES)?;
         inode.set_mtime(now);
         inode.set_ctime(now);
         Ok(())
@@ -408,10 +408,19 @@ impl Volume {
         Ok(())
     }
 
+    /// Sets the size to the end of what was written, where that is more.
     fn grow(&mut self, ino: Ino, end: u64) -> Result<()> {
-        if self.inode(ino)?.head().size.get() < end {
-            self.inode_mut(ino)?.head_mut().size.set(end);
+        let inode = self.inode(ino)?;
+        let size = inode.head().size.get();
+        if end <= size {
+            return Ok(());
         }
+        let last_block = (end - 1) >> self.geometry.block_size.log() << self.geometry.block_size.log();
+        // Recovery of the last block tells the size only if that block is new.
+        let follows = size <= last_block && !inode.has_inline(inline::DATA);
+        drop(inode);
+        let change = if follows { Change::SIZE } else { Change::REST };
+        self.inode_for(ino, change)?.head_mut().size.set(end);
         Ok(())
     }
 

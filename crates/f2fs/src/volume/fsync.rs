@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_write::Marks};
+use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_cache::Change, node_write::Marks};
 use crate::{
     Error, Place, Result,
     format::{FileType, inode::advise, node::NodeBlock, node_path::NodeKind, sit::SegmentType},
@@ -73,7 +73,7 @@ impl Volume {
         let in_place = self.options.in_place != InPlace::Never
             && (data_only || self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX + 1));
         self.write_pages_of(ino, in_place)?;
-        self.write_marked(ino)?;
+        self.write_marked(ino, data_only)?;
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
         {
@@ -84,8 +84,8 @@ impl Volume {
     }
 
     /// Writes the changed nodes of a file that roll-forward can use: the inode last, and only the last one marked,
-    /// so that recovery takes all of them or none.
-    fn write_marked(&mut self, ino: Ino) -> Result<()> {
+    /// so that recovery takes all of them or none. An inode that says nothing new is left for the checkpoint.
+    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let own = Nid::from(ino);
         let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
         if is_new || self.since_checkpoint.unmarked.contains(&ino) {
@@ -100,7 +100,7 @@ impl Volume {
                 nids.push(nid);
             }
         }
-        if self.nodes.is_dirty(own) {
+        if self.must_write_inode(ino, data_only)? {
             nids.push(own);
         }
         let Some((last, others)) = nids.split_last() else { return Ok(()) };
@@ -113,6 +113,19 @@ impl Volume {
         }
         self.since_checkpoint.unmarked.remove(&ino);
         Ok(())
+    }
+
+    /// Whether an inode has changed in what recovery does not find out from the other nodes (Linux,
+    /// `f2fs_skip_inode_update`).
+    fn must_write_inode(&self, ino: Ino, data_only: bool) -> Result<bool> {
+        let Some(change) = self.nodes.change(ino.into()) else { return Ok(false) };
+        let inode = self.inode(ino)?;
+        let size = inode.head().size.get();
+        let tells_size =
+            size % self.geometry.block_size.bytes() as u64 == 0 && !inode.has_advise(advise::KEEP_SIZE);
+        Ok(change.has(Change::REST)
+            || (change.has(Change::TIMES) && !data_only)
+            || (change.has(Change::SIZE) && !tells_size))
     }
 
     /// Notes that content of a file is copied elsewhere, without being changed.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHashSet;
 
-use super::{Volume, allocate::log_for};
+use super::{Volume, allocate::log_for, node_cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
@@ -159,7 +159,7 @@ impl Volume {
 
     /// Adds to the blocks of a file; the volume's count is the caller's business.
     pub(super) fn add_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
-        let head = self.inode_mut(ino)?.head_mut();
+        let head = self.inode_for(ino, Change::BLOCKS)?.head_mut();
         let sum = head.blocks.get() + blocks;
         head.blocks.set(sum);
         self.charge_blocks(ino, blocks as i64)

@@ -18,9 +18,35 @@ use crate::{
 /// Locks over the clean nodes.
 const SHARDS: usize = 16;
 
+/// What of a dirty node has changed. An fsync need not write an inode of which roll-forward finds all that has changed
+/// elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change(u8);
+
+impl Change {
+    /// How many blocks a file has: recovery counts what it recovers.
+    pub const BLOCKS: Change = Change(1);
+    /// The size of a file, by blocks behind its end: recovery of such a block sets it to that block's end.
+    pub const SIZE: Change = Change(2);
+    /// The times of a change of content.
+    pub const TIMES: Change = Change(4);
+    /// Anything else.
+    pub const REST: Change = Change(8);
+
+    /// Whether one of the changes is this.
+    pub fn has(self, one: Change) -> bool {
+        self.0 & one.0 != 0
+    }
+}
+
+struct Dirty {
+    node: Arc<NodeBlock>,
+    change: Change,
+}
+
 /// The cache. Readers share it; the dirty part is only touched by whoever has the volume to itself.
 pub struct NodeCache {
-    dirty: FxHashMap<Nid, Arc<NodeBlock>>,
+    dirty: FxHashMap<Nid, Dirty>,
     /// The dirty nodes by file.
     by_file: BTreeSet<(Ino, Nid)>,
     clean: [Mutex<Shard>; SHARDS],
@@ -47,8 +73,8 @@ impl NodeCache {
 
     /// A node, if it is here.
     pub fn get(&self, nid: Nid) -> Option<Arc<NodeBlock>> {
-        if let Some(node) = self.dirty.get(&nid) {
-            return Some(node.clone());
+        if let Some(dirty) = self.dirty.get(&nid) {
+            return Some(dirty.node.clone());
         }
         let mut shard = self.shard(nid);
         if let Some(node) = shard.young.get(&nid) {
@@ -64,35 +90,37 @@ impl NodeCache {
         self.keep(&mut self.shard(nid), nid, node);
     }
 
-    /// A node that is dirty already, to change it.
-    pub fn get_dirty(&mut self, nid: Nid) -> Option<&mut NodeBlock> {
-        self.dirty.get_mut(&nid).map(Arc::make_mut)
+    /// A node that is dirty already, to change this of it.
+    pub fn get_dirty(&mut self, nid: Nid, change: Change) -> Option<&mut NodeBlock> {
+        let dirty = self.dirty.get_mut(&nid)?;
+        dirty.change.0 |= change.0;
+        Some(Arc::make_mut(&mut dirty.node))
     }
 
-    /// Makes a node dirty, or adds a new one.
-    pub fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>) -> &mut NodeBlock {
+    /// What of a node has changed, if it is dirty.
+    pub fn change(&self, nid: Nid) -> Option<Change> {
+        self.dirty.get(&nid).map(|dirty| dirty.change)
+    }
+
+    /// Makes a node dirty by this change, or adds a new one.
+    pub fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>, change: Change) -> &mut NodeBlock {
         let mut shard = self.shard(nid);
         shard.young.remove(&nid);
         shard.old.remove(&nid);
         drop(shard);
         self.by_file.insert((node.ino(), nid));
-        let slot = self.dirty.entry(nid).insert_entry(node).into_mut();
-        Arc::make_mut(slot)
+        let slot = self.dirty.entry(nid).insert_entry(Dirty { node, change }).into_mut();
+        Arc::make_mut(&mut slot.node)
     }
 
     /// Forgets a node.
     pub fn remove(&mut self, nid: Nid) {
-        if let Some(node) = self.dirty.remove(&nid) {
+        if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
         }
         let mut shard = self.shard(nid);
         shard.young.remove(&nid);
         shard.old.remove(&nid);
-    }
-
-    /// Whether a node is dirty.
-    pub fn is_dirty(&self, nid: Nid) -> bool {
-        self.dirty.contains_key(&nid)
     }
 
     /// Count of dirty nodes.
@@ -112,7 +140,7 @@ impl NodeCache {
 
     /// Moves a dirty node, which has been written, to the clean ones.
     pub fn set_clean(&mut self, nid: Nid) {
-        if let Some(node) = self.dirty.remove(&nid) {
+        if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
             self.insert_clean(nid, node);
         }
@@ -156,16 +184,31 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_a_node_add_up_until_it_is_written() {
+        let mut cache = NodeCache::new(16);
+        cache.insert_dirty(Nid(5), node(5), Change::BLOCKS);
+        assert!(
+            cache.get_dirty(Nid(5), Change::SIZE).is_some()
+                && cache.get_dirty(Nid(6), Change::SIZE).is_none()
+        );
+        let change = cache.change(Nid(5)).expect("it is dirty");
+        assert!(change.has(Change::BLOCKS) && change.has(Change::SIZE) && !change.has(Change::REST));
+        cache.set_clean(Nid(5));
+        cache.insert_dirty(Nid(5), node(5), Change::TIMES);
+        assert_eq!(cache.change(Nid(5)), Some(Change::TIMES));
+    }
+
+    #[test]
     fn a_dirty_node_is_never_dropped_and_becomes_clean_when_written() {
         let mut cache = NodeCache::new(16);
-        cache.insert_dirty(Nid(5), node(5)).set_addr(0, crate::units::BlockAddr(7));
+        cache.insert_dirty(Nid(5), node(5), Change::REST).set_addr(0, crate::units::BlockAddr(7));
         for n in 100..1000 {
             cache.insert_clean(Nid(n), node(n));
         }
         assert_eq!(cache.get(Nid(5)).unwrap().addr(0).0, 7);
         assert_eq!((cache.dirty_nids(), cache.dirty_count()), (vec![Nid(5)], 1));
         cache.set_clean(Nid(5));
-        assert!(!cache.is_dirty(Nid(5)) && cache.get(Nid(5)).is_some());
+        assert!(cache.change(Nid(5)).is_none() && cache.get(Nid(5)).is_some());
         cache.remove(Nid(5));
         assert!(cache.get(Nid(5)).is_none());
     }

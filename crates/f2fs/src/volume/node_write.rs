@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Volume, allocate::log_for};
+use super::{Volume, allocate::log_for, node_cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
@@ -24,21 +24,30 @@ pub(super) struct Marks {
 impl Volume {
     /// A node, to change it. It is written with the next write-back.
     pub(super) fn node_mut(&mut self, nid: Nid) -> Result<&mut NodeBlock> {
-        if !self.nodes.is_dirty(nid) {
-            let node = self.node(nid)?;
-            self.note_charge(&node);
-            return Ok(self.nodes.insert_dirty(nid, node));
-        }
-        Ok(self.nodes.get_dirty(nid).expect("it was just found dirty"))
+        self.node_for(nid, Change::REST)
     }
 
     /// An inode, to change it.
     pub(super) fn inode_mut(&mut self, ino: Ino) -> Result<&mut NodeBlock> {
-        let node = self.node_mut(ino.into())?;
+        self.inode_for(ino, Change::REST)
+    }
+
+    /// An inode, to change nothing but this.
+    pub(super) fn inode_for(&mut self, ino: Ino, change: Change) -> Result<&mut NodeBlock> {
+        let node = self.node_for(ino.into(), change)?;
         if !node.is_inode() {
             return Err(Error::corrupt(Place::Inode(ino), format!("it is a node of {}", node.ino())));
         }
         Ok(node)
+    }
+
+    fn node_for(&mut self, nid: Nid, change: Change) -> Result<&mut NodeBlock> {
+        if self.nodes.change(nid).is_none() {
+            let node = self.node(nid)?;
+            self.note_charge(&node);
+            return Ok(self.nodes.insert_dirty(nid, node, change));
+        }
+        Ok(self.nodes.get_dirty(nid, change).expect("it was just found dirty"))
     }
 
     /// Takes a nid for a node of `ino`, or of itself where that is `None`. The node exists with
@@ -65,7 +74,7 @@ impl Volume {
         self.counters.valid_inodes += u32::from(node.is_inode());
         self.note_new(&node);
         self.charge_inode(&node, 1);
-        self.nodes.insert_dirty(nid, Arc::new(node));
+        self.nodes.insert_dirty(nid, Arc::new(node), Change::REST);
         Ok(())
     }
 
@@ -122,7 +131,7 @@ impl Volume {
             self.release_block(entry.addr, Place::Nat(nid))?;
         }
         let cp_ver = self.checkpoint.node_version();
-        let node = self.nodes.get_dirty(nid).expect("the node is dirty");
+        let node = self.nodes.get_dirty(nid, Change::REST).expect("the node is dirty");
         let mut footer = footer;
         (footer.fsync, footer.dentry) = (marks.fsync, marks.dentry);
         (footer.cp_ver, footer.next_addr) = (cp_ver, place.next);
