@@ -165,3 +165,37 @@ fn what_cannot_be_written_can_be_read() {
         assert!(content == [1; 100_000]);
     }
 }
+
+/// A block of a file that cannot be read ends an insertion half-way: what has moved already is still in the file.
+#[test]
+fn an_insertion_that_fails_half_way_loses_nothing() {
+    const BLOCKS: u64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let image = fresh(&dir.path().join("image"));
+    let device = MemoryDevice::from_bytes(&image);
+    let device = Arc::new(device);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let block = |n: u64| vec![n as u8 | 1; 4096];
+    for n in 0..BLOCKS {
+        volume.write(ino, n * 4096, &block(n)).unwrap();
+    }
+    volume.unmount().unwrap();
+    let bad = volume.address(&volume.inode(ino).unwrap(), 20).unwrap();
+    drop(volume);
+    let mut bytes = vec![0; image.len()];
+    device.read(0, &mut bytes).unwrap();
+    let at = u64::from(bad.0) * 4096;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 4096 };
+    let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&bytes), vec![fault]));
+    let mut volume = open(device, OnError::ReadOnly);
+    assert!(matches!(volume.insert_range(ino, 0, 300 * 4096), Err(Error::Io { .. })));
+    let mut found = vec![0; 4096];
+    for n in (0..BLOCKS).filter(|n| *n != 20) {
+        let is_at = |volume: &Volume, place: u64, found: &mut [u8]| {
+            matches!(volume.read(ino, place * 4096, found), Ok(4096)) && *found == block(n)
+        };
+        let there = is_at(&volume, n, &mut found) || is_at(&volume, n + 300, &mut found);
+        assert!(there, "block {n}");
+    }
+}

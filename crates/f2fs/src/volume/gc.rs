@@ -317,15 +317,18 @@ impl Volume {
         }
         let kind = log_for(self.options.active_logs, SegmentType::ColdData, inode.is_directory());
         // What is stored for a compressed cluster moves as it is, even where its content waits to be replaced.
-        let whole = inode.compression().is_none();
-        drop(inode);
-        if whole && self.pages.get(ino, block).is_some() {
-            self.write_page(ino, block, false)?;
+        let page = self.pages.get(ino, block).filter(|_| inode.compression().is_none());
+        let slot = Slot { nid: owner.nid, index, left: 1 };
+        if let Some(page) = page {
+            let (kind, page) = (self.log_of_data(&inode), page.to_vec());
+            drop(inode);
+            self.relocate(ino, slot, block, kind, &page)?;
+            self.pages.remove(ino, block);
             return Ok(true);
         }
+        drop(inode);
         let mut bytes = vec![0; self.geometry.block_size.bytes()];
         self.read_block(addr, Place::File(ino, block), &mut bytes)?;
-        let slot = Slot { nid: owner.nid, index, left: 1 };
         self.relocate(ino, slot, block, kind, &bytes)?;
         self.content_moves_out(ino)?;
         Ok(true)

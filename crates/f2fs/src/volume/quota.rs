@@ -323,12 +323,11 @@ impl Volume {
         self.charges.clear();
         for (kind, changes) in QuotaKind::ALL.into_iter().zip(changes) {
             let Some(ino) = self.quota_ino(kind).filter(|_| !changes.is_empty()) else { continue };
-            match self.write_quota(kind, ino, &changes) {
-                Ok(()) => {}
-                Err(Error::Corrupt { .. } | Error::NoSpace { .. }) => {
-                    self.checkpoint.flags = self.checkpoint.flags.set(Flags::QUOTA_NEED_FSCK, true);
-                }
-                Err(error) => return Err(error),
+            let Err(error) = self.write_quota(kind, ino, &changes) else { continue };
+            // The changes are forgotten: no later checkpoint writes them.
+            self.checkpoint.flags = self.checkpoint.flags.set(Flags::QUOTA_NEED_FSCK, true);
+            if !matches!(error, Error::Corrupt { .. } | Error::NoSpace { .. }) {
+                return Err(error);
             }
         }
         Ok(())

@@ -79,6 +79,8 @@ impl Volume {
         self.require_nodes(ino, &used, |block| block + shift)?;
         // What was reserved past the end would be in the way.
         self.set_size(ino, size)?;
+        // First of all: where this ends early, by a power cut after a checkpoint or an error, nothing is past the end.
+        self.inode_mut(ino)?.head_mut().size.set(new_size);
         for range in used.into_iter().rev() {
             let mut at = range.end;
             while at > range.start {
@@ -87,7 +89,6 @@ impl Volume {
                 at = next;
             }
         }
-        self.inode_mut(ino)?.head_mut().size.set(new_size);
         self.stamp(ino)
     }
 
