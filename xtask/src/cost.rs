@@ -12,11 +12,17 @@ use lab::{
 
 use crate::uml_kernel;
 
-/// Prints the table: for each cell ours, and Linux's below.
+/// Prints the table: for each cell whose name has all of the words ours, and Linux's below.
 ///
 /// # Errors
 /// There is no kernel for the lab's guest, or a cell fails.
-pub fn cost(buffered_bytes: u64, volume_bytes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
+pub fn cost(
+    buffered_bytes: u64,
+    volume_bytes: u64,
+    seed: u64,
+    words: &[String],
+    out: &mut impl Write,
+) -> Result<()> {
     let kernel = uml_kernel::build(&uml_kernel::Options::default())?;
     let agent = uml_kernel::with_agent(&kernel)?;
     let scale = Scale::of_file(buffered_bytes);
@@ -27,6 +33,9 @@ pub fn cost(buffered_bytes: u64, volume_bytes: u64, seed: u64, out: &mut impl Wr
     let mut worse = Vec::new();
     for cell in costs.cells() {
         let name = name(&cell);
+        if words.iter().any(|word| !name.contains(word.as_str())) {
+            continue;
+        }
         let [ours, linux] = costs.both(&cell, work.path()).with_context(|| name.clone())?;
         line(out, &name, "ours", &ours)?;
         line(out, "", "Linux", &linux)?;

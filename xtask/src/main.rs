@@ -135,6 +135,8 @@ enum Task {
         /// Picks random orders
         #[arg(long, default_value_t = 2012)]
         seed: u64,
+        /// Words that the names of cells must have, such as default, random, buffered, "4 KiB"; all unless named
+        words: Vec<String>,
     },
     /// Runs fsck.f2fs over images and fails if it finds anything
     Fsck {
@@ -192,7 +194,9 @@ fn main() -> Result<()> {
         Task::PowerCuts { limits, linux: None, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
         Task::PingPong { rounds, seed, kinds } => hunt::ping_pong(rounds, seed, &kinds, &mut out)?,
         Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
-        Task::Cost { mib, volume_mib, seed } => cost::cost(mib << 20, volume_mib << 20, seed, &mut out)?,
+        Task::Cost { mib, volume_mib, seed, words } => {
+            cost::cost(mib << 20, volume_mib << 20, seed, &words, &mut out)?;
+        }
         Task::Fsck { images } => {
             for image in images {
                 fsck_image(&image)?;

@@ -55,6 +55,8 @@ pub enum Verb {
     Dump(verbs::dump::Args),
     /// Report what compression saves, and what could be released.
     Compression(verbs::compression::Args),
+    /// Report what users, groups and projects use and may use, and set their limits.
+    Quota(verbs::quota::Args),
     /// Clean: gather what is valid, so that whole sections are free.
     Gc(verbs::gc::Args),
     /// Tell the device what holds nothing.

@@ -91,6 +91,51 @@ fn volumes_are_changed_without_mounting_them() {
     assert!(fails(dir, &["stat", "v.img:/a"]).contains("not found"));
 }
 
+/// Limits that are set are reported, stay beside each other, and leave a volume that fsck.f2fs finds clean.
+#[test]
+fn limits_are_set_and_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    ok(
+        dir,
+        &["mkfs", "-q", "v.img", "--size", "64M", "-O", "extra_attr,project_quota,quota", "--from", "tree"],
+    );
+    ok(dir, &["chown", "-R", "1000:100", "v.img:/etc"]);
+    ok(dir, &["quota", "set", "v.img", "--user", "1000", "--blocks", "9M:10M"]);
+    ok(dir, &["quota", "set", "v.img", "--user", "1000", "--inodes", "1:5000"]);
+    ok(dir, &["quota", "set", "v.img", "--project", "7", "--blocks", "0:2048", "--inodes", "0:3"]);
+    let rows: serde_json::Value = serde_json::from_str(&ok(dir, &["quota", "v.img", "--json"])).unwrap();
+    let of = |kind: &str, id: u64| {
+        let found = rows.as_array().unwrap().iter().find(|row| row["kind"] == kind && row["id"] == id);
+        found.unwrap_or_else(|| panic!("{kind} {id}: {rows}")).clone()
+    };
+    let user = of("user", 1000);
+    assert_eq!((user["bytes_soft"].as_u64(), user["bytes_hard"].as_u64()), (Some(9 << 20), Some(10 << 20)));
+    assert_eq!((user["inodes"].as_u64(), user["inodes_soft"].as_u64()), (Some(2), Some(1)));
+    assert!(user["inodes_until"].is_string() && user["bytes_until"].is_null(), "{user}");
+    assert_eq!(of("project", 7)["bytes_hard"], 2048 << 10);
+    assert_eq!(of("group", 100)["inodes"], 2);
+    let text = ok(dir, &["quota", "v.img"]);
+    assert!(text.contains("9.00 MiB") && text.contains("over its soft limit of inodes"), "{text}");
+    // No limit is no record where nothing is used.
+    ok(dir, &["quota", "set", "v.img", "--project", "7", "--blocks", "0:0", "--inodes", "0:0"]);
+    assert!(!ok(dir, &["quota", "v.img"]).contains("2.00 MiB"));
+    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
+
+    ok(dir, &["mkfs", "-q", "plain.img", "--size", "64M"]);
+    assert!(fails(dir, &["quota", "set", "plain.img", "--user", "1", "--blocks", "0:1"]).contains("quota"));
+    assert_eq!(ok(dir, &["quota", "plain.img", "--json"]).trim(), "[]");
+    for wrong in [
+        &["quota", "set", "v.img", "--user", "1"][..],
+        &["quota", "set", "v.img", "--blocks", "0:1"],
+        &["quota", "set", "v.img", "--user", "1", "--group", "1", "--blocks", "0:1"],
+        &["quota"],
+    ] {
+        assert_eq!(flashkit(dir, wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();

@@ -21,6 +21,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod probe;
+pub mod quota;
 pub mod report;
 pub mod rm;
 pub mod setfattr;
@@ -42,6 +43,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Quota(args) => quota::run(&args),
         Verb::Gc(args) => gc::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Card(args) => card::run(&args),
