@@ -104,12 +104,12 @@ mod tests {
         std::fs::write(&path, &content).unwrap();
         let file = File::open(&path).unwrap();
         let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
-        let (mut out, into) = std::io::pipe().unwrap();
+        let (out, into) = rustix::pipe::pipe().unwrap();
         let ranges = [8192..20_480, 0..4096, 36_864..40_000];
         passage.send(into.as_fd(), b"head", file.as_fd(), &ranges).unwrap();
         drop(into);
         let mut arrived = Vec::new();
-        out.read_to_end(&mut arrived).unwrap();
+        File::from(out).read_to_end(&mut arrived).unwrap();
         let wanted = [b"head", &content[8192..20_480], &content[..4096], &content[36_864..]].concat();
         assert!(arrived == wanted);
     }
@@ -118,7 +118,7 @@ mod tests {
     fn what_is_not_there_or_does_not_fit_is_refused() {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(1 << 20).unwrap();
-        let (_out, into) = std::io::pipe().unwrap();
+        let (_out, into) = rustix::pipe::pipe().unwrap();
         let refused = |range: Range<u64>| {
             let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
             passage.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()

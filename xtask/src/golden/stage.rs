@@ -53,7 +53,7 @@ impl<'a> Stage<'a> {
 
     /// The same, with files open under the numbers `handles`.
     pub fn cut_with_open(&mut self, handles: Range<u32>) -> Result<()> {
-        self.vm.cut(self.disk, &[self.after_cut.clone()])?;
+        self.vm.cut(self.disk, std::slice::from_ref(&self.after_cut))?;
         self.cut = true;
         self.run(handles.map(|handle| Op::Close { handle }))?;
         self.unmount()

@@ -653,7 +653,7 @@ impl NodeBlock {
         let mode = head.mode.get();
         let kind =
             FileType::from_mode(mode).ok_or_else(|| bad(format!("mode {mode:#o} is of no kind of file")))?;
-        let layout = self.find_layout().map_err(&bad)?;
+        let layout = self.find_layout().map_err(bad)?;
         let blocks = head.blocks.get();
         if blocks == 0 {
             return Err(bad("i_blocks is 0, the inode itself must be counted".into()));

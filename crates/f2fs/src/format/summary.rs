@@ -122,7 +122,7 @@ impl Summary {
         Summary { is_node, owners: Box::new([Owner::default(); ENTRIES]) }
     }
 
-    /// Reads a summary block. Its journal is read with [`Journal::parse`].
+    /// Reads a summary block. Its journal is read with `Journal::parse_nat` or `Journal::parse_sit`.
     pub fn parse(block: &[u8], layout: Layout) -> Summary {
         let mut summary = Summary::empty(block[layout.bytes - FOOTER_BYTES] == 1);
         for (owner, bytes) in summary.owners.iter_mut().zip(block.chunks_exact(ENTRY_BYTES)) {

@@ -414,14 +414,14 @@ impl Volume {
             self.logs.get_mut(kind).summary.owners[usize::from(offset)] = owner;
             return Ok(());
         }
-        if !self.summaries.contains_key(&segment) {
-            let free = self.sit.segment(&self.io, segment)?.protected_blocks == 0;
-            let summary = if free { Summary::empty(false) } else { self.summary(segment)? };
-            self.summaries.insert(segment, summary);
-        }
-        let summary = self.summaries.get_mut(&segment).expect("it was just inserted");
+        let mut summary = match self.summaries.remove(&segment) {
+            Some(summary) => summary,
+            None if self.sit.segment(&self.io, segment)?.protected_blocks == 0 => Summary::empty(false),
+            None => self.summary(segment)?,
+        };
         summary.is_node = false;
         summary.owners[usize::from(offset)] = owner;
+        self.summaries.insert(segment, summary);
         Ok(())
     }
 

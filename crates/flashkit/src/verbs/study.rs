@@ -48,7 +48,7 @@ pub struct Args {
     /// Only this experiment; may be given several times.
     #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = experiment)]
     experiments: Vec<Experiment>,
-    /// Only this file system, with mount and mkfs options: KIND[:MOUNT[:MKFS]]; may be given several times.
+    /// Only this file system, with mount and mkfs options; may be given several times.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
     /// The machine: desktop (the default), phone, stick or nor; may be given several times.
