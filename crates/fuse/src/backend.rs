@@ -1,8 +1,8 @@
 //! Requests of the kernel become calls of [`FileSystem`], and what comes of them becomes answers.
 //!
 //! *Caching*: nobody else changes the volume, so the kernel may keep names and attributes for long. It must not keep
-//! attributes of files that are open for writing: it does not count their blocks, and asking before each write(2) is
-//! how we know who writes, and say that what was written before could not be kept. Nor names of casefolded
+//! attributes of files that are open for writing, or not for long: it does not count their blocks, and asking before
+//! write(2) is how we know who writes, and say that what was written before could not be kept. Nor names of casefolded
 //! directories, where one name has several spellings.
 
 use std::{
@@ -32,6 +32,9 @@ use crate::{
 /// How long the kernel may keep what it was told; see the module.
 const KEPT: Duration = Duration::from_secs(3600);
 const NOT_KEPT: Duration = Duration::ZERO;
+/// How long who writes may keep what was told last: asking before each of many small writes would cost more than the
+/// writes, and in this time the kernel takes less than what [counts as short](FileSystem::may_write).
+const KEPT_WRITING: Duration = Duration::from_millis(10);
 
 /// Bytes of the largest request, and its pages.
 const REQUEST_BYTES: u32 = 1 << 20;
@@ -213,20 +216,23 @@ impl Adapter {
             opcode::GETATTR => {
                 let wire::GetattrIn { getattr_flags, handle, .. } = arguments.take()?;
                 // Who has it open for writing may be about to write.
-                if getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0 && fs.may_write(caller, ino) {
+                let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
+                if writes && fs.may_write(caller, ino) {
                     let (reply, fs) = (waiting(reply), self.fs.clone());
                     self.write_back.then(header.node, reply, move |out| {
                         fs.written_back(ino)?;
-                        put_attr(&fs, &fs.stat(ino)?, out);
+                        put_attr(&fs.stat(ino)?, NOT_KEPT, out);
                         Ok(())
                     });
                     return Ok(());
                 }
-                put_attr(fs, &fs.stat(ino)?, out);
+                let stat = fs.stat(ino)?;
+                put_attr(&stat, if writes { KEPT_WRITING } else { attr_kept(fs, &stat) }, out);
             }
             opcode::SETATTR => {
                 let change = change(&arguments.take()?);
-                put_attr(fs, &fs.change(caller, ino, &change)?, out);
+                let stat = fs.change(caller, ino, &change)?;
+                put_attr(&stat, attr_kept(fs, &stat), out);
             }
             opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
             opcode::READLINK => out.extend(&fs.read_link(ino)?),
@@ -308,6 +314,10 @@ impl Adapter {
             // No FLUSH: the kernel writes its cache back before it would ask, and stops asking after the first answer.
             opcode::FSYNC => {
                 fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
+                if fs.has_writer(ino) {
+                    // Now its blocks can be counted. Failing, the kernel keeps nothing of it.
+                    let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
+                }
             }
             opcode::FSYNCDIR | opcode::SYNCFS => fs.sync()?,
             opcode::READDIR => self.list(ino, &arguments.take()?, out)?,
@@ -511,9 +521,9 @@ fn attr_kept(fs: &FileSystem, stat: &Stat) -> Duration {
     if written { NOT_KEPT } else { KEPT }
 }
 
-fn put_attr(fs: &FileSystem, stat: &Stat, out: &mut Output) {
-    let attr_kept_s = attr_kept(fs, stat).as_secs();
-    out.put(&wire::AttrOut { attr_kept_s, attr: attr(stat), ..Default::default() });
+fn put_attr(stat: &Stat, kept: Duration, out: &mut Output) {
+    let (attr_kept_s, attr_kept_ns) = (kept.as_secs(), kept.subsec_nanos());
+    out.put(&wire::AttrOut { attr_kept_s, attr_kept_ns, attr: attr(stat), ..Default::default() });
 }
 
 /// The answer that is still to be given.

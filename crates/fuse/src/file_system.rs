@@ -652,7 +652,7 @@ impl FileSystem {
         Ok(ranges.map(|ranges| pass(file, &ranges)))
     }
 
-    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept. Says whether
+    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept any more. Says whether
     /// the kernel had better write back what it has before that, and then ask for
     /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
     /// would not be told by anybody else that nothing of it can be kept.
