@@ -10,9 +10,9 @@ const SEGMENT_BYTES: u64 = 2 << 20;
 /// How to format and mount, and why.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// Segments in a section: one section is a whole number of units.
+    /// Segments in a section: where each log keeps a unit open, one section is a whole number of units.
     pub segments_per_section: u64,
-    /// Sections in a zone.
+    /// Sections in a zone: where logs share a unit, one zone is a whole number of units.
     pub sections_per_zone: u64,
     /// Where the volume should start, in bytes.
     pub alignment_bytes: u64,
@@ -36,28 +36,34 @@ impl Advice {
     pub(super) fn of(findings: &Findings) -> Advice {
         let mut reasons = Vec::new();
         let unit = findings.unit_bytes.and_then(|estimate| estimate.value);
-        let segments_per_section = match unit {
-            // A section of whole units: the least common multiple with the segment.
-            Some(unit) => {
-                let section = least_common_multiple(unit, SEGMENT_BYTES);
-                reasons.push(format!(
-                    "The card works in units of {}: a section of {} is a whole number of them, so what is \
-                     cleaned together is erased together.",
-                    size(unit),
-                    size(section)
-                ));
-                section / SEGMENT_BYTES
-            }
+        // What the study found to be the best (docs/METHOD.md, "Options that suit a card").
+        let shares_units = matches!(findings.open_units.map(|estimate| estimate.value), Some(None));
+        let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
+        let (segments_per_section, sections_per_zone) =
+            if shares_units { (1, segments) } else { (segments, 1) };
+        reasons.push(match unit {
             None => {
-                let found = if findings.unit_bytes.is_some() {
-                    "No unit was found"
-                } else {
-                    "Units were not measured"
+                let found = match findings.unit_bytes.is_some() {
+                    true => "No unit was found",
+                    false => "Units were not measured",
                 };
-                reasons.push(format!("{found}: sections of one segment, as by default."));
-                1
+                format!("{found}: sections and zones of one segment, as by default.")
             }
-        };
+            Some(unit) => format!(
+                "The card works in units of {}: a {} of {} is a whole number of them, {}.",
+                size(unit),
+                if shares_units { "zone" } else { "section" },
+                size(segments * SEGMENT_BYTES),
+                match shares_units {
+                    true => "and flashkit lets the data and the nodes of an fsync share it, so the card stays there",
+                    false => "so each log keeps one open, and what is cleaned together is erased together",
+                }
+            ),
+        });
+        let is_appending = segments > 1;
+        if is_appending {
+            reasons.push("To append is quicker there than to overwrite in place: mode=lfs.".into());
+        }
         let active_logs = match findings.open_units.map(|estimate| estimate.value) {
             Some(Some(limit)) => {
                 let logs = if limit >= 6 {
@@ -116,21 +122,24 @@ impl Advice {
             }
         }
         // Cleaning copies whole sections; with few of them the default reserve is too small a share.
-        let sections = findings.size_bytes / (segments_per_section * SEGMENT_BYTES).max(1);
+        let sections = findings.size_bytes / (segments_per_section * SEGMENT_BYTES);
         let overprovision_percent = (sections < 512 && sections > 0).then_some(10);
-        let flags = format!("-s {segments_per_section} -z 1");
+        let flags = format!("-s {segments_per_section} -z {sections_per_zone}");
         let over = overprovision_percent.map_or(String::new(), |percent| format!(" -o {percent}"));
         let discard = if findings.write_cache == Some(true) { "discard" } else { "nodiscard" };
         Advice {
             segments_per_section,
-            sections_per_zone: 1,
+            sections_per_zone,
             alignment_bytes: unit.unwrap_or(SEGMENT_BYTES),
             active_logs,
             overprovision_percent,
             file_system: file_system.into(),
             flashkit_mkfs: format!("flashkit mkfs {flags}{over} DEVICE"),
             mkfs_f2fs: format!("mkfs.f2fs {flags}{over} DEVICE"),
-            mount_options: format!("active_logs={active_logs},{discard}"),
+            mount_options: format!(
+                "{}active_logs={active_logs},{discard}",
+                if is_appending { "mode=lfs," } else { "" }
+            ),
             reasons,
         }
     }
@@ -170,14 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_whole_units_and_whole_segments() {
+    fn sections_or_zones_are_whole_units_and_whole_segments() {
         for (unit_mib, segments) in [(1, 1), (2, 1), (3, 3), (4, 2), (6, 3), (24, 12)] {
-            let advice = found(Some(unit_mib << 20), None).advice();
-            assert_eq!(advice.segments_per_section, segments, "{unit_mib} MiB");
-            assert_eq!(
-                advice.mkfs_f2fs,
-                format!("mkfs.f2fs -s {segments} -z 1{} DEVICE", if segments > 8 { " -o 10" } else { "" })
-            );
+            let shape = |open| {
+                let advice = found(Some(unit_mib << 20), open).advice();
+                assert_eq!(advice.mount_options.starts_with("mode=lfs,"), segments > 1, "{advice:?}");
+                let over = if advice.segments_per_section > 8 { " -o 10" } else { "" };
+                let (section, zone) = (advice.segments_per_section, advice.sections_per_zone);
+                assert_eq!(advice.mkfs_f2fs, format!("mkfs.f2fs -s {section} -z {zone}{over} DEVICE"));
+                (section, zone)
+            };
+            assert_eq!(shape(Some(4)), (segments, 1), "{unit_mib} MiB, some of them open at once");
+            assert_eq!(shape(None), (1, segments), "{unit_mib} MiB, no limit");
         }
     }
 

@@ -46,7 +46,7 @@ mod tests {
         assert_eq!((stick.segments_per_section, stick.active_logs, stick.alignment_bytes), (2, 2, 4 << 20));
         assert!(stick.mount_options.contains("active_logs=2"));
         let card = of("transcend-16g-desktop");
-        assert_eq!((card.segments_per_section, card.active_logs), (2, 6));
+        assert_eq!((card.sections_per_zone, card.active_logs), (2, 6));
         let ssd = of("survey-ssd");
         assert_eq!((ssd.segments_per_section, ssd.active_logs), (1, 6));
         assert!(ssd.mount_options.contains(",discard"));
