@@ -67,7 +67,9 @@ pub enum Verb {
     Probe(verbs::probe::Args),
     /// Run the experiments on every file system, on a modelled card.
     Study(verbs::study::Args),
-    /// Show what a study has found, or what changed between two.
+    /// Run the experiments in a directory of a real device, again and again.
+    Bench(verbs::bench::Args),
+    /// Show what a study or a bench has found, or what changed between two.
     Report(verbs::report::Args),
     /// Mount a volume through FUSE.
     Mount(verbs::mount::Args),

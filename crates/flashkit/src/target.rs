@@ -135,7 +135,8 @@ fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> 
 }
 
 impl Target {
-    /// Changes the volume, all or nothing: what `change` did is on the device when this returns, or none of it.
+    /// Changes the volume: what `change` did is on the device when this returns. Where it fails nothing of it is,
+    /// unless the volume was so full that room had to be made meanwhile, which takes a checkpoint.
     pub fn change<R>(&self, further: &Further, change: impl FnOnce(&mut Volume) -> Result<R>) -> Result<R> {
         let mut volume = open_writable(&self.image, further, clock::now)?;
         // An error drops the volume with everything that no checkpoint has made durable.

@@ -193,6 +193,9 @@ fn volumes_are_shaped_for_cards() {
     assert_eq!(shape("a.img"), (2, 1));
     ok(dir, &["mkfs", "-q", "b.img", "--size", "256M", "--card", "bergmann-stick", "-s", "1", "-z", "4"]);
     assert_eq!(shape("b.img"), (1, 4));
+    let said = ok(dir, &["mkfs", "a2.img", "--size", "256M", "--card", "transcend-16g-desktop"]);
+    assert!(said.contains("mount -o mode=lfs,active_logs=6"), "{said}");
+    assert_eq!(shape("a2.img"), (1, 2), "no limit of open units: logs share one");
     // The card is a file, and so is a profile.
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "256M", "--preconditioned"]);
     ok(dir, &["mkfs", "-q", "c.img", "--size", "256M", "--card", "sd.card"]);
@@ -369,6 +372,29 @@ fn a_study_of_our_own_file_system_is_kept_and_compared() {
     assert!(ok(dir, &["report", "a", "--json"]).contains("\"clock\": \"device\""));
     let listed = ok(dir, &["study", "--list", "--fs", "flashkit"]);
     assert_eq!(listed.lines().count(), 5, "{listed}");
+}
+
+#[test]
+fn a_directory_is_measured_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("place")).unwrap();
+    let small = ["--size", "1M", "--runs", "2"];
+    let call = |more: &[&'static str]| [&["bench", "place"], &small[..], more].concat();
+    let text = ok(dir, &call(&["-o", "before", "-e", "write_fsync"]));
+    assert!(text.contains("Write and fsync, 4 KiB records (here, "), "{text}");
+    assert!(text.contains("sequential") && text.contains("outliers"), "{text}");
+    let json = ok(dir, &call(&["-o", "after", "-e", "2", "--json"]));
+    let records: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(records[0]["phases"][1]["runs"]["runs"].as_array().unwrap().len(), 2, "{json}");
+    assert!(records[0]["clock"].as_str().unwrap().starts_with("wall"), "{json}");
+    assert!(ok(dir, &["report", "before"]).contains("here"));
+    ok(dir, &["report", "before", "after"]);
+    assert_eq!(fs::read_dir(dir.join("place")).unwrap().count(), 0, "it is left as it was");
+
+    assert!(fails(dir, &["bench", "nothing"]).contains("nothing"));
+    assert!(fails(dir, &["bench", "place", "-e", "mount"]).contains("a device of its own"));
+    assert!(fails(dir, &["bench", "place", "-e", "2", "--fsync-size", "4EiB"]).contains("bytes are free"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
-use flash::{Command, Entry, Profile, Trace, TraceFormat};
+use flash::{Command, Entry, Pace, Profile, Trace, TraceFormat};
 use lab::{
     experiment::{Experiment, How, Phase},
     format::FileSystem,
@@ -28,6 +28,7 @@ fn main() -> Result<()> {
         profile: Profile::named(profile)?,
         scale,
         programs: Some(Programs { kernel: kernel.into(), agent: agent.into() }),
+        pace: Pace::Virtual,
         traced: true,
         stop: Stop::default(),
     };

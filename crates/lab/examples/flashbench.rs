@@ -2,7 +2,7 @@
 //! `cargo xtask uml-kernel` prints where kernel and agent are.
 use anyhow::{Result, bail};
 use block::MemoryDevice;
-use flash::{Model, verbs};
+use flash::{Model, Pace, verbs};
 use guest::{Op, op::Answer};
 use lab::{
     guest::{Card, Limits, Setup, Uml, host_files, host_program},
@@ -21,6 +21,7 @@ fn main() -> Result<()> {
         memory_mib: 512,
         queue_depth: profile.host.queue_depth,
         traits: target::traits(&profile),
+        pace: Pace::Virtual,
         limits: Limits::default(),
     };
     let data = MemoryDevice::new(profile.size_bytes);

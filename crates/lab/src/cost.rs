@@ -12,7 +12,7 @@ use f2fs::{
     units::BlockAddr,
     volume::{Geometry, Options},
 };
-use flash::{Command, Profile, Trace};
+use flash::{Command, Pace, Profile, Trace};
 use guest::{
     Op, Pattern,
     pattern::{Access, Order, Sync},
@@ -140,6 +140,7 @@ impl Costs {
             profile: profile.map_err(io::Error::other)?,
             scale: self.scale,
             programs: Some(self.programs.clone()),
+            pace: Pace::Virtual,
             traced: true,
             stop: Stop::default(),
         };

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     guest::{Failure, Totals},
+    sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
     target::{CHIP, FlashWork, MOUNT_POINT, Target},
 };
@@ -76,6 +77,11 @@ impl Unit {
         matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops)
     }
 
+    /// How many times as good as `other` a figure is.
+    pub fn times_as_good(self, figure: f64, other: f64) -> f64 {
+        if self.more_is_better() { figure / other } else { other / figure }
+    }
+
     /// The figure of so many records in so much time.
     fn of(self, records: u64, duration_ns: u64) -> f64 {
         let seconds = duration_ns.max(1) as f64 / 1e9;
@@ -133,6 +139,29 @@ pub struct Phase {
     pub totals: Totals,
     /// What the flash did.
     pub flash: FlashWork,
+    /// What it costs the machine, from another run in real time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// The figures of all runs, where it was done several times; the figure is their median then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Sample>,
+}
+
+/// What a part costs beside the card's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Time of a processor.
+    pub cpu_ns: u64,
+    /// What the kernel's own memory, without pages of files, has grown by since before the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl Phase {
+    /// What a processor spends on a record, a file or a mount, in microseconds.
+    pub fn cpu_us_a_record(&self) -> Option<f64> {
+        Some(self.cost?.cpu_ns as f64 / 1e3 / self.records.max(1) as f64)
+    }
 }
 
 impl Experiment {
@@ -261,7 +290,9 @@ impl Experiment {
         how: &How<'_>,
         done: &mut dyn FnMut(Phase),
     ) -> Result<(), Failure> {
-        let mut bench = Bench { target, how, parts: self.parts_of(how.mount.0).iter(), done };
+        let idle_memory = target.kernel_memory()?;
+        let parts = self.parts_of(how.mount.0).iter();
+        let mut bench = Bench { target, how, parts, done, idle_memory };
         let scale = how.scale;
         match self {
             Experiment::BufferedWrite => bench.writes(scale.buffered_bytes, Sync::End),
@@ -302,6 +333,8 @@ struct Bench<'a> {
     how: &'a How<'a>,
     parts: std::slice::Iter<'static, Part>,
     done: &'a mut dyn FnMut(Phase),
+    /// The kernel's memory before the mount.
+    idle_memory: Option<u64>,
 }
 
 impl Bench<'_> {
@@ -372,6 +405,7 @@ impl Bench<'_> {
         let mut totals = Totals::default();
         let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
         let (mut latencies, mut progress_ns) = (None, Vec::new());
+        let mut cpu_ns = Some(0);
         for op in ops {
             if *op == Op::Sync && returned_ns.is_none() {
                 returned_ns = Some(duration_ns);
@@ -384,8 +418,11 @@ impl Bench<'_> {
                 latencies = Some(latency::distribution(times));
                 progress_ns = latency::progress(times);
             }
+            cpu_ns = cpu_ns.zip(measured.cpu_ns).map(|(sum, more)| sum + more);
         }
         let flash = FlashWork::between(&before, &self.target.counters(), self.how.page_bytes);
+        let memory = self.target.kernel_memory()?.zip(self.idle_memory);
+        let memory_bytes = memory.map(|(now, idle)| now.saturating_sub(idle));
         (self.done)(Phase {
             part: part.name.to_owned(),
             value: part.unit.of(records, duration_ns),
@@ -398,6 +435,8 @@ impl Bench<'_> {
             progress_ns,
             totals,
             flash,
+            cost: cpu_ns.map(|cpu_ns| Cost { cpu_ns, memory_bytes }),
+            runs: None,
         });
         Ok(())
     }
@@ -455,6 +494,7 @@ mod tests {
         assert_eq!(Unit::KbPerS.of(100, 1_000_000_000), 400.0);
         assert_eq!(Unit::Ms.of(1, 2_500_000), 2.5);
         assert!(Unit::Iops.of(1, 0).is_finite());
+        assert_eq!((Unit::Iops.times_as_good(6.0, 3.0), Unit::Ms.times_as_good(6.0, 3.0)), (2.0, 0.5));
     }
 
     #[test]

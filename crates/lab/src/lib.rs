@@ -1,8 +1,10 @@
 //! The lab: experiments on file systems, on modelled flash.
 //!
 //! *Invariant*: no figure without the name of its clock. What the [`guest`] measures is device time, the
-//! modelled card's own: exact, and the same on every machine.
+//! modelled card's own: exact, and the same on every machine. What a [`bench`] measures is the wall clock's:
+//! repeated, with what it is worth.
 
+pub mod bench;
 pub mod check;
 pub mod cost;
 pub mod experiment;
@@ -13,6 +15,7 @@ pub mod preset;
 pub mod published;
 pub mod record;
 pub mod report;
+pub mod sample;
 pub mod scale;
 pub mod stop;
 pub mod study;

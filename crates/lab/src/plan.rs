@@ -8,7 +8,6 @@ use crate::{
     experiment::{Experiment, Part},
     format::FileSystem,
     preset::Preset,
-    record::Record,
     scale::Scale,
     target::{OURS, Programs},
 };
@@ -94,14 +93,6 @@ impl Plan {
             }
         }
         cells
-    }
-
-    /// Whether a record is what this plan would do again: the same cell, sizes and seed, and it did not fail.
-    pub fn is_done(&self, record: &Record) -> bool {
-        record.form == crate::record::FORM
-            && record.scale == self.scale
-            && record.seed == self.seed
-            && record.failure.is_none()
     }
 }
 

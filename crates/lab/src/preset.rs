@@ -19,10 +19,12 @@ pub enum Preset {
     Stick,
     /// lavinen-2003: bare NOR flash, without a card around it.
     Nor,
+    /// No machine of the originals: the one that this runs on, with whatever device a directory is on.
+    Here,
 }
 
 impl Preset {
-    /// All of them.
+    /// Those with a modelled device.
     pub const ALL: [Preset; 4] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor];
 
     /// How commands and files name it.
@@ -32,6 +34,7 @@ impl Preset {
             Preset::Phone => "phone",
             Preset::Stick => "stick",
             Preset::Nor => "nor",
+            Preset::Here => "here",
         }
     }
 
@@ -43,13 +46,14 @@ impl Preset {
     /// The card.
     ///
     /// # Errors
-    /// Never for the built-in ones.
+    /// There is none: its device is not modelled.
     pub fn profile(self) -> Result<Profile, ProfileError> {
         match self {
             Preset::Desktop => Profile::named("transcend-16g-desktop"),
             Preset::Phone => Profile::named("transcend-16g-phone"),
             Preset::Stick => Profile::named("survey-usb-stick")?.with_size(STICK_BYTES),
             Preset::Nor => Profile::named("nor-2003"),
+            Preset::Here => Err(ProfileError::Unknown(self.name().into())),
         }
     }
 

@@ -43,6 +43,9 @@ pub struct Record {
     /// Why it ended early, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Why the run for the costs ended early, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_failure: Option<String>,
     /// Wall time of the whole cell, in seconds: what the study takes, no result of it.
     pub took_s: f64,
 }
@@ -76,6 +79,29 @@ impl Record {
     /// A part that was measured.
     pub fn phase(&self, part: &str) -> Option<&Phase> {
         self.phases.iter().find(|phase| phase.part == part)
+    }
+
+    /// What two records were told differently, of all that decides figures beside the file system and our program.
+    pub fn differences(&self, other: &Record) -> Vec<&'static str> {
+        let same = [
+            ("form of the record", self.form == other.form),
+            ("seed", self.seed == other.seed),
+            ("size", self.scale == other.scale),
+            ("clock", self.clock == other.clock),
+            ("card", self.profile == other.profile),
+            ("dirty limit", self.dirty_bytes == other.dirty_bytes),
+            ("kernel", self.versions.guest_kernel == other.versions.guest_kernel),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect()
+    }
+
+    /// Whether this is what would come of `planned`: told the same, done by the same program, and not failed.
+    pub fn is_done(&self, planned: &Record) -> bool {
+        self.failure.is_none()
+            && self.cell == planned.cell
+            && self.suited == planned.suited
+            && self.versions.flashkit == planned.versions.flashkit
+            && self.differences(planned).is_empty()
     }
 
     /// Whether all parts were measured.
@@ -181,6 +207,8 @@ pub(crate) mod tests {
             progress_ns: Vec::new(),
             totals: Totals::default(),
             flash: FlashWork::default(),
+            cost: None,
+            runs: None,
         };
         Record {
             form: FORM,
@@ -195,6 +223,7 @@ pub(crate) mod tests {
             phases: experiment.parts().iter().zip(values).map(phase).collect(),
             check: Check::Clean { program: "fsck".into() },
             failure: (values.len() < experiment.parts().len()).then(|| "it ended early".into()),
+            cost_failure: None,
             took_s: 1.0,
         }
     }
@@ -210,6 +239,32 @@ pub(crate) mod tests {
         assert_eq!(records.all().unwrap(), [first.clone(), second.clone()]);
         assert_eq!(records.get(&second.cell), Some(second.clone()));
         assert!(second.is_complete() && !first.is_complete());
+    }
+
+    #[test]
+    fn only_what_was_told_the_same_is_done() {
+        let planned = record(Experiment::Mount, "f2fs", &[1.0, 2.0]);
+        let done = |change: fn(&mut Record)| {
+            let mut one = planned.clone();
+            change(&mut one);
+            one.is_done(&planned)
+        };
+        assert!(done(|record| record.took_s = 7.0));
+        let changes: [fn(&mut Record); 10] = [
+            |record| record.cell.file_system.mount = "mode=lfs".into(),
+            |record| record.cell.preset = Preset::Phone,
+            |record| record.suited = Some("-z 2".into()),
+            |record| record.profile.1 = "1".into(),
+            |record| record.seed = 2,
+            |record| record.scale = Scale::full(),
+            |record| record.versions.flashkit = "0.0.1".into(),
+            |record| record.versions.guest_kernel = Some("Linux 6.6".into()),
+            |record| record.form = 0,
+            |record| record.failure = Some("no space".into()),
+        ];
+        for (n, change) in changes.into_iter().enumerate() {
+            assert!(!done(change), "{n}");
+        }
     }
 
     #[test]

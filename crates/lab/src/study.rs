@@ -14,6 +14,8 @@ use std::{
     time::Instant,
 };
 
+use flash::Pace;
+
 use crate::{
     check::Check,
     experiment::{Experiment, How},
@@ -51,17 +53,17 @@ pub struct Outcome {
 /// Runs what of a plan has no record yet.
 ///
 /// # Errors
-/// A record cannot be written; then the study ends.
+/// A record cannot be written, or there is no such card; then the study ends.
 pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Event)) -> io::Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut todo = Vec::new();
     for cell in &plan.cells {
-        match records.get(cell).filter(|record| plan.is_done(record)) {
-            Some(_) => {
-                outcome.kept += 1;
-                tell(Event::Kept(cell.clone()));
-            }
-            None => todo.push(cell),
+        let planned = planned(plan, cell, &setting(plan, cell, stop)?);
+        if records.get(cell).is_some_and(|record| record.is_done(&planned)) {
+            outcome.kept += 1;
+            tell(Event::Kept(cell.clone()));
+        } else {
+            todo.push(cell);
         }
     }
     let next = AtomicUsize::new(0);
@@ -75,13 +77,21 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
                     let Some(cell) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                     // Nobody listens any more only where the study has ended.
                     let _ = send.send(Event::Begun((*cell).clone()));
-                    let Some(record) = run_cell(plan, cell, stop) else { return };
-                    if let Err(error) = records.put(&record) {
-                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        stop.wish();
-                        return;
+                    let kept = run_cell(plan, cell, stop).and_then(|record| {
+                        record.as_ref().map_or(Ok(()), |record| records.put(record))?;
+                        Ok(record)
+                    });
+                    match kept {
+                        Ok(Some(record)) => {
+                            let _ = send.send(Event::Done(Box::new(record)));
+                        }
+                        Ok(None) => return,
+                        Err(error) => {
+                            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                            stop.wish();
+                            return;
+                        }
                     }
-                    let _ = send.send(Event::Done(Box::new(record)));
                 }
             });
         }
@@ -104,72 +114,105 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
 }
 
 /// Does one cell; nothing where it was stopped.
-pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> Option<Record> {
+///
+/// # Errors
+/// There is no such card.
+pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Record>> {
     let started = Instant::now();
-    let is_ours = cell.file_system.kind == OURS;
-    let mut record = Record {
-        form: FORM,
-        cell: cell.clone(),
-        suited: None,
-        seed: plan.seed,
-        scale: plan.scale,
-        clock: "device".into(),
-        dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
-        profile: Default::default(),
-        versions: Versions::here(),
-        phases: Vec::new(),
-        check: Check::NotChecked { why: "it did not come to that".into() },
-        failure: None,
-        took_s: 0.0,
-    };
-    match measure(plan, cell, stop, &mut record) {
+    let setting = setting(plan, cell, stop)?;
+    let mut record = planned(plan, cell, &setting);
+    match measure(plan, &setting, &mut record) {
         Ok(()) => {}
-        Err(Failure::Stopped) => return None,
+        Err(Failure::Stopped) => return Ok(None),
         Err(failure) => record.failure = Some(failure.to_string()),
     }
+    // Single writes are timed on the card's clock only.
+    if cell.experiment != Experiment::Latency {
+        match costs(plan, &setting, &mut record) {
+            Ok(()) => {}
+            Err(Failure::Stopped) => return Ok(None),
+            Err(failure) => record.cost_failure = Some(failure.to_string()),
+        }
+    }
     record.took_s = started.elapsed().as_secs_f64();
-    Some(record)
+    Ok(Some(record))
 }
 
-fn measure(plan: &Plan, cell: &Cell, stop: &Stop, record: &mut Record) -> Result<(), Failure> {
+/// What a cell's target is made from.
+fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = cell.preset.profile().map_err(io::Error::other)?;
     let is_cut = cell.experiment == Experiment::Latency && !cell.preset.is_raw();
     let size_bytes = plan.card_bytes.or(is_cut.then_some(plan.scale.timed_card_bytes));
     if let Some(bytes) = size_bytes {
         profile = profile.with_size(bytes).map_err(io::Error::other)?;
     }
-    record.profile = (profile.name.clone(), digest(profile.to_toml().as_bytes()));
-    if cell.file_system.kind != OURS {
-        let kernel = plan.programs.as_ref().and_then(|programs| release(&programs.kernel));
-        record.versions.guest_kernel = kernel;
-    }
-    if cell.file_system.kind == OURS && cell.file_system.is_plain() {
-        let chosen = suited(&cell.file_system, &profile);
-        record.suited = (!chosen.is_plain()).then(|| format!("{} {}", chosen.mkfs.join(" "), chosen.mount));
-    }
-    let work = tempfile::tempdir_in(&plan.work)?;
-    let image = work.path().join("card");
-    let setting = Setting {
-        file_system: cell.file_system.clone(),
+    Ok(Setting {
+        file_system: suited(&cell.file_system, &profile),
         preset: cell.preset,
-        profile: profile.clone(),
+        profile,
         scale: plan.scale,
         programs: plan.programs.clone(),
+        pace: Pace::Virtual,
         traced: false,
         stop: stop.clone(),
-    };
+    })
+}
+
+/// A cell's record before anything was measured.
+fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
+    let (chosen, profile) = (&setting.file_system, &setting.profile);
+    let is_ours = chosen.kind == OURS;
+    let kernel = || plan.programs.as_ref().and_then(|programs| release(&programs.kernel));
+    Record {
+        form: FORM,
+        cell: cell.clone(),
+        suited: (*chosen != cell.file_system).then(|| format!("{} {}", chosen.mkfs.join(" "), chosen.mount)),
+        seed: plan.seed,
+        scale: plan.scale,
+        clock: "device".into(),
+        dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
+        profile: (profile.name.clone(), digest(profile.to_toml().as_bytes())),
+        versions: Versions { guest_kernel: if is_ours { None } else { kernel() }, ..Versions::here() },
+        phases: Vec::new(),
+        check: Check::NotChecked { why: "it did not come to that".into() },
+        failure: None,
+        cost_failure: None,
+        took_s: 0.0,
+    }
+}
+
+fn measure(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Failure> {
+    let work = tempfile::tempdir_in(&plan.work)?;
+    let image = work.path().join("card");
     let mut target = setting.start(&image)?;
-    let how = How {
+    let experiment = record.cell.experiment;
+    experiment.run(&mut *target, &how(plan, setting), &mut |phase| record.phases.push(phase))?;
+    drop(target);
+    record.check = Check::of(&setting.file_system.kind, &image);
+    Ok(())
+}
+
+/// The same again in real time: what it costs of processor and memory, which virtual time does not show.
+fn costs(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Failure> {
+    let work = tempfile::tempdir_in(&plan.work)?;
+    let setting = Setting { pace: Pace::RealTime, ..setting.clone() };
+    let mut target = setting.start(&work.path().join("card"))?;
+    let Record { cell, phases, .. } = record;
+    cell.experiment.run(&mut *target, &how(plan, &setting), &mut |again| {
+        if let Some(phase) = phases.iter_mut().find(|phase| phase.part == again.part) {
+            phase.cost = again.cost;
+        }
+    })
+}
+
+fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
+    How {
         scale: plan.scale,
         seed: plan.seed,
-        mount: (&cell.file_system.kind, &cell.file_system.mount),
-        source: if cell.preset.is_raw() { CHIP } else { DISK },
-        page_bytes: profile.flash.page_bytes,
-    };
-    cell.experiment.run(&mut *target, &how, &mut |phase| record.phases.push(phase))?;
-    drop(target);
-    record.check = Check::of(&cell.file_system.kind, &image);
-    Ok(())
+        mount: (&setting.file_system.kind, &setting.file_system.mount),
+        source: if setting.preset.is_raw() { CHIP } else { DISK },
+        page_bytes: setting.profile.flash.page_bytes,
+    }
 }
 
 /// The release of the lab's kernel, as its build has noted it beside it.
@@ -190,7 +233,12 @@ fn digest(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, format::FileSystem, preset::Preset, scale::Scale};
+    use crate::{
+        experiment::{Experiment, Phase},
+        format::FileSystem,
+        preset::Preset,
+        scale::Scale,
+    };
 
     fn plan(dir: &Path) -> Plan {
         let ours = [FileSystem::new(OURS)];
@@ -216,14 +264,25 @@ mod tests {
             assert!(record.is_complete(), "{record:#?}");
             assert_eq!(record.check, Check::Clean { program: "fsck.f2fs".into() });
             assert!(record.phases.iter().all(|phase| phase.duration_ns > 0 && phase.totals.busy_ns > 0));
+            let costs = record.cell.experiment != Experiment::Latency;
+            assert!(record.phases.iter().all(|phase| phase.cost.is_some() == costs), "{record:#?}");
         }
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
         assert_eq!(outcome.kept, 6, "what is done is not done again");
+        let other_card = Plan { card_bytes: Some(8 << 30), ..plan.clone() };
+        let mut begun = 0;
+        let stop = Stop::default();
+        let outcome = run(&other_card, &records, &stop, &mut |event| {
+            begun += usize::from(matches!(event, Event::Begun(_)));
+            stop.wish();
+        });
+        assert!(begun > 0 && outcome.unwrap().kept == 0, "on another card it is");
 
         let again = Records::open(&dir.path().join("b")).unwrap();
         run(&plan, &again, &Stop::default(), &mut |_| {}).unwrap();
         let phases = |records: &Records| -> Vec<_> {
-            records.all().unwrap().into_iter().map(|record| record.phases).collect()
+            let phases = records.all().unwrap().into_iter().flat_map(|record| record.phases);
+            phases.map(|phase| Phase { cost: None, ..phase }).collect()
         };
         assert_eq!(phases(&records), phases(&again), "to the nanosecond");
     }
@@ -234,7 +293,7 @@ mod tests {
         let mut plan = plan(dir.path());
         (plan.card_bytes, plan.scale) = (Some(128 << 20), Scale::of_file(64 << 20));
         let copy = plan.cells.iter().find(|cell| cell.experiment == Experiment::Copy).unwrap();
-        let record = run_cell(&plan, copy, &Stop::default()).unwrap();
+        let record = run_cell(&plan, copy, &Stop::default()).unwrap().unwrap();
         let parts: Vec<&str> = record.phases.iter().map(|phase| phase.part.as_str()).collect();
         assert_eq!(parts, ["iso_copy", "archive_copy"], "{record:#?}");
         let failure = record.failure.unwrap();

@@ -80,7 +80,7 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
         jobs: 1,
     };
     let records: Vec<_> =
-        plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap()).collect();
+        plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap().unwrap()).collect();
     fs::write(dir.join("page.html"), report::html(&records).unwrap()).unwrap();
 
     let dom = open(browser, dir, &["--dump-dom".into()]);

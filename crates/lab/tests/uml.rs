@@ -4,12 +4,12 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, MemoryDevice, OpenOptions};
-use flash::{Model, Profile};
+use flash::{Model, Pace, Profile};
 use guest::{
     Op,
     op::Answer,
@@ -62,6 +62,7 @@ fn boot(programs: &(PathBuf, PathBuf), limits: Limits, data: Box<dyn Device>) ->
         memory_mib: 256,
         queue_depth: 1,
         traits: target::traits(&profile),
+        pace: Pace::Virtual,
         limits,
     };
     Uml::boot(&setup, Card::new(Model::new(profile, true), data))
@@ -109,7 +110,7 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     // Each experiment on one file system, and each file system in one experiment, twice.
     let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 6 == n / 6 || *n % 6 == 5 - n / 6);
     for (_, cell) in diagonal {
-        let run = || run_cell(&plan, cell, &Stop::default()).context("nobody stopped it");
+        let run = || run_cell(&plan, cell, &Stop::default())?.context("nobody stopped it");
         let (first, second) = (run()?, run()?);
         assert!(first.is_complete(), "{first:#?}");
         assert!(!matches!(first.check, Check::Faults { .. }), "{:?}", first.check);
@@ -161,9 +162,8 @@ fn what_the_guest_writes_is_a_clean_volume() -> Result<()> {
     assert!(written.totals.busy_ns > 0 && written.totals.busy_ns <= written.duration_ns());
     uml.run(&Op::Unmount { dir: "/mnt".into() })?;
     drop(uml);
-    let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH")?);
-    let fsck = Command::new("e2fsck").env("PATH", path).args(["-f", "-n"]).arg(&image).output()?;
-    assert!(fsck.status.success(), "{}", String::from_utf8_lossy(&fsck.stdout));
+    let said = Check::of("ext4", &image);
+    assert!(matches!(said, Check::Clean { .. }), "{said:?}");
     Ok(())
 }
 
@@ -199,5 +199,24 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
     let spins = lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
     let spun = uml.run(&spins);
     assert!(matches!(spun, Err(Failure::Hung { silent_s: 3, .. })), "{spun:?}");
+    Ok(())
+}
+
+/// A guest that is killed has no time to say so, and its processes may live on for a moment.
+#[test]
+fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
+    let Some(programs) = programs()? else { return Ok(()) };
+    let mut uml = boot(&programs, Limits::default(), Box::new(MemoryDevice::new(64 * MIB)))?;
+    uml.run(&lab::guest::host_files())?;
+    let id = uml.id();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        rustix::process::kill_process(id, rustix::process::Signal::KILL)
+    });
+    let started = Instant::now();
+    let ended = uml.run(&lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
+    assert!(matches!(ended, Err(Failure::Died { .. })), "{ended:?}");
+    assert!(started.elapsed() < Limits::default().silence / 2, "after {:?}", started.elapsed());
+    killer.join().expect("it does not panic")?;
     Ok(())
 }

@@ -163,7 +163,7 @@ fn world(
     let geometry = Geometry { size_bytes: SIZE, sector_bytes: 512 };
     let traits =
         Traits { geometry, serial: "card".into(), write_cache: false, discard: false, read_only: false };
-    (World::new(stream, card_port, mailbox_port, card, traits, limits), guest)
+    (World::new(Some(stream), card_port, mailbox_port, card, traits, limits), guest)
 }
 
 fn impatient() -> Limits {

@@ -51,21 +51,20 @@ impl Mailbox {
         let disk = self.disk.try_clone()?;
         Ok(Mailbox { disk, memory: self.memory.clone(), waiting: Vec::new() })
     }
+}
 
-    fn block(&mut self, length: usize) -> &mut [u8] {
-        let start = self.memory.as_ptr().align_offset(ALIGNMENT);
-        &mut self.memory[start..start + length]
-    }
+/// So many bytes of `memory` at an aligned place.
+fn aligned(memory: &mut [u8], length: usize) -> &mut [u8] {
+    let start = memory.as_ptr().align_offset(ALIGNMENT);
+    &mut memory[start..start + length]
 }
 
 impl Read for Mailbox {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.waiting.is_empty() {
-            let disk = self.disk.try_clone()?;
-            let block = self.block(READ_BYTES);
-            disk.read_exact_at(block, CHANNEL_OFFSET)?;
-            let text = block.iter().copied().filter(|byte| *byte != 0).collect();
-            self.waiting = text;
+            let block = aligned(&mut self.memory, READ_BYTES);
+            self.disk.read_exact_at(block, CHANNEL_OFFSET)?;
+            self.waiting = block.iter().copied().filter(|byte| *byte != 0).collect();
         }
         let length = buf.len().min(self.waiting.len());
         buf[..length].copy_from_slice(&self.waiting[..length]);
@@ -77,11 +76,10 @@ impl Read for Mailbox {
 impl Write for Mailbox {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let length = buf.len().min(BLOCK_BYTES);
-        let disk = self.disk.try_clone()?;
-        let block = self.block(length.next_multiple_of(SECTOR_BYTES));
+        let block = aligned(&mut self.memory, length.next_multiple_of(SECTOR_BYTES));
         block[..length].copy_from_slice(&buf[..length]);
         block[length..].fill(0);
-        disk.write_all_at(block, CHANNEL_OFFSET)?;
+        self.disk.write_all_at(block, CHANNEL_OFFSET)?;
         Ok(length)
     }
 

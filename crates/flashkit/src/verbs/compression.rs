@@ -107,8 +107,7 @@ fn files(volume: &Volume, root: Ino, target: &Target) -> Result<Vec<(Ino, Vec<u8
 /// Releases or reserves what compression saves.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let root =
-            volume.resolve(args.target.path.as_bytes(), true).with_context(|| args.target.to_string())?;
+        let root = volume.resolve(args.target.path.as_bytes(), true)?;
         for (ino, path) in files(volume, root, &args.target)? {
             let stat = volume.stat(ino).with_context(|| render::name(&path))?;
             if stat.compression.is_none() || stat.released == args.release {

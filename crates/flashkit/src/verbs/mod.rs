@@ -1,5 +1,6 @@
 //! One file a verb: its arguments, and what it does with them.
 
+pub mod bench;
 pub mod card;
 pub mod cat;
 pub mod chmod;
@@ -13,6 +14,7 @@ pub mod gc;
 pub mod getfattr;
 pub mod import;
 pub mod info;
+mod lab_run;
 pub mod ln;
 pub mod ls;
 pub mod man;
@@ -40,6 +42,7 @@ use crate::cli::Verb;
 pub fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Study(args) => return study::run(&args),
+        Verb::Bench(args) => return bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),

@@ -18,15 +18,12 @@ use lab::{
     record::{Record, Records},
     report,
     scale::Scale,
-    stop::Stop,
     study::{self, Event, Outcome},
     target::{OURS, Programs},
 };
 
+use super::lab_run::{self, INTERRUPTED};
 use crate::size;
-
-/// Exit code after Ctrl-C, as shells have it.
-const INTERRUPTED: u8 = 130;
 
 /// Arguments of `study`.
 #[derive(clap::Args)]
@@ -46,7 +43,7 @@ pub struct Args {
     #[arg(short, long, default_value = "study")]
     output: PathBuf,
     /// Only this experiment; may be given several times.
-    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = experiment)]
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiment)]
     experiments: Vec<Experiment>,
     /// Only this file system, with mount and mkfs options; may be given several times.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
@@ -89,14 +86,6 @@ pub struct Args {
     list: bool,
 }
 
-fn experiment(name: &str) -> Result<Experiment, String> {
-    Experiment::named(name).ok_or_else(|| {
-        let all: Vec<String> =
-            Experiment::ALL.iter().map(|one| format!("{} {}", one.number(), one.name())).collect();
-        format!("there are {}", all.join(", "))
-    })
-}
-
 /// Runs the study.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let programs = programs(&args.guest);
@@ -114,15 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let keep = || format!("{}: results cannot be kept there", args.output.display());
     let records = Records::open(&args.output).with_context(keep)?;
-    let stop = Stop::default();
-    let wish = stop.clone();
-    ctrlc::set_handler(move || {
-        if wish.is_wished() {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        wish.wish();
-    })
-    .context("waiting for an interrupt")?;
+    let stop = lab_run::stop_on_interrupt()?;
 
     eprintln!("seed {}, {} cells, {} at once", plan.seed, plan.cells.len(), plan.jobs);
     let mut live = Live::new(plan.cells.len());

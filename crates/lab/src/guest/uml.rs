@@ -16,13 +16,14 @@ use std::{
 };
 
 use block::vhost_user::Traits;
+use flash::Pace;
 use guest::{
     Entry, Op, Reply,
     op::{Answer, Message},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, Signal, kill_process_group},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use tempfile::TempDir;
 
@@ -48,6 +49,9 @@ pub struct Setup {
     pub queue_depth: u32,
     /// What the guest sees of the card.
     pub traits: Traits,
+    /// Whose time the guest has: its own, in which computing takes none and the card as long as its model says; or
+    /// the host's, in which computing takes what it takes, and the card nothing.
+    pub pace: Pace,
     /// How long it may take.
     pub limits: Limits,
 }
@@ -61,6 +65,8 @@ pub struct Measured {
     pub ended_ns: u64,
     /// What was asked of the card meanwhile. Writes that the guest still has in its memory are not in it.
     pub totals: Totals,
+    /// What its kernel computed meanwhile, in time of a processor; nothing where that is not told.
+    pub cpu_ns: Option<u64>,
     /// What it answers with.
     pub answer: Option<Answer>,
     /// A manifest's entries.
@@ -81,6 +87,7 @@ pub struct Uml<M> {
     world: World<M>,
     program: Child,
     work: TempDir,
+    pace: Pace,
 }
 
 impl<M: EventModel> Uml<M> {
@@ -109,20 +116,31 @@ impl<M: EventModel> Uml<M> {
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
             })?;
-        let connected = match connection(&calendar, &mut program) {
-            Ok(stream) => stream,
-            Err(failure) => {
-                kill(&mut program);
-                return Err(failure.with_console(console_end(work.path())));
-            }
+        let connected = match setup.pace {
+            Pace::RealTime => None,
+            Pace::Virtual => match connection(&calendar, &mut program) {
+                Ok(stream) => Some(stream),
+                Err(failure) => {
+                    kill(&mut program);
+                    return Err(failure.with_console(console_end(work.path())));
+                }
+            },
         };
-        let world =
-            World::new(connected, listeners.0, listeners.1, card, setup.traits.clone(), setup.limits.clone());
-        let mut uml = Uml { world, program, work };
+        let (traits, limits) = (setup.traits.clone(), setup.limits.clone());
+        let mut world = World::new(connected, listeners.0, listeners.1, card, traits, limits);
+        if let Ok(life) = pidfd_open(id(&program), PidfdFlags::empty()) {
+            world = world.of_program(life);
+        }
+        let mut uml = Uml { world, program, work, pace: setup.pace };
         match uml.reply()? {
             Reply::Ready => Ok(uml),
             other => Err(io::Error::other(format!("the agent began with {other:?}")).into()),
         }
+    }
+
+    /// The program's process.
+    pub fn id(&self) -> Pid {
+        id(&self.program)
     }
 
     /// Calendar and card.
@@ -137,6 +155,7 @@ impl<M: EventModel> Uml<M> {
     pub fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
         let started_ns = self.world.now_ns();
         let before = *self.world.card().totals();
+        let cpu_before = self.cpu_ns();
         let line = serde_json::to_vec(op).map_err(io::Error::other)?;
         self.world.say(&line);
         let mut entries = Vec::new();
@@ -146,7 +165,8 @@ impl<M: EventModel> Uml<M> {
                 Reply::Done { answer, log } => {
                     let totals = self.world.card().totals().since(&before);
                     let ended_ns = self.world.now_ns();
-                    return Ok(Measured { started_ns, ended_ns, totals, answer, entries, log });
+                    let cpu_ns = self.cpu_ns().zip(cpu_before).map(|(after, before)| after - before);
+                    return Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries, log });
                 }
                 Reply::Failed { errno, mut error, log } => {
                     for message in log {
@@ -157,6 +177,21 @@ impl<M: EventModel> Uml<M> {
                 Reply::Ready => return Err(io::Error::other("the agent began anew").into()),
             }
         }
+    }
+
+    /// What the guest's kernel has computed so far. In user-mode Linux that is the first process, and what runs in
+    /// it has processes of its own. In virtual time it would also be what time itself costs.
+    fn cpu_ns(&self) -> Option<u64> {
+        if self.pace == Pace::Virtual {
+            return None;
+        }
+        let threads = fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?;
+        let ran = threads.map(|thread| {
+            // proc(5): nanoseconds on a processor, nanoseconds waiting for one, number of times
+            let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        ran.sum()
     }
 
     fn reply(&mut self) -> Result<Reply, Failure> {
@@ -175,17 +210,23 @@ impl<M> Drop for Uml<M> {
 }
 
 fn kill(program: &mut Child) {
-    let group = Pid::from_raw(program.id() as i32).expect("a child's id is positive");
     // Fails only if they have ended already.
-    let _ = kill_process_group(group, Signal::KILL);
+    let _ = kill_process_group(id(program), Signal::KILL);
     let _ = program.wait();
+}
+
+fn id(program: &Child) -> Pid {
+    Pid::from_raw(program.id() as i32).expect("a child's id is positive")
 }
 
 fn arguments(setup: &Setup, work: &Path) -> Vec<String> {
     let at = |name: &str| work.join(name).display().to_string();
-    vec![
+    let time = match setup.pace {
+        Pace::Virtual => Some(format!("time-travel=ext:{}", at("calendar"))),
+        Pace::RealTime => None,
+    };
+    let all = vec![
         format!("mem={}M", setup.memory_mib),
-        format!("time-travel=ext:{}", at("calendar")),
         format!("virtio_uml.device={}:2", at("card")),
         format!("virtio_uml.device={}:2", at("mailbox")),
         format!("virtio_blk.queue_depth={}", setup.queue_depth),
@@ -198,7 +239,8 @@ fn arguments(setup: &Setup, work: &Path) -> Vec<String> {
         "con0=null,fd:1".into(),
         "loglevel=5".into(),
         "panic=-1".into(),
-    ]
+    ];
+    time.into_iter().chain(all).collect()
 }
 
 /// Waits for the program to connect to its calendar.

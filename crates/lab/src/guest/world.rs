@@ -1,16 +1,17 @@
 //! Calendar and disks in one loop: the guest's world.
 //!
 //! The guest does one thing at a time and waits for an answer to all that it says, so there is one order of
-//! events, and the loop takes them in that order.
+//! events, and the loop takes them in that order. A guest in real time runs on beside the loop, and every request
+//! of its is answered at once: then it is what the guest computes that takes time.
 
 use std::{
     collections::BTreeMap,
     io,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use block::vhost_user::{Disk, Event, Request, Traits};
@@ -57,15 +58,41 @@ enum Which {
 
 /// All that a guest is in touch with.
 pub struct World<M> {
-    calendar: Calendar,
+    clock: Clock,
     card: Card<M>,
     mailbox: Mailbox,
-    card_port: Port,
-    mailbox_port: Port,
+    /// By [`Which`].
+    ports: [Port; 2],
     /// Requests under way, by the time of their end and the order in which they came.
     under_way: BTreeMap<(u64, u64), Answer>,
     came: u64,
     limits: Limits,
+    /// Can be read once the guest's program has ended.
+    program: Option<OwnedFd>,
+}
+
+/// Whose time it is.
+enum Clock {
+    /// The guest's, which it asks for.
+    Calendar(Calendar),
+    /// The host's, since then.
+    Wall(Instant),
+}
+
+impl Clock {
+    fn now_ns(&self) -> u64 {
+        match self {
+            Clock::Calendar(calendar) => calendar.now_ns(),
+            Clock::Wall(started) => started.elapsed().as_nanos() as u64,
+        }
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Clock::Calendar(calendar) => Some(calendar.socket()),
+            Clock::Wall(_) => None,
+        }
+    }
 }
 
 struct Answer {
@@ -75,9 +102,10 @@ struct Answer {
 }
 
 impl<M: EventModel> World<M> {
-    /// A world for a guest that has connected to its calendar and will connect to its disks.
+    /// A world for a guest that will connect to its disks, and has connected to its calendar unless its time is
+    /// the host's.
     pub fn new(
-        calendar: UnixStream,
+        calendar: Option<UnixStream>,
         card_listener: UnixListener,
         mailbox_listener: UnixListener,
         card: Card<M>,
@@ -85,20 +113,32 @@ impl<M: EventModel> World<M> {
         limits: Limits,
     ) -> World<M> {
         World {
-            calendar: Calendar::new(calendar, EPOCH_NS),
+            clock: match calendar {
+                Some(stream) => Clock::Calendar(Calendar::new(stream, EPOCH_NS)),
+                None => Clock::Wall(Instant::now()),
+            },
             card,
             mailbox: Mailbox::default(),
-            card_port: Port { listener: card_listener, disk: None, traits },
-            mailbox_port: Port { listener: mailbox_listener, disk: None, traits: Mailbox::traits() },
+            ports: [
+                Port { listener: card_listener, disk: None, traits },
+                Port { listener: mailbox_listener, disk: None, traits: Mailbox::traits() },
+            ],
             under_way: BTreeMap::new(),
             came: 0,
             limits,
+            program: None,
         }
+    }
+
+    /// The same for a guest that is this program: its end is noticed at once, also where children of its keep
+    /// the sockets open.
+    pub fn of_program(self, program: OwnedFd) -> World<M> {
+        World { program: Some(program), ..self }
     }
 
     /// The guest's time.
     pub fn now_ns(&self) -> u64 {
-        self.calendar.now_ns()
+        self.clock.now_ns()
     }
 
     /// The disk under test.
@@ -126,19 +166,7 @@ impl<M: EventModel> World<M> {
             if self.limits.stop.is_wished() {
                 return Err(Failure::Stopped);
             }
-            if !self.calendar.is_waiting() {
-                self.listen()?;
-                continue;
-            }
-            let next_ns = self.under_way.first_key_value().map(|((done_ns, _), _)| *done_ns);
-            match (next_ns, self.calendar.wanted_ns()) {
-                (Some(done_ns), wanted_ns) if wanted_ns.is_none_or(|wanted_ns| done_ns <= wanted_ns) => {
-                    self.calendar.advance(done_ns);
-                    self.answer()?;
-                }
-                (_, Some(_)) => self.run()?,
-                (_, None) => return Err(Failure::Stuck { at_ns: self.now_ns(), console: String::new() }),
-            }
+            self.go_on()?;
             if self.now_ns() > deadline_ns {
                 let limit_ns = self.limits.operation_ns;
                 return Err(Failure::TooLong { limit_ns, console: String::new() });
@@ -146,15 +174,29 @@ impl<M: EventModel> World<M> {
         }
     }
 
+    /// Lets one thing happen.
+    fn go_on(&mut self) -> Result<(), Failure> {
+        let next_ns = self.under_way.first_key_value().map(|((done_ns, _), _)| *done_ns);
+        match (&mut self.clock, next_ns) {
+            (Clock::Wall(_), Some(_)) => self.answer(),
+            (Clock::Wall(_), None) => self.listen(),
+            (Clock::Calendar(calendar), _) if !calendar.is_waiting() => self.listen(),
+            (Clock::Calendar(calendar), next_ns) => match (next_ns, calendar.wanted_ns()) {
+                (Some(done_ns), wanted_ns) if wanted_ns.is_none_or(|wanted_ns| done_ns <= wanted_ns) => {
+                    calendar.advance(done_ns);
+                    self.answer()
+                }
+                (_, Some(_)) => self.run(),
+                (_, None) => Err(Failure::Stuck { at_ns: self.now_ns(), console: String::new() }),
+            },
+        }
+    }
+
     /// Ends the earliest request and waits until the guest has noticed.
     fn answer(&mut self) -> Result<(), Failure> {
         let (_, Answer { disk: which, request, result }) =
             self.under_way.pop_first().expect("called with requests under way");
-        let disk = match which {
-            Which::Card => &mut self.card_port.disk,
-            Which::Mailbox => &mut self.mailbox_port.disk,
-        };
-        let Some(disk) = disk else { return Ok(()) };
+        let Some(disk) = &mut self.ports[which as usize].disk else { return Ok(()) };
         disk.answer(
             &request,
             result.as_deref().map_err(|error| io::Error::new(error.kind(), error.to_string())),
@@ -162,23 +204,17 @@ impl<M: EventModel> World<M> {
         if !disk.notify()? {
             return Ok(());
         }
-        // Meanwhile the guest puts the interrupt into its calendar.
+        // Meanwhile the guest puts the interrupt into its calendar; one in real time may be about to ask something
+        // and hear nothing before it has its answer.
         loop {
-            let disk = match which {
-                Which::Card => &self.card_port.disk,
-                Which::Mailbox => &self.mailbox_port.disk,
-            };
-            let disk = disk.as_ref().ok_or_else(|| self.died())?;
+            let disk = self.ports[which as usize].disk.as_ref().ok_or_else(|| self.died())?;
             let channel = disk.back_channel().expect("what it is notified over");
-            let [acknowledged, said] = self.wait_for([channel, self.calendar.socket()])?;
-            if said {
-                self.mind_the_calendar()?;
-            } else if acknowledged {
-                let disk = match which {
-                    Which::Card => &mut self.card_port.disk,
-                    Which::Mailbox => &mut self.mailbox_port.disk,
-                };
-                let noticed = disk.as_mut().expect("it was there just now").acknowledged()?;
+            let ready = self.wait_for(&[&[channel], &self.sockets()[..]].concat())?;
+            if ready[1..].contains(&true) {
+                self.listen()?;
+            } else {
+                let disk = self.ports[which as usize].disk.as_mut();
+                let noticed = disk.expect("it was there just now").acknowledged()?;
                 return if noticed { Ok(()) } else { Err(self.died()) };
             }
         }
@@ -186,10 +222,12 @@ impl<M: EventModel> World<M> {
 
     /// Gives the guest the time that it wants, and waits until it has taken it.
     fn run(&mut self) -> Result<(), Failure> {
-        self.calendar.run()?;
+        let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
+        calendar.run()?;
         loop {
-            self.wait_for([self.calendar.socket()])?;
-            match self.calendar.listen()? {
+            self.wait_for(self.clock.socket().as_slice())?;
+            let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
+            match calendar.listen()? {
                 Said::Acknowledged => return Ok(()),
                 Said::Something => {}
                 Said::Goodbye => return Err(self.died()),
@@ -199,12 +237,12 @@ impl<M: EventModel> World<M> {
 
     /// Takes one thing that the guest says.
     fn listen(&mut self) -> Result<(), Failure> {
-        let sockets = [self.calendar.socket(), self.card_port.socket(), self.mailbox_port.socket()];
-        let [calendar, card, mailbox] = self.wait_for(sockets)?;
-        if card && self.card_port.serve()? {
+        let ready = self.wait_for(&self.sockets())?;
+        let (card, mailbox, calendar) = (ready[0], ready[1], ready.get(2) == Some(&true));
+        if card && self.ports[Which::Card as usize].serve()? {
             self.take_card_requests()?;
         }
-        if mailbox && self.mailbox_port.serve()? {
+        if mailbox && self.ports[Which::Mailbox as usize].serve()? {
             self.take_messages()?;
         }
         if calendar {
@@ -213,8 +251,14 @@ impl<M: EventModel> World<M> {
         Ok(())
     }
 
+    /// All that the guest may say something on: card, mailbox, and calendar if there is one.
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        self.ports.iter().map(Port::socket).chain(self.clock.socket()).collect()
+    }
+
     fn mind_the_calendar(&mut self) -> Result<(), Failure> {
-        match self.calendar.listen()? {
+        let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
+        match calendar.listen()? {
             Said::Something => Ok(()),
             Said::Acknowledged => Err(io::Error::other("the guest acknowledges what it was not told").into()),
             Said::Goodbye => Err(self.died()),
@@ -222,7 +266,7 @@ impl<M: EventModel> World<M> {
     }
 
     fn take_card_requests(&mut self) -> io::Result<()> {
-        while let Some(request) = self.card_port.next_request()? {
+        while let Some(request) = self.ports[Which::Card as usize].next_request()? {
             let now_ns = self.now_ns();
             let (done_ns, result) = match request.ask() {
                 Some(ask) => self.card.submit(now_ns, ask, &request.data()?),
@@ -234,7 +278,7 @@ impl<M: EventModel> World<M> {
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
-        while let Some(request) = self.mailbox_port.next_request()? {
+        while let Some(request) = self.ports[Which::Mailbox as usize].next_request()? {
             let answered = match request.ask() {
                 Some(ask) => {
                     let data = request.data()?;
@@ -254,9 +298,10 @@ impl<M: EventModel> World<M> {
         self.under_way.insert((done_ns, self.came), Answer { disk, request, result });
     }
 
-    /// Waits until one of the sockets can be read; says which.
-    fn wait_for<const N: usize>(&self, sockets: [BorrowedFd<'_>; N]) -> Result<[bool; N], Failure> {
-        let mut waited_for = sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN));
+    /// Waits until one of the sockets can be read; says which. A program that has ended is dead.
+    fn wait_for(&self, sockets: &[BorrowedFd<'_>]) -> Result<Vec<bool>, Failure> {
+        let all = sockets.iter().copied().chain(self.program.as_ref().map(AsFd::as_fd));
+        let mut waited_for: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let patience = Timespec::try_from(self.limits.silence).map_err(io::Error::other)?;
         loop {
             match poll(&mut waited_for, Some(&patience)) {
@@ -266,7 +311,12 @@ impl<M: EventModel> World<M> {
                     let silent_s = self.limits.silence.as_secs();
                     return Err(Failure::Hung { at_ns: self.now_ns(), silent_s, console: String::new() });
                 }
-                Ok(_) => return Ok(waited_for.map(|socket| !socket.revents().is_empty())),
+                Ok(_) => {
+                    let of_guest = waited_for.iter().take(sockets.len());
+                    let ready: Vec<bool> = of_guest.map(|socket| !socket.revents().is_empty()).collect();
+                    // What it has said before its end is heard first.
+                    return if ready.contains(&true) { Ok(ready) } else { Err(self.died()) };
+                }
             }
         }
     }

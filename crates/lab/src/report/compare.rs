@@ -1,7 +1,8 @@
 //! Two runs beside each other: what changed beyond noise.
 //!
 //! Device time is exact, so a difference is a change; only of ext4 in the guest a run may differ by up to a percent
-//! from the next, because it picks block groups by chance.
+//! from the next, because it picks block groups by chance. Of runs that were repeated, what they say of their
+//! medians must be apart.
 
 use std::fmt;
 
@@ -88,26 +89,23 @@ pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
 
 fn compare_cell(old: &Record, new: &Record, changes: &mut Vec<Change>) {
     let cell = &old.cell;
-    for (what, same) in [
-        ("seed", old.seed == new.seed),
-        ("size", old.scale == new.scale),
-        ("card", old.profile == new.profile),
-        ("dirty limit", old.dirty_bytes == new.dirty_bytes),
-        ("kernel", old.versions.guest_kernel == new.versions.guest_kernel),
-    ] {
-        if !same {
-            changes.push(Change::Setup { cell: cell.clone(), what });
-        }
+    for what in old.differences(new) {
+        changes.push(Change::Setup { cell: cell.clone(), what });
     }
     for part in cell.experiment.parts() {
         let name = part.name.to_owned();
         match (old.phase(part.name), new.phase(part.name)) {
             (Some(old), Some(new)) => {
-                let noise = if cell.file_system.kind == "ext4" { EXT4_NOISE } else { 0.0 };
                 let values = (old.value, new.value);
-                let times =
-                    if part.unit.more_is_better() { values.1 / values.0 } else { values.0 / values.1 };
-                if old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise {
+                let times = part.unit.times_as_good(new.value, old.value);
+                let changed = match (&old.runs, &new.runs) {
+                    (Some(old), Some(new)) => old.differs(new),
+                    _ => {
+                        let noise = if cell.file_system.kind == "ext4" { EXT4_NOISE } else { 0.0 };
+                        old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise
+                    }
+                };
+                if changed {
                     changes.push(Change::Figure { cell: cell.clone(), part: name, values, times });
                 }
             }
@@ -125,6 +123,7 @@ mod tests {
     use super::*;
     use crate::experiment::Experiment::{Copy, Mount};
     use crate::record::tests::record;
+    use crate::sample::Sample;
 
     #[test]
     fn the_same_run_has_no_change_and_ext4_has_a_little_noise() {
@@ -140,6 +139,21 @@ mod tests {
         assert_eq!(changes.len(), 2, "{changes:?}");
         assert_eq!(changes[0].to_string(), "copy.f2fs.desktop, tree_remove: 4.00 -> 4.02, -0.5 % (worse)");
         assert_eq!(changes[1].to_string(), "mount.ext4.desktop: only in run 2");
+    }
+
+    #[test]
+    fn repeated_runs_change_when_their_medians_are_surely_apart() {
+        let run = |from: f64| {
+            let mut one = record(Mount, "f2fs", &[from, from]);
+            for phase in &mut one.phases {
+                let runs = Sample::new((0..6).map(|n| from + f64::from(n)).collect());
+                (phase.value, phase.duration_ns) = (runs.median(), from as u64);
+                phase.runs = Some(runs);
+            }
+            one
+        };
+        assert_eq!(compare(&[run(10.0)], &[run(14.0)]), []);
+        assert_eq!(compare(&[run(10.0)], &[run(16.0)]).len(), 2);
     }
 
     #[test]

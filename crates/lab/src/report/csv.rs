@@ -8,14 +8,14 @@ use crate::record::Record;
 pub fn csv(records: &[Record]) -> String {
     let mut out = String::from(
         "experiment,file_system,preset,profile,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
-         read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases\n",
+         read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases,cpu_ns,memory_bytes\n",
     );
     for record in records {
         for phase in &record.phases {
             let (totals, flash) = (&phase.totals, &phase.flash);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 record.cell.experiment.name(),
                 quoted(&record.cell.file_system.name()),
                 record.cell.preset.name(),
@@ -35,6 +35,11 @@ pub fn csv(records: &[Record]) -> String {
                 totals.busy_ns,
                 flash.programmed_bytes,
                 flash.block_erases,
+                phase.cost.map_or(String::new(), |cost| cost.cpu_ns.to_string()),
+                phase
+                    .cost
+                    .and_then(|cost| cost.memory_bytes)
+                    .map_or(String::new(), |bytes| bytes.to_string()),
             )
             .expect("a string takes everything");
         }
@@ -67,6 +72,6 @@ mod tests {
             "{}",
             lines[1]
         );
-        assert_eq!(lines[0].split(',').count(), 19);
+        assert_eq!(lines[0].split(',').count(), 21);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     latency, leads, lines, sheets, shown,
     verdict::verdicts,
 };
-use crate::{check::Check, record::Record, target::OURS};
+use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, target::OURS};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -65,6 +65,8 @@ struct Line {
     suited: String,
     is_ours: bool,
     cells: Vec<[String; 4]>,
+    /// CPU time by part, and memory; empty where none of it is known.
+    costs: Vec<String>,
     amplification: String,
     returned: String,
     check: String,
@@ -103,6 +105,8 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
         .collect();
     let first = records.first();
     let seeds = first.map(|record| record.seed);
+    let real = records.iter().any(|record| record.cell.preset == Preset::Here);
+    let modelled = records.iter().any(|record| record.cell.preset != Preset::Here);
     let guest = records.iter().find_map(|record| record.versions.guest_kernel.clone());
     let mut environment = Environment::new();
     environment.set_keep_trailing_newline(true);
@@ -116,7 +120,8 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
         scale => first.map(|record| record.scale),
         versions => first.map(|record| record.versions.clone()),
         guest,
-        causes => CAUSES_MAX,
+        real,
+        modelled,
     })?;
     Ok(page)
 }
@@ -193,7 +198,7 @@ fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
                 Some(Bar {
                     name: row.name.clone(),
                     value: figure.phase.value,
-                    label: format!("{} {}", shown(figure.phase.value), part.unit.sign()),
+                    label: format!("{} {}", measured(&figure.phase), part.unit.sign()),
                     published: figure.published,
                     is_ours: row.kind == OURS,
                 })
@@ -214,14 +219,14 @@ fn line(row: &super::Row) -> Line {
     let ratio = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.2}")));
     let cells = row.figures.iter().map(|figure| match figure {
         Some(it) => [
-            shown(it.phase.value),
+            measured(&it.phase),
             or_dash(it.published.map(shown)),
             ratio(it.to_ext4),
             ratio(it.published_to_ext4),
         ],
         None => ["–"; 4].map(str::to_owned),
     });
-    let phases = || row.figures.iter().flatten().map(|figure| &figure.phase);
+    let phases = || row.phases();
     let written: u64 = phases().map(|phase| phase.totals.written_bytes).sum();
     let programmed: u64 = phases().map(|phase| phase.flash.programmed_bytes).sum();
     let amplification = (written > 0).then(|| format!("{:.2}", programmed as f64 / written as f64));
@@ -232,7 +237,14 @@ fn line(row: &super::Row) -> Line {
         Check::Faults { program, .. } => format!("{program}: FAULTS"),
         Check::NotChecked { why } => why.clone(),
     };
+    let cpu = row.figures.iter().map(|figure| figure.as_ref().and_then(|it| it.phase.cpu_us_a_record()));
+    let memory = row.memory_bytes().map(|bytes| bytes as f64 / f64::from(1 << 20));
+    let costs = match row.has_costs() {
+        true => cpu.chain([memory]).map(|value| or_dash(value.map(shown))).collect(),
+        false => Vec::new(),
+    };
     Line {
+        costs,
         name: row.name.clone(),
         suited: row.suited.clone().unwrap_or_default(),
         is_ours: row.kind == OURS,
@@ -241,6 +253,15 @@ fn line(row: &super::Row) -> Line {
         returned: returned.join(", "),
         check,
         failure: row.failure.as_ref().and_then(|text| text.lines().next().map(str::to_owned)),
+    }
+}
+
+/// A figure, and where it is not exact, where its median lies.
+fn measured(phase: &Phase) -> String {
+    let figure = shown(phase.value);
+    match phase.runs.as_ref().map(Sample::interval) {
+        Some(interval) => format!("{figure} ({}–{})", shown(interval.low), shown(interval.high)),
+        None => figure,
     }
 }
 
@@ -266,20 +287,28 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     if all.is_empty() {
         return Ok(None);
     }
-    let mut names: Vec<(&str, u64)> = all.into_iter().collect();
-    names.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    names.truncate(CAUSES_MAX);
+    let mut causes: Vec<(&str, u64)> = all.into_iter().collect();
+    causes.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    // There is a colour for each of so many; the small ones beyond share the last.
+    let rest = if causes.len() > CAUSES_MAX { causes.split_off(CAUSES_MAX - 1) } else { Vec::new() };
     let stacks: Vec<Stack> = rows
         .iter()
         .map(|(row, sum)| {
-            let parts = names.iter().map(|(cause, _)| *sum.get(*cause).unwrap_or(&0) as f64 / 1e9);
-            let parts: Vec<f64> = parts.collect();
+            let seconds = |cause: &str| *sum.get(cause).unwrap_or(&0) as f64 / 1e9;
+            let mut parts: Vec<f64> = causes.iter().map(|(cause, _)| seconds(cause)).collect();
+            if !rest.is_empty() {
+                parts.push(rest.iter().map(|(cause, _)| seconds(cause)).sum());
+            }
             let label = format!("{} s", shown(parts.iter().sum()));
             Stack { name: row.name.clone(), parts, label }
         })
         .collect();
     let about = format!("{}: device time by cause, in seconds", sheet.experiment.title());
-    let names = names.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
+    let mut names: Vec<String> = causes.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
+    if !rest.is_empty() {
+        let of_rest: Vec<String> = rest.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
+        names.push(of_rest.join(", "));
+    }
     Ok(Some(Causes { names, svg: chart::stacks(&about, &stacks)? }))
 }
 
@@ -307,6 +336,16 @@ fn leading(sheet: &Sheet) -> Vec<Leading> {
 mod tests {
     use super::*;
     use crate::{experiment::Experiment, record::tests::record};
+
+    #[test]
+    fn no_cause_is_left_out_of_the_sum() {
+        let mut one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
+        one.phases[0].flash.time_ns = (1..=10).map(|n| (format!("cause_{n}"), n * 1_000_000_000)).collect();
+        let causes = causes(&sheets(&[one])[0]).unwrap().unwrap();
+        assert_eq!(causes.names.len(), CAUSES_MAX);
+        assert_eq!(causes.names[7], "cause 3, cause 2, cause 1");
+        assert!(causes.svg.contains("55.0 s"), "{}", causes.svg);
+    }
 
     #[test]
     fn the_page_has_everything_and_fetches_nothing() {

@@ -34,12 +34,13 @@ pub fn leads(sheet: &Sheet) -> Vec<Lead> {
         let ours = sheet.rows.iter().find(|row| row.name == OURS).and_then(|row| value(row, n));
         let rivals = sheet.rows.iter().filter(|row| row.kind != OURS);
         let figures = rivals.filter_map(|row| Some((row.name.clone(), value(row, n)?)));
-        let best = figures.reduce(|best, next| {
-            let better = if part.unit.more_is_better() { next.1 > best.1 } else { next.1 < best.1 };
-            if better { next } else { best }
-        });
+        let best = figures.reduce(
+            |best, next| {
+                if part.unit.times_as_good(next.1, best.1) > 1.0 { next } else { best }
+            },
+        );
         if let (Some(ours), Some(rival)) = (ours, best) {
-            let times = if part.unit.more_is_better() { ours / rival.1 } else { rival.1 / ours };
+            let times = part.unit.times_as_good(ours, rival.1);
             leads.push(Lead { part: *part, ours, rival, times });
         }
     }

@@ -61,6 +61,23 @@ pub struct Row {
     pub check: Check,
 }
 
+impl Row {
+    /// What was measured.
+    pub fn phases(&self) -> impl Iterator<Item = &Phase> {
+        self.figures.iter().flatten().map(|figure| &figure.phase)
+    }
+
+    /// The most memory that the kernel took for itself.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.phases().filter_map(|phase| phase.cost?.memory_bytes).max()
+    }
+
+    /// Whether it is known what any part of it costs.
+    pub fn has_costs(&self) -> bool {
+        self.phases().any(|phase| phase.cost.is_some())
+    }
+}
+
 /// A figure and what stands beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Row, Sheet, leads, lines, shown, verdicts};
-use crate::check::Check;
+use crate::{check::Check, preset::Preset};
 
 /// All sheets, and who leads.
 pub fn text(sheets: &[Sheet]) -> String {
@@ -23,17 +23,53 @@ fn table(sheet: &Sheet, out: &mut String) {
     let Sheet { experiment, preset, profile, rows } = sheet;
     line(out, &format!("{}  {} ({}, {profile})", experiment.number(), experiment.title(), preset.name()));
     let single_writes = lines(sheet);
-    if !single_writes.is_empty() {
-        times(&single_writes, out);
-        rows.iter().for_each(|row| notes(row, out));
-        return line(out, "");
+    match preset {
+        _ if !single_writes.is_empty() => times(&single_writes, out),
+        Preset::Here => repeated(sheet, out),
+        _ => exact(sheet, out),
     }
+    if rows.iter().any(Row::has_costs) {
+        costs(sheet, out);
+    }
+    for row in rows {
+        notes(row, out);
+    }
+    line(out, "");
+}
+
+/// Figures of a real device: how sure they are.
+fn repeated(sheet: &Sheet, out: &mut String) {
+    let head = ["", "part", "median", "", "from", "to", "sure", "runs", "outliers"];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
+    for row in &sheet.rows {
+        for (part, figure) in sheet.parts().iter().zip(&row.figures) {
+            let Some(phase) = figure.as_ref().map(|figure| &figure.phase) else { continue };
+            let mut line =
+                [&row.name, part.title, &shown(phase.value), part.unit.sign()].map(str::to_owned).to_vec();
+            if let Some(runs) = &phase.runs {
+                let interval = runs.interval();
+                line.extend([
+                    shown(interval.low),
+                    shown(interval.high),
+                    format!("{:.0} %", interval.confidence * 100.0),
+                    runs.runs.len().to_string(),
+                    runs.outliers().to_string(),
+                ]);
+            }
+            cells.push(line);
+        }
+    }
+    aligned(&cells, out);
+}
+
+/// Figures of a modelled card: beside the published ones.
+fn exact(sheet: &Sheet, out: &mut String) {
     let mut cells: Vec<Vec<String>> = vec![vec![String::new()], vec![String::new()]];
     for part in sheet.parts() {
         cells[0].extend([part.title.to_owned(), String::new(), String::new(), String::new()]);
         cells[1].extend([part.unit.sign(), "published", "x ext4", "published"].map(str::to_owned));
     }
-    for row in rows {
+    for row in &sheet.rows {
         let mut line = vec![row.name.clone()];
         for figure in &row.figures {
             let of = |value: Option<f64>| value.map_or("-".into(), shown);
@@ -48,10 +84,23 @@ fn table(sheet: &Sheet, out: &mut String) {
         cells.push(line);
     }
     aligned(&cells, out);
-    for row in rows {
-        notes(row, out);
+}
+
+/// What the file systems cost the machine.
+fn costs(sheet: &Sheet, out: &mut String) {
+    let parts = sheet.parts().iter().map(|part| part.title);
+    let head = std::iter::once("CPU time a record, us").chain(parts).chain(["kernel memory, MiB"]);
+    let mut cells = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+    let or_dash = |value: Option<f64>| value.map_or("-".into(), shown);
+    for row in sheet.rows.iter().filter(|row| row.has_costs()) {
+        let cpu = row
+            .figures
+            .iter()
+            .map(|figure| or_dash(figure.as_ref().and_then(|it| it.phase.cpu_us_a_record())));
+        let memory = row.memory_bytes().map(|bytes| bytes as f64 / f64::from(1 << 20));
+        cells.push(std::iter::once(row.name.clone()).chain(cpu).chain([or_dash(memory)]).collect());
     }
-    line(out, "");
+    aligned(&cells, out);
 }
 
 /// What single writes took, part by part.
@@ -153,7 +202,30 @@ fn line(out: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+    use crate::{
+        experiment::{Cost, Experiment},
+        record::tests::record,
+        report::sheets,
+        sample::Sample,
+    };
+
+    #[test]
+    fn costs_stand_below_the_figures() {
+        let mut one = record(Experiment::WriteFsync, "ext4", &[1.0, 2.0]);
+        one.phases[0].cost = Some(Cost { cpu_ns: 12_300, memory_bytes: Some(3 << 20) });
+        let text = text(&sheets(&[one]));
+        assert!(text.contains("  ext4                         12.3       -                3.00\n"), "{text}");
+    }
+
+    #[test]
+    fn repeated_runs_say_how_sure_they_are() {
+        let mut one = record(Experiment::Copy, "ext4", &[1.0, 2.0, 3.0, 4.0]);
+        one.cell.preset = Preset::Here;
+        one.phases[0].runs = Some(Sample::new(vec![1.0, 0.5, 1.5, 1.0, 1.0, 90.0]));
+        let text = text(&sheets(&[one]));
+        let wanted = "ext4    copy image    1.00  s  0.50  90.0  97 %     6         1";
+        assert!(text.contains(wanted) && text.contains("copy tree"), "{text}");
+    }
 
     #[test]
     fn a_table_says_what_failed_and_who_is_behind() {

@@ -14,9 +14,10 @@ pub struct Verdict {
     pub sentences: Vec<String>,
 }
 
-/// Verdicts on all machines of these sheets.
+/// Verdicts on all cards of these sheets; of a directory nobody says what else could be on its device.
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
-    let mut presets: Vec<Preset> = sheets.iter().map(|sheet| sheet.preset).collect();
+    let presets = sheets.iter().map(|sheet| sheet.preset).filter(|preset| *preset != Preset::Here);
+    let mut presets: Vec<Preset> = presets.collect();
     presets.dedup();
     presets.into_iter().filter_map(|preset| verdict(preset, sheets)).collect()
 }
@@ -87,10 +88,8 @@ fn standings(sheets: &[&Sheet]) -> (Vec<Standing>, usize) {
     let mut parts = 0;
     for sheet in sheets {
         for (n, part) in sheet.parts().iter().enumerate() {
-            let speed = |row: &super::Row| {
-                let ratio = row.figures[n].as_ref()?.to_ext4?;
-                Some(if part.unit.more_is_better() { ratio } else { 1.0 / ratio })
-            };
+            let speed =
+                |row: &super::Row| Some(part.unit.times_as_good(row.figures[n].as_ref()?.to_ext4?, 1.0));
             let best = sheet.rows.iter().filter_map(speed).fold(0.0, f64::max);
             if best > 0.0 {
                 parts += 1;

@@ -3,9 +3,9 @@
 //! What a kernel would do for it is done here, and no more: pages are kept and read ahead, and a checkpoint is
 //! written at the mount's interval. Writes go to the engine at once.
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc, time::Instant};
 
-use block::{FileDevice, OpenOptions};
+use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
     Volume,
     format::FileType,
@@ -26,7 +26,7 @@ use guest::{
     tree::Planter,
 };
 
-use super::{MOUNT_POINT, Setting, Target, read_ahead::Pages};
+use super::{MOUNT_POINT, OURS, Setting, Target, read_ahead::Pages};
 use crate::{
     format::{FileSystem, MADE_AT, UUID_BYTES},
     guest::{EPOCH_NS, Failure, Measured, Totals},
@@ -36,14 +36,46 @@ use crate::{
 /// Linux's number of the error that there is no space.
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
-/// Bytes of a segment of F2FS.
-const SEGMENT_BYTES: u64 = 2 << 20;
 /// The guest's kernel stamps files with a clock that ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
+/// What the volume is on.
+#[derive(Clone)]
+enum Disk {
+    /// The modelled card, with its clock.
+    Card(Arc<Card>),
+    /// Its data only, in real time since then: what the model computes is no cost of a file system.
+    Data(Arc<FileDevice>, Instant),
+}
+
+impl Disk {
+    fn device(&self) -> Arc<dyn Device> {
+        match self {
+            Disk::Card(card) => card.clone(),
+            Disk::Data(data, _) => data.clone(),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        match self {
+            Disk::Card(card) => card.now_ns(),
+            Disk::Data(_, started) => started.elapsed().as_nanos() as u64,
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        match self {
+            Disk::Card(card) => card.with_model(|model| model.counters().clone()),
+            Disk::Data(..) => Counters::default(),
+        }
+    }
+}
+
 /// The engine with its card.
 pub struct EngineTarget {
-    card: Arc<Card>,
+    disk: Disk,
+    /// The largest command of the card.
+    request_bytes: u64,
     options: MountOptions,
     memory_bytes: u64,
     stop: Stop,
@@ -53,32 +85,35 @@ pub struct EngineTarget {
 impl EngineTarget {
     /// Formats the file `image`.
     pub(super) fn start(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
-        let spec = suited(&setting.file_system, &setting.profile);
         let size_bytes = setting.profile.size_bytes;
         let data = Arc::new(FileDevice::create(image, size_bytes)?);
-        format(data, size_bytes, &spec.mkfs).map_err(|error| refused("mkfs", &error))?;
-        EngineTarget::start_on(setting, image, &spec)
+        format(data, size_bytes, &setting.file_system.mkfs).map_err(|error| refused("mkfs", &error))?;
+        EngineTarget::start_on(setting, image)
     }
 
-    /// Works on the file `image`, which has a volume already, with the mount options of `spec`.
-    pub(super) fn start_on(
-        setting: &Setting,
-        image: &Path,
-        spec: &FileSystem,
-    ) -> Result<EngineTarget, Failure> {
+    /// Works on the file `image`, which has a volume already.
+    pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
+        let profile = &setting.profile;
+        let spec = &setting.file_system;
         let mut options = MountOptions::default();
         let memory_bytes = u64::from(setting.preset.memory_mib(&setting.scale)) << 20;
         // A kernel would keep nodes in the page cache: wherever there is memory.
         options.cache_bytes = memory_bytes as usize;
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
         let data = FileDevice::open(image, OpenOptions { write: true, direct: false })?;
-        let model = Model::new(setting.profile.clone(), true);
-        let card = Card::from_parts(model, Box::new(data), Pace::Virtual);
-        if setting.traced {
-            card.start_trace();
-        }
+        let disk = match setting.pace {
+            Pace::Virtual => {
+                let card = Card::from_parts(Model::new(profile.clone(), true), Box::new(data), Pace::Virtual);
+                if setting.traced {
+                    card.start_trace();
+                }
+                Disk::Card(Arc::new(card))
+            }
+            Pace::RealTime => Disk::Data(Arc::new(data), Instant::now()),
+        };
         Ok(EngineTarget {
-            card: Arc::new(card),
+            disk,
+            request_bytes: profile.host.max_request_bytes.into(),
             options,
             memory_bytes,
             stop: setting.stop.clone(),
@@ -131,17 +166,16 @@ impl EngineTarget {
     }
 
     fn mount(&self) -> io::Result<Mounted> {
-        let clock = self.card.clone();
+        let clock = self.disk.clone();
         let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
-        let volume = Volume::open(self.card.clone(), options).map_err(to_io)?;
-        let request_bytes = self.card.with_model(|model| model.profile().host.max_request_bytes);
+        let volume = Volume::open(self.disk.device(), options).map_err(to_io)?;
         Ok(Mounted {
             volume,
             memory_bytes: self.memory_bytes,
-            request_bytes: request_bytes.into(),
+            request_bytes: self.request_bytes,
             interval_ns: self.options.checkpoint_interval.as_nanos() as u64,
-            checkpoint_ns: self.card.now_ns(),
-            card: self.card.clone(),
+            checkpoint_ns: self.disk.now_ns(),
+            disk: self.disk.clone(),
             stop: self.stop.clone(),
         })
     }
@@ -149,12 +183,17 @@ impl EngineTarget {
 
 impl Target for EngineTarget {
     fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        let started_ns = self.card.now_ns();
+        let started_ns = self.disk.now_ns();
         let before = self.counters();
+        let cpu_ns = thread_cpu_ns();
         let answer = self.perform(op)?;
+        let cpu_ns = match self.disk {
+            Disk::Card(_) => None,
+            Disk::Data(..) => Some((thread_cpu_ns() - cpu_ns).saturating_sub(making_of(op))),
+        };
         let totals = totals(&self.counters()).since(&totals(&before));
-        let ended_ns = self.card.now_ns();
-        Ok(Measured { started_ns, ended_ns, totals, answer, entries: Vec::new(), log: Vec::new() })
+        let ended_ns = self.disk.now_ns();
+        Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries: Vec::new(), log: Vec::new() })
     }
 
     fn reboot(&mut self) -> Result<(), Failure> {
@@ -163,18 +202,21 @@ impl Target for EngineTarget {
     }
 
     fn counters(&self) -> Counters {
-        self.card.with_model(|model| model.counters().clone())
+        self.disk.counters()
     }
 
     fn trace(&self) -> Option<Trace> {
-        self.card.trace()
+        match &self.disk {
+            Disk::Card(card) => card.trace(),
+            Disk::Data(..) => None,
+        }
     }
 }
 
 /// An open volume and what a kernel would keep for it.
 struct Mounted {
     volume: Volume,
-    card: Arc<Card>,
+    disk: Disk,
     memory_bytes: u64,
     request_bytes: u64,
     interval_ns: u64,
@@ -188,7 +230,7 @@ impl Mounted {
         if self.stop.is_wished() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "stopped"));
         }
-        let now_ns = self.card.now_ns();
+        let now_ns = self.disk.now_ns();
         if now_ns - self.checkpoint_ns >= self.interval_ns {
             self.volume.checkpoint().map_err(to_io)?;
             self.checkpoint_ns = now_ns;
@@ -334,16 +376,39 @@ impl Planter for EnginePlanter<'_> {
     }
 }
 
-/// The file system with the options that suit the card, where none were named. On a card that works in units of
-/// more than a segment, zones are units: the data and the nodes that an fsync writes share one, and then
-/// appending both is quicker than overwriting data somewhere else.
+/// The file system with the options that suit the card, where none were named: the same that mkfs --card and the
+/// probe advise.
 pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
-    let unit_bytes = Findings::of(profile).unit_bytes.and_then(|unit| unit.value).unwrap_or(0);
-    let sections = unit_bytes / SEGMENT_BYTES;
-    if !spec.is_plain() || sections < 2 || profile.is_raw() {
+    let advice = Findings::of(profile).advice();
+    if spec.kind != OURS || !spec.is_plain() || profile.is_raw() {
         return spec.clone();
     }
-    spec.clone().made(&["-z", &sections.to_string()]).mounted("mode=lfs")
+    let (section, zone) = (advice.segments_per_section.to_string(), advice.sections_per_zone.to_string());
+    spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options)
+}
+
+/// What this thread has computed so far.
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What making the content of a tree takes, which is no cost of a file system. Records are made once and for all.
+fn making_of(op: &Op) -> u64 {
+    struct Nowhere;
+    impl Planter for Nowhere {
+        fn make_dir(&mut self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn make_file(&mut self, _: &str, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let Op::Plant { tree, .. } = op else { return 0 };
+    let before = thread_cpu_ns();
+    let planted = tree.plant(&mut Nowhere);
+    debug_assert!(planted.is_ok(), "nothing is refused nowhere");
+    thread_cpu_ns() - before
 }
 
 /// Makes an empty volume. Its options are mkfs.f2fs's.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
-use flash::{Model, Profile, Trace, counters::Counters};
-use guest::Op;
+use flash::{Model, Pace, Profile, Trace, counters::Counters};
+use guest::{Op, op::Answer};
 
 use super::{
     Setting, Target,
@@ -57,7 +57,7 @@ impl GuestTarget {
     }
 
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
-        let Setting { profile, preset, scale, programs, stop, .. } = &self.setting;
+        let Setting { profile, preset, scale, programs, stop, pace, .. } = &self.setting;
         let programs = programs.as_ref().ok_or_else(|| {
             let what = "there is no kernel for the lab's guest; cargo xtask uml-kernel builds one";
             io::Error::new(io::ErrorKind::NotFound, what)
@@ -70,6 +70,7 @@ impl GuestTarget {
                 + if preset.is_raw() { (profile.size_bytes >> 20) as u32 } else { 0 },
             queue_depth: profile.host.queue_depth,
             traits: traits(profile),
+            pace: *pace,
             limits: Limits { stop: stop.clone(), ..Limits::default() },
         };
         let card = Card::new(model, Box::new(data));
@@ -131,6 +132,26 @@ impl Target for GuestTarget {
     fn trace(&self) -> Option<Trace> {
         self.uml.as_ref()?.world().card().trace().cloned()
     }
+
+    fn kernel_memory(&mut self) -> Result<Option<u64>, Failure> {
+        if self.setting.pace == Pace::Virtual {
+            return Ok(None);
+        }
+        match self.run(&Op::Read { path: "/proc/meminfo".into() })?.answer {
+            Some(Answer::Content(text)) => Ok(kernel_bytes(&String::from_utf8_lossy(&text.0))),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// What is neither free nor holds pages of files or of programs (proc(5), meminfo).
+fn kernel_bytes(meminfo: &str) -> Option<u64> {
+    let kib = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    let others = kib("MemFree")? + kib("Buffers")? + kib("Cached")? + kib("AnonPages")?;
+    Some(kib("MemTotal")?.saturating_sub(others) << 10)
 }
 
 /// What a guest sees of a card of this profile.
@@ -141,5 +162,18 @@ pub fn traits(profile: &Profile) -> Traits {
         write_cache: profile.host.flush,
         discard: profile.host.discard,
         read_only: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_memory_is_what_nothing_else_has() {
+        let text =
+            "MemTotal:  1000 kB\nMemFree:  500 kB\nBuffers:  50 kB\nCached:  150 kB\nAnonPages:  100 kB\n";
+        assert_eq!(kernel_bytes(text), Some(200 << 10));
+        assert_eq!(kernel_bytes("MemTotal: 1000 kB\n"), None);
     }
 }

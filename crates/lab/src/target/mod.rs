@@ -3,6 +3,7 @@
 //! *Invariant*: a target does [`Op`]s of the one vocabulary and tells what each took on the card's clock.
 
 mod chip;
+mod directory;
 mod engine;
 mod guest;
 mod read_ahead;
@@ -13,10 +14,11 @@ use std::{
 };
 
 use ::guest::Op;
-use flash::{Profile, Trace, counters::Counters};
+use flash::{Pace, Profile, Trace, counters::Counters};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    directory::{DirectoryTarget, can_drop_caches},
     engine::{EngineTarget, suited},
     guest::{GuestTarget, traits},
 };
@@ -56,6 +58,14 @@ pub trait Target {
 
     /// The requests since the machine was switched on last, if they are remembered.
     fn trace(&self) -> Option<Trace>;
+
+    /// Memory that the kernel uses for itself, without pages of files, in bytes; nothing where that is not told.
+    ///
+    /// # Errors
+    /// The target fails.
+    fn kernel_memory(&mut self) -> Result<Option<u64>, Failure> {
+        Ok(None)
+    }
 }
 
 /// The guest's programs.
@@ -70,7 +80,7 @@ pub struct Programs {
 /// All that a target is made from.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The file system and its options.
+    /// The file system and its options, with those that suit the card.
     pub file_system: FileSystem,
     /// The machine.
     pub preset: Preset,
@@ -80,6 +90,8 @@ pub struct Setting {
     pub scale: Scale,
     /// The guest's programs, for the kernel's file systems.
     pub programs: Option<Programs>,
+    /// Whether it is measured in the card's time, or in the machine's.
+    pub pace: Pace,
     /// Whether requests to the card are remembered.
     pub traced: bool,
     /// Ends the work early.
@@ -104,7 +116,7 @@ impl Setting {
     /// It cannot be opened, or the guest does not come up.
     pub fn start_on(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
         Ok(match self.file_system.kind == OURS {
-            true => Box::new(EngineTarget::start_on(self, image, &self.file_system)?),
+            true => Box::new(EngineTarget::start_on(self, image)?),
             false => Box::new(GuestTarget::start_on(self, image)?),
         })
     }

@@ -1,0 +1,119 @@
+//! `bench`: the experiments in a directory of a real device.
+
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::{
+    bench::{Bench, EXPERIMENTS, Place},
+    experiment::Experiment,
+    record::{Record, Records},
+    report,
+    scale::Scale,
+};
+
+use super::lab_run::{self, INTERRUPTED};
+use crate::{render, size};
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flashkit bench /mnt/card
+  flashkit bench /mnt/card --size 1G --runs 10 -o before
+  flashkit bench /tank/data -e write_fsync --json
+  flashkit report before after
+
+Experiments, by name or number:
+  1 buffered_write   2 write_fsync   4 buffered_read   7 copy
+
+Everything is done in a directory of its own, which is removed. Before reading, root drops the kernel's caches; who \
+is not root asks the kernel to forget the file, which not every file system heeds (ZFS keeps its own cache).")]
+pub struct Args {
+    /// The directory: of any mounted file system.
+    dir: PathBuf,
+    /// Only this experiment; may be given several times.
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiment)]
+    experiments: Vec<Experiment>,
+    /// How often each experiment is done.
+    #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: u16,
+    /// The originals' sizes.
+    #[arg(long, conflicts_with = "size")]
+    full: bool,
+    /// Size of the file of buffered writes and reads; everything else in proportion. Originally 1G.
+    #[arg(long, default_value = "128M", value_parser = size::parse)]
+    size: u64,
+    /// Another size of the file of writes with fsync. Originally 100M.
+    #[arg(long, value_parser = size::parse)]
+    fsync_size: Option<u64>,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 2012)]
+    seed: u64,
+    /// Directory to keep the records in, for `report`.
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Print the records as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let name = || args.dir.display().to_string();
+    let bench = args.bench().with_context(name)?;
+    let keep = || args.output.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
+    let records = args.output.as_ref().map(|dir| Records::open(dir)).transpose().with_context(keep)?;
+    let stop = lab_run::stop_on_interrupt()?;
+    eprintln!("seed {}, {} runs, {} on {}", bench.seed, bench.runs, bench.place.kind, bench.place.source);
+    let bar = bar(bench.experiments.len() * bench.runs, args.json);
+    let mut done: Vec<Record> = Vec::new();
+    for (before, experiment) in bench.experiments.iter().enumerate() {
+        let record = bench.run(*experiment, &stop, &mut |experiment, n| {
+            bar.set_position((before * bench.runs + n) as u64);
+            bar.set_message(format!("{}, run {} of {}", experiment.name(), n + 1, bench.runs));
+        });
+        let Some(record) = record.with_context(name)? else { break };
+        if let Some(records) = &records {
+            records.put(&record).with_context(keep)?;
+        }
+        done.push(record);
+    }
+    bar.finish_and_clear();
+    render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
+    if stop.is_wished() {
+        eprintln!("stopped: what was measured until then is above");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    match done.iter().filter(|record| record.failure.is_some()).count() {
+        0 => Ok(ExitCode::SUCCESS),
+        failed => bail!("{failed} of {} experiments failed", bench.experiments.len()),
+    }
+}
+
+impl Args {
+    fn bench(&self) -> Result<Bench> {
+        let experiments = match self.experiments.is_empty() {
+            true => EXPERIMENTS.to_vec(),
+            false => self.experiments.clone(),
+        };
+        if let Some(other) = experiments.iter().find(|one| !EXPERIMENTS.contains(one)) {
+            bail!("{} needs a device of its own; `study` has it on a modelled card", other.name());
+        }
+        let scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
+        Ok(Bench {
+            place: Place::of(&self.dir)?,
+            experiments,
+            scale: self.fsync_size.map_or(scale, |bytes| scale.with_fsync(bytes)),
+            runs: self.runs.into(),
+            seed: self.seed,
+        })
+    }
+}
+
+fn bar(runs: usize, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {elapsed}, about {eta} left  {msg}");
+    ProgressBar::new(runs as u64).with_style(style.expect("the template is a constant"))
+}

@@ -1,0 +1,267 @@
+//! The experiments on a directory of a real device, in real time: repeated, for there a figure is not exact.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use crate::{
+    check::Check,
+    experiment::{Experiment, How, Phase},
+    format::FileSystem,
+    guest::Failure,
+    plan::Cell,
+    preset::Preset,
+    record::{FORM, Record, Versions},
+    sample::Sample,
+    scale::Scale,
+    stop::Stop,
+    target::{DirectoryTarget, can_drop_caches},
+};
+
+/// The experiments that need no device of their own.
+pub const EXPERIMENTS: [Experiment; 4] =
+    [Experiment::BufferedWrite, Experiment::WriteFsync, Experiment::BufferedRead, Experiment::Copy];
+/// What a small file takes at most beside its content: the rest of its last block, an inode, its name.
+const FILE_BYTES: u64 = 8 << 10;
+
+/// What is behind a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Type of its file system.
+    pub kind: String,
+    /// What is mounted there.
+    pub source: String,
+    /// The mount's options, and the file system's.
+    pub options: String,
+}
+
+impl Place {
+    /// Finds out what is behind a directory.
+    ///
+    /// # Errors
+    /// It is none, or the kernel does not tell what is mounted.
+    pub fn of(dir: &Path) -> io::Result<Place> {
+        let dir = dir.canonicalize()?;
+        if !dir.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let (kind, source, options) = mount_of(&fs::read_to_string("/proc/self/mountinfo")?, &dir)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount is known to hold it"))?;
+        Ok(Place { dir, kind, source, options })
+    }
+
+    /// Bytes that are free there for everybody.
+    ///
+    /// # Errors
+    /// The file system does not tell.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let facts = rustix::fs::statvfs(&self.dir)?;
+        Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
+    }
+}
+
+/// Type, source and options of the mount that a directory is in (proc(5)).
+fn mount_of(mounts: &str, dir: &Path) -> Option<(String, String, String)> {
+    let lines = mounts.lines().filter_map(|line| {
+        let (of_mount, of_file_system) = line.split_once(" - ")?;
+        let (mut mount, mut rest) = (of_mount.split(' ').skip(4), of_file_system.split(' '));
+        let (point, options) = (unescaped(mount.next()?), mount.next()?);
+        let (kind, source, more) = (rest.next()?, rest.next()?, rest.next()?);
+        dir.starts_with(&point).then(|| {
+            let depth = Path::new(&point).components().count();
+            (depth, (kind.to_owned(), unescaped(source), format!("{options};{more}")))
+        })
+    });
+    // Of several on one directory the last one is seen.
+    lines.max_by_key(|(depth, _)| *depth).map(|(_, facts)| facts)
+}
+
+/// A name as mountinfo has it, with its blanks.
+fn unescaped(name: &str) -> String {
+    name.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    /// Where.
+    pub place: Place,
+    /// Which experiments.
+    pub experiments: Vec<Experiment>,
+    /// How large.
+    pub scale: Scale,
+    /// How often.
+    pub runs: usize,
+    /// Picks random orders and contents.
+    pub seed: u64,
+}
+
+/// What a bench tells while it runs: the experiment, and how many runs of it are done.
+pub type Progress<'a> = &'a mut dyn FnMut(Experiment, usize);
+
+impl Bench {
+    /// The space that it takes at most, in bytes.
+    pub fn needed_bytes(&self) -> u64 {
+        let Scale { buffered_bytes, fsync_bytes, image_bytes, archive_bytes, tree_files, tree_mean_bytes } =
+            self.scale;
+        let of = |experiment: &Experiment| match experiment {
+            Experiment::Copy => image_bytes + archive_bytes + tree_files * (tree_mean_bytes + FILE_BYTES),
+            Experiment::WriteFsync => fsync_bytes,
+            _ => buffered_bytes,
+        };
+        self.experiments.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Measures one experiment; nothing where it was stopped before a run was complete.
+    ///
+    /// # Errors
+    /// There is too little space, or a directory cannot be made.
+    pub fn run(
+        &self,
+        experiment: Experiment,
+        stop: &Stop,
+        progress: Progress<'_>,
+    ) -> io::Result<Option<Record>> {
+        let (free, needed) = (self.place.free_bytes()?, self.needed_bytes());
+        if free < needed {
+            let what = format!("{free} bytes are free, and the experiments need {needed}");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, what));
+        }
+        let started = Instant::now();
+        let mut runs = Vec::new();
+        let mut failure = None;
+        for n in 0..self.runs {
+            progress(experiment, n);
+            match self.once(experiment, stop)? {
+                Ok(phases) => runs.push(phases),
+                Err(Failure::Stopped) => break,
+                Err(why) => {
+                    failure = Some(why.to_string());
+                    break;
+                }
+            }
+        }
+        if runs.is_empty() && failure.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(self.record(experiment, &runs, failure, started.elapsed().as_secs_f64())))
+    }
+
+    fn once(&self, experiment: Experiment, stop: &Stop) -> io::Result<Result<Vec<Phase>, Failure>> {
+        let mut target = DirectoryTarget::new(&self.place.dir, stop)?;
+        let how = How { scale: self.scale, seed: self.seed, mount: (&self.place.kind, ""), source: "", page_bytes: 0 };
+        let mut phases = Vec::new();
+        let done = experiment.run(&mut target, &how, &mut |phase| phases.push(phase));
+        Ok(done.map(|()| phases))
+    }
+
+    fn record(
+        &self,
+        experiment: Experiment,
+        runs: &[Vec<Phase>],
+        failure: Option<String>,
+        took_s: f64,
+    ) -> Record {
+        let Place { kind, source, options, .. } = &self.place;
+        let caches = if can_drop_caches() { "caches dropped" } else { "pages of files given up" };
+        Record {
+            form: FORM,
+            cell: Cell { experiment, file_system: FileSystem::new(kind), preset: Preset::Here },
+            suited: None,
+            seed: self.seed,
+            scale: self.scale,
+            clock: format!("wall, before reading {caches}"),
+            dirty_bytes: None,
+            profile: (source.clone(), options.clone()),
+            versions: Versions::here(),
+            phases: merged(runs),
+            check: Check::NotChecked { why: "it is mounted".into() },
+            failure,
+            cost_failure: None,
+            took_s,
+        }
+    }
+}
+
+/// Of each part the run in the middle, with the figures of all.
+fn merged(runs: &[Vec<Phase>]) -> Vec<Phase> {
+    let Some(first) = runs.first() else { return Vec::new() };
+    let parts = first.iter().enumerate().map(|(n, phase)| {
+        let of = |figure: fn(&Phase) -> f64| Sample::new(runs.iter().map(|run| figure(&run[n])).collect());
+        let values = of(|phase| phase.value);
+        Phase {
+            value: values.median(),
+            duration_ns: of(|phase| phase.duration_ns as f64).median() as u64,
+            returned_ns: phase
+                .returned_ns
+                .map(|_| of(|phase| phase.returned_ns.unwrap_or_default() as f64).median() as u64),
+            runs: Some(values),
+            ..phase.clone()
+        }
+    });
+    parts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_measured_often_and_left_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let bench = Bench {
+            place: Place::of(dir.path()).unwrap(),
+            experiments: EXPERIMENTS.to_vec(),
+            scale: Scale::of_file(1 << 20),
+            runs: 3,
+            seed: 1,
+        };
+        for experiment in EXPERIMENTS {
+            let mut told = Vec::new();
+            let record = bench.run(experiment, &Stop::default(), &mut |_, n| told.push(n)).unwrap().unwrap();
+            assert_eq!(told, [0, 1, 2]);
+            assert!(record.is_complete(), "{record:#?}");
+            for phase in &record.phases {
+                let runs = phase.runs.as_ref().unwrap();
+                assert!(
+                    runs.runs.len() == 3 && runs.median() == phase.value && phase.value > 0.0,
+                    "{phase:?}"
+                );
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_begun_and_what_is_stopped_has_no_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bench = Bench {
+            place: Place::of(dir.path()).unwrap(),
+            experiments: vec![Experiment::BufferedWrite],
+            scale: Scale::of_file(1 << 20),
+            runs: 1,
+            seed: 1,
+        };
+        let stop = Stop::default();
+        stop.wish();
+        assert!(bench.run(Experiment::BufferedWrite, &stop, &mut |_, _| {}).unwrap().is_none());
+        bench.scale.buffered_bytes = u64::MAX;
+        let error = bench.run(Experiment::BufferedWrite, &Stop::default(), &mut |_, _| {}).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(Place::of(&dir.path().join("nothing")).is_err());
+    }
+
+    #[test]
+    fn the_mount_of_a_directory_is_the_deepest_and_the_last() {
+        let mounts = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
+                      30 22 8:17 / /mnt/my\\040card rw,noatime shared:3 - f2fs /dev/sdb1 rw,mode=lfs\n\
+                      31 22 8:18 / /mnt/my\\040card rw - vfat /dev/sdb2 rw\n";
+        let of = |dir: &str| mount_of(mounts, Path::new(dir)).unwrap();
+        assert_eq!(of("/mnt/my card/a"), ("vfat".into(), "/dev/sdb2".into(), "rw;rw".into()));
+        assert_eq!(of("/mnt/my"), ("ext4".into(), "/dev/sda1".into(), "rw,relatime;rw".into()));
+    }
+}

@@ -1,0 +1,126 @@
+//! Figures of repeated runs: the middle one, how sure it is, and which lie far out.
+//!
+//! Nothing is assumed of how they are spread, and none is thrown away.
+
+use serde::{Deserialize, Serialize};
+
+/// How sure an interval should be.
+const WANTED: f64 = 0.95;
+/// A figure is far out when it lies beyond the middle half by more than so many times its width (Tukey's fences).
+const FENCE: f64 = 1.5;
+
+/// The figures of repeated runs, in their order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// All of them.
+    pub runs: Vec<f64>,
+}
+
+/// Where the median of the whole population lies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// From here.
+    pub low: f64,
+    /// To here.
+    pub high: f64,
+    /// How probable that is: at least 0.95 from six runs on.
+    pub confidence: f64,
+}
+
+impl Sample {
+    /// A sample of these runs, of which there is at least one.
+    pub fn new(runs: Vec<f64>) -> Sample {
+        assert!(!runs.is_empty(), "a sample has runs");
+        Sample { runs }
+    }
+
+    /// The figure in the middle.
+    pub fn median(&self) -> f64 {
+        quantile(&self.sorted(), 0.5)
+    }
+
+    /// The narrowest interval between two of the figures that holds the median with 95 %, or all of them: the number
+    /// of figures below the median is binomial.
+    pub fn interval(&self) -> Interval {
+        let sorted = self.sorted();
+        let n = sorted.len();
+        let mut best = (0, 1.0 - 2.0 * below(n, 0));
+        for cut in 1..n / 2 {
+            let confidence = 1.0 - 2.0 * below(n, cut);
+            if confidence >= WANTED {
+                best = (cut, confidence);
+            }
+        }
+        Interval { low: sorted[best.0], high: sorted[n - 1 - best.0], confidence: best.1.max(0.0) }
+    }
+
+    /// How many lie far out.
+    pub fn outliers(&self) -> usize {
+        let sorted = self.sorted();
+        let (first, third) = (quantile(&sorted, 0.25), quantile(&sorted, 0.75));
+        let reach = FENCE * (third - first);
+        self.runs.iter().filter(|&&run| run < first - reach || run > third + reach).count()
+    }
+
+    /// Whether the medians of two samples are surely apart.
+    pub fn differs(&self, other: &Sample) -> bool {
+        let (one, two) = (self.interval(), other.interval());
+        one.high < two.low || two.high < one.low
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.runs.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+}
+
+/// How probable it is that at most `cut` of `n` figures lie below the median.
+fn below(n: usize, cut: usize) -> f64 {
+    let mut term = 0.5_f64.powi(n as i32);
+    let mut sum = term;
+    for k in 0..cut {
+        term *= (n - k) as f64 / (k + 1) as f64;
+        sum += term;
+    }
+    sum
+}
+
+/// The figure below which this share of sorted figures lies, between two of them in proportion.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len() - 1) as f64;
+    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    low + (high - low) * at.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_that_of_the_tables() {
+        let of = |n: i32| Sample::new((1..=n).map(f64::from).collect()).interval();
+        // The ranks that tables of the sign test give for 95 %.
+        for (n, low) in [(6, 1.0), (8, 1.0), (9, 2.0), (12, 3.0), (20, 6.0)] {
+            let interval = of(n);
+            assert_eq!((interval.low, interval.high), (low, f64::from(n) + 1.0 - low), "{n}");
+            assert!((0.95..0.995).contains(&interval.confidence), "{n}: {interval:?}");
+        }
+        assert_eq!((of(5).low, of(5).high, of(5).confidence), (1.0, 5.0, 0.9375));
+        assert_eq!(of(1).confidence, 0.0, "one run says nothing of the next");
+    }
+
+    #[test]
+    fn outliers_are_counted_and_kept() {
+        let sample = Sample::new(vec![10.0, 11.0, 10.5, 90.0, 10.2, 10.8, 10.4]);
+        assert_eq!((sample.outliers(), sample.median(), sample.runs.len()), (1, 10.5, 7));
+        assert_eq!(Sample::new(vec![1.0, 3.0]).median(), 2.0);
+    }
+
+    #[test]
+    fn samples_differ_where_their_intervals_do_not_touch() {
+        let of = |from: f64| Sample::new((0..6).map(|n| from + f64::from(n)).collect());
+        assert!(of(1.0).differs(&of(7.0)) && of(7.0).differs(&of(1.0)));
+        assert!(!of(1.0).differs(&of(6.0)));
+    }
+}
