@@ -106,8 +106,15 @@ pub type Progress<'a> = &'a mut dyn FnMut(Experiment, usize);
 impl Bench {
     /// The space that it takes at most, in bytes.
     pub fn needed_bytes(&self) -> u64 {
-        let Scale { buffered_bytes, fsync_bytes, image_bytes, archive_bytes, tree_files, tree_mean_bytes } =
-            self.scale;
+        let Scale {
+            buffered_bytes,
+            fsync_bytes,
+            image_bytes,
+            archive_bytes,
+            tree_files,
+            tree_mean_bytes,
+            ..
+        } = self.scale;
         let of = |experiment: &Experiment| match experiment {
             Experiment::Copy => image_bytes + archive_bytes + tree_files * (tree_mean_bytes + FILE_BYTES),
             Experiment::WriteFsync => fsync_bytes,
@@ -153,7 +160,13 @@ impl Bench {
 
     fn once(&self, experiment: Experiment, stop: &Stop) -> io::Result<Result<Vec<Phase>, Failure>> {
         let mut target = DirectoryTarget::new(&self.place.dir, stop)?;
-        let how = How { scale: self.scale, seed: self.seed, mount: (&self.place.kind, ""), source: "", page_bytes: 0 };
+        let how = How {
+            scale: self.scale,
+            seed: self.seed,
+            mount: (&self.place.kind, ""),
+            source: "",
+            page_bytes: 0,
+        };
         let mut phases = Vec::new();
         let done = experiment.run(&mut target, &how, &mut |phase| phases.push(phase));
         Ok(done.map(|()| phases))

@@ -309,7 +309,7 @@ mod tests {
         // There is no guest for this one.
         plan.cells[1].file_system = FileSystem::new("ext4");
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!((outcome.done, outcome.failed), (1, 1));
+        assert_eq!((outcome.done, outcome.failed), (1, 1), "{:#?}", records.all().unwrap());
         let failure = records.get(&plan.cells[1]).unwrap().failure.unwrap();
         assert!(failure.contains("uml-kernel"), "{failure}");
 

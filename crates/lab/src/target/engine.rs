@@ -87,12 +87,18 @@ impl EngineTarget {
     pub(super) fn start(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
         let size_bytes = setting.profile.size_bytes;
         let data = Arc::new(FileDevice::create(image, size_bytes)?);
-        format(data, size_bytes, &setting.file_system.mkfs).map_err(|error| refused("mkfs", &error))?;
-        EngineTarget::start_on(setting, image)
+        format(data.clone(), size_bytes, &setting.file_system.mkfs)
+            .map_err(|error| refused("mkfs", &error))?;
+        EngineTarget::on(setting, data)
     }
 
     /// Works on the file `image`, which has a volume already.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
+        let data = FileDevice::open(image, OpenOptions { write: true, direct: false })?;
+        EngineTarget::on(setting, Arc::new(data))
+    }
+
+    fn on(setting: &Setting, data: Arc<FileDevice>) -> Result<EngineTarget, Failure> {
         let profile = &setting.profile;
         let spec = &setting.file_system;
         let mut options = MountOptions::default();
@@ -100,7 +106,6 @@ impl EngineTarget {
         // A kernel would keep nodes in the page cache: wherever there is memory.
         options.cache_bytes = memory_bytes as usize;
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
-        let data = FileDevice::open(image, OpenOptions { write: true, direct: false })?;
         let disk = match setting.pace {
             Pace::Virtual => {
                 let card = Card::from_parts(Model::new(profile.clone(), true), Box::new(data), Pace::Virtual);
@@ -109,7 +114,7 @@ impl EngineTarget {
                 }
                 Disk::Card(Arc::new(card))
             }
-            Pace::RealTime => Disk::Data(Arc::new(data), Instant::now()),
+            Pace::RealTime => Disk::Data(data, Instant::now()),
         };
         Ok(EngineTarget {
             disk,
@@ -259,7 +264,7 @@ impl Mounted {
         let ino = self.volume.lookup(dir, &name).map_err(to_io)?;
         let pages = Pages::new(self.memory_bytes, self.request_bytes);
         let mut file = EngineFile { mounted: self, ino, pages };
-        overwrites.run_on(&mut file, &mut |file| file.mounted.card.now_ns())
+        overwrites.run_on(&mut file, &mut |file| file.mounted.disk.now_ns())
     }
 
     fn space(&self) -> Answer {
