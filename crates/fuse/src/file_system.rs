@@ -4,9 +4,10 @@
 //! the device is flushed for an fsync, nor, but shared for what is [passed](FileSystem::pass), while an answer is on
 //! its way. Inodes go by F2FS's numbers.
 
+mod content;
+
 use std::{
-    ops::{Deref, DerefMut, Range},
-    os::fd::BorrowedFd,
+    ops::{Deref, DerefMut},
     sync::{
         RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
         atomic::{AtomicU64, Ordering},
@@ -31,6 +32,8 @@ use crate::{
     Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl, ioctl::TrimRange,
 };
 
+pub use content::{OpenMode, WriteMode};
+
 /// What an operation gives.
 pub type Answer<T> = std::result::Result<T, Errno>;
 
@@ -39,12 +42,6 @@ const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Seconds after which a relative access time is renewed.
 const DAY: i64 = 24 * 60 * 60;
-/// Bytes that one step of a copy within the volume moves while it has the volume for itself.
-const COPY_BYTES: usize = 1 << 20;
-
-/// Space is short where less is free than this. Of a FUSE mount the kernel keeps at most a percent of all that may
-/// wait to be written, which is a fifth of the memory.
-const SHORT_BYTES: u64 = 64 << 20;
 
 /// What the mount says about operations.
 #[derive(Debug, Clone, Copy)]
@@ -106,32 +103,6 @@ impl Caller {
             || stat.mode & 0o020 != 0 && self.is_in(stat.gid)
             || stat.mode & 0o002 != 0
     }
-}
-
-/// How a file is opened.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OpenMode {
-    /// For writing.
-    pub write: bool,
-    /// For reading and nothing else.
-    pub only_reads: bool,
-    /// Reading it is no access.
-    pub keeps_atime: bool,
-    /// Every write goes to the end.
-    pub append: bool,
-    /// What it holds goes.
-    pub truncate: bool,
-    /// The truncation takes set-user-id and set-group-id bits away.
-    pub drops_privilege: bool,
-}
-
-/// How data is written.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct WriteMode {
-    /// From the kernel's cache: who put it there is known as well as [`FileSystem::may_write`] was told.
-    pub from_cache: bool,
-    /// Set-user-id and set-group-id bits go.
-    pub drops_privilege: bool,
 }
 
 /// Changes that a request asks for at once.
@@ -579,182 +550,6 @@ impl FileSystem {
             Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
             done => done,
         }
-    }
-
-    // Content.
-
-    /// Opens a file or directory.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<()> {
-        let stat = self.stat(ino)?;
-        if stat.kind == FileType::Regular && stat.encrypted {
-            return Err(Errno::NOKEY);
-        }
-        if mode.write {
-            refuse_sealed(&stat)?;
-            let appends_only = stat.flags & flag::APPEND != 0;
-            if stat.flags & flag::IMMUTABLE != 0 || appends_only && (!mode.append || mode.truncate) {
-                return Err(Errno::PERM);
-            }
-            if let Some(_reason) = self.read_lock()?.read_only_reason() {
-                return Err(Errno::ROFS);
-            }
-        }
-        if mode.truncate && stat.kind == FileType::Regular {
-            let drops_privilege = mode.drops_privilege;
-            self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
-        }
-        let cached = self.inodes.opened(ino, mode.write, !mode.keeps_atime);
-        // What the kernel has is read without our knowing. Who opens a file to read it will.
-        let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
-        if reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
-        Ok(())
-    }
-
-    /// A new file is open already.
-    pub fn opened_new(&self, ino: Ino, write: bool) {
-        self.inodes.opened(ino, write, false);
-    }
-
-    /// Closes what [`open`](Self::open) has opened.
-    pub fn close(&self, ino: Ino, written: bool) {
-        if written {
-            self.inodes.closed_writer(ino);
-        }
-    }
-
-    /// Reads from a file, at most up to its end.
-    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Answer<usize> {
-        if self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
-        self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
-    }
-
-    /// Gives `pass` the image and where in it a part of a file lies, at most up to its end, while nothing changes
-    /// there. `None` where `pass` was not called, and [`read`](Self::read) is the way.
-    pub fn pass<T>(
-        &self,
-        ino: Ino,
-        offset: u64,
-        length: u64,
-        pass: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> T,
-    ) -> Answer<Option<T>> {
-        if self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
-        let volume = self.read_lock()?;
-        // It is gone once the volume is closed.
-        let Some(image) = self.image.upgrade() else { return Ok(None) };
-        let Some(file) = image.file_to_read() else { return Ok(None) };
-        let ranges = volume.ranges_on_device(ino, offset, length).map_err(to_errno)?;
-        Ok(ranges.map(|ranges| pass(file, &ranges)))
-    }
-
-    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept any more. Says whether
-    /// the kernel had better write back what it has before that, and then ask for
-    /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
-    /// would not be told by anybody else that nothing of it can be kept.
-    pub fn may_write(&self, caller: Caller, ino: Ino) -> bool {
-        self.inodes.written_by(ino, caller.is_privileged());
-        let careful = self.inodes.writes_fail(ino) || self.is_short_of_space();
-        if careful {
-            // Of what failed before, close(2) and fsync(2) tell.
-            self.inodes.take_failure(ino);
-        }
-        careful
-    }
-
-    /// How writing back went.
-    pub fn written_back(&self, ino: Ino) -> Answer<()> {
-        self.inodes.take_failure(ino).map_or(Ok(()), Err)
-    }
-
-    /// Whether what the kernel has in its cache may not fit.
-    fn is_short_of_space(&self) -> bool {
-        self.space()
-            .is_ok_and(|(space, block_bytes)| space.free_blocks < SHORT_BYTES / u64::from(block_bytes))
-    }
-
-    /// Writes to a file.
-    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], how: WriteMode) -> Answer<()> {
-        let WriteMode { from_cache, drops_privilege } = how;
-        let privileged = match from_cache {
-            true => self.inodes.writer_is_privileged(ino),
-            false => caller.is_privileged(),
-        };
-        let mut volume = self.lock(privileged)?;
-        if let Err(errno) = volume.write(ino, offset, data).map_err(to_errno) {
-            if from_cache {
-                self.inodes.write_failed(ino, errno);
-            }
-            return Err(errno);
-        }
-        if drops_privilege {
-            let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
-            if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
-                let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
-                volume.set_attr(ino, &set).map_err(to_errno)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies between files of the volume, or within one; says how many bytes, fewer than asked for at the end of
-    /// the source. The kernel has refused ranges that overlap.
-    pub fn copy(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, length: u64) -> Answer<u64> {
-        self.renew_atime(from);
-        let mut buf = vec![0; COPY_BYTES.min(length.try_into().unwrap_or(COPY_BYTES))];
-        let mut done = 0;
-        while done < length {
-            let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
-            let mut volume = self.write_lock()?;
-            let count = volume.read(from, from_offset + done, &mut buf[..step]).map_err(to_errno)?;
-            if count == 0 {
-                break;
-            }
-            match volume.write(to, to_offset + done, &buf[..count]) {
-                Ok(()) => done += count as u64,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(to_errno(error)),
-            }
-        }
-        Ok(done)
-    }
-
-    /// Reserves, frees, zeroes or shifts a range, with the modes of fallocate(2). Those that shift do not come from
-    /// Linux's FUSE, which refuses them before it asks.
-    pub fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
-        const KEEP_SIZE: u32 = 1;
-        const PUNCH_HOLE: u32 = 2;
-        const COLLAPSE_RANGE: u32 = 8;
-        const ZERO_RANGE: u32 = 0x10;
-        const INSERT_RANGE: u32 = 0x20;
-        let keep_size = mode & KEEP_SIZE != 0;
-        if length == 0 {
-            return Err(Errno::INVAL);
-        }
-        let mut volume = self.write_lock()?;
-        match mode & !KEEP_SIZE {
-            0 => volume.allocate_range(ino, offset, length, keep_size),
-            PUNCH_HOLE if keep_size => volume.punch_hole(ino, offset, length),
-            ZERO_RANGE => volume.zero_range(ino, offset, length, keep_size),
-            COLLAPSE_RANGE if !keep_size => volume.collapse_range(ino, offset, length),
-            INSERT_RANGE if !keep_size => volume.insert_range(ino, offset, length),
-            _ => return Err(Errno::OPNOTSUPP),
-        }
-        .map_err(to_errno)
-    }
-
-    /// The first byte of data at or after `offset`.
-    pub fn seek_data(&self, ino: Ino, offset: u64) -> Answer<u64> {
-        self.read_lock()?.seek_data(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
-    }
-
-    /// The first byte of a hole at or after `offset`; the end of the file is one.
-    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Answer<u64> {
-        self.read_lock()?.seek_hole(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
     }
 
     // Durability.
