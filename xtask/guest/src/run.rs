@@ -17,6 +17,7 @@ use rustix::{
         AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
         XattrFlags,
     },
+    io::Errno,
     mount::{MountFlags, UnmountFlags},
 };
 
@@ -236,8 +237,7 @@ impl Runner {
     }
 
     fn opened(&self, handle: u32) -> io::Result<&File> {
-        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no file is open as {handle}"));
-        self.open.get(&handle).ok_or_else(missing)
+        self.open.get(&handle).ok_or_else(|| Errno::BADF.into())
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
         }
         run(Op::Times { path: path("/d/h"), atime: (5, 6), mtime: (-7, 8) }).expect("utimens");
         let refused = run(Op::FsyncOpen { handle: 1 }).expect_err("closed");
-        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::BADF));
 
         assert_eq!(fs::read(dir.path().join("d/h")).expect("read"), b"y\0\0xxx");
         let seen = Manifest::of_tree(dir.path()).expect("a manifest");
