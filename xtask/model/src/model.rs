@@ -130,6 +130,7 @@ impl Model {
         let mut ids = HashMap::from([(volume.superblock().root_ino, ROOT)]);
         let mut pending = vec![(volume.superblock().root_ino, ROOT)];
         model.imitate(ROOT, &volume.stat(volume.superblock().root_ino)?);
+        model.change(ROOT).xattrs = volume.xattrs(volume.superblock().root_ino)?.into_iter().collect();
         while let Some((dir_ino, dir)) = pending.pop() {
             for entry in volume.entries(dir_ino, 0)? {
                 let entry = entry?;
