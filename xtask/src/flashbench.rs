@@ -2,7 +2,7 @@
 //! real ones would, noise included; beside what the probe says of the same devices, and the truth.
 //!
 //! flashbench shows figures, and people read them. Here a rule does: there are too many units where two of the three
-//! smallest sizes are written less than half as fast as with one unit; one size alone may have met a stall. flashbench is
+//! smallest sizes are written less than half as fast as with some fewer; one size alone may have met a stall. flashbench is
 //! told the unit, which it cannot find by writing.
 
 use std::{fmt, io::Write, path::Path, time::Instant};
@@ -27,7 +27,7 @@ const WRITE_BYTES: u64 = 64 << 10;
 const OFFSET_BYTES: u64 = 192 << 20;
 /// Places of each boundary that are read at.
 const READS: u32 = 64;
-/// Below this share of the rate with one unit there are too many.
+/// Below this share of the best rate with fewer units there are too many.
 const FALL: f64 = 0.5;
 /// A boundary shows if crossing it costs this share of a read more than crossing one that is none.
 const SHOWS: f64 = 0.06;
@@ -107,6 +107,7 @@ impl Subject {
 
         let boundary = boundary(&flashbench(vm, &["-a", &format!("--count={READS}"), disk])?)?;
         let mut rates = Vec::new();
+        let mut best = [0.0f64; 3];
         let mut limit = None;
         for units in 1..=UNITS_MAX {
             let told = flashbench(
@@ -123,11 +124,12 @@ impl Subject {
             eprint!("{told}");
             let now = smallest_rates(&told)?;
             rates.push(now);
-            let fell = now.iter().zip(&rates[0]).filter(|(now, one)| **now < FALL * **one).count();
+            let fell = now.iter().zip(best).filter(|(now, best)| **now < FALL * best).count();
             if fell > now.len() / 2 {
                 limit = Some(units - 1);
                 break;
             }
+            best.iter_mut().zip(now).for_each(|(best, now)| *best = best.max(now));
         }
         let said = Said { unit_bytes: boundary, open_units: limit };
         let tell = |n: Option<usize>| {
