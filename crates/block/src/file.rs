@@ -12,6 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use rustix::{
@@ -29,6 +30,10 @@ const DIRECT_BYTES: usize = 4096;
 const BOUNCES_MAX: usize = 4;
 const BOUNCE_BYTES_MAX: usize = 4 << 20;
 
+/// How often a lock is asked for, and how long that waits in between.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// How a [`FileDevice`] is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
@@ -37,6 +42,18 @@ pub struct OpenOptions {
     pub write: bool,
     /// Past the page cache of the host (`O_DIRECT`): what is measured is the device.
     pub direct: bool,
+}
+
+/// Locks a file for the only writer. A file that was closed just now may still be open in a child of this process
+/// that another thread starts and that is not its own program yet, so a lock that is held is asked for again.
+fn lock(file: &File) -> io::Result<()> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            locked => return Ok(locked?),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it"))
 }
 
 /// A regular file or a block device. All access is positional, so threads share it freely.
@@ -98,14 +115,7 @@ impl FileDevice {
     fn adopt(file: File, path: &Path, options: OpenOptions) -> io::Result<FileDevice> {
         let is_block_device = file.metadata()?.file_type().is_block_device();
         if options.write {
-            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(
-                |errno| match errno {
-                    Errno::WOULDBLOCK => {
-                        io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it")
-                    }
-                    other => other.into(),
-                },
-            )?;
+            lock(&file)?;
         }
         // The end of a block device is its size (lseek(2)), as for a file.
         let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod check;
 pub mod cost;
 pub mod experiment;
+pub mod fio;
 pub mod format;
 pub mod guest;
 pub mod plan;

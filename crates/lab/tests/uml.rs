@@ -18,6 +18,7 @@ use guest::{
 use lab::{
     check::Check,
     experiment::{Experiment, Phase},
+    fio,
     format::FileSystem,
     guest::{Card, Failure, Limits, Setup, Uml},
     plan::{Plan, file_systems},
@@ -26,7 +27,7 @@ use lab::{
     scale::Scale,
     stop::Stop,
     study::run_cell,
-    target::{self, Programs},
+    target::{self, GuestTarget, Programs, Setting, Target},
 };
 
 const MIB: u64 = 1 << 20;
@@ -155,6 +156,96 @@ fn jffs2_takes_the_times_of_2003() -> Result<()> {
         assert!((1_000_000_000..1_200_000_000).contains(&latencies.max_ns()), "{}", latencies.to_text());
     }
     Ok(())
+}
+
+/// fio does the four basic patterns in as much of the card's time as our own workloads do. Each start of fio looks at
+/// the guest's clock a quarter of a million times, which takes minutes, so this is done only where it is asked for.
+#[test]
+fn fio_agrees_with_our_workloads() -> Result<()> {
+    if std::env::var_os("LAB_FIO").is_none() {
+        eprintln!("skipped: LAB_FIO=1 is not set, and it takes minutes");
+        return Ok(());
+    }
+    let Some((kernel, agent)) = programs()? else { return Ok(()) };
+    if !Path::new("/usr/bin/fio").exists() {
+        eprintln!("skipped: no fio");
+        return Ok(());
+    }
+    let work = tempfile::tempdir()?;
+    let mut setting = Setting {
+        file_system: FileSystem::new("f2fs").mounted("mode=lfs"),
+        preset: Preset::Desktop,
+        profile: card_profile(1 << 30),
+        scale: Scale::of_file(16 * MIB),
+        programs: Some(Programs { kernel, agent }),
+        traced: false,
+        pace: Pace::Virtual,
+        stop: Stop::default(),
+    };
+    for file_system in ["f2fs:mode=lfs", "vfat"] {
+        setting.file_system = FileSystem::parse(file_system);
+        let ours = basic_patterns(&setting, &work.path().join("ours"), |target, access, order| {
+            let sync = if access == Access::Read { Sync::Never } else { Sync::End };
+            let pattern = Pattern { access, order, file_bytes: 16 * MIB, record_bytes: 4096, sync };
+            Ok(target.run(&Op::Pattern { path: "/mnt/file".into(), pattern })?.totals.busy_ns)
+        })?;
+        let fios = basic_patterns(&setting, &work.path().join("fios"), |target, access, order| {
+            let rw = match (access, order) {
+                (Access::Read, Order::Sequential) => "--rw=read",
+                (Access::Read, Order::Random { .. }) => "--rw=randread",
+                (_, Order::Sequential) => "--rw=write",
+                (_, Order::Random { .. }) => "--rw=randwrite",
+            };
+            let job = ["--name=job", "--filename=file", rw, "--bs=4k", "--size=16m", "--ioengine=psync"];
+            // Told that reads are random, the kernel would read ahead less than for our own; and fio's usual order,
+            // which takes the next block where one was read already, lets it read ahead more.
+            let same = [
+                "--end_fsync=1",
+                "--fallocate=none",
+                "--fadvise_hint=0",
+                "--random_generator=lfsr",
+                "--thread",
+                "--minimal",
+            ];
+            let run = fio::on(target, &[&job[..], &same].concat())?;
+            anyhow::ensure!(run.code == 0, "fio: {}", run.printed);
+            Ok(run.measured.totals.busy_ns)
+        })?;
+        for (pattern, (ours, fios)) in ours.iter().zip(&fios).enumerate() {
+            let ratio = *fios as f64 / *ours as f64;
+            eprintln!("{file_system}, pattern {pattern}: {ours} ns, fio {fios} ns, {ratio:.3}");
+            assert!(
+                (0.95..1.05).contains(&ratio),
+                "{file_system}, pattern {pattern}: {ours} ns, fio {fios} ns"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Sequential and random writes and reads of one file, each with cold caches; returns how long each kept the card busy:
+/// what fio does before it begins is no part of that.
+fn basic_patterns(
+    setting: &Setting,
+    image: &Path,
+    mut run: impl FnMut(&mut GuestTarget, Access, Order) -> Result<u64>,
+) -> Result<Vec<u64>> {
+    let random = Order::Random { seed: 1 };
+    let mut target = GuestTarget::start(setting, image)?;
+    fio::see_host(&mut target)?;
+    let mut times = Vec::new();
+    for (access, order) in [
+        (Access::Create, Order::Sequential),
+        (Access::Overwrite, random),
+        (Access::Read, Order::Sequential),
+        (Access::Read, random),
+    ] {
+        target.run(&mount(&setting.file_system.kind, &setting.file_system.mount))?;
+        times.push(run(&mut target, access, order)?);
+        target.run(&Op::Unmount { dir: "/mnt".into() })?;
+        target.run(&Op::DropCaches)?;
+    }
+    Ok(times)
 }
 
 /// What the guest wrote is on the card: the host's own program finds the volume clean.

@@ -13,13 +13,14 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
     format::FileSystem,
+    guest::Measured,
     plan::{self, Cell, Plan},
     preset::Preset,
     record::{Record, Records},
     report,
     scale::Scale,
     study::{self, Event, Outcome},
-    target::{OURS, Programs},
+    target::{OURS, Programs, Setting},
 };
 
 use super::lab_run::{self, INTERRUPTED};
@@ -32,6 +33,7 @@ use crate::size;
   flashkit study --full -o original-sizes
   flashkit study -e write_fsync --fs flashkit --fs f2fs:mode=lfs --fs f2fs::'-s 2'
   flashkit study --cell mount.nilfs2.desktop
+  flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
@@ -84,11 +86,17 @@ pub struct Args {
     /// Only list the cells.
     #[arg(long)]
     list: bool,
+    /// Instead: run this job file of fio's in the guest, on a new volume of each of the kernel's file systems.
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full"])]
+    fio: Option<PathBuf>,
 }
 
 /// Runs the study.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let programs = programs(&args.guest);
+    if let Some(job) = &args.fio {
+        return fio(args, programs, job);
+    }
     let plan = args.plan(programs)?;
     if args.list {
         plan.cells.iter().for_each(|cell| println!("{}", cell.id()));
@@ -119,6 +127,59 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     summary(args, &plan, outcome)
 }
 
+/// Runs a job file of fio's on each file system, and prints what the card and fio say.
+fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> {
+    let job = lab::guest::host_file(job)?;
+    let mut file_systems = args.file_systems();
+    if args.file_systems.is_empty() {
+        file_systems.retain(|it| it.kind != OURS && !it.is_raw());
+    }
+    let preset = args.presets.first().copied().unwrap_or(Preset::Desktop);
+    let mut profile = preset.profile()?;
+    if let Some(bytes) = args.card_size {
+        profile = profile.with_size(bytes)?;
+    }
+    let work = tempfile::tempdir_in(args.work.clone().unwrap_or_else(std::env::temp_dir))?;
+    let mut worst = ExitCode::SUCCESS;
+    for file_system in file_systems {
+        if file_system.kind == OURS {
+            bail!("flashkit: our own file system is no kernel's, and fio needs one");
+        }
+        let name = file_system.name();
+        let setting = Setting {
+            file_system,
+            preset,
+            profile: profile.clone(),
+            scale: Scale::of_file(args.size),
+            programs: programs.clone(),
+            traced: false,
+            pace: flash::Pace::Virtual,
+            stop: lab::stop::Stop::default(),
+        };
+        let image = work.path().join("card");
+        let run = lab::fio::run(&setting, &image, &[job.as_str()]).with_context(|| name.clone())?;
+        let Measured { totals, .. } = &run.measured;
+        println!(
+            "{name} on {}: {:.3} s of its clock; {} reads of {} bytes, {} writes of {} bytes, {} flushes, busy {:.3} s",
+            profile.name,
+            run.measured.duration_ns() as f64 / 1e9,
+            totals.reads,
+            totals.read_bytes,
+            totals.writes,
+            totals.written_bytes,
+            totals.flushes,
+            totals.busy_ns as f64 / 1e9,
+        );
+        println!("{}", run.printed.trim_end());
+        println!();
+        if run.code != 0 {
+            eprintln!("{name}: fio ended with {}", run.code);
+            worst = ExitCode::FAILURE;
+        }
+    }
+    Ok(worst)
+}
+
 fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
     let dir = args.output.display();
     if outcome.stopped > 0 {
@@ -136,13 +197,18 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
 }
 
 impl Args {
+    /// Those that are named, or else all.
+    fn file_systems(&self) -> Vec<FileSystem> {
+        match self.file_systems.is_empty() {
+            true => plan::file_systems(),
+            false => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
+        }
+    }
+
     fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
         let experiments =
             if self.experiments.is_empty() { &Experiment::USUAL[..] } else { &self.experiments };
-        let file_systems: Vec<FileSystem> = match self.file_systems.is_empty() {
-            true => plan::file_systems(),
-            false => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
-        };
+        let file_systems = self.file_systems();
         if programs.is_none() {
             if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {
                 bail!("{}: there is no kernel for the lab's guest in {}", rival.0, self.guest.display());

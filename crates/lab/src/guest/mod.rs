@@ -21,7 +21,7 @@ pub use card::{Card, EventModel, Totals};
 pub use uml::{Measured, Setup, Uml};
 pub use world::{EPOCH_NS, Limits, World};
 
-use std::io;
+use std::{io, path::Path};
 
 use guest::Op;
 
@@ -105,4 +105,14 @@ pub fn host_files() -> Op {
         options: "/".into(),
         read_only: true,
     }
+}
+
+/// The path of one of the host's files as the guest has it.
+///
+/// # Errors
+/// There is no such file.
+pub fn host_file(path: &Path) -> io::Result<String> {
+    let path = std::fs::canonicalize(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    Ok(format!("{}{}", guest::host::DIR, path.display()))
 }

@@ -7,7 +7,7 @@ use flash::{Profile, counters::Counters};
 use guest::{Op, op::Answer};
 use serde::Deserialize;
 
-use crate::guest::{EventModel, Failure, Totals, Uml, host_files};
+use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
 /// The driver, beside the lab's kernel.
 const MODULE: &str = "lab_nor.ko";
@@ -37,7 +37,7 @@ pub(super) fn plug<M: EventModel>(uml: &mut Uml<M>, kernel: &Path, profile: &Pro
         return Err(io::Error::new(io::ErrorKind::NotFound, what).into());
     }
     uml.run(&host_files())?;
-    let in_guest = format!("{}{}", guest::host::DIR, std::fs::canonicalize(&module)?.display());
+    let in_guest = host_file(&module)?;
     uml.run(&Op::LoadModule { path: in_guest.as_str().into(), parameters: parameters(profile) })?;
     Ok(())
 }
