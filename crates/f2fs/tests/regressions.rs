@@ -34,6 +34,21 @@ fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
     support::assert_clean(&path);
 }
 
+/// Opens what a power cut after each of the recorded requests leaves: the newest writes are there, some before them are
+/// not.
+fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, check: impl Fn(&Volume, &str)) {
+    let mut trace = recording.take_trace();
+    trace.retain(|request| request.verb != Verb::Read);
+    for at in 0..=trace.len() {
+        for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
+            let cut = copy(before).unwrap();
+            power_cut(&trace, at, &survivors, &cut).unwrap();
+            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
+            check(&volume, &format!("cut {at} of {}, {survivors:?}", trace.len()));
+        }
+    }
+}
+
 /// A pinned file keeps its section from becoming free, and so cleaning ended without a checkpoint: an fsync of another
 /// file that had been moved out of there named copies that a power cut could lose.
 #[test]
@@ -69,21 +84,13 @@ fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
     volume.set_attr(moved, &SetAttr { permissions: Some(0o600), ..SetAttr::default() }).unwrap();
     volume.fsync(moved, false).unwrap();
     drop(volume);
-    let mut trace = recording.take_trace();
-    trace.retain(|request| request.verb != Verb::Read);
-    for at in 0..=trace.len() {
-        // The newest writes are there, some before them are not.
-        for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
-            let cut = copy(&before).unwrap();
-            power_cut(&trace, at, &survivors, &cut).unwrap();
-            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
-            let mut bytes = vec![0; 4096];
-            for block in 2..BLOCKS {
-                volume.read(moved, block * 4096, &mut bytes).unwrap();
-                assert!(bytes == [1; 4096], "cut {at} of {}, {survivors:?}: block {block}", trace.len());
-            }
+    each_cut(&before, &recording, |volume, cut| {
+        let mut bytes = vec![0; 4096];
+        for block in 2..BLOCKS {
+            volume.read(moved, block * 4096, &mut bytes).unwrap();
+            assert!(bytes == [1; 4096], "{cut}: block {block}");
         }
-    }
+    });
 }
 
 /// Collapsing copies what was durable: an fsync that names the copies must not be there without them.
@@ -105,22 +112,15 @@ fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
     volume.collapse_range(ino, 4096, 2 * 4096).unwrap();
     volume.fsync(ino, false).unwrap();
     drop(volume);
-    let mut trace = recording.take_trace();
-    trace.retain(|request| request.verb != Verb::Read);
-    for at in 0..=trace.len() {
-        for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
-            let cut = copy(&before).unwrap();
-            power_cut(&trace, at, &survivors, &cut).unwrap();
-            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
-            let collapsed = volume.stat(ino).unwrap().size < u64::from(BLOCKS) * 4096;
-            let mut bytes = vec![0; 4096];
-            for block in 1..BLOCKS - 2 {
-                volume.read(ino, u64::from(block) * 4096, &mut bytes).unwrap();
-                let wanted = block + if collapsed { 3 } else { 1 };
-                assert!(bytes == [wanted; 4096], "cut {at} of {}, {survivors:?}: block {block}", trace.len());
-            }
+    each_cut(&before, &recording, |volume, cut| {
+        let collapsed = volume.stat(ino).unwrap().size < u64::from(BLOCKS) * 4096;
+        let mut bytes = vec![0; 4096];
+        for block in 1..BLOCKS - 2 {
+            volume.read(ino, u64::from(block) * 4096, &mut bytes).unwrap();
+            let wanted = block + if collapsed { 3 } else { 1 };
+            assert!(bytes == [wanted; 4096], "{cut}: block {block}");
         }
-    }
+    });
 }
 
 /// A file of a damaged volume claims a block of the superblock: overwriting it in place must not write there.

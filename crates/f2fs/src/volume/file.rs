@@ -117,9 +117,10 @@ impl Volume {
                 return Ok(None);
             };
             let range = start..start + length.min(end - at);
-            let blocks = range.start >> log..range.end.div_ceil(1 << log);
-            let addr = BlockAddr(blocks.start as u32);
-            if !self.is_in_main(&blocks) || self.logs.holds_any(addr, (blocks.end - blocks.start) as usize) {
+            let addr = BlockAddr((range.start >> log) as u32);
+            let blocks = (range.end.div_ceil(1 << log) - u64::from(addr.0)) as usize;
+            let place = Place::File(ino, at >> log);
+            if self.check_range(addr, blocks, place).is_err() || self.logs.holds_any(addr, blocks) {
                 return Ok(None);
             }
             at += range.end - range.start;
@@ -224,13 +225,6 @@ impl Volume {
             self.read_block(addr, Place::File(inode.ino(), block), &mut bytes)?;
         }
         Ok(Some(bytes.into()))
-    }
-
-    /// Whether blocks, at least one, lie in the main area.
-    fn is_in_main(&self, blocks: &Range<u64>) -> bool {
-        let is_in =
-            |block: u64| u32::try_from(block).is_ok_and(|addr| self.geometry().in_main(BlockAddr(addr)));
-        is_in(blocks.start) && is_in(blocks.end - 1)
     }
 
     fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {

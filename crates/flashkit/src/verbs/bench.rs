@@ -9,11 +9,10 @@ use lab::{
     experiment::Experiment,
     record::{Record, Records},
     report,
-    scale::Scale,
 };
 
-use super::lab_run::{self, INTERRUPTED};
-use crate::{render, size};
+use super::lab_run::{self, INTERRUPTED, Sizes};
+use crate::render;
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -37,15 +36,8 @@ pub struct Args {
     /// How often each experiment is done.
     #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// The originals' sizes.
-    #[arg(long, conflicts_with = "size")]
-    full: bool,
-    /// Size of the file of buffered writes and reads; everything else in proportion. Originally 1G.
-    #[arg(long, default_value = "128M", value_parser = size::parse)]
-    size: u64,
-    /// Another size of the file of writes with fsync. Originally 100M.
-    #[arg(long, value_parser = size::parse)]
-    fsync_size: Option<u64>,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Seed of everything random.
     #[arg(long, default_value_t = 2012)]
     seed: u64,
@@ -99,11 +91,10 @@ impl Args {
         if let Some(other) = experiments.iter().find(|one| !EXPERIMENTS.contains(one)) {
             bail!("{} needs a device of its own; `study` has it on a modelled card", other.name());
         }
-        let scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
         Ok(Bench {
             place: Place::of(&self.dir)?,
             experiments,
-            scale: self.fsync_size.map_or(scale, |bytes| scale.with_fsync(bytes)),
+            scale: self.sizes.scale(),
             runs: self.runs.into(),
             seed: self.seed,
         })

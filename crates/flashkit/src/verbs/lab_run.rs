@@ -1,10 +1,34 @@
 //! What `study` and `bench` have in common.
 
 use anyhow::{Context, Result};
-use lab::{experiment::Experiment, stop::Stop};
+use lab::{experiment::Experiment, scale::Scale, stop::Stop};
+
+use crate::size;
 
 /// Exit code after Ctrl-C, as shells have it.
 pub const INTERRUPTED: u8 = 130;
+
+/// How large everything is.
+#[derive(clap::Args)]
+pub struct Sizes {
+    /// The originals' sizes.
+    #[arg(long, conflicts_with = "size")]
+    pub full: bool,
+    /// Size of the file of buffered writes and reads; everything else in proportion. Originally 1G.
+    #[arg(long, default_value = "128M", value_parser = size::parse)]
+    pub size: u64,
+    /// Another size of the file of writes with fsync. Originally 100M.
+    #[arg(long, value_parser = size::parse)]
+    pub fsync_size: Option<u64>,
+}
+
+impl Sizes {
+    /// What that means for each experiment.
+    pub fn scale(&self) -> Scale {
+        let scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
+        self.fsync_size.map_or(scale, |bytes| scale.with_fsync(bytes))
+    }
+}
 
 /// The experiment of a name or number.
 pub fn experiment(name: &str) -> Result<Experiment, String> {

@@ -23,7 +23,7 @@ use lab::{
     target::{OURS, Programs, Setting},
 };
 
-use super::lab_run::{self, INTERRUPTED};
+use super::lab_run::{self, INTERRUPTED, Sizes};
 use crate::size;
 
 /// Arguments of `study`.
@@ -56,15 +56,8 @@ pub struct Args {
     /// Only the cell of this name, as --list prints it.
     #[arg(long, value_name = "CELL")]
     cell: Option<String>,
-    /// The originals' sizes.
-    #[arg(long, conflicts_with = "size")]
-    full: bool,
-    /// Size of the file of buffered writes and reads; everything else in proportion. Originally 1G.
-    #[arg(long, default_value = "128M", value_parser = size::parse)]
-    size: u64,
-    /// Another size of the file of writes with fsync. Originally 100M.
-    #[arg(long, value_parser = size::parse)]
-    fsync_size: Option<u64>,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Another number of writes whose times are taken. Originally 10000 to 1000000.
     #[arg(long)]
     writes: Option<u64>,
@@ -150,7 +143,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             file_system,
             preset,
             profile: profile.clone(),
-            scale: Scale::of_file(args.size),
+            scale: Scale::of_file(args.sizes.size),
             programs: programs.clone(),
             traced: false,
             pace: flash::Pace::Virtual,
@@ -230,10 +223,7 @@ impl Args {
             Some(jobs) => jobs,
             None => std::thread::available_parallelism().map_or(1, usize::from),
         };
-        let mut scale = if self.full { Scale::full() } else { Scale::of_file(self.size) };
-        if let Some(bytes) = self.fsync_size {
-            scale = scale.with_fsync(bytes);
-        }
+        let mut scale = self.sizes.scale();
         if let Some(writes) = self.writes {
             scale = scale.with_timed_writes(writes);
         }
