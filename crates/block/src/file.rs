@@ -12,7 +12,6 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use rustix::{
@@ -30,10 +29,6 @@ const DIRECT_BYTES: usize = 4096;
 const BOUNCES_MAX: usize = 4;
 const BOUNCE_BYTES_MAX: usize = 4 << 20;
 
-/// How often a lock is asked for, and how long that waits in between.
-const LOCK_TRIES: u32 = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
 /// How a [`FileDevice`] is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
@@ -44,16 +39,14 @@ pub struct OpenOptions {
     pub direct: bool,
 }
 
-/// Locks a file for the only writer. A file that was closed just now may still be open in a child of this process
-/// that another thread starts and that is not its own program yet, so a lock that is held is asked for again.
+/// Locks a file for the only writer.
 fn lock(file: &File) -> io::Result<()> {
-    for _ in 0..LOCK_TRIES {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-            locked => return Ok(locked?),
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it"))
         }
+        locked => Ok(locked?),
     }
-    Err(io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it"))
 }
 
 /// A regular file or a block device. All access is positional, so threads share it freely.
@@ -246,6 +239,16 @@ impl FileDevice {
         let mut bounces = self.bounces.lock().unwrap_or_else(PoisonError::into_inner);
         if bounce.length <= BOUNCE_BYTES_MAX && bounces.len() < BOUNCES_MAX {
             bounces.push(bounce);
+        }
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if self.options.write {
+            // Said aloud: a process that another thread starts just now has the file open until it is its own
+            // program, and would keep the lock. There is nobody to tell of a failure, and closing unlocks as well.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
 }

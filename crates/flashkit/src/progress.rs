@@ -24,6 +24,17 @@ pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar
     bar
 }
 
+/// A bar that counts steps of one kind of work, with the time left; hidden as that of [`bytes`] is.
+pub fn steps(total: u64, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {elapsed}, about {eta} left  {msg}");
+    let bar = ProgressBar::new(total).with_style(style.expect("the template is a constant"));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
 /// Tells a bar how far an import or export is.
 pub fn teller(bar: &ProgressBar) -> impl FnMut(tree::Progress<'_>) + use<'_> {
     |at| {

@@ -1,9 +1,8 @@
 //! `bench`: the experiments in a directory of a real device.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     bench::{Bench, EXPERIMENTS, Place},
     experiment::Experiment,
@@ -12,7 +11,7 @@ use lab::{
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
-use crate::render;
+use crate::{progress, render};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -57,7 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let records = args.output.as_ref().map(|dir| Records::open(dir)).transpose().with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
     eprintln!("seed {}, {} runs, {} on {}", bench.seed, bench.runs, bench.place.kind, bench.place.source);
-    let bar = bar(bench.experiments.len() * bench.runs, args.json);
+    let bar = progress::steps((bench.experiments.len() * bench.runs) as u64, args.json);
     let mut done: Vec<Record> = Vec::new();
     for (before, experiment) in bench.experiments.iter().enumerate() {
         let record = bench.run(*experiment, &stop, &mut |experiment, n| {
@@ -99,12 +98,4 @@ impl Args {
             seed: self.seed,
         })
     }
-}
-
-fn bar(runs: usize, quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{wide_bar} {percent} %, {elapsed}, about {eta} left  {msg}");
-    ProgressBar::new(runs as u64).with_style(style.expect("the template is a constant"))
 }

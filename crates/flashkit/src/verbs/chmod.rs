@@ -2,10 +2,13 @@
 
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use f2fs::{Volume, format::FileType, units::Ino, volume::SetAttr};
 
-use crate::target::{Further, Target};
+use crate::{
+    render,
+    target::{Further, Target},
+};
 
 /// Arguments of `chmod`.
 #[derive(clap::Args)]
@@ -30,28 +33,30 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let top = volume.resolve(args.target.path.as_bytes(), true)?;
-        for ino in reach(volume, top, args.recursive)? {
-            let stat = volume.stat(ino)?;
-            if stat.kind != FileType::Symlink {
-                let permissions = Some(args.mode.apply(stat.mode, stat.kind == FileType::Directory));
-                volume.set_attr(ino, &SetAttr { permissions, ..SetAttr::default() })?;
+        for (ino, path, kind) in reach(volume, top, &args.target.path, args.recursive)? {
+            if kind != FileType::Symlink {
+                let context = || render::name(&path);
+                let old = volume.stat(ino).with_context(context)?.mode;
+                let permissions = Some(args.mode.apply(old, kind == FileType::Directory));
+                let set = SetAttr { permissions, ..SetAttr::default() };
+                volume.set_attr(ino, &set).with_context(context)?;
             }
         }
         Ok(())
     })
 }
 
-/// A file, and with `recursive` everything below it.
-pub fn reach(volume: &Volume, top: Ino, recursive: bool) -> f2fs::Result<Vec<Ino>> {
-    let mut found = vec![top];
-    let mut at = 0;
-    while recursive && at < found.len() {
-        if volume.stat(found[at])?.kind == FileType::Directory {
-            found.extend(super::ls::children(volume, found[at])?.into_iter().map(|entry| entry.ino));
-        }
-        at += 1;
+/// A file, and with `recursive` everything below it, each once, with a path.
+pub fn reach(
+    volume: &Volume,
+    top: Ino,
+    path: &str,
+    recursive: bool,
+) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
+    match recursive {
+        true => super::ls::below(volume, top, path),
+        false => Ok(vec![(top, path.as_bytes().to_vec(), volume.stat(top)?.kind)]),
     }
-    Ok(found)
 }
 
 /// A change of permissions: octal digits, or clauses of who, how and what, as POSIX has them for chmod.

@@ -1,9 +1,12 @@
 //! `chown`: changes owner and group.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use f2fs::volume::SetAttr;
 
-use crate::target::{Further, Target};
+use crate::{
+    render,
+    target::{Further, Target},
+};
 
 /// Arguments of `chown`.
 #[derive(clap::Args)]
@@ -29,8 +32,8 @@ pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let top = volume.resolve(args.target.path.as_bytes(), false)?;
         let set = SetAttr { uid: args.owner.0, gid: args.owner.1, ..SetAttr::default() };
-        for ino in super::chmod::reach(volume, top, args.recursive)? {
-            volume.set_attr(ino, &set)?;
+        for (ino, path, _) in super::chmod::reach(volume, top, &args.target.path, args.recursive)? {
+            volume.set_attr(ino, &set).with_context(|| render::name(&path))?;
         }
         Ok(())
     })

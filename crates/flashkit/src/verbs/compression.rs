@@ -1,13 +1,13 @@
 //! `compression`: what compression saves on a volume, what could be released; and releasing and reserving it.
 
-use std::{collections::HashSet, io::Write};
+use std::io::Write;
 
 use anyhow::{Context, Result};
 use f2fs::{format::FileType, units::Ino, volume::Volume};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
-use super::ls::children;
+use super::ls::below;
 use crate::{
     render,
     target::{Further, Target},
@@ -83,25 +83,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The regular files at and below an inode, each once, with a path.
 fn files(volume: &Volume, root: Ino, target: &Target) -> Result<Vec<(Ino, Vec<u8>)>> {
-    let path = target.path.trim_end_matches('/').to_owned();
-    let (mut seen, mut files) = (HashSet::new(), Vec::new());
-    let mut stack = vec![(root, path.into_bytes())];
-    while let Some((ino, path)) = stack.pop() {
-        if !seen.insert(ino) {
-            continue;
-        }
-        let context = || render::name(&path);
-        match volume.stat(ino).with_context(context)?.kind {
-            FileType::Directory => {
-                for entry in children(volume, ino).with_context(context)? {
-                    stack.push((entry.ino, [&path, b"/".as_slice(), &entry.name].concat()));
-                }
-            }
-            FileType::Regular => files.push((ino, path)),
-            _ => {}
-        }
-    }
-    Ok(files)
+    let regular = |(ino, path, kind)| (kind == FileType::Regular).then_some((ino, path));
+    Ok(below(volume, root, &target.path)?.into_iter().filter_map(regular).collect())
 }
 
 /// Releases or reserves what compression saves.

@@ -16,9 +16,8 @@ use flash::{
     probe::{Findings, Options, probe},
     verbs,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{render, size};
+use crate::{progress, render, size};
 
 /// Arguments of `probe`.
 #[derive(clap::Args)]
@@ -181,14 +180,7 @@ fn measure(
     device: &dyn Device,
     clock: &dyn Clock,
 ) -> Result<Findings> {
-    let bar = if quiet || !io::stderr().is_terminal() {
-        ProgressBar::hidden()
-    } else {
-        ProgressBar::new(1000).with_style(
-            ProgressStyle::with_template("{wide_bar} {percent} %  {msg}")
-                .expect("the template is a constant"),
-        )
-    };
+    let bar = progress::steps(1000, quiet);
     let findings = probe(device, clock, options, &mut |what, share| {
         bar.set_position((share * 1000.0) as u64);
         bar.set_message(what.to_owned());

@@ -18,7 +18,6 @@ use lab::{
     preset::Preset,
     record::{Record, Records},
     report,
-    scale::Scale,
     study::{self, Event, Outcome},
     target::{OURS, Programs, Setting},
 };
@@ -127,30 +126,41 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
     if args.file_systems.is_empty() {
         file_systems.retain(|it| it.kind != OURS && !it.is_raw());
     }
-    let preset = args.presets.first().copied().unwrap_or(Preset::Desktop);
+    if file_systems.iter().any(|it| it.kind == OURS) {
+        bail!("flashkit: our own file system is no kernel's, and fio needs one");
+    }
+    let preset = match args.presets[..] {
+        [] => Preset::Desktop,
+        [preset] => preset,
+        _ => bail!("a job file is run on one machine; leave one --preset"),
+    };
     let mut profile = preset.profile()?;
     if let Some(bytes) = args.card_size {
         profile = profile.with_size(bytes)?;
     }
-    let work = tempfile::tempdir_in(args.work.clone().unwrap_or_else(std::env::temp_dir))?;
+    let stop = lab_run::stop_on_interrupt()?;
     let mut worst = ExitCode::SUCCESS;
     for file_system in file_systems {
-        if file_system.kind == OURS {
-            bail!("flashkit: our own file system is no kernel's, and fio needs one");
-        }
         let name = file_system.name();
         let setting = Setting {
             file_system,
             preset,
             profile: profile.clone(),
-            scale: Scale::of_file(args.sizes.size),
+            scale: args.sizes.scale(),
             programs: programs.clone(),
             traced: false,
             pace: flash::Pace::Virtual,
-            stop: lab::stop::Stop::default(),
+            stop: stop.clone(),
         };
+        // A directory for each: no file system may find what another left.
+        let work = tempfile::tempdir_in(args.work())?;
         let image = work.path().join("card");
-        let run = lab::fio::run(&setting, &image, &[job.as_str()]).with_context(|| name.clone())?;
+        let run = lab::fio::run(&setting, &image, &[job.as_str()]);
+        if stop.is_wished() {
+            eprintln!("{name}: stopped");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        let run = run.with_context(|| name.clone())?;
         let Measured { totals, .. } = &run.measured;
         println!(
             "{name} on {}: {:.3} s of its clock; {} reads of {} bytes, {} writes of {} bytes, {} flushes, busy {:.3} s",
@@ -198,6 +208,11 @@ impl Args {
         }
     }
 
+    /// Where the cards' data lie.
+    fn work(&self) -> PathBuf {
+        self.work.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
     fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
         let experiments =
             if self.experiments.is_empty() { &Experiment::USUAL[..] } else { &self.experiments };
@@ -233,7 +248,7 @@ impl Args {
             card_bytes: self.card_size,
             seed: self.seed,
             programs,
-            work: self.work.clone().unwrap_or_else(std::env::temp_dir),
+            work: self.work(),
             jobs: jobs.max(1),
         })
     }
