@@ -134,15 +134,31 @@ fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> 
     Volume::open(device, options).with_context(|| image.display().to_string())
 }
 
-impl Target {
+impl Image {
     /// Changes the volume: what `change` did is on the device when this returns. Where it fails nothing of it is,
     /// unless the volume was so full that room had to be made meanwhile, which takes a checkpoint.
+    pub fn change<R>(&self, change: impl FnOnce(&mut Volume) -> f2fs::Result<R>) -> Result<R> {
+        let name = || self.image.display().to_string();
+        change_volume(&self.image, &self.further, |volume| change(volume).with_context(name))
+    }
+}
+
+fn change_volume<R>(
+    image: &Path,
+    further: &Further,
+    change: impl FnOnce(&mut Volume) -> Result<R>,
+) -> Result<R> {
+    let mut volume = open_writable(image, further, clock::now)?;
+    // An error drops the volume with everything that no checkpoint has made durable.
+    let result = change(&mut volume)?;
+    volume.unmount().with_context(|| image.display().to_string())?;
+    Ok(result)
+}
+
+impl Target {
+    /// Changes the volume as [`Image::change`] does.
     pub fn change<R>(&self, further: &Further, change: impl FnOnce(&mut Volume) -> Result<R>) -> Result<R> {
-        let mut volume = open_writable(&self.image, further, clock::now)?;
-        // An error drops the volume with everything that no checkpoint has made durable.
-        let result = change(&mut volume).with_context(|| self.to_string())?;
-        volume.unmount().with_context(|| self.image.display().to_string())?;
-        Ok(result)
+        change_volume(&self.image, further, |volume| change(volume).with_context(|| self.to_string()))
     }
 
     /// The directory that the path's last part is in, and that part.

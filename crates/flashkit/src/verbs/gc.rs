@@ -1,13 +1,10 @@
 //! `gc`: cleaning on demand.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use f2fs::volume::Policy;
 use serde::Serialize;
 
-use crate::{
-    clock, render,
-    target::{Image, open_writable},
-};
+use crate::{render, target::Image};
 
 /// Arguments of `gc`.
 #[derive(clap::Args)]
@@ -56,10 +53,7 @@ struct Record {
 
 /// Cleans.
 pub fn run(args: &Args) -> Result<()> {
-    let name = || args.image.image.display().to_string();
-    let mut volume = open_writable(&args.image.image, &args.image.further, clock::now)?;
-    let cleaned = volume.clean(args.sections, args.policy.into()).with_context(name)?;
-    volume.unmount().with_context(name)?;
+    let cleaned = args.image.change(|volume| volume.clean(args.sections, args.policy.into()))?;
     let record = Record { sections: cleaned.sections, moved_blocks: cleaned.moved_blocks };
     render::print(&record, args.json, |record, out| {
         writeln!(out, "{} sections cleaned, {} blocks moved", record.sections, record.moved_blocks)

@@ -16,8 +16,8 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
-    clock, record, render, size,
-    target::{Further, Image, open_read_only, open_writable},
+    record, render, size,
+    target::{Further, Image, open_read_only},
 };
 
 /// Arguments of `quota`.
@@ -134,22 +134,22 @@ impl Set {
         let ids = [self.user, self.group, self.project];
         let mut named = QuotaKind::ALL.into_iter().zip(ids).filter_map(|(kind, id)| Some((kind, id?)));
         let (kind, id) = named.next().expect("one of them is required");
-        let name = || format!("{}: {} {id}", self.image.image.display(), name_of(kind));
-        let mut volume = open_writable(&self.image.image, &self.image.further, clock::now)?;
-        let before = volume.quota_of(kind, id).with_context(name)?;
-        let pair = |soft: u64, hard: u64| Pair { soft, hard };
-        let blocks =
-            self.blocks.unwrap_or(pair(before.block_soft_limit.get(), before.block_hard_limit.get()));
-        let inodes =
-            self.inodes.unwrap_or(pair(before.inode_soft_limit.get(), before.inode_hard_limit.get()));
-        let limits = QuotaLimits {
-            space_soft_kib: blocks.soft,
-            space_hard_kib: blocks.hard,
-            inodes_soft: inodes.soft,
-            inodes_hard: inodes.hard,
+        let set = |volume: &mut Volume| {
+            let before = volume.quota_of(kind, id)?;
+            let pair = |soft: u64, hard: u64| Pair { soft, hard };
+            let blocks =
+                self.blocks.unwrap_or(pair(before.block_soft_limit.get(), before.block_hard_limit.get()));
+            let inodes =
+                self.inodes.unwrap_or(pair(before.inode_soft_limit.get(), before.inode_hard_limit.get()));
+            let limits = QuotaLimits {
+                space_soft_kib: blocks.soft,
+                space_hard_kib: blocks.hard,
+                inodes_soft: inodes.soft,
+                inodes_hard: inodes.hard,
+            };
+            volume.set_quota_limits(kind, id, limits)
         };
-        volume.set_quota_limits(kind, id, limits).with_context(name)?;
-        volume.unmount().with_context(name)
+        self.image.change(set).with_context(|| format!("{} {id}", name_of(kind)))
     }
 }
 

@@ -1,12 +1,9 @@
 //! `trim`: the device is told what holds nothing.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::{
-    clock, render, size,
-    target::{Image, open_writable},
-};
+use crate::{render, size, target::Image};
 
 /// Arguments of `trim`.
 #[derive(clap::Args)]
@@ -30,13 +27,12 @@ struct Record {
 
 /// Trims.
 pub fn run(args: &Args) -> Result<()> {
-    let name = || args.image.image.display().to_string();
-    let mut volume = open_writable(&args.image.image, &args.image.further, clock::now)?;
-    let block_bytes = volume.superblock().block_size.bytes() as u64;
-    let least_blocks = u32::try_from(args.least.div_ceil(block_bytes)).unwrap_or(u32::MAX);
-    let blocks = volume.trim(least_blocks).with_context(name)?;
-    volume.unmount().with_context(name)?;
-    let record = Record { trimmed_bytes: blocks * block_bytes };
+    let trimmed_bytes = args.image.change(|volume| {
+        let block_bytes = volume.superblock().block_size.bytes() as u64;
+        let least_blocks = u32::try_from(args.least.div_ceil(block_bytes)).unwrap_or(u32::MAX);
+        Ok(volume.trim(least_blocks)? * block_bytes)
+    })?;
+    let record = Record { trimmed_bytes };
     render::print(&record, args.json, |record, out| {
         writeln!(out, "{} trimmed", indicatif::BinaryBytes(record.trimmed_bytes))
     })
