@@ -169,12 +169,21 @@ impl Array {
 
     /// Programs `count` pages from `page` on for the logical pages from `tag` on.
     pub fn program(&mut self, block: BlockNo, page: u32, count: u32, tag: u32) {
+        self.program_for(block, page, count, tag..tag + count);
+    }
+
+    /// Programs pages from `page` on, each for the logical page that its tag says.
+    pub fn program_each(&mut self, block: BlockNo, page: u32, tags: &[u32]) {
+        self.program_for(block, page, tags.len() as u32, tags.iter().copied());
+    }
+
+    fn program_for(&mut self, block: BlockNo, page: u32, count: u32, tags: impl Iterator<Item = u32>) {
         let pages_per_block = self.pages_per_block;
         let block = self.blocks.get_mut(block.0).expect("only blocks that were handed out are programmed");
         assert!(page >= block.next, "page {page} is not erased: {} are programmed", block.next);
         assert!(page + count <= pages_per_block, "a block has {pages_per_block} pages");
         block.tags.resize(page as usize, NOTHING);
-        block.tags.extend(tag..tag + count);
+        block.tags.extend(tags);
         block.next = page + count;
         self.work.programs += u64::from(count);
     }

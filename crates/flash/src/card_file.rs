@@ -43,7 +43,7 @@ pub enum CardError {
 }
 
 /// Version of the state's form.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Stored<S> {
@@ -286,7 +286,7 @@ mod tests {
         for bad in [
             String::new(),
             good[..good.len() / 2].to_string(),
-            good.replace("\"format\":2", "\"format\":9"),
+            good.replace("\"format\":3", "\"format\":9"),
             good.replace("page_bytes = 4096", "page_bytes = 4095"),
             good.replace("size_bytes = 67108864", "size_bytes = 134217728"),
         ] {

@@ -315,10 +315,12 @@ impl Profile {
         )?;
         need((1..=1024).contains(&channels), "flash.channels", "1 to 1024")?;
         need(self.size_bytes != 0 && self.size_bytes % 512 == 0, "size_bytes", "must be whole sectors")?;
-        if self.size_bytes / u64::from(page_bytes) >= u64::from(u32::MAX) - (1 << 24) {
+        need(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20")?;
+        let blocks = self.size_bytes.div_ceil(u64::from(block_bytes)) + u64::from(spare_blocks);
+        // Some numbers of pages have a meaning of their own.
+        if blocks.saturating_mul(u64::from(block_bytes / page_bytes)) >= u64::from(u32::MAX) - 16 {
             return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
         }
-        need(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20")?;
         let good = i64::from(spare_blocks) - i64::from(self.flash.bad_blocks);
         need(self.flash.endurance_erases >= 1, "flash.endurance_erases", "at least 1")?;
         let Host { max_request_bytes, queue_depth, .. } = self.host;

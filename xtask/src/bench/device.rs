@@ -13,13 +13,14 @@ use super::{
 use crate::step::Step;
 
 /// What is wanted of the lines; the others are told.
-const WANTED: [(&str, Wanted); 8] = [
+const WANTED: [(&str, Wanted); 9] = [
     (SHOWN, AtLeast(1e6)),
     ("survey-class10: 4 KiB writes in sequence", AtLeast(1e6)),
     ("survey-ssd: 4 KiB writes at random", AtLeast(1e6)),
     ("bergmann-stick: 4 KiB writes at random", AtLeast(1e6)),
     ("survey-class4: 4 KiB writes at random", AtLeast(1e6)),
     ("survey-usb-stick: 4 KiB writes at random", AtLeast(1e6)),
+    ("survey-class10, full: 4 KiB writes at random", AtLeast(1e6)),
     ("a preconditioned card of 1 TiB, memory", AtMost(1.0)),
     ("the same with 1 GiB written at random, memory", AtMost(256.0)),
 ];

@@ -3,8 +3,9 @@
 //! Blocks are handed out in the order of their numbers and are of use to their neighbours' neighbours: kept
 //! together in leaves they are found without a miss of the processor's cache for each.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Blocks of a leaf. Memory goes with what was touched, so it is small.
@@ -23,7 +24,7 @@ pub struct Block {
 /// A map from numbers to blocks.
 #[derive(Debug, Clone, Default)]
 pub struct Blocks {
-    leaves: HashMap<u32, Box<[Option<Block>; LEAF as usize]>>,
+    leaves: FxHashMap<u32, Box<[Option<Block>; LEAF as usize]>>,
 }
 
 impl Blocks {

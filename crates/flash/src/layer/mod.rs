@@ -3,8 +3,10 @@
 //! A layer turns each command into operations of the [`Array`] and says in a [`Cost`] what the command
 //! waits for. It knows no time: the model prices the cost.
 
+mod held;
 mod hybrid;
 mod page_map;
+mod places;
 mod raw;
 
 use std::{collections::HashSet, ops::Range};

@@ -1,26 +1,18 @@
 //! A page-mapped area: every page anywhere, garbage collection by the fewest valid pages.
 
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Range,
-};
+use std::{collections::HashSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::Cost;
+use super::{
+    Cost,
+    held::Held,
+    places::{Place, Places},
+};
 use crate::{
     array::{Array, BlockNo, NOTHING},
     op::Refusal,
 };
-
-/// Pages whose places are kept together.
-const LEAF_PAGES: u32 = 64;
-/// Nothing was said: the place is that of a card that was written before it was opened, or none.
-const DEFAULT: u64 = 0;
-/// The page holds nothing.
-const UNMAPPED: u64 = 1;
-/// Added to a place, so that no place is one of the two above.
-const BIAS: u64 = 2;
 
 /// A range of logical pages, each of which may lie on any flash page.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -31,10 +23,10 @@ pub struct PageMap {
     limit_blocks: u32,
     /// Free blocks of the array below which it collects garbage.
     reserve_blocks: u32,
-    places: HashMap<u32, Vec<u64>>,
-    /// Valid pages of the blocks that this area holds. Blocks of before the card was opened are absent until
-    /// one of their pages becomes invalid; they are then in `untouched` no longer.
-    valid: HashMap<u32, u32>,
+    places: Places,
+    /// The blocks that this area holds, but those of before the card was opened that have lost no page yet: they
+    /// are `untouched`.
+    valid: Held,
     untouched: u32,
     preconditioned: bool,
     head: Option<BlockNo>,
@@ -55,8 +47,8 @@ impl PageMap {
             pages_per_block,
             limit_blocks,
             reserve_blocks,
-            places: HashMap::new(),
-            valid: HashMap::new(),
+            places: Places::default(),
+            valid: Held::default(),
             untouched,
             preconditioned,
             head: None,
@@ -89,27 +81,13 @@ impl PageMap {
             return Err("an area is another one than the profile's".into());
         }
         let own = |page: u32| self.pages.contains(&page) && !others.contains(&page);
-        for (leaf, places) in &self.places {
-            if places.len() != LEAF_PAGES as usize || *leaf > (self.pages.end - 1) / LEAF_PAGES {
-                return Err(format!("leaf {leaf} of the map has {} places", places.len()));
-            }
-            for (n, place) in (0..).zip(places) {
-                let page = leaf.checked_mul(LEAF_PAGES).and_then(|first| first.checked_add(n));
-                let fine = match *place {
-                    DEFAULT => true,
-                    UNMAPPED => page.is_some_and(own),
-                    place => page.is_some_and(|page| {
-                        let place = place - BIAS;
-                        let (block, at) = ((place >> 32) as u32, place as u32);
-                        own(page)
-                            && at < self.pages_per_block
-                            && self.valid.contains_key(&block)
-                            && array.tag(BlockNo(block), at) == page
-                    }),
-                };
-                if !fine {
-                    return Err(format!("page {n} of leaf {leaf} of the map is where it cannot be"));
-                }
+        for (page, place) in self.places.iter() {
+            let fine = match self.split(place) {
+                None => place == Place::AS_BEFORE || own(page),
+                Some((block, at)) => own(page) && self.valid.contains(block) && array.tag(block, at) == page,
+            };
+            if !fine {
+                return Err(format!("page {page} is said to be where it cannot be"));
             }
         }
         // The home of pages that were said to be where they always were still holds them.
@@ -118,32 +96,30 @@ impl PageMap {
             first.filter(|_| self.preconditioned && block < self.pages.end / self.pages_per_block)
         };
         for first in array.touched().filter_map(home) {
-            let lost = |page: &u32| {
-                self.places.get(&(page / LEAF_PAGES)).is_none_or(|leaf| leaf[slot(*page)] == DEFAULT)
-            };
+            let lost = |page: &u32| self.places.get(*page) == Place::AS_BEFORE;
             if let Some(page) = (first..first + self.pages_per_block).find(lost) {
                 return Err(format!("page {page} was erased, and the map does not know"));
             }
         }
-        for (&block, &valid) in &self.valid {
+        for (block, valid) in self.valid.iter() {
             let here = |at: &u32| {
-                let page = array.tag(BlockNo(block), *at);
-                page != NOTHING && own(page) && self.location(array, page) == Some((BlockNo(block), *at))
+                let page = array.tag(block, *at);
+                page != NOTHING && own(page) && self.location(array, page) == Some((block, *at))
             };
-            let count = (0..array.next_page(BlockNo(block))).filter(here).count();
-            let is_home = home(block).is_some() && array.is_implicit(BlockNo(block));
-            if count != valid as usize || !(is_home || array.is_handed_out(BlockNo(block))) {
-                return Err(format!("block {block} is said to hold {valid} pages, and it holds {count}"));
+            let count = (0..array.next_page(block)).filter(here).count();
+            let is_home = home(block.0).is_some() && array.is_implicit(block);
+            if count != valid as usize || !(is_home || array.is_handed_out(block)) {
+                return Err(format!("block {} is said to hold {valid} pages, and it holds {count}", block.0));
             }
-            held.push(BlockNo(block));
+            held.push(block);
         }
-        let gone = array.touched().chain(self.valid.keys().copied()).filter(|block| home(*block).is_some());
-        let gone = gone.collect::<HashSet<u32>>().len() as u32;
+        let gone = array.touched().chain(self.valid.iter().map(|(block, _)| block.0));
+        let gone = gone.filter(|block| home(*block).is_some()).collect::<HashSet<u32>>().len() as u32;
         if u64::from(self.untouched) + u64::from(gone) != u64::from(twin.untouched) {
             return Err(format!("{} blocks are said to be as they were", self.untouched));
         }
         match self.head {
-            Some(head) if !self.valid.contains_key(&head.0) || !array.is_handed_out(head) => {
+            Some(head) if !self.valid.contains(head) || !array.is_handed_out(head) => {
                 Err(format!("block {} is written to, and not held", head.0))
             }
             _ => Ok(()),
@@ -152,15 +128,12 @@ impl PageMap {
 
     /// Logical pages that lie somewhere else than they always did.
     pub fn mapped(&self) -> impl Iterator<Item = u32> {
-        let moved = |(_, place): &(u32, &u64)| **place >= BIAS;
-        self.places.iter().flat_map(move |(leaf, places)| {
-            (leaf * LEAF_PAGES..).zip(places).filter(moved).map(|(page, _)| page)
-        })
+        self.places.iter().filter(|(_, place)| place.get().is_some()).map(|(page, _)| page)
     }
 
     /// Blocks that this area holds.
     pub fn held_blocks(&self) -> u32 {
-        self.valid.len() as u32 + self.untouched
+        self.valid.len() + self.untouched
     }
 
     /// The logical pages of this area.
@@ -170,16 +143,12 @@ impl PageMap {
 
     /// Where a logical page lies, if anywhere.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
-        let place = self.places.get(&(page / LEAF_PAGES)).map_or(DEFAULT, |leaf| leaf[slot(page)]);
-        match place {
-            DEFAULT => {
-                let block = BlockNo(page / self.pages_per_block);
-                let here = self.preconditioned && array.tag(block, page % self.pages_per_block) == page;
-                here.then_some((block, page % self.pages_per_block))
-            }
-            UNMAPPED => None,
-            place => Some((BlockNo(((place - BIAS) >> 32) as u32), (place - BIAS) as u32)),
+        let place = self.places.get(page);
+        if place == Place::AS_BEFORE {
+            let (block, at) = (BlockNo(page / self.pages_per_block), page % self.pages_per_block);
+            return (self.preconditioned && array.tag(block, at) == page).then_some((block, at));
         }
+        self.split(place)
     }
 
     /// Writes the pages that a range of bytes touches; what it covers in part is read first.
@@ -214,18 +183,27 @@ impl PageMap {
     /// # Errors
     /// [`Refusal::WornOut`].
     pub fn write(&mut self, array: &mut Array, pages: Range<u32>, cost: &mut Cost) -> Result<(), Refusal> {
-        for page in pages {
+        let mut page = pages.start;
+        while page < pages.end {
             self.make_room(array, cost)?;
-            self.append(array, page)?;
+            let (head, at) = self.head(array)?;
+            let count = (pages.end - page).min(self.pages_per_block - at);
+            array.program(head, at, count, page);
+            let place = self.place(head, at);
+            let now = |of: u32| place.plus(of - page);
+            let (places, leave) = self.places_and_leave();
+            places.replace(page..page + count, now, leave);
+            self.valid.gain(head, count);
+            page += count;
         }
         Ok(())
     }
 
     /// Forgets pages.
     pub fn trim(&mut self, pages: Range<u32>) {
-        for page in pages {
-            self.forget(page);
-        }
+        let had_any = self.preconditioned;
+        let (places, leave) = self.places_and_leave();
+        places.forget(pages, had_any, leave);
     }
 
     /// Forgets the pages of the block that is written to. Which they were.
@@ -236,40 +214,8 @@ impl PageMap {
             .filter(|(at, page)| *page != NOTHING && self.location(array, *page) == Some((head, *at)))
             .map(|(_, page)| page)
             .collect();
-        pages.iter().for_each(|page| self.forget(*page));
+        pages.iter().for_each(|page| self.trim(*page..page + 1));
         pages
-    }
-
-    /// Forgets one page that may or may not be there.
-    fn forget(&mut self, page: u32) {
-        let preconditioned = self.preconditioned;
-        let place = self.place(page);
-        let was = *place;
-        *place = UNMAPPED;
-        match was {
-            DEFAULT if preconditioned => self.invalidate_untouched(page / self.pages_per_block),
-            DEFAULT | UNMAPPED => {}
-            was => self.invalidate(((was - BIAS) >> 32) as u32),
-        }
-    }
-
-    /// Programs one page at the head. There is room, or a free block.
-    fn append(&mut self, array: &mut Array, page: u32) -> Result<(), Refusal> {
-        let head = match self.head {
-            Some(head) if array.next_page(head) < self.pages_per_block => head,
-            _ => {
-                let head = array.take()?;
-                self.valid.insert(head.0, 0);
-                self.head = Some(head);
-                head
-            }
-        };
-        self.forget(page);
-        let at = array.next_page(head);
-        array.program(head, at, 1, page);
-        *self.place(page) = (u64::from(head.0) << 32 | u64::from(at)) + BIAS;
-        *self.valid.get_mut(&head.0).expect("put in when it became the head") += 1;
-        Ok(())
     }
 
     /// Collects garbage until the head can take a page, or a new head can be taken.
@@ -281,14 +227,12 @@ impl PageMap {
         while self.held_blocks() + wanted > self.limit_blocks
             || array.free_blocks() < self.reserve_blocks + wanted
         {
-            let sealed = self.valid.iter().filter(|(block, _)| self.head != Some(BlockNo(**block)));
-            // By number among equals: a map has no order, and the same requests must cost the same.
-            let victim = sealed.min_by_key(|(block, valid)| (**valid, **block));
-            let Some((&block, &valid)) = victim.filter(|(_, valid)| **valid < self.pages_per_block) else {
+            let victim = self.valid.emptiest(self.head);
+            let Some((block, valid)) = victim.filter(|(_, valid)| *valid < self.pages_per_block) else {
                 // Nothing can be gained: the reserve is there to be used.
                 return if array.free_blocks() < wanted { Err(Refusal::WornOut) } else { Ok(()) };
             };
-            self.collect(array, BlockNo(block), valid, cost)?;
+            self.collect(array, block, valid, cost)?;
             wanted = u32::from(!self.head_has_room(array));
         }
         Ok(())
@@ -306,16 +250,32 @@ impl PageMap {
         valid: u32,
         cost: &mut Cost,
     ) -> Result<(), Refusal> {
-        if valid > 0 {
-            for at in 0..array.next_page(block) {
-                let page = array.tag(block, at);
-                if page != NOTHING && self.location(array, page) == Some((block, at)) {
-                    array.read(1);
-                    self.append(array, page)?;
+        let pages_per_block = self.pages_per_block;
+        let is_home = array.is_implicit(block);
+        let mut sources = 0..array.next_page(block);
+        let mut left = valid;
+        let mut moved = Vec::with_capacity(valid as usize);
+        while left > 0 {
+            let (head, at) = self.head(array)?;
+            let room = left.min(pages_per_block - at);
+            let pages = array.pages(block);
+            let (from, to) = (self.place(block, 0), self.place(head, at));
+            moved.clear();
+            while moved.len() < room as usize {
+                let source = sources.next().expect("a block has the valid pages that it is held with");
+                let page = pages.tag(source);
+                let from = if is_home { Place::AS_BEFORE } else { from.plus(source) };
+                if self.places.relocate(page, from, to.plus(moved.len() as u32)) {
+                    moved.push(page);
                 }
             }
+            array.read(room);
+            array.program_each(head, at, &moved);
+            self.valid.gain(head, room);
+            self.valid.lose(block, room);
+            left -= room;
         }
-        self.valid.remove(&block.0);
+        self.valid.remove(block);
         array.erase(block);
         cost.copied_pages += u64::from(valid);
         cost.erases += 1;
@@ -323,24 +283,44 @@ impl PageMap {
         Ok(())
     }
 
-    fn invalidate(&mut self, block: u32) {
-        *self.valid.get_mut(&block).expect("a block with a valid page is held") -= 1;
+    /// The block that is written to, which has room, and its next page.
+    fn head(&mut self, array: &mut Array) -> Result<(BlockNo, u32), Refusal> {
+        if let Some(head) = self.head {
+            let at = array.next_page(head);
+            if at < self.pages_per_block {
+                return Ok((head, at));
+            }
+        }
+        let head = array.take()?;
+        self.valid.insert(head, 0);
+        self.head = Some(head);
+        Ok((head, 0))
     }
 
-    fn invalidate_untouched(&mut self, block: u32) {
-        let valid = self.valid.entry(block).or_insert_with(|| {
-            self.untouched -= 1;
-            self.pages_per_block
-        });
-        *valid -= 1;
+    fn place(&self, block: BlockNo, page: u32) -> Place {
+        Place::at(block.0 * self.pages_per_block + page)
     }
 
-    fn place(&mut self, page: u32) -> &mut u64 {
-        let leaf = self.places.entry(page / LEAF_PAGES).or_insert_with(|| vec![DEFAULT; LEAF_PAGES as usize]);
-        &mut leaf[slot(page)]
+    /// The block and its page, if something was said of a place and it is one.
+    fn split(&self, place: Place) -> Option<(BlockNo, u32)> {
+        place.get().map(|page| (BlockNo(page / self.pages_per_block), page % self.pages_per_block))
     }
-}
 
-fn slot(page: u32) -> usize {
-    (page % LEAF_PAGES) as usize
+    /// The places, and what it means for the blocks that a page leaves its place.
+    fn places_and_leave(&mut self) -> (&mut Places, impl FnMut(u32, Place)) {
+        let PageMap { places, valid, untouched, pages_per_block, preconditioned, .. } = self;
+        let leave = |page: u32, was: Place| match was.get() {
+            Some(at) => valid.lose(BlockNo(at / *pages_per_block), 1),
+            None if was == Place::AS_BEFORE && *preconditioned => {
+                let home = BlockNo(page / *pages_per_block);
+                if !valid.contains(home) {
+                    *untouched -= 1;
+                    valid.insert(home, *pages_per_block);
+                }
+                valid.lose(home, 1);
+            }
+            None => {}
+        };
+        (places, leave)
+    }
 }

@@ -1,0 +1,278 @@
+//! Where each logical page of an area lies: a tree of three levels, of which only what was written takes memory.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Pages of a leaf, and leaves of a branch. Writes all over a large card touch a leaf each.
+const LEAF: u32 = 64;
+const BRANCH: u32 = 64;
+const LAST_LEAF: u32 = u32::MAX / LEAF;
+
+/// Where a page lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Place(u32);
+
+impl Place {
+    /// Nothing was said: where it lay before the card was opened, if anywhere.
+    pub const AS_BEFORE: Place = Place(0);
+    /// The page holds nothing.
+    pub const NOWHERE: Place = Place(1);
+    /// Added to a place, so that none is one of the two above.
+    const BIAS: u32 = 2;
+
+    /// This page of the flash.
+    pub fn at(flash_page: u32) -> Place {
+        Place(flash_page + Place::BIAS)
+    }
+
+    /// So many pages of the flash later.
+    pub fn plus(self, pages: u32) -> Place {
+        Place(self.0 + pages)
+    }
+
+    /// The page of the flash, if something was said and the page holds something.
+    pub fn get(self) -> Option<u32> {
+        self.0.checked_sub(Place::BIAS)
+    }
+}
+
+type Leaf = [Place; LEAF as usize];
+
+/// The leaves of neighbours.
+#[derive(Debug, Clone)]
+struct Branch {
+    leaves: [Option<Box<Leaf>>; BRANCH as usize],
+    /// A bit for each leaf that is not there because its pages were all forgotten.
+    forgotten: u64,
+}
+
+/// The places of pages by their number.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    branches: Vec<Option<Box<Branch>>>,
+}
+
+impl Branch {
+    fn new() -> Box<Branch> {
+        Box::new(Branch { leaves: [const { None }; BRANCH as usize], forgotten: 0 })
+    }
+
+    /// Where the pages of a leaf lie that is not there.
+    fn common(&self, leaf: u32) -> Place {
+        if self.forgotten >> leaf & 1 == 1 { Place::NOWHERE } else { Place::AS_BEFORE }
+    }
+
+    /// A leaf, which is there from now on.
+    fn leaf(&mut self, leaf: u32) -> &mut Leaf {
+        let common = self.common(leaf);
+        self.forgotten &= !(1 << leaf);
+        self.leaves[leaf as usize].get_or_insert_with(|| Box::new([common; LEAF as usize]))
+    }
+}
+
+impl Places {
+    /// Where a page lies.
+    pub fn get(&self, page: u32) -> Place {
+        let (branch, leaf, slot) = split(page);
+        match self.branches.get(branch) {
+            Some(Some(branch)) => match &branch.leaves[leaf as usize] {
+                Some(leaf) => leaf[slot],
+                None => branch.common(leaf),
+            },
+            _ => Place::AS_BEFORE,
+        }
+    }
+
+    /// Gives each of the pages the place that `now` says, and tells `was` the place that it had.
+    pub fn replace(
+        &mut self,
+        pages: Range<u32>,
+        now: impl Fn(u32) -> Place,
+        mut was: impl FnMut(u32, Place),
+    ) {
+        for (number, part) in by_leaf(pages) {
+            let leaf = self.branch(number / BRANCH).leaf(number % BRANCH);
+            for (page, place) in part.clone().zip(&mut leaf[split(part.start).2..]) {
+                was(page, std::mem::replace(place, now(page)));
+            }
+        }
+    }
+
+    /// Moves a page, if it is where it is said to be; whether it was.
+    pub fn relocate(&mut self, page: u32, from: Place, to: Place) -> bool {
+        let (branch, leaf, slot) = split(page);
+        let branch = self.branches.get_mut(branch).and_then(Option::as_deref_mut);
+        if let Some(place) = branch.and_then(|branch| branch.leaves[leaf as usize].as_mut()) {
+            let there = place[slot] == from;
+            if there {
+                place[slot] = to;
+            }
+            return there;
+        }
+        let there = self.get(page) == from;
+        if there {
+            self.replace(page..page + 1, |_| to, |_, _| ());
+        }
+        there
+    }
+
+    /// Forgets pages, and tells `was` the places that they had. `had_any` says whether pages of which nothing was
+    /// said lie somewhere.
+    pub fn forget(&mut self, pages: Range<u32>, had_any: bool, mut was: impl FnMut(u32, Place)) {
+        for (number, part) in by_leaf(pages) {
+            let is_known = |branch: &Branch| branch.leaves[(number % BRANCH) as usize].is_some();
+            let branch = self.branches.get((number / BRANCH) as usize).and_then(Option::as_deref);
+            if !had_any && !branch.is_some_and(is_known) {
+                continue;
+            }
+            if part.len() < LEAF as usize {
+                self.replace(part, |_| Place::NOWHERE, &mut was);
+                continue;
+            }
+            let branch = self.branch(number / BRANCH);
+            let common = branch.common(number % BRANCH);
+            match branch.leaves[(number % BRANCH) as usize].take() {
+                Some(leaf) => part.zip(*leaf).for_each(|(page, place)| was(page, place)),
+                None => part.for_each(|page| was(page, common)),
+            }
+            branch.forgotten |= u64::from(had_any) << (number % BRANCH);
+        }
+    }
+
+    /// Every page of which something was said, and where it lies.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Place)> {
+        self.leaves().flat_map(|(number, leaf)| {
+            let place = move |slot: usize| leaf.map_or(Place::NOWHERE, |leaf| leaf[slot]);
+            (0..LEAF).map(move |slot| (number * LEAF + slot, place(slot as usize)))
+        })
+    }
+
+    /// The leaves that are there, and as none those whose pages were forgotten.
+    fn leaves(&self) -> impl Iterator<Item = (u32, Option<&Leaf>)> {
+        let branches = (0..).zip(&self.branches).filter_map(|(n, branch)| Some((n, branch.as_deref()?)));
+        branches.flat_map(|(n, branch)| {
+            let leaves = (0..).zip(&branch.leaves).map(|(leaf, places)| (leaf, places.as_deref()));
+            let said =
+                leaves.filter(|(leaf, places)| places.is_some() || branch.common(*leaf) == Place::NOWHERE);
+            said.map(move |(leaf, places)| (n * BRANCH + leaf, places))
+        })
+    }
+
+    /// A branch, which is there from now on.
+    fn branch(&mut self, number: u32) -> &mut Branch {
+        let number = number as usize;
+        if number >= self.branches.len() {
+            self.branches.resize(number + 1, None);
+        }
+        self.branches[number].get_or_insert_with(Branch::new)
+    }
+}
+
+/// As a map from the numbers of leaves to their places, or to nothing where they were forgotten.
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.leaves().map(|(number, leaf)| (number, leaf.map(|leaf| &leaf[..]))))
+    }
+}
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Places, D::Error> {
+        let mut places = Places::default();
+        for (number, leaf) in BTreeMap::<u32, Option<Vec<Place>>>::deserialize(deserializer)? {
+            let none = || D::Error::custom(format!("leaf {number} of the map is none"));
+            if number > LAST_LEAF {
+                return Err(none());
+            }
+            let branch = places.branch(number / BRANCH);
+            match leaf {
+                Some(leaf) => *branch.leaf(number % BRANCH) = leaf.try_into().map_err(|_| none())?,
+                None => branch.forgotten |= 1 << (number % BRANCH),
+            }
+        }
+        Ok(places)
+    }
+}
+
+/// Ranges of pages by the leaf that they are in.
+fn by_leaf(pages: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
+    let leaves = if pages.is_empty() { 0..0 } else { pages.start / LEAF..(pages.end - 1) / LEAF + 1 };
+    leaves.map(move |leaf| {
+        let start = leaf * LEAF;
+        (leaf, pages.start.max(start)..pages.end.min(start.saturating_add(LEAF)))
+    })
+}
+
+/// Numbers of a page's branch, of the leaf in it and of the page in that.
+fn split(page: u32) -> (usize, u32, usize) {
+    ((page / LEAF / BRANCH) as usize, page / LEAF % BRANCH, (page % LEAF) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: Place = Place(777);
+
+    /// Leaves that take memory.
+    fn there(places: &Places) -> usize {
+        places.leaves().filter(|(_, leaf)| leaf.is_some()).count()
+    }
+
+    /// Forgets and tells what was there.
+    fn forgotten(places: &mut Places, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
+        let mut was = Vec::new();
+        places.forget(pages, had_any, |page, place| was.push((page, place)));
+        was
+    }
+
+    #[test]
+    fn what_was_forgotten_takes_no_memory() {
+        let mut places = Places::default();
+        places.replace(60..200, |_| SOME, |_, was| assert_eq!(was, Place::AS_BEFORE));
+        assert_eq!((places.get(59), places.get(60), places.get(199)), (Place::AS_BEFORE, SOME, SOME));
+        let was = forgotten(&mut places, 70..1 << 20, true);
+        assert_eq!(was.len(), (1 << 20) - 70);
+        assert!(was.iter().all(|(page, was)| *was == if *page < 200 { SOME } else { Place::AS_BEFORE }));
+        assert_eq!(
+            (places.get(69), places.get(70), places.get((1 << 20) - 1)),
+            (SOME, Place::NOWHERE, Place::NOWHERE)
+        );
+        assert_eq!(there(&places), 2, "those of which a part was forgotten");
+        let again = forgotten(&mut places, 70..1 << 20, true);
+        assert!(again.iter().all(|(_, was)| *was == Place::NOWHERE), "a second time there is nothing");
+        // Without anything from before, what is not said is nowhere, and need not be said.
+        let mut places = Places::default();
+        places.replace(0..64, |_| SOME, |_, _| ());
+        forgotten(&mut places, 0..1 << 20, false);
+        assert_eq!(there(&places), 0);
+    }
+
+    #[test]
+    fn a_page_is_moved_from_where_it_is_only() {
+        let mut places = Places::default();
+        assert!(!places.relocate(5, SOME, Place::NOWHERE) && there(&places) == 0);
+        assert!(places.relocate(5, Place::AS_BEFORE, SOME));
+        assert!(!places.relocate(5, Place::AS_BEFORE, SOME) && places.relocate(5, SOME, Place::at(9)));
+        forgotten(&mut places, 0..64, true);
+        assert!(!places.relocate(5, SOME, SOME) && !places.relocate(5, Place::AS_BEFORE, SOME));
+    }
+
+    #[test]
+    fn places_survive_a_file_and_hostile_ones_are_refused() {
+        let mut places = Places::default();
+        places.replace(60..70, Place::at, |_, _| ());
+        forgotten(&mut places, 128..192, true);
+        let text = serde_json::to_string(&places).expect("figures");
+        let again: Places = serde_json::from_str(&text).expect("its own text");
+        assert!((0..300).all(|page| again.get(page) == places.get(page)), "{text}");
+        assert!(
+            again.iter().all(|(page, place)| places.get(page) == place) && again.iter().count() == 3 * 64
+        );
+        for bad in [r#"{"0":[1,2]}"#.to_string(), text.replace("\"2\"", "\"4294967295\"")] {
+            assert_ne!(bad, text);
+            assert!(serde_json::from_str::<Places>(&bad).is_err(), "{bad}");
+        }
+    }
+}
