@@ -1,7 +1,7 @@
 # What to run: `make setup`, then any of the others. Each is a line that can be typed by hand too.
 
-# Where rustup puts cargo, for a shell that has not been told yet.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# Where rustup puts cargo, for a shell that has not been told yet, and before an older one of the distribution.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .PHONY: setup test study bench lint unit hostile golden
 
@@ -9,7 +9,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 setup:
 	scripts/setup
 
-## test: everything that has to hold, virtual machines included
+## test: everything that has to hold, virtual machines included; what a machine cannot run says that it is left out
 test: setup lint unit hostile
 
 ## study: the experiments on every file system, on one modelled card (the lab's kernel is built first where there is

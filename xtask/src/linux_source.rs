@@ -47,7 +47,7 @@ impl LinuxSource {
         Apt::of_machine(work).unpack(std::slice::from_ref(name), &package)?;
         step.end();
         let step = Step::begin("unpack it (about 20 s)");
-        let archive = package.join(format!("usr/src/{name}.tar.xz"));
+        let archive = archive(&package.join("usr/src"), name)?;
         run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(work))?;
         fs::remove_dir_all(&package)?;
         step.end();
@@ -69,4 +69,12 @@ impl LinuxSource {
         fs::rename(&tree, &place)?;
         Ok(place)
     }
+}
+
+/// The archive of the tree: Debian packs it with xz, Ubuntu with bzip2 behind a link.
+fn archive(dir: &Path, name: &str) -> Result<PathBuf> {
+    let prefix = format!("{name}.tar.");
+    let is_archive = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let found = fs::read_dir(dir)?.filter_map(Result::ok).find(is_archive);
+    Ok(found.with_context(|| format!("there is no {prefix}* in the package"))?.path())
 }

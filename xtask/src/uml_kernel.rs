@@ -54,10 +54,11 @@ pub struct Options {
 /// Builds the guest's init where it is older than its source, and puts it beside the kernel.
 pub fn with_agent(kernel: &Path) -> Result<PathBuf> {
     let agent = kernel.with_file_name("guest-agent");
-    // Copied and renamed: a guest that runs keeps its own.
-    let copy = kernel.with_file_name(".guest-agent");
-    fs::copy(initramfs::agent(Machine::Amd64)?, &copy)?;
-    fs::rename(&copy, &agent)?;
+    let built = initramfs::agent(Machine::Amd64)?;
+    // Copied and renamed: a guest that runs keeps its own, and who does the same at this moment harms nobody.
+    let copy = tempfile::NamedTempFile::new_in(kernel.parent().context("the kernel lies in a directory")?)?;
+    fs::copy(built, copy.path())?;
+    copy.persist(&agent)?;
     Ok(agent)
 }
 
@@ -89,14 +90,19 @@ pub struct Record {
 pub fn build(options: &Options) -> Result<PathBuf> {
     let cache = var("uml")?;
     let program = cache.join("linux");
-    let source = Source::choose(options.tree.as_deref())?;
-    let mut old = kept(&cache).filter(|record| {
-        let same = record.source == source.name() && record.wanted_sha256 == sha256(CONFIG.as_bytes());
-        same && !options.force
-    });
-    if let Some(record) = old.as_ref().filter(|record| record.module_sha256 == module_sha256()) {
-        let (release, source) = (&record.release, &record.source);
-        eprintln!("{}: Linux {release} of {source} is there already", program.display());
+    let same_config = |record: &Record| record.wanted_sha256 == sha256(CONFIG.as_bytes()) && !options.force;
+    let mut old = kept(&cache).filter(same_config);
+    // A kernel that was asked for by its tree is another one; a newer package is no reason to build for minutes.
+    let source = match (&old, &options.tree) {
+        (Some(record), None) if record.module_sha256 == module_sha256() => {
+            let (release, source) = (&record.release, &record.source);
+            eprintln!("{}: Linux {release} of {source} is there already", program.display());
+            return Ok(program);
+        }
+        (_, tree) => Source::choose(tree.as_deref())?,
+    };
+    old = old.filter(|record| record.source == source.name());
+    if old.as_ref().is_some_and(|record| record.module_sha256 == module_sha256()) {
         return Ok(program);
     }
 
