@@ -6,21 +6,28 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
+/// Prints what `text` writes.
+pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    text(&mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
 /// Prints a record: as JSON where that was asked for, else as `text` writes it.
 pub fn print<R: Serialize>(
     record: &R,
     json: bool,
     text: impl FnOnce(&R, &mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if json {
-        serde_json::to_writer_pretty(&mut out, record)?;
-        writeln!(out)?;
-    } else {
-        text(record, &mut out)?;
-    }
-    out.flush()?;
-    Ok(())
+    self::text(|out| {
+        if json {
+            serde_json::to_writer_pretty(&mut *out, record)?;
+            writeln!(out)
+        } else {
+            text(record, out)
+        }
+    })
 }
 
 /// Prints rows as they come, however many: as a JSON array where that was asked for, else as a table whose

@@ -12,7 +12,8 @@ use lab::{
 
 fn main() -> Result<()> {
     let dir = std::env::args().nth(1).context("jeong_table DIR")?;
-    let records = Records::of(Path::new(&dir)).all()?;
+    let records =
+        Records::of(Path::new(&dir)).all(&mut |path, error| eprintln!("{}: {error}", path.display()))?;
     for preset in [Preset::Desktop, Preset::Phone] {
         println!("<!-- jeong-2012 {} -->", preset.name());
         println!("| row | published | model | error | |\n|---|---:|---:|---:|---|");

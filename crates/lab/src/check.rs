@@ -37,6 +37,11 @@ pub enum Check {
 }
 
 impl Check {
+    /// Whether it found something.
+    pub fn has_faults(&self) -> bool {
+        matches!(self, Check::Faults { .. })
+    }
+
     /// Checks the volume in `image` without changing it.
     pub fn of(kind: &str, image: &Path) -> Check {
         let (program, arguments): (&str, &[&str]) = match kind {
@@ -65,8 +70,10 @@ impl Check {
         };
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         let program = program.to_owned();
-        // fsck.f2fs tells faults in its lines only.
-        let complains = program == "fsck.f2fs" && said.contains("[Fail]");
+        if output.status.code().is_none() {
+            return Check::NotChecked { why: format!("{program} was killed") };
+        }
+        let complains = program == "fsck.f2fs" && !guest::fsck::findings(&said, |_| false).is_empty();
         match output.status.success() && !complains {
             true => Check::Clean { program },
             false => {

@@ -1,13 +1,15 @@
 //! The rivals: file systems of the guest's kernel, formatted on the host with their own programs.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
     path::Path,
     process::{Command, Stdio},
 };
 
 use serde::{Deserialize, Serialize};
+
+use crate::record::digest;
 
 /// The volume's identity where a program lets it be chosen: a random one would make two runs differ.
 const UUID: &str = "0f1a5b00-0000-4000-8000-000000000001";
@@ -109,6 +111,14 @@ impl FileSystem {
             return Err(io::Error::other(format!("{program}: {}\n{said}", output.status)));
         }
         Ok(())
+    }
+
+    /// Digest of the program that formats it; nothing where there is none on this machine.
+    pub fn formatter_digest(&self) -> Option<String> {
+        let (program, _) = self.program().ok()?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let dirs = format!("{path}:/usr/sbin:/sbin");
+        std::env::split_paths(&dirs).find_map(|dir| digest(File::open(dir.join(program)).ok()?).ok())
     }
 
     fn program(&self) -> io::Result<(&'static str, &'static [&'static str])> {

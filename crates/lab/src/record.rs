@@ -4,11 +4,13 @@ use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
-use crate::{check::Check, experiment::Phase, plan::Cell, scale::Scale};
+use crate::{check::Check, experiment::Phase, plan::Cell, preset::Preset, scale::Scale};
 
 /// Version of the records' form.
 pub const FORM: u32 = 1;
@@ -55,6 +57,12 @@ pub struct Record {
 pub struct Versions {
     /// This program.
     pub flashkit: String,
+    /// SHA-256 of this program: the engine, the card and the guest's init are built together.
+    #[serde(default)]
+    pub build: String,
+    /// SHA-256 of the program that made the volume; nothing for our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formatter: Option<String>,
     /// The guest's kernel; nothing for an engine in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_kernel: Option<String>,
@@ -69,10 +77,26 @@ impl Versions {
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Versions {
             flashkit: env!("CARGO_PKG_VERSION").to_owned(),
+            build: own_build().to_owned(),
+            formatter: None,
             guest_kernel: None,
             host: format!("Linux {} {}", text(host.release()), text(host.machine())),
         }
     }
+}
+
+/// Digest of the program that runs, which is read once.
+fn own_build() -> &'static str {
+    static BUILD: OnceLock<String> = OnceLock::new();
+    let read = || digest(fs::File::open(std::env::current_exe()?)?);
+    BUILD.get_or_init(|| read().unwrap_or_default())
+}
+
+/// SHA-256 of bytes in hexadecimal.
+pub(crate) fn digest(mut bytes: impl io::Read) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    io::copy(&mut bytes, &mut digest)?;
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Record {
@@ -97,11 +121,25 @@ impl Record {
 
     /// Whether this is what would come of `planned`: told the same, done by the same program, and not failed.
     pub fn is_done(&self, planned: &Record) -> bool {
+        let (old, new) = (&self.versions, &planned.versions);
         self.failure.is_none()
+            && self.cost_failure.is_none()
+            && !self.check.has_faults()
             && self.cell == planned.cell
             && self.suited == planned.suited
-            && self.versions.flashkit == planned.versions.flashkit
+            && (&old.flashkit, &old.build, &old.formatter) == (&new.flashkit, &new.build, &new.formatter)
             && self.differences(planned).is_empty()
+    }
+
+    /// Whether its figures may stand beside another's: all that decides figures beside file system, file system's
+    /// surroundings and program is the same. Different devices may stand beside each other where they were measured.
+    pub fn is_comparable(&self, other: &Record) -> bool {
+        let is_real = self.cell.preset == Preset::Here;
+        (self.form, self.seed, self.scale, &self.clock) == (other.form, other.seed, other.scale, &other.clock)
+            && (is_real || self.profile == other.profile)
+            && (self.dirty_bytes.is_none()
+                || other.dirty_bytes.is_none()
+                || self.dirty_bytes == other.dirty_bytes)
     }
 
     /// Whether all parts were measured.
@@ -160,18 +198,20 @@ impl Records {
         Ok(())
     }
 
-    /// All records, in the order of experiments, presets and file systems.
+    /// All records, in the order of experiments, presets and file systems. Files that are no records of this form,
+    /// such as an older program has left, are told and passed over.
     ///
     /// # Errors
-    /// The directory cannot be read, or holds something that is no record.
-    pub fn all(&self) -> io::Result<Vec<Record>> {
-        let mut records = Vec::new();
+    /// The directory or a file in it cannot be read.
+    pub fn all(&self, passed_over: &mut dyn FnMut(&Path, &serde_json::Error)) -> io::Result<Vec<Record>> {
+        let mut records: Vec<Record> = Vec::new();
         for entry in fs::read_dir(self.dir.join("cells"))? {
             let path = entry?.path();
             if path.extension().is_some_and(|end| end == "json") {
-                let record: Record = serde_json::from_slice(&fs::read(&path)?)
-                    .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-                records.push(record);
+                match serde_json::from_slice(&fs::read(&path)?) {
+                    Ok(record) => records.push(record),
+                    Err(error) => passed_over(&path, &error),
+                }
             }
         }
         records.sort_by_key(|record| record.cell.rank());
@@ -236,7 +276,11 @@ pub(crate) mod tests {
         let first = record(Experiment::BufferedWrite, "ext4", &[1.5]);
         records.put(&second).unwrap();
         records.put(&first).unwrap();
-        assert_eq!(records.all().unwrap(), [first.clone(), second.clone()]);
+        fs::write(dir.path().join("cells/old.json"), "{\"form\": 0}").unwrap();
+        let mut passed_over = Vec::new();
+        let all = records.all(&mut |path, _| passed_over.push(path.to_owned())).unwrap();
+        assert_eq!(all, [first.clone(), second.clone()]);
+        assert_eq!(passed_over, [dir.path().join("cells/old.json")]);
         assert_eq!(records.get(&second.cell), Some(second.clone()));
         assert!(second.is_complete() && !first.is_complete());
     }
@@ -250,7 +294,7 @@ pub(crate) mod tests {
             one.is_done(&planned)
         };
         assert!(done(|record| record.took_s = 7.0));
-        let changes: [fn(&mut Record); 10] = [
+        let changes: [fn(&mut Record); 13] = [
             |record| record.cell.file_system.mount = "mode=lfs".into(),
             |record| record.cell.preset = Preset::Phone,
             |record| record.suited = Some("-z 2".into()),
@@ -258,6 +302,9 @@ pub(crate) mod tests {
             |record| record.seed = 2,
             |record| record.scale = Scale::full(),
             |record| record.versions.flashkit = "0.0.1".into(),
+            |record| record.versions.build = "another".into(),
+            |record| record.versions.formatter = Some("another".into()),
+            |record| record.cost_failure = Some("it hung".into()),
             |record| record.versions.guest_kernel = Some("Linux 6.6".into()),
             |record| record.form = 0,
             |record| record.failure = Some("no space".into()),

@@ -62,10 +62,11 @@ impl Sample {
         self.runs.iter().filter(|&&run| run < first - reach || run > third + reach).count()
     }
 
-    /// Whether the medians of two samples are surely apart.
-    pub fn differs(&self, other: &Sample) -> bool {
+    /// Whether the medians of two samples are surely apart; nothing where either has too few runs to say.
+    pub fn differs(&self, other: &Sample) -> Option<bool> {
         let (one, two) = (self.interval(), other.interval());
-        one.high < two.low || two.high < one.low
+        let is_sure = one.confidence >= WANTED && two.confidence >= WANTED;
+        is_sure.then_some(one.high < two.low || two.high < one.low)
     }
 
     fn sorted(&self) -> Vec<f64> {
@@ -120,7 +121,8 @@ mod tests {
     #[test]
     fn samples_differ_where_their_intervals_do_not_touch() {
         let of = |from: f64| Sample::new((0..6).map(|n| from + f64::from(n)).collect());
-        assert!(of(1.0).differs(&of(7.0)) && of(7.0).differs(&of(1.0)));
-        assert!(!of(1.0).differs(&of(6.0)));
+        assert_eq!((of(1.0).differs(&of(7.0)), of(7.0).differs(&of(1.0))), (Some(true), Some(true)));
+        assert_eq!(of(1.0).differs(&of(6.0)), Some(false));
+        assert_eq!(of(1.0).differs(&Sample::new(vec![100.0; 5])), None, "five runs are too few");
     }
 }

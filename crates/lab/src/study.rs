@@ -21,7 +21,7 @@ use crate::{
     experiment::{Experiment, How},
     guest::Failure,
     plan::{Cell, Plan},
-    record::{FORM, Record, Records, Versions},
+    record::{FORM, Record, Records, Versions, digest},
     stop::Stop,
     target::{CHIP, DISK, OURS, Setting, suited},
 };
@@ -98,9 +98,9 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
         drop(send);
         for event in events {
             if let Event::Done(record) = &event {
-                match record.failure {
-                    Some(_) => outcome.failed += 1,
-                    None => outcome.done += 1,
+                match record.failure.is_some() || record.check.has_faults() {
+                    true => outcome.failed += 1,
+                    false => outcome.done += 1,
                 }
             }
             tell(event);
@@ -127,7 +127,7 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
         Err(failure) => record.failure = Some(failure.to_string()),
     }
     // Single writes are timed on the card's clock only.
-    if cell.experiment != Experiment::Latency {
+    if record.failure.is_none() && cell.experiment != Experiment::Latency {
         match costs(plan, &setting, &mut record) {
             Ok(()) => {}
             Err(Failure::Stopped) => return Ok(None),
@@ -171,8 +171,12 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         scale: plan.scale,
         clock: "device".into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
-        profile: (profile.name.clone(), digest(profile.to_toml().as_bytes())),
-        versions: Versions { guest_kernel: if is_ours { None } else { kernel() }, ..Versions::here() },
+        profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
+        versions: Versions {
+            guest_kernel: if is_ours { None } else { kernel() },
+            formatter: cell.file_system.formatter_digest(),
+            ..Versions::here()
+        },
         phases: Vec::new(),
         check: Check::NotChecked { why: "it did not come to that".into() },
         failure: None,
@@ -222,17 +226,10 @@ fn release(kernel: &Path) -> Option<String> {
     Some(format!("Linux {} ({})", note["release"].as_str()?, note["source"].as_str()?))
 }
 
-/// FNV-1a, 64 bits: tells one set of figures from another, and needs to do no more.
-fn digest(bytes: &[u8]) -> String {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    format!("{hash:016x}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use crate::{
         experiment::{Experiment, Phase},
         format::FileSystem,
@@ -253,14 +250,18 @@ mod tests {
         }
     }
 
+    fn all(records: &Records) -> Vec<Record> {
+        records.all(&mut |path, error| panic!("{}: {error}", path.display())).unwrap()
+    }
+
     #[test]
     fn our_file_system_goes_through_all_experiments_and_the_same_again_is_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(&dir.path().join("a")).unwrap();
         let plan = plan(dir.path());
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome, Outcome { done: 6, ..Outcome::default() }, "{:#?}", records.all().unwrap());
-        for record in records.all().unwrap() {
+        assert_eq!(outcome, Outcome { done: 6, ..Outcome::default() }, "{:#?}", all(&records));
+        for record in all(&records) {
             assert!(record.is_complete(), "{record:#?}");
             assert_eq!(record.check, Check::Clean { program: "fsck.f2fs".into() });
             assert!(record.phases.iter().all(|phase| phase.duration_ns > 0 && phase.totals.busy_ns > 0));
@@ -281,7 +282,7 @@ mod tests {
         let again = Records::open(&dir.path().join("b")).unwrap();
         run(&plan, &again, &Stop::default(), &mut |_| {}).unwrap();
         let phases = |records: &Records| -> Vec<_> {
-            let phases = records.all().unwrap().into_iter().flat_map(|record| record.phases);
+            let phases = all(records).into_iter().flat_map(|record| record.phases);
             phases.map(|phase| Phase { cost: None, ..phase }).collect()
         };
         assert_eq!(phases(&records), phases(&again), "to the nanosecond");
@@ -309,7 +310,7 @@ mod tests {
         // There is no guest for this one.
         plan.cells[1].file_system = FileSystem::new("ext4");
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!((outcome.done, outcome.failed), (1, 1), "{:#?}", records.all().unwrap());
+        assert_eq!((outcome.done, outcome.failed), (1, 1), "{:#?}", all(&records));
         let failure = records.get(&plan.cells[1]).unwrap().failure.unwrap();
         assert!(failure.contains("uml-kernel"), "{failure}");
 
@@ -317,6 +318,6 @@ mod tests {
         stop.wish();
         let empty = Records::open(&dir.path().join("b")).unwrap();
         let outcome = run(&plan, &empty, &stop, &mut |_| {}).unwrap();
-        assert_eq!((outcome.stopped, empty.all().unwrap().len()), (2, 0));
+        assert_eq!((outcome.stopped, all(&empty).len()), (2, 0));
     }
 }

@@ -7,6 +7,7 @@
 pub mod bytes;
 pub mod compare;
 pub mod content;
+pub mod fsck;
 pub mod host;
 pub mod ioctl;
 pub mod mailbox;

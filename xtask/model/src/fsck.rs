@@ -7,8 +7,6 @@ use block::MemoryDevice;
 
 use crate::setup::{store, store_parts};
 
-/// Its exit status tells most findings; these words tell the rest.
-const COMPLAINTS: [&str; 6] = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"];
 /// What it says about a pack of the checkpoint of which the first block is all zeroes (then the offset of its checksum
 /// is wrong, too) or torn.
 const UNFINISHED_PACK: &str = "Invalid CP CRC";
@@ -63,10 +61,9 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
     let name = image.file_name().context("an image is a file")?;
     let run = command.current_dir(dir).arg("--dry-run").arg(name).output().context("fsck.f2fs")?;
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
-    let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word)) && !excused(line);
-    let told: Vec<&str> = text.lines().filter(complains).take(20).collect();
-    let through = text.contains("[FSCK] other corrupted bugs");
-    if !run.status.success() || !told.is_empty() || !through {
+    let mut told = guest::fsck::findings(&text, excused);
+    if !run.status.success() || !told.is_empty() {
+        told.truncate(20);
         bail!("fsck.f2fs ({:?}) finds in {}:\n{}", run.status.code(), image.display(), told.join("\n"));
     }
     Ok(text)

@@ -8,6 +8,8 @@ use lab::{
     report,
 };
 
+use crate::render;
+
 /// Arguments of `report`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -36,23 +38,20 @@ pub fn run(args: &Args) -> Result<()> {
     let records = read(&args.study)?;
     if let Some(other) = &args.other {
         let changes = report::compare(&records, &read(other)?);
-        match changes.is_empty() {
-            true => println!("no change"),
-            false => changes.iter().for_each(|change| println!("{change}")),
-        }
-        return Ok(());
+        return render::text(|out| match changes.is_empty() {
+            true => writeln!(out, "no change"),
+            false => changes.iter().try_for_each(|change| writeln!(out, "{change}")),
+        });
     }
     if let Some(file) = &args.html {
         return write_page(&records, file);
     }
     if args.csv {
-        print!("{}", report::csv(&records));
-    } else if args.json {
-        println!("{}", serde_json::to_string_pretty(&records)?);
-    } else {
-        print!("{}", report::text(&report::sheets(&records)));
+        return render::text(|out| write!(out, "{}", report::csv(&records)));
     }
-    Ok(())
+    render::print(&records, args.json, |records, out| {
+        write!(out, "{}", report::text(&report::sheets(records)))
+    })
 }
 
 /// Writes the page of these records.
@@ -61,6 +60,8 @@ pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
     std::fs::write(file, page).with_context(|| file.display().to_string())
 }
 
-fn read(dir: &Path) -> Result<Vec<Record>> {
-    Records::of(dir).all().with_context(|| format!("{}: no study that can be read", dir.display()))
+/// All records of a study; what is none of this program's is told.
+pub fn read(dir: &Path) -> Result<Vec<Record>> {
+    let told = &mut |path: &Path, error: &_| eprintln!("{}: passed over: {error}", path.display());
+    Records::of(dir).all(told).with_context(|| format!("{}: no study that can be read", dir.display()))
 }

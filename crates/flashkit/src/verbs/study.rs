@@ -23,7 +23,7 @@ use lab::{
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
-use crate::size;
+use crate::{render, size};
 
 /// Arguments of `study`.
 #[derive(clap::Args)]
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let plan = args.plan(programs)?;
     if args.list {
-        plan.cells.iter().for_each(|cell| println!("{}", cell.id()));
+        render::text(|out| plan.cells.iter().try_for_each(|cell| writeln!(out, "{}", cell.id())))?;
         return Ok(ExitCode::SUCCESS);
     }
     if plan.programs.is_none() {
@@ -110,12 +110,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
     live.end();
     let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell)).collect();
-    print!("{}", report::text(&report::sheets(&of_plan)));
-    let all = records.all().with_context(keep)?;
+    let all = super::report::read(records.dir())?;
     let page = args.output.join("report.html");
     super::report::write_page(&all, &page)?;
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     eprintln!("{}: tables and charts of everything that was measured there", page.display());
+    // Last, since nobody may listen any more.
+    render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
     summary(args, &plan, outcome)
 }
 
@@ -162,19 +163,21 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
         }
         let run = run.with_context(|| name.clone())?;
         let Measured { totals, .. } = &run.measured;
-        println!(
-            "{name} on {}: {:.3} s of its clock; {} reads of {} bytes, {} writes of {} bytes, {} flushes, busy {:.3} s",
-            profile.name,
-            run.measured.duration_ns() as f64 / 1e9,
-            totals.reads,
-            totals.read_bytes,
-            totals.writes,
-            totals.written_bytes,
-            totals.flushes,
-            totals.busy_ns as f64 / 1e9,
-        );
-        println!("{}", run.printed.trim_end());
-        println!();
+        render::text(|out| {
+            writeln!(
+                out,
+                "{name} on {}: {:.3} s of its clock; {} reads of {} bytes, {} writes of {} bytes, {} flushes, busy {:.3} s",
+                profile.name,
+                run.measured.duration_ns() as f64 / 1e9,
+                totals.reads,
+                totals.read_bytes,
+                totals.writes,
+                totals.written_bytes,
+                totals.flushes,
+                totals.busy_ns as f64 / 1e9,
+            )?;
+            writeln!(out, "{}\n", run.printed.trim_end())
+        })?;
         if run.code != 0 {
             eprintln!("{name}: fio ended with {}", run.code);
             worst = ExitCode::FAILURE;
@@ -194,7 +197,11 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if outcome.failed > 0 {
-        bail!("{} of {} cells failed; what they had measured is in {dir}", outcome.failed, plan.cells.len());
+        bail!(
+            "{} of {} cells failed or left faults; what they had measured is in {dir}",
+            outcome.failed,
+            plan.cells.len()
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

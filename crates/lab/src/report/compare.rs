@@ -37,6 +37,13 @@ pub enum Change {
         /// The run that has it: 1 or 2.
         run: u8,
     },
+    /// It was repeated too seldom to say whether it changed.
+    TooFewRuns {
+        /// The cell.
+        cell: Cell,
+        /// The part.
+        part: String,
+    },
     /// A figure changed.
     Figure {
         /// The cell.
@@ -56,6 +63,9 @@ impl fmt::Display for Change {
             Change::Only { cell, run } => write!(f, "{}: only in run {run}", cell.id()),
             Change::Setup { cell, what } => write!(f, "{}: another {what}", cell.id()),
             Change::Part { cell, part, run } => write!(f, "{}, {part}: only in run {run}", cell.id()),
+            Change::TooFewRuns { cell, part } => {
+                write!(f, "{}, {part}: too few runs to say; six are enough", cell.id())
+            }
             Change::Figure { cell, part, values: (before, after), times } => {
                 let (before, after) = (super::shown(*before), super::shown(*after));
                 let how = if *times >= 1.0 { "better" } else { "worse" };
@@ -102,11 +112,14 @@ fn compare_cell(old: &Record, new: &Record, changes: &mut Vec<Change>) {
                     (Some(old), Some(new)) => old.differs(new),
                     _ => {
                         let noise = if cell.file_system.kind == "ext4" { EXT4_NOISE } else { 0.0 };
-                        old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise
+                        Some(old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise)
                     }
                 };
-                if changed {
-                    changes.push(Change::Figure { cell: cell.clone(), part: name, values, times });
+                let cell = cell.clone();
+                match changed {
+                    Some(true) => changes.push(Change::Figure { cell, part: name, values, times }),
+                    Some(false) => {}
+                    None => changes.push(Change::TooFewRuns { cell, part: name }),
                 }
             }
             (None, None) => {}
@@ -143,17 +156,19 @@ mod tests {
 
     #[test]
     fn repeated_runs_change_when_their_medians_are_surely_apart() {
-        let run = |from: f64| {
+        let run = |from: f64, runs: u32| {
             let mut one = record(Mount, "f2fs", &[from, from]);
             for phase in &mut one.phases {
-                let runs = Sample::new((0..6).map(|n| from + f64::from(n)).collect());
+                let runs = Sample::new((0..runs).map(|n| from + f64::from(n)).collect());
                 (phase.value, phase.duration_ns) = (runs.median(), from as u64);
                 phase.runs = Some(runs);
             }
             one
         };
-        assert_eq!(compare(&[run(10.0)], &[run(14.0)]), []);
-        assert_eq!(compare(&[run(10.0)], &[run(16.0)]).len(), 2);
+        assert_eq!(compare(&[run(10.0, 6)], &[run(14.0, 6)]), []);
+        assert_eq!(compare(&[run(10.0, 6)], &[run(16.0, 6)]).len(), 2);
+        let few = compare(&[run(10.0, 6)], &[run(16.0, 5)]);
+        assert!(few.iter().all(|change| matches!(change, Change::TooFewRuns { .. })), "{few:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     Sheet,
     chart::{self, Bar, CAUSES_MAX, Stack},
-    latency, leads, lines, sheets, shown,
+    is_mixed, latency, leads, lines, sheets, shown,
     verdict::verdicts,
 };
 use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, target::OURS};
@@ -96,7 +96,8 @@ struct Leading {
 /// The libraries that draw and fill in; not on records that were measured.
 pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
-    let views = sheets.iter().map(view).collect::<Result<Vec<_>, _>>()?;
+    let mixed = is_mixed(&sheets);
+    let views = sheets.iter().map(|sheet| view(sheet, mixed)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
     let behind = leading.iter().filter(|one| !one.leads).count();
     let verdicts: Vec<_> = verdicts(&sheets)
@@ -104,7 +105,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
         .map(|it| context! { preset => it.preset.name(), sentences => it.sentences })
         .collect();
     let first = records.first();
-    let seeds = first.map(|record| record.seed);
+    let seeds = first.filter(|_| !mixed).map(|record| record.seed);
     let real = records.iter().any(|record| record.cell.preset == Preset::Here);
     let modelled = records.iter().any(|record| record.cell.preset != Preset::Here);
     let guest = records.iter().find_map(|record| record.versions.guest_kernel.clone());
@@ -126,7 +127,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     Ok(page)
 }
 
-fn view(sheet: &Sheet) -> Result<View, Box<dyn Error>> {
+fn view(sheet: &Sheet, with_setup: bool) -> Result<View, Box<dyn Error>> {
     let times = times(sheet);
     let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
     let rows = sheet.rows.iter().enumerate();
@@ -135,7 +136,11 @@ fn view(sheet: &Sheet) -> Result<View, Box<dyn Error>> {
         id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
         preset: sheet.preset.name(),
-        profile: sheet.profile.clone(),
+        profile: if with_setup {
+            format!("{}, {}", sheet.profile, sheet.setup())
+        } else {
+            sheet.profile.clone()
+        },
         charts,
         key: if times.is_empty() { Vec::new() } else { key.collect() },
         times,
@@ -323,7 +328,7 @@ fn leading(sheet: &Sheet) -> Vec<Leading> {
                 sheet.preset.name()
             ),
             part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
-            ours: shown(lead.ours),
+            ours: lead.ours.map_or("-".into(), shown),
             figure: shown(lead.rival.1),
             times: format!("{:.2}", lead.times),
             leads: lead.leads(),

@@ -8,30 +8,29 @@ use crate::{experiment::Part, target::OURS};
 pub struct Lead {
     /// The part.
     pub part: Part,
-    /// Our figure.
-    pub ours: f64,
+    /// Our figure; nothing where there is none, or fsck found faults after it.
+    pub ours: Option<f64>,
     /// The best rival and its figure.
     pub rival: (String, f64),
-    /// How many times as good ours is; from 1 on it leads.
+    /// How many times as good ours is; 0 where there is none.
     pub times: f64,
 }
-
-/// Differences up to this share are a draw: another seed would make as much.
-const DRAW: f64 = 0.005;
 
 impl Lead {
     /// Whether ours is at least as good as every rival.
     pub fn leads(&self) -> bool {
-        self.times >= 1.0 - DRAW
+        self.times >= 1.0
     }
 }
 
-/// Our file system, at its defaults, beside the best rival in each part of a sheet that both have.
+/// Our file system, at its defaults, beside the best rival in each part of a sheet that a rival has; nothing where ours
+/// has no row. Figures of a volume in which fsck found faults count for nobody.
 pub fn leads(sheet: &Sheet) -> Vec<Lead> {
-    let value = |row: &super::Row, n: usize| Some(row.figures[n].as_ref()?.phase.value);
+    let value = |row: &super::Row, n: usize| Some(row.sound_figure(n)?.phase.value);
     let mut leads = Vec::new();
+    let Some(own_row) = sheet.rows.iter().find(|row| row.name == OURS) else { return leads };
     for (n, part) in sheet.parts().iter().enumerate() {
-        let ours = sheet.rows.iter().find(|row| row.name == OURS).and_then(|row| value(row, n));
+        let ours = value(own_row, n);
         let rivals = sheet.rows.iter().filter(|row| row.kind != OURS);
         let figures = rivals.filter_map(|row| Some((row.name.clone(), value(row, n)?)));
         let best = figures.reduce(
@@ -39,8 +38,8 @@ pub fn leads(sheet: &Sheet) -> Vec<Lead> {
                 if part.unit.times_as_good(next.1, best.1) > 1.0 { next } else { best }
             },
         );
-        if let (Some(ours), Some(rival)) = (ours, best) {
-            let times = part.unit.times_as_good(ours, rival.1);
+        if let Some(rival) = best {
+            let times = ours.map_or(0.0, |ours| part.unit.times_as_good(ours, rival.1));
             leads.push(Lead { part: *part, ours, rival, times });
         }
     }
@@ -50,7 +49,7 @@ pub fn leads(sheet: &Sheet) -> Vec<Lead> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+    use crate::{check::Check, experiment::Experiment, record::tests::record, report::sheets};
 
     #[test]
     fn the_best_rival_is_the_one_to_beat() {
@@ -62,5 +61,19 @@ mod tests {
         let leads = leads(&sheets(&records)[0]);
         assert!(leads[0].leads() && leads[0].rival == ("ext4".into(), 6.0) && leads[0].times == 1.2);
         assert!(!leads[1].leads() && leads[1].times < 0.67);
+    }
+
+    #[test]
+    fn what_failed_or_was_left_with_faults_leads_nowhere() {
+        let mut faulty = record(Experiment::Mount, "f2fs", &[1.0, 1.0]);
+        faulty.check = Check::Faults { program: "fsck.f2fs".into(), said: String::new() };
+        let records = [
+            record(Experiment::Mount, "flashkit", &[5.0]),
+            record(Experiment::Mount, "ext4", &[6.0, 20.0]),
+            faulty,
+        ];
+        let leads = leads(&sheets(&records)[0]);
+        assert!(leads[0].leads() && leads[0].rival.0 == "ext4", "{leads:?}");
+        assert!(!leads[1].leads() && leads[1].ours.is_none(), "{leads:?}");
     }
 }

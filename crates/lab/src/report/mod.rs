@@ -9,7 +9,7 @@ mod lead;
 mod text;
 mod verdict;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 pub use compare::{Change, compare};
 pub use csv::csv;
@@ -40,6 +40,10 @@ pub struct Sheet {
     pub preset: Preset,
     /// The card's name.
     pub profile: String,
+    /// Picks random orders and contents.
+    pub seed: u64,
+    /// How large.
+    pub scale: Scale,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -72,6 +76,11 @@ impl Row {
         self.phases().filter_map(|phase| phase.cost?.memory_bytes).max()
     }
 
+    /// The figure of a part, unless the file system left faults.
+    pub fn sound_figure(&self, part: usize) -> Option<&Figure> {
+        self.figures[part].as_ref().filter(|_| !self.check.has_faults())
+    }
+
     /// Whether it is known what any part of it costs.
     pub fn has_costs(&self) -> bool {
         self.phases().any(|phase| phase.cost.is_some())
@@ -92,22 +101,39 @@ pub struct Figure {
 }
 
 impl Sheet {
+    /// What decides figures beside the card, in words.
+    pub fn setup(&self) -> String {
+        format!("buffered file of {} MiB, seed {}", self.scale.buffered_bytes >> 20, self.seed)
+    }
+
     /// The parts of the experiment.
     pub fn parts(&self) -> &'static [Part] {
         self.experiment.parts()
     }
 }
 
-/// Sheets of all records.
+/// Sheets of all records: figures stand in one only where they may be compared.
 pub fn sheets(records: &[Record]) -> Vec<Sheet> {
-    let keys: BTreeSet<(Preset, Experiment)> =
-        records.iter().map(|record| (record.cell.preset, record.cell.experiment)).collect();
-    keys.into_iter().map(|(preset, experiment)| sheet(records, preset, experiment)).collect()
+    let mut groups: BTreeMap<(Preset, Experiment), Vec<Vec<&Record>>> = BTreeMap::new();
+    for record in records {
+        let groups = groups.entry((record.cell.preset, record.cell.experiment)).or_default();
+        match groups.iter_mut().find(|group| group.iter().all(|one| one.is_comparable(record))) {
+            Some(group) => group.push(record),
+            None => groups.push(vec![record]),
+        }
+    }
+    groups.into_values().flatten().map(|group| sheet(&group)).collect()
 }
 
-fn sheet(records: &[Record], preset: Preset, experiment: Experiment) -> Sheet {
-    let wanted = |record: &&Record| (record.cell.preset, record.cell.experiment) == (preset, experiment);
-    let of_sheet: Vec<&Record> = records.iter().filter(wanted).collect();
+/// Whether these sheets are of runs that were told different things.
+fn is_mixed(sheets: &[Sheet]) -> bool {
+    sheets.windows(2).any(|pair| (pair[0].seed, pair[0].scale) != (pair[1].seed, pair[1].scale))
+}
+
+/// The sheet of records of one experiment on one machine, of which there is at least one.
+fn sheet(of_sheet: &[&Record]) -> Sheet {
+    let Record { cell, seed, scale, profile, .. } = of_sheet[0];
+    let (preset, experiment) = (cell.preset, cell.experiment);
     let yardstick = of_sheet
         .iter()
         .find(|record| record.cell.file_system.kind == YARDSTICK && record.cell.file_system.is_plain());
@@ -144,8 +170,7 @@ fn sheet(records: &[Record], preset: Preset, experiment: Experiment) -> Sheet {
         }
     });
     let rows = rows.collect();
-    let profile = of_sheet.first().map(|record| record.profile.0.clone()).unwrap_or_default();
-    Sheet { experiment, preset, profile, rows }
+    Sheet { experiment, preset, profile: profile.0.clone(), seed: *seed, scale: *scale, rows }
 }
 
 /// A figure with as many digits as say something.
@@ -181,6 +206,16 @@ mod tests {
         assert_eq!(f2fs[0].as_ref().unwrap().published, Some(10.6));
         assert!((f2fs[0].as_ref().unwrap().published_to_ext4.unwrap() - 1.493).abs() < 0.001);
         assert!(f2fs[1].is_none() && sheets[0].rows[2].failure.is_some());
+    }
+
+    #[test]
+    fn figures_of_other_sizes_stand_in_sheets_of_their_own() {
+        let mut large = record(Experiment::Mount, "f2fs", &[1.0, 2.0]);
+        large.scale = Scale::full();
+        let sheets = sheets(&[record(Experiment::Mount, "ext4", &[3.0, 4.0]), large]);
+        assert_eq!(sheets.len(), 2);
+        assert!(is_mixed(&sheets) && sheets[1].setup().contains("1024 MiB"));
+        assert!(sheets[1].rows[0].figures[0].as_ref().unwrap().to_ext4.is_none());
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Sheet, leads, lines, shown, verdicts};
+use super::{Row, Sheet, is_mixed, leads, lines, shown, verdicts};
 use crate::{check::Check, preset::Preset};
 
 /// All sheets, and who leads.
 pub fn text(sheets: &[Sheet]) -> String {
     let mut out = String::new();
     for sheet in sheets {
-        table(sheet, &mut out);
+        table(sheet, is_mixed(sheets), &mut out);
     }
     lead_table(sheets, &mut out);
     for verdict in verdicts(sheets) {
@@ -19,9 +19,11 @@ pub fn text(sheets: &[Sheet]) -> String {
     out
 }
 
-fn table(sheet: &Sheet, out: &mut String) {
-    let Sheet { experiment, preset, profile, rows } = sheet;
-    line(out, &format!("{}  {} ({}, {profile})", experiment.number(), experiment.title(), preset.name()));
+fn table(sheet: &Sheet, with_setup: bool, out: &mut String) {
+    let Sheet { experiment, preset, profile, rows, .. } = sheet;
+    let setup = if with_setup { format!(", {}", sheet.setup()) } else { String::new() };
+    let (number, title) = (experiment.number(), experiment.title());
+    line(out, &format!("{number}  {title} ({}, {profile}{setup})", preset.name()));
     let single_writes = lines(sheet);
     match preset {
         _ if !single_writes.is_empty() => times(&single_writes, out),
@@ -161,7 +163,7 @@ fn lead_table(sheets: &[Sheet], out: &mut String) {
                 name,
                 sheet.preset.name().into(),
                 format!("{}, {}", lead.part.title, lead.part.unit.sign()),
-                shown(lead.ours),
+                lead.ours.map_or("-".into(), shown),
                 lead.rival.0.clone(),
                 shown(lead.rival.1),
                 format!("{:.2}{}", lead.times, if lead.leads() { "" } else { "  behind" }),

@@ -16,10 +16,16 @@ pub struct Verdict {
 
 /// Verdicts on all cards of these sheets; of a directory nobody says what else could be on its device.
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
-    let presets = sheets.iter().map(|sheet| sheet.preset).filter(|preset| *preset != Preset::Here);
-    let mut presets: Vec<Preset> = presets.collect();
-    presets.dedup();
-    presets.into_iter().filter_map(|preset| verdict(preset, sheets)).collect()
+    let mut groups: Vec<Vec<&Sheet>> = Vec::new();
+    for sheet in sheets.iter().filter(|sheet| sheet.preset != Preset::Here) {
+        let is_same =
+            |one: &Sheet| (one.preset, one.seed, one.scale) == (sheet.preset, sheet.seed, sheet.scale);
+        match groups.iter_mut().find(|group| is_same(group[0])) {
+            Some(group) => group.push(sheet),
+            None => groups.push(vec![sheet]),
+        }
+    }
+    groups.iter().filter_map(|group| verdict(group)).collect()
 }
 
 /// A file system over all parts that every one of them has.
@@ -32,9 +38,10 @@ struct Standing {
     firsts: usize,
 }
 
-fn verdict(preset: Preset, sheets: &[Sheet]) -> Option<Verdict> {
-    let sheets: Vec<&Sheet> = sheets.iter().filter(|sheet| sheet.preset == preset).collect();
-    let (standings, parts) = standings(&sheets);
+/// The verdict of sheets of one machine that were told the same.
+fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
+    let preset = sheets[0].preset;
+    let (standings, parts) = standings(sheets);
     let best = standings.first()?;
     let card = &sheets[0].profile;
     let suited = sheets.iter().flat_map(|sheet| &sheet.rows).find(|row| row.name == best.name);
@@ -60,7 +67,7 @@ fn verdict(preset: Preset, sheets: &[Sheet]) -> Option<Verdict> {
             let Sheet { experiment, .. } = sheet;
             let (rival, figure) = &lead.rival;
             let sign = lead.part.unit.sign();
-            let (ours, figure) = (shown(lead.ours), shown(*figure));
+            let (ours, figure) = (lead.ours.map_or("none".into(), shown), shown(*figure));
             let name = match experiment.name().starts_with("copy") {
                 true => lead.part.title.to_owned(),
                 false => format!("{} {}", experiment.name().replace('_', " "), lead.part.title),
@@ -88,8 +95,7 @@ fn standings(sheets: &[&Sheet]) -> (Vec<Standing>, usize) {
     let mut parts = 0;
     for sheet in sheets {
         for (n, part) in sheet.parts().iter().enumerate() {
-            let speed =
-                |row: &super::Row| Some(part.unit.times_as_good(row.figures[n].as_ref()?.to_ext4?, 1.0));
+            let speed = |row: &super::Row| Some(part.unit.times_as_good(row.sound_figure(n)?.to_ext4?, 1.0));
             let best = sheet.rows.iter().filter_map(speed).fold(0.0, f64::max);
             if best > 0.0 {
                 parts += 1;
