@@ -369,7 +369,7 @@ impl Bench<'_> {
         self.target.run(&file(pattern(Access::Create, Order::Sequential, bytes, Sync::End)))?;
         for order in [Order::Sequential, self.random()] {
             self.remount()?;
-            let read = pattern(Access::Read, order, bytes, Sync::Never);
+            let read = pattern(Access::Read { overwritten: false }, order, bytes, Sync::Never);
             self.measure(bytes / u64::from(RECORD_BYTES), &[file(read)])?;
         }
         self.unmount()

@@ -185,14 +185,14 @@ fn fio_agrees_with_our_workloads() -> Result<()> {
     for file_system in ["f2fs:mode=lfs", "vfat"] {
         setting.file_system = FileSystem::parse(file_system);
         let ours = basic_patterns(&setting, &work.path().join("ours"), |target, access, order| {
-            let sync = if access == Access::Read { Sync::Never } else { Sync::End };
+            let sync = if matches!(access, Access::Read { .. }) { Sync::Never } else { Sync::End };
             let pattern = Pattern { access, order, file_bytes: 16 * MIB, record_bytes: 4096, sync };
             Ok(target.run(&Op::Pattern { path: "/mnt/file".into(), pattern })?.totals.busy_ns)
         })?;
         let fios = basic_patterns(&setting, &work.path().join("fios"), |target, access, order| {
             let rw = match (access, order) {
-                (Access::Read, Order::Sequential) => "--rw=read",
-                (Access::Read, Order::Random { .. }) => "--rw=randread",
+                (Access::Read { .. }, Order::Sequential) => "--rw=read",
+                (Access::Read { .. }, Order::Random { .. }) => "--rw=randread",
                 (_, Order::Sequential) => "--rw=write",
                 (_, Order::Random { .. }) => "--rw=randwrite",
             };
@@ -237,8 +237,8 @@ fn basic_patterns(
     for (access, order) in [
         (Access::Create, Order::Sequential),
         (Access::Overwrite, random),
-        (Access::Read, Order::Sequential),
-        (Access::Read, random),
+        (Access::Read { overwritten: true }, Order::Sequential),
+        (Access::Read { overwritten: true }, random),
     ] {
         target.run(&mount(&setting.file_system.kind, &setting.file_system.mount))?;
         times.push(run(&mut target, access, order)?);

@@ -40,14 +40,20 @@ impl Content {
             Content::Bytes(ref bytes) => bytes.0.clone(),
             Content::Fill { byte, length } => vec![byte; length as usize],
             Content::Noise { seed, length } => {
-                let mut random = SplitMix(seed);
-                let words = length.div_ceil(8);
-                let mut out: Vec<u8> = (0..words).flat_map(|_| random.next().to_le_bytes()).collect();
-                out.truncate(length as usize);
+                let mut out = vec![0; length as usize];
+                noise(seed, &mut out);
                 out
             }
             Content::Prose { seed, length } => prose(seed, length as usize),
         }
+    }
+}
+
+/// Fills `out` with noise of this seed.
+pub(crate) fn noise(seed: u64, out: &mut [u8]) {
+    let mut random = SplitMix(seed);
+    for word in out.chunks_mut(8) {
+        word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
     }
 }
 

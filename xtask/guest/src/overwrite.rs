@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    content::{Content, SplitMix},
+    content::{SplitMix, noise},
     pattern::RecordFile,
 };
 
@@ -21,7 +21,7 @@ pub struct Overwrites {
     pub course: Course,
     /// The part of the file that is written over, from its start; a whole number of records.
     pub file_bytes: u64,
-    /// Length of a record; at least 8.
+    /// Length of a record.
     pub record_bytes: u32,
     /// How many writes.
     pub writes: u64,
@@ -63,20 +63,21 @@ impl Overwrites {
         clock: &mut dyn FnMut(&F) -> u64,
     ) -> io::Result<Vec<u64>> {
         let length = u64::from(self.record_bytes);
-        if length < 8 || self.file_bytes < length || self.file_bytes % length != 0 {
+        if length == 0 || self.file_bytes < length || self.file_bytes % length != 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
         }
         let records = self.file_bytes / length;
-        let mut record = Content::Noise { seed: 1, length }.to_vec();
+        let mut record = vec![0; self.record_bytes as usize];
         let mut random = match self.course {
             Course::Round => None,
             Course::Anywhere { seed } => Some(SplitMix(seed)),
         };
         let mut times = Vec::new();
         let mut before = clock(file);
-        for n in 0..self.writes {
-            let n = random.as_mut().map_or(n, SplitMix::next) % records;
-            record[..8].copy_from_slice(&n.to_le_bytes());
+        for write in 0..self.writes {
+            let n = random.as_mut().map_or(write, SplitMix::next) % records;
+            // Never what is there already.
+            noise(write, &mut record);
             file.write_record(&record, n * length)?;
             if self.sync {
                 file.sync()?;
@@ -104,6 +105,7 @@ mod tests {
     struct Clocked {
         now: u64,
         written: Vec<u64>,
+        last: Vec<u8>,
     }
 
     impl RecordFile for Clocked {
@@ -112,7 +114,8 @@ mod tests {
         }
 
         fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
-            assert_eq!(record[..8], (at / 512).to_le_bytes());
+            assert_ne!(record, self.last);
+            self.last = record.to_vec();
             self.now += 1;
             self.written.push(at / 512);
             Ok(())

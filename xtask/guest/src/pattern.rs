@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Content, SplitMix};
+use crate::content::{SplitMix, noise};
 
 /// What is done to a file. Each record is visited once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct Pattern {
     pub order: Order,
     /// Length of the file; a whole number of records.
     pub file_bytes: u64,
-    /// Length of a record; at least 8.
+    /// Length of a record.
     pub record_bytes: u32,
     /// When what was written has to be on the disk.
     pub sync: Sync,
@@ -30,8 +30,11 @@ pub struct Pattern {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// It is read; that it is the one that was written there is checked.
-    Read,
+    /// It is read; that it is what was last written there is checked, byte by byte.
+    Read {
+        /// Whether all records were overwritten since they were created.
+        overwritten: bool,
+    },
     /// It is written to a new, empty file.
     Create,
     /// It is written over what is there.
@@ -104,19 +107,21 @@ impl Pattern {
     /// [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
     pub fn run_on(&self, file: &mut dyn RecordFile) -> io::Result<u64> {
         let (records, length) = (self.records()?, u64::from(self.record_bytes));
-        let mut record = Content::Noise { seed: 1, length }.to_vec();
+        let mut record = vec![0; self.record_bytes as usize];
+        let mut wanted = record.clone();
         for n in self.order.of(records) {
             let at = n * length;
             match self.access {
-                Access::Read => {
+                Access::Read { overwritten } => {
                     file.read_record(&mut record, at)?;
-                    if record[..8] != n.to_le_bytes() {
+                    fill(&mut wanted, n, overwritten);
+                    if record != wanted {
                         let what = format!("record {n} is another one");
                         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                     }
                 }
                 Access::Create | Access::Overwrite => {
-                    record[..8].copy_from_slice(&n.to_le_bytes());
+                    fill(&mut record, n, self.access == Access::Overwrite);
                     file.write_record(&record, at)?;
                     if self.sync == Sync::Each {
                         file.sync()?;
@@ -133,7 +138,7 @@ impl Pattern {
     /// How many records there are.
     fn records(&self) -> io::Result<u64> {
         let length = u64::from(self.record_bytes);
-        if length < 8 || self.file_bytes % length != 0 {
+        if length == 0 || self.file_bytes % length != 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a whole number of records"));
         }
         Ok(self.file_bytes / length)
@@ -142,12 +147,18 @@ impl Pattern {
     fn open(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         match self.access {
-            Access::Read => options.read(true),
+            Access::Read { .. } => options.read(true),
             Access::Create => options.write(true).create(true).truncate(true),
             Access::Overwrite => options.write(true),
         };
         options.open(path)
     }
+}
+
+/// What a record holds: other noise in each, and another when it is overwritten, so that nothing between here and the
+/// flash can save itself the work by compressing, by comparing, or by leaving a write out.
+fn fill(record: &mut [u8], n: u64, overwritten: bool) {
+    noise(SplitMix(n << 1 | u64::from(overwritten)).next(), record);
 }
 
 impl Order {
@@ -181,12 +192,15 @@ mod tests {
         assert_eq!(pattern(Access::Create, Order::Sequential).run(&path).unwrap(), 64);
         let random = Order::Random { seed: 7 };
         assert_eq!(pattern(Access::Overwrite, random).run(&path).unwrap(), 64);
-        assert_eq!(pattern(Access::Read, random).run(&path).unwrap(), 64);
+        let read = |overwritten, order| pattern(Access::Read { overwritten }, order).run(&path);
+        assert_eq!(read(true, random).unwrap(), 64);
+        let error = read(false, random).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "a lost overwrite is seen");
         assert_eq!(path.metadata().unwrap().len(), 64 * 512);
 
         let file = OpenOptions::new().write(true).open(&path).unwrap();
-        file.write_all_at(b"another", 512 * 9).unwrap();
-        let error = pattern(Access::Read, Order::Sequential).run(&path).unwrap_err();
+        file.write_all_at(b"another", 512 * 10 - 7).unwrap();
+        let error = read(true, Order::Sequential).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
