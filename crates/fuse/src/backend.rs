@@ -33,7 +33,7 @@ use crate::{
 const KEPT: Duration = Duration::from_secs(3600);
 const NOT_KEPT: Duration = Duration::ZERO;
 /// How long who writes may keep what was told last: asking before each of many small writes would cost more than the
-/// writes, and in this time the kernel takes less than what [counts as short](FileSystem::may_write).
+/// writes, and in this time the kernel takes less than what [counts as short](FileSystem::about_to_write).
 const KEPT_WRITING: Duration = Duration::from_millis(10);
 
 /// Bytes of the largest request, and its pages.
@@ -156,7 +156,7 @@ struct Desk {
     output: Output,
     /// The answer to the request at hand; taken by whoever answers it otherwise than with the output.
     reply: Option<Reply>,
-    passage: Option<Passage>,
+    passage: Passage,
 }
 
 struct Adapter {
@@ -217,7 +217,7 @@ impl Adapter {
                 let wire::GetattrIn { getattr_flags, handle, .. } = arguments.take()?;
                 // Who has it open for writing may be about to write.
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
-                if writes && fs.may_write(caller, ino) {
+                if writes && fs.about_to_write(caller, ino) {
                     let (reply, fs) = (waiting(reply), self.fs.clone());
                     self.write_back.then(header.node, reply, move |out| {
                         fs.written_back(ino)?;
@@ -402,15 +402,14 @@ impl Adapter {
         offset: u64,
         size: u32,
         reply: &mut Option<Reply>,
-        passage: &mut Option<Passage>,
+        passage: &mut Passage,
     ) -> Answer<bool> {
-        if passage.is_none() {
-            return Ok(false);
+        let mut waits = waiting(reply);
+        let passed = self.fs.pass(ino, offset, size.into(), |file, ranges| waits.pass(passage, file, ranges));
+        if passed != Ok(true) {
+            *reply = Some(waits);
         }
-        let passed = self.fs.pass(ino, offset, size.into(), |file, ranges| {
-            waiting(reply).pass(passage, file, ranges).map_err(|unsent| *reply = Some(unsent)).is_ok()
-        })?;
-        Ok(passed == Some(true))
+        passed
     }
 
     fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {

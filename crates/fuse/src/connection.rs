@@ -134,28 +134,14 @@ impl Reply {
         };
     }
 
-    /// Sends parts of a file, through a pipe that is as good as new afterwards. Gives the reply back where that fails,
-    /// to be sent otherwise: the kernel takes one answer and refuses what comes after it.
-    pub fn pass(
-        mut self,
-        passage: &mut Option<Passage>,
-        file: BorrowedFd<'_>,
-        ranges: &[Range<u64>],
-    ) -> Result<(), Reply> {
-        let Some(way) = passage.take() else { return Err(self) };
+    /// Sends parts of a file on a passage; whether that could be done. If not it is to be sent otherwise: the kernel
+    /// takes one answer and refuses what comes after it.
+    pub fn pass(&mut self, passage: &mut Passage, file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> bool {
         let length_bytes = (size_of::<OutHeader>() as u64 + passage::bytes(ranges)) as u32;
         let header = OutHeader { length_bytes, error: 0, unique: self.unique };
-        match way.send(self.connection.device.as_fd(), header.as_bytes(), file, ranges) {
-            Ok(()) => {
-                self.sent = true;
-                *passage = Some(way);
-                Ok(())
-            }
-            Err(_) => {
-                *passage = way.anew();
-                Err(self)
-            }
-        }
+        let to = self.connection.device.as_fd();
+        self.sent = passage.send(to, header.as_bytes(), file, ranges).is_ok();
+        self.sent
     }
 
     /// Sends nothing: such requests have no answer.

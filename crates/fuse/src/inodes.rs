@@ -103,11 +103,13 @@ impl Inodes {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
     }
 
-    /// Somebody writes to it, or may: what the kernel has in its cache from now on counts as theirs.
-    pub fn written_by(&self, ino: Ino, privileged: bool) {
-        if let Some(known) = self.shard(ino).get_mut(&ino) {
-            known.privileged = privileged;
-        }
+    /// Somebody writes to it, or may: what the kernel has in its cache from now on counts as theirs. Says whether
+    /// writing what it had there has [failed](Self::write_failed) since the file was opened for writing.
+    pub fn about_to_write(&self, ino: Ino, privileged: bool) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(known) = shard.get_mut(&ino) else { return false };
+        known.privileged = privileged;
+        known.fails
     }
 
     /// Whether who wrote to it last is an administrator.
@@ -120,11 +122,6 @@ impl Inodes {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             (known.failed, known.fails) = (Some(errno), true);
         }
-    }
-
-    /// Whether that has happened since the file was opened for writing.
-    pub fn writes_fail(&self, ino: Ino) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|known| known.fails)
     }
 
     /// How writing failed since this was asked last.
@@ -192,12 +189,12 @@ mod tests {
     fn a_failure_is_told_once() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
         inodes.opened(ino, true, false);
-        inodes.written_by(ino, true);
+        assert!(!inodes.about_to_write(ino, true));
         inodes.write_failed(ino, Errno::NOSPC);
         assert!(inodes.writer_is_privileged(ino));
         assert_eq!((inodes.take_failure(ino), inodes.take_failure(ino)), (Some(Errno::NOSPC), None));
-        assert!(inodes.writes_fail(ino));
+        assert!(inodes.about_to_write(ino, true));
         inodes.closed_writer(ino);
-        assert!(!inodes.writes_fail(ino));
+        assert!(!inodes.about_to_write(ino, true));
     }
 }

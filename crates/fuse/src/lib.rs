@@ -1,8 +1,8 @@
 //! F2FS volumes mounted through FUSE.
 //!
 //! A request takes this way: `connection` (the kernel's device) → `backend` (what the kernel means, in the terms of
-//! `protocol`) → [`FileSystem`] (what each operation means for a volume) → [`f2fs::Volume`]. Long reads take `passage` from the
-//! image to the kernel.
+//! `protocol`) → [`FileSystem`] (what each operation means for a volume) → [`f2fs::Volume`]. Long reads take `passage`
+//! from the image to the kernel.
 //!
 //! *Invariants*: no policy here, the engine decides; the engine's `&self` is shared by readers, its `&mut self` is
 //! one writer's, and no device flush of an fsync runs under either lock; every error becomes an errno in `errno`

@@ -1,5 +1,10 @@
 //! A way from the image to the kernel on which nobody looks at the bytes: a pipe that holds pages of the image's cache
 //! until the kernel copies them. It spares one of two copies.
+//!
+//! *Why not without any copy*: FUSE can also hand reads on to an open file (`FUSE_PASSTHROUGH`), but only to the same
+//! offsets of that file, and a file's blocks lie elsewhere in the image. And the kernel takes a page out of a pipe
+//! instead of copying it only where it can take it out of its file's cache, too: not where that file lies in memory,
+//! nor where the page is part of a large folio.
 
 use std::{
     io,
@@ -9,35 +14,28 @@ use std::{
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// The pipe of one thread. It is empty between uses.
+/// The way that one thread uses. Its pipe is there from the first use on, and new after a failure.
 pub struct Passage {
+    room_bytes: usize,
+    /// Empty between uses.
+    pipe: Option<Pipe>,
+}
+
+struct Pipe {
     input: OwnedFd,
     output: OwnedFd,
-    room_bytes: usize,
 }
 
 impl Passage {
-    /// With room for a head and so many bytes, wherever they begin; `None` where the kernel gives no pipe so large.
-    pub fn new(most_bytes: usize) -> Option<Passage> {
+    /// For messages of a head and so many bytes, wherever they begin.
+    pub fn new(most_bytes: usize) -> Passage {
         // Each page takes a slot, and so does the head; the first and the last page may be there in part.
-        Passage::with_room((most_bytes.div_ceil(page_bytes()) + 2) * page_bytes())
+        Passage { room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(), pipe: None }
     }
 
-    fn with_room(bytes: usize) -> Option<Passage> {
-        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).ok()?;
-        let room_bytes = rustix::pipe::fcntl_setpipe_size(&input, bytes).ok()?;
-        Some(Passage { input, output, room_bytes })
-    }
-
-    /// A new one of the same size, after a failure.
-    pub fn anew(self) -> Option<Passage> {
-        Passage::with_room(self.room_bytes)
-    }
-
-    /// Sends a head and ranges of a file as one message. After a failure the message may have gone out or not, and the
-    /// pipe is of no use any more.
+    /// Sends a head and ranges of a file as one message. After a failure it may have gone out or not.
     pub fn send(
-        &self,
+        &mut self,
         to: BorrowedFd<'_>,
         head: &[u8],
         file: BorrowedFd<'_>,
@@ -48,12 +46,26 @@ impl Passage {
         if (1 + ranges.iter().map(pages).sum::<u64>()) * page > self.room_bytes as u64 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        self.fill(head, file, ranges)?;
-        let total = head.len() as u64 + bytes(ranges);
-        match rustix::pipe::splice(&self.output, None, to, None, total as usize, SpliceFlags::empty())? {
-            count if count as u64 == total => Ok(()),
-            _ => Err(io::ErrorKind::WriteZero.into()),
+        let pipe = match self.pipe.take() {
+            Some(pipe) => pipe,
+            None => Pipe::new(self.room_bytes)?,
+        };
+        pipe.fill(head, file, ranges)?;
+        let total = head.len() + bytes(ranges) as usize;
+        let sent = rustix::pipe::splice(&pipe.output, None, to, None, total, SpliceFlags::empty())?;
+        if sent != total {
+            return Err(io::ErrorKind::WriteZero.into());
         }
+        self.pipe = Some(pipe);
+        Ok(())
+    }
+}
+
+impl Pipe {
+    fn new(room_bytes: usize) -> io::Result<Pipe> {
+        let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::pipe::fcntl_setpipe_size(&input, room_bytes)?;
+        Ok(Pipe { input, output })
     }
 
     fn fill(&self, head: &[u8], file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<()> {
@@ -103,7 +115,7 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, &content).unwrap();
         let file = File::open(&path).unwrap();
-        let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
+        let mut passage = Passage::new(64 << 10);
         let (out, into) = rustix::pipe::pipe().unwrap();
         let ranges = [8192..20_480, 0..4096, 36_864..40_000];
         passage.send(into.as_fd(), b"head", file.as_fd(), &ranges).unwrap();
@@ -120,7 +132,7 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let (_out, into) = rustix::pipe::pipe().unwrap();
         let refused = |range: Range<u64>| {
-            let passage = Passage::new(64 << 10).expect("everybody may have so small a pipe");
+            let mut passage = Passage::new(64 << 10);
             passage.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()
         };
         assert_eq!(refused((1 << 20) - 4096..(1 << 20) + 4096), io::ErrorKind::UnexpectedEof);

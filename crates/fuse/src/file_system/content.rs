@@ -38,7 +38,7 @@ pub struct OpenMode {
 /// How data is written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteMode {
-    /// From the kernel's cache: who put it there is known as well as [`FileSystem::may_write`] was told.
+    /// From the kernel's cache: who put it there is known as well as [`FileSystem::about_to_write`] was told.
     pub from_cache: bool,
     /// Set-user-id and set-group-id bits go.
     pub drops_privilege: bool,
@@ -95,32 +95,32 @@ impl FileSystem {
     }
 
     /// Gives `pass` the image and where in it a part of a file lies, at most up to its end, while nothing changes
-    /// there. `None` where `pass` was not called, and [`read`](Self::read) is the way.
-    pub fn pass<T>(
+    /// there; whether that could be done, and `pass` did it. [`read`](Self::read) is the way where not.
+    pub fn pass(
         &self,
         ino: Ino,
         offset: u64,
         length: u64,
-        pass: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> T,
-    ) -> Answer<Option<T>> {
+        pass: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> bool,
+    ) -> Answer<bool> {
         if self.inodes.take_atime_due(ino) {
             self.renew_atime(ino);
         }
         let volume = self.read_lock()?;
         // It is gone once the volume is closed.
-        let Some(image) = self.image.upgrade() else { return Ok(None) };
-        let Some(file) = image.file_to_read() else { return Ok(None) };
+        let Some(image) = self.image.upgrade() else { return Ok(false) };
+        let Some(file) = image.file_to_read() else { return Ok(false) };
         let ranges = volume.ranges_on_device(ino, offset, length).map_err(to_errno)?;
-        Ok(ranges.map(|ranges| pass(file, &ranges)))
+        Ok(ranges.is_some_and(|ranges| pass(file, &ranges)))
     }
 
-    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept any more. Says whether
-    /// the kernel had better write back what it has before that, and then ask for
+    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept any more.
+    /// Says whether the kernel had better write back what it has before that, and then ask for
     /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
     /// would not be told by anybody else that nothing of it can be kept.
-    pub fn may_write(&self, caller: Caller, ino: Ino) -> bool {
-        self.inodes.written_by(ino, caller.is_privileged());
-        let careful = self.inodes.writes_fail(ino) || self.is_short_of_space();
+    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
+        let fails = self.inodes.about_to_write(ino, caller.is_privileged());
+        let careful = fails || self.is_short_of_space();
         if careful {
             // Of what failed before, close(2) and fsync(2) tell.
             self.inodes.take_failure(ino);
