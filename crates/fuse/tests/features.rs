@@ -59,8 +59,7 @@ fn files_are_compressed_released_and_reserved() {
     });
     assert_eq!(released, Some(Ok(7 * clusters)));
     assert!(fs::read(&file).unwrap() == text);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 
     bench.mount("allow_other");
     assert_eq!(blocks(), before - 7 * clusters);
@@ -75,8 +74,7 @@ fn files_are_compressed_released_and_reserved() {
     rustix::fs::fallocate(&writer, FallocateFlags::ZERO_RANGE, 200_000, 50_000).unwrap();
     writer.sync_all().unwrap();
     drop(writer);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 
     bench.mount("ro");
     let mut wanted = text.clone();
@@ -121,6 +119,5 @@ fn limits_of_quota_hold_for_users() {
     bench.shell(&format!("cat dir/fits > /dev/null; {more} count=100"));
     let said = bench.shell(&format!("{user} {more} count=200 2>&1 || true"));
     assert!(said.contains("quota"), "the file is as long as the administrator made it: {said}");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }

@@ -53,8 +53,7 @@ fn the_volume_is_clean_when_umount_returns() {
         assert_eq!(fs::read_dir(bench.path(&format!("dir{round}"))).unwrap().count(), 200);
         assert!(next.unwrap().wait().unwrap().success());
     }
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -102,8 +101,7 @@ fn unmounting_under_load_leaves_a_clean_volume() {
     bench.assert_clean();
     bench.mount("");
     assert!(fs::read_dir(bench.path("")).unwrap().count() > 10);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -126,8 +124,7 @@ fn a_crash_keeps_what_was_synced() {
             assert!(content == format!("{number} ").repeat(number * 100 + 1), "round {round}, file {number}");
         }
         fs::write(bench.path(&format!("after{round}")), "life goes on").unwrap();
-        bench.unmount();
-        bench.assert_clean();
+        bench.unmount_clean();
     }
 }
 
@@ -142,8 +139,7 @@ fn a_checkpoint_comes_by_itself() {
     bench.crash();
     bench.mount("");
     assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), "in time");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -169,6 +165,5 @@ fn syncs_from_many_threads_all_count() {
     for (thread, number) in (0..8).flat_map(|thread| (0..25).map(move |number| (thread, number))) {
         assert!(fs::read(bench.path(&format!("f{thread}-{number}"))).unwrap() == [thread as u8; 5000]);
     }
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }

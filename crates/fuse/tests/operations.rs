@@ -19,8 +19,7 @@ use support::Bench;
 
 /// Unmounts, checks, mounts again: what a test looks at next comes from the image.
 fn through_the_image(bench: &mut Bench) {
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("allow_other");
 }
 
@@ -72,8 +71,7 @@ fn content_survives_writing_growing_and_truncating() {
     let beyond = OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 62);
     assert_eq!(beyond.unwrap_err().raw_os_error(), Some(Errno::FBIG.raw_os_error()));
     drop(file);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -125,8 +123,7 @@ fn names_are_made_linked_renamed_and_removed() {
     assert_eq!(fs::read(bench.path("empty/b")).unwrap(), b"a");
     assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 5);
     fs::remove_dir_all(bench.path("empty")).unwrap();
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -163,8 +160,7 @@ fn what_is_removed_stays_while_it_is_open() {
         used(&bench) + 256 <= before
     });
     assert!(freed, "the space comes back");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -208,8 +204,7 @@ fn times_owners_and_modes_are_kept() {
     let after = fs::metadata(&path).unwrap();
     assert!((after.mtime(), after.mtime_nsec()) > (before.mtime(), before.mtime_nsec()));
     assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -235,8 +230,7 @@ fn rights_are_checked() {
     assert_eq!((dir.uid(), dir.gid(), dir.mode() & 0o7777), (2000, 4000, 0o2755), "the group is inherited");
     let file = fs::metadata(bench.path("shared/dir/f")).unwrap();
     assert_eq!((file.gid(), file.mode() & 0o7777), (4000, 0o640));
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -286,8 +280,7 @@ fn extended_attributes_and_access_lists_are_kept() {
     assert!(refused.contains("Permission denied"), "{refused}");
     bench.shell("setfacl -b file; getfacl -cp file | grep -vq mask; rm -r dir");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -319,8 +312,7 @@ fn flags_are_honoured() {
     bench.shell("echo two >> log; test \"$(cat log)\" = $'one\\ntwo'");
     assert!(bench.shell("lsattr fixed log").contains("----i"));
     bench.shell("chattr -i fixed dir; chattr -a log; rm -r fixed log dir");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -359,8 +351,7 @@ fn ranges_are_allocated_punched_zeroed_and_found() {
     drop(file);
     through_the_image(&mut bench);
     assert!(fs::read(&path).unwrap() == wanted);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -380,8 +371,7 @@ fn ranges_are_copied_within_the_volume() {
     }
     assert!(fs::read(bench.path("to")).unwrap() == wanted[100..]);
     drop((from, to));
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -410,8 +400,7 @@ fn big_directories_are_listed_whole() {
     through_the_image(&mut bench);
     assert_eq!(listed(&dir), 2500);
     fs::remove_dir_all(&dir).unwrap();
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -444,8 +433,7 @@ with open('m', 'rb') as f:
     through_the_image(&mut bench);
     assert!(fs::read(bench.path("m")).unwrap() == before);
     bench.shell("cmp a b");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -469,8 +457,7 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 END",
     );
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -488,8 +475,7 @@ fn what_is_free_is_trimmed() {
     if rustix::process::geteuid().is_root() {
         bench.shell("! setpriv --reuid 65534 --clear-groups fstrim . 2> /dev/null");
     }
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -516,8 +502,7 @@ fn who_fills_the_volume_is_told_without_a_sync() {
         assert!(file.sync_all().is_ok(), "and that was said");
         assert!(file.metadata().is_ok());
         drop(file);
-        bench.unmount();
-        bench.assert_clean();
+        bench.unmount_clean();
         bench.mount("");
         let kept = fs::read(bench.path(name)).unwrap();
         assert!(kept.len() as u64 >= stored, "only the last write is lost");
@@ -540,8 +525,7 @@ fn who_writes_where_no_file_reaches_is_told() {
     assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()));
     assert!(file.set_len(far).is_err());
     drop(file);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -569,8 +553,7 @@ fn a_full_volume_says_so_and_stays_whole() {
     last.write_all_at(&chunk, 0).unwrap();
     last.sync_all().unwrap();
     drop(last);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("");
     assert!(fs::read(bench.path("last")).unwrap() == chunk);
     bench.unmount();

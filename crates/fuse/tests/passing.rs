@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use support::Bench;
+use support::{Bench, with_aligned};
 
 const BLOCK: usize = 4096;
 
@@ -54,8 +54,7 @@ fn long_reads_give_what_was_written() {
         check("plain", &content);
         check("sparse", &sparse);
         check("scattered", &content);
-        bench.unmount();
-        bench.assert_clean();
+        bench.unmount_clean();
         bench.mount(options);
     }
     bench.unmount();
@@ -77,16 +76,14 @@ fn a_block_is_read_as_it_was_at_one_time() {
             .open(bench.path("file"))
             .unwrap()
     };
-    // Memory for O_DIRECT starts at a block.
-    let aligned = |bytes: &mut Vec<u8>| bytes.as_ptr().align_offset(BLOCK);
     let stamp = |bytes: &mut [u8], number: u32| {
         bytes.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
     };
     let write = |file: &File, block: u64, number: u32| {
-        let mut room = vec![0; 2 * BLOCK];
-        let from = aligned(&mut room);
-        stamp(&mut room[from..from + BLOCK], number);
-        file.write_all_at(&room[from..from + BLOCK], block * BLOCK as u64).unwrap();
+        with_aligned(BLOCK, |bytes| {
+            stamp(bytes, number);
+            file.write_all_at(bytes, block * BLOCK as u64).unwrap();
+        });
     };
     let file = open();
     (0..blocks).for_each(|block| write(&file, block, 0));
@@ -94,21 +91,23 @@ fn a_block_is_read_as_it_was_at_one_time() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let file = open();
-            let mut room = vec![0; (blocks as usize + 1) * BLOCK];
-            let from = aligned(&mut room);
             let mut last = vec![0; blocks as usize];
-            let mut reads = 0;
-            while !ends.load(Ordering::Relaxed) || reads < 5 {
-                let bytes = &mut room[from..from + blocks as usize * BLOCK];
-                file.read_exact_at(bytes, 0).unwrap();
-                for (block, bytes) in bytes.chunks_exact(BLOCK).enumerate() {
+            let mut check = |all: &[u8]| {
+                for (block, bytes) in all.chunks_exact(BLOCK).enumerate() {
                     let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
                     assert!(bytes.chunks_exact(4).all(|word| word == &bytes[..4]), "block {block} is torn");
                     assert!(number >= last[block], "block {block} is older than it was");
                     last[block] = number;
                 }
-                reads += 1;
-            }
+            };
+            with_aligned(blocks as usize * BLOCK, |room| {
+                let mut reads = 0;
+                while !ends.load(Ordering::Relaxed) || reads < 5 {
+                    file.read_exact_at(room, 0).unwrap();
+                    check(room);
+                    reads += 1;
+                }
+            });
         });
         // What is freed is written to again after a checkpoint.
         for number in 1..6000 {
@@ -122,6 +121,5 @@ fn a_block_is_read_as_it_was_at_one_time() {
         reader.join().unwrap();
     });
     drop(file);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }

@@ -70,8 +70,7 @@ fn calls_do_what_they_do_on_ext4() {
     let [ours, theirs] = runs.map(|run| run.join().unwrap());
     let unmounted = Command::new("umount").arg(&beside).status().unwrap();
     assert!(unmounted.success());
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     assert!(theirs.lines().count() > 1000, "there is something to compare");
     let explained = |line: &str| {
         let of_flags =

@@ -18,7 +18,7 @@ use rustix::{
     io::Errno,
     mm::{MapFlags, MsyncFlags, ProtFlags},
 };
-use support::Bench;
+use support::{Bench, with_aligned};
 
 /// The file never grows beyond this.
 const MOST: u64 = 1 << 20;
@@ -54,8 +54,7 @@ fn random_calls_do_what_the_model_does() {
             let mut case = Case::new(&bench, seed.wrapping_mul(1000).wrapping_add(round), model);
             (0..CALLS).for_each(|_| case.call());
             model = case.end();
-            bench.unmount();
-            bench.assert_clean();
+            bench.unmount_clean();
             bench.mount("");
             round += 1;
             // Each kind of volume gets its share.
@@ -362,11 +361,4 @@ fn open(bench: &Bench, flags: i32) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
     options.open(bench.path("file")).unwrap()
-}
-
-/// Memory as O_DIRECT wants it.
-fn with_aligned(length: usize, access: impl FnOnce(&mut [u8])) {
-    let mut room = vec![0; length + BLOCK as usize];
-    let from = room.as_ptr().align_offset(BLOCK as usize);
-    access(&mut room[from..from + length]);
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Bench, has};
+use support::Bench;
 
 /// What stress-ng does with files. Each is tried beside the others; what a version of it has not is left out.
 const STRESSORS: [&str; 36] = [
@@ -50,9 +50,6 @@ fn seconds() -> u64 {
 
 /// Runs all stressors on a volume of so many MiB.
 fn stress(mebibytes: u64, file_bytes: &str) {
-    if !has("stress-ng") {
-        return;
-    }
     let mut bench = Bench::mounted(mebibytes);
     let seconds = seconds();
     let script = format!(
@@ -67,26 +64,21 @@ fn stress(mebibytes: u64, file_bytes: &str) {
     );
     let said = bench.shell(&script);
     assert!(said.matches(", 1 ").count() > 20 && !said.contains("fail:"), "{said}");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("");
     bench.shell("rm -rf ./*; sync -f .");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
 fn files_are_stressed_from_all_sides() {
-    needs_fuse!();
+    needs_fuse!("stress-ng");
     stress(2048, "20m");
 }
 
 #[test]
 fn a_mount_that_fills_up_is_stressed() {
-    needs_fuse!();
-    if !has("stress-ng") {
-        return;
-    }
+    needs_fuse!("stress-ng");
     let mut bench = Bench::mounted(128);
     let seconds = seconds();
     bench.shell(&format!(
@@ -94,20 +86,18 @@ fn a_mount_that_fills_up_is_stressed() {
              --iomix-bytes 20m --aiol 1 --fallocate 1 --fallocate-bytes 20m 2>&1 || test $? = 3"
     ));
     // Whatever did not fit, the volume is whole.
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
 fn clients_of_a_file_server_find_what_they_wrote() {
-    needs_fuse!();
+    needs_fuse!("dbench");
     let load = "/usr/share/dbench/client.txt";
-    if !has("dbench") || !std::path::Path::new(load).exists() {
+    if !std::path::Path::new(load).exists() {
         return;
     }
     let mut bench = Bench::mounted(1024);
     let said = bench.shell(&format!("dbench -D . -t {} -c {load} 4 2>&1", seconds()));
     assert!(said.contains("Throughput") && !said.contains("ERROR"), "{said}");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }

@@ -4,14 +4,11 @@ mod support;
 
 use std::fs;
 
-use support::{Bench, has};
+use support::Bench;
 
 #[test]
 fn rsync_there_and_back() {
-    needs_fuse!();
-    if !has("rsync") {
-        return;
-    }
+    needs_fuse!("rsync");
     let mut bench = Bench::mounted(256);
     let source = bench.beside("source");
     fs::create_dir(&source).unwrap();
@@ -26,8 +23,7 @@ fn rsync_there_and_back() {
         rsync -aHAX --numeric-ids ../source/ ../mnt/there/
     ";
     bench.shell(script);
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("");
     let differences = bench.shell(
         "rsync -aHAX --numeric-ids --checksum --dry-run --itemize-changes --delete ../source/ there/
@@ -36,16 +32,12 @@ fn rsync_there_and_back() {
          test $(stat -c %h there/a/b/hard) = 2; test \"$(stat -c %y there/a/b/old)\" = \"$(stat -c %y ../source/a/b/old)\"",
     );
     assert_eq!(differences, "");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
 fn git_clones_and_checks() {
-    needs_fuse!();
-    if !has("git") {
-        return;
-    }
+    needs_fuse!("git");
     let mut bench = Bench::mounted(256);
     bench.shell(
         "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -54,8 +46,7 @@ fn git_clones_and_checks() {
          cd ../mnt; git clone -q --no-local ../origin clone; cd clone; git fsck --full --strict
          git checkout -q -b work main~10; git merge -q main; git gc -q --prune=now; git fsck --full; git status --porcelain",
     );
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("");
     bench.shell("cd clone; git fsck --full; test -z \"$(git status --porcelain)\"; diff -r --exclude .git . ../../origin");
     bench.unmount();
@@ -63,10 +54,7 @@ fn git_clones_and_checks() {
 
 #[test]
 fn databases_stay_whole() {
-    needs_fuse!();
-    if !has("sqlite3") {
-        return;
-    }
+    needs_fuse!("sqlite3");
     for journal in ["wal", "delete", "truncate", "persist"] {
         let mut bench = Bench::mounted(256);
         let fill = "create table if not exists t(k integer primary key, v text);
@@ -87,17 +75,13 @@ fn databases_stay_whole() {
             rows,
             "{journal}: all was committed"
         );
-        bench.unmount();
-        bench.assert_clean();
+        bench.unmount_clean();
     }
 }
 
 #[test]
 fn fio_reads_back_what_it_wrote() {
-    needs_fuse!();
-    if !has("fio") {
-        return;
-    }
+    needs_fuse!("fio");
     let mut bench = Bench::mounted(512);
     let common =
         "--directory=. --size=24m --verify=crc32c --verify_fatal=1 --do_verify=1 --group_reporting --minimal";
@@ -110,8 +94,7 @@ fn fio_reads_back_what_it_wrote() {
     ] {
         bench.shell(&format!("fio {common} {job}"));
     }
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
@@ -132,20 +115,15 @@ fn several_processes_at_once_leave_no_trace_of_one_another() {
          for pid in $pids; do wait $pid; done
          find . -type f | sort | xargs sha256sum > ../sums",
     );
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
     bench.mount("");
     bench.shell("sha256sum --quiet -c ../sums; rm -r w*");
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }
 
 #[test]
 fn a_program_is_built_and_runs() {
-    needs_fuse!();
-    if !has("cc") || !has("make") {
-        return;
-    }
+    needs_fuse!("cc", "make");
     let mut bench = Bench::mounted(256);
     assert_eq!(
         bench.shell(
@@ -157,6 +135,5 @@ fn a_program_is_built_and_runs() {
         ),
         "210\n"
     );
-    bench.unmount();
-    bench.assert_clean();
+    bench.unmount_clean();
 }

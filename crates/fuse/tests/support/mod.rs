@@ -32,11 +32,11 @@ pub fn can_mount() -> bool {
     }
 }
 
-/// Skips a test where nothing can be mounted.
+/// Skips a test where nothing can be mounted, or where a program that it uses is not installed.
 #[macro_export]
 macro_rules! needs_fuse {
-    () => {
-        if !support::can_mount() {
+    ($($program:literal),*) => {
+        if !support::can_mount() $(|| !support::has($program))* {
             return;
         }
     };
@@ -128,6 +128,12 @@ impl Bench {
         self.wait_for_end();
     }
 
+    /// Unmounts it and wants a clean volume.
+    pub fn unmount_clean(&mut self) {
+        self.unmount();
+        self.assert_clean();
+    }
+
     /// Calls umount(8).
     pub fn call_umount(&self) {
         // A process that another test is just starting has copies of our files until it runs its program.
@@ -213,6 +219,14 @@ impl Drop for Bench {
             let _ = child.wait();
         }
     }
+}
+
+/// Memory of so many bytes as O_DIRECT wants it.
+pub fn with_aligned<T>(length: usize, access: impl FnOnce(&mut [u8]) -> T) -> T {
+    const ALIGNMENT: usize = 4096;
+    let mut room = vec![0; length + ALIGNMENT];
+    let from = room.as_ptr().align_offset(ALIGNMENT);
+    access(&mut room[from..from + length])
 }
 
 /// Whether a program is installed; says if it is not.
