@@ -52,5 +52,5 @@ pub(super) fn told(package: &str, bench: &str, wanted: &[(&str, Wanted)]) -> Res
 fn line(text: &str, wanted: &[(&str, Wanted)]) -> Result<Line> {
     let told: Record = serde_json::from_str(text).with_context(|| text.to_string())?;
     let wanted = wanted.iter().find(|(what, _)| *what == told.what).map_or(Told, |(_, wanted)| *wanted);
-    Ok(Line { what: told.what.into(), figure: told.figure, unit: told.unit.into(), wanted })
+    Ok(Line { what: told.what.into(), figure: told.figure, unit: told.unit.into(), spread: None, wanted })
 }

@@ -19,6 +19,8 @@ struct Line {
     what: Cow<'static, str>,
     figure: f64,
     unit: Cow<'static, str>,
+    /// The least and the most of several runs, where the figure is their median.
+    spread: Option<(f64, f64)>,
     wanted: Wanted,
 }
 
@@ -33,7 +35,19 @@ enum Wanted {
 
 impl Line {
     fn new(what: impl Into<Cow<'static, str>>, figure: f64, unit: &'static str, wanted: Wanted) -> Line {
-        Line { what: what.into(), figure, unit: unit.into(), wanted }
+        Line { what: what.into(), figure, unit: unit.into(), spread: None, wanted }
+    }
+
+    /// The median of several runs, with their spread.
+    fn median(
+        what: impl Into<Cow<'static, str>>,
+        mut figures: Vec<f64>,
+        unit: &'static str,
+        wanted: Wanted,
+    ) -> Line {
+        figures.sort_by(f64::total_cmp);
+        let spread = Some((figures[0], figures[figures.len() - 1]));
+        Line { spread, ..Line::new(what, figures[figures.len() / 2], unit, wanted) }
     }
 
     fn print(&self) {
@@ -43,7 +57,8 @@ impl Line {
             Wanted::Told => (String::new(), true),
         };
         let verdict = if holds { "" } else { "   MISSED" };
-        println!("{:52} {:>12.2} {:11}  {wish}{verdict}", self.what, self.figure, self.unit);
+        let spread = self.spread.map_or(String::new(), |(least, most)| format!("{least:.2} to {most:.2}"));
+        println!("{:52} {:>12.2} {:11} {spread:24} {wish}{verdict}", self.what, self.figure, self.unit);
     }
 }
 

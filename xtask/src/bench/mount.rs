@@ -1,9 +1,15 @@
-//! What a mount costs: the same work through flashkit, the kernel's ext4 on a loop device, and fuse2fs, one after the
-//! other in one run, on images in memory.
+//! What a mount costs: the same work through flashkit, the kernel's ext4 on a loop device, and fuse2fs, in one run, on
+//! images in memory.
 //!
-//! What is read was not in any mount's page cache, and comes from the image in memory: through a thread of the loop
+//! *What is compared*: each round gives everybody a new, sparse image, so that what is written needs new memory for all.
+//! What is read was written just before, and the volume is mounted anew in between: nothing of it is in the page cache
+//! of a mount, all of it in that of the image, which is its memory. It comes from there through a thread of the loop
 //! device for ext4, through a process for the others. Both copy it once into the mount's cache, and the reader once out
-//! of it. ext4 fills its cache in large folios, FUSE of Linux 6.18 page by page, which the reader pays for.
+//! of it. ext4 fills its cache in large folios, FUSE of Linux 6.18 page by page, which the reader and the writer pay for.
+//!
+//! *What counts*: who comes first changes from round to round; a ratio is taken within a round, and the median of the
+//! rounds is told, with the least and the most. The work takes all processors, so other programs that run beside it
+//! take from each peer differently: the load before is told, too.
 
 use std::{
     fs::{self, File},
@@ -28,8 +34,10 @@ const RANDOM: &str = "192m";
 /// Files that are made, looked at and removed, and the bytes in each.
 const FILES: usize = 20_000;
 const FILE_BYTES: usize = 1000;
-/// Rounds; the best of each counts, for what disturbs a run makes it slower.
-const ROUNDS: usize = 3;
+/// Rounds: an odd number, of which there is a median.
+const ROUNDS: usize = 5;
+/// The load (of the last minute) that other programs may be before figures mean little.
+const QUIET: f64 = 0.5;
 
 /// Whose file system it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,29 +50,20 @@ enum Peer {
     Fuse2fs,
 }
 
-/// What was measured: higher is better.
-#[derive(Debug, Clone, Copy, Default)]
-struct Speed {
-    /// Sequential writing, MiB a second, synced at the end.
-    write_mib_s: f64,
-    /// Sequential reading of what is not in the page cache, MiB a second.
-    read_mib_s: f64,
-    /// Random writes of 4 KiB a second, synced at the end.
-    random_writes_s: f64,
-    /// Files made, looked at and removed a second.
-    files_s: f64,
-}
+/// What is measured, and in what; higher is better. Writing is synced at the end.
+const WORK: [(&str, &str); 4] = [
+    ("sequential write", "MiB/s"),
+    ("sequential read", "MiB/s"),
+    ("random 4 KiB write", "a second"),
+    ("create, stat, unlink", "files/s"),
+];
 
-impl Speed {
-    fn best(self, other: Speed) -> Speed {
-        Speed {
-            write_mib_s: self.write_mib_s.max(other.write_mib_s),
-            read_mib_s: self.read_mib_s.max(other.read_mib_s),
-            random_writes_s: self.random_writes_s.max(other.random_writes_s),
-            files_s: self.files_s.max(other.files_s),
-        }
-    }
-}
+/// How fast each of [`WORK`] was.
+type Speeds = [f64; WORK.len()];
+
+/// What is wanted: beside whom, which of [`WORK`], and how many times as fast.
+const WANTED: [(Peer, usize, f64); 4] =
+    [(Peer::Ext4, 0, 0.8), (Peer::Ext4, 1, 0.8), (Peer::Fuse2fs, 2, 3.0), (Peer::Fuse2fs, 3, 3.0)];
 
 /// Work through mounts: what each does, and the ratios.
 pub(super) fn lines() -> Result<Vec<Line>> {
@@ -82,33 +81,48 @@ pub(super) fn lines() -> Result<Vec<Line>> {
         return Ok(Vec::new());
     }
     build()?;
-    let mut speeds = [Peer::Flashkit, Peer::Ext4, Peer::Fuse2fs].map(|peer| (peer, Speed::default()));
-    for round in 1..=ROUNDS {
-        for (peer, speed) in &mut speeds {
-            let step = Step::begin(&format!("work on a mount of {peer:?}, round {round} of {ROUNDS}"));
-            *speed = speed.best(Mounted::new(*peer)?.measure()?);
+    let load: f64 = fs::read_to_string("/proc/loadavg")?.split(' ').next().unwrap_or_default().parse()?;
+    let mut lines = vec![Line::new("load before mounts are measured", load, "", Wanted::AtMost(QUIET))];
+
+    let mut rounds: [Vec<Speeds>; Peer::ALL.len()] = Default::default();
+    for round in 0..ROUNDS {
+        for turn in 0..Peer::ALL.len() {
+            let peer = Peer::ALL[(round + turn) % Peer::ALL.len()];
+            let step = Step::begin(&format!("work on a mount of {peer:?}, round {} of {ROUNDS}", round + 1));
+            rounds[peer as usize].push(Mounted::new(peer)?.measure()?);
             step.end();
         }
     }
-    let [(_, ours), (_, ext4), (_, fuse2fs)] = speeds;
-    let mut lines = Vec::new();
-    for (name, speed) in [("flashkit", ours), ("ext4", ext4), ("fuse2fs", fuse2fs)] {
-        let mut tell = |what: &str, figure, unit| {
-            lines.push(Line::new(format!("mount of {name}: {what}"), figure, unit, Wanted::Told));
-        };
-        tell("sequential write", speed.write_mib_s, "MiB/s");
-        tell("sequential read", speed.read_mib_s, "MiB/s");
-        tell("random 4 KiB write", speed.random_writes_s, "a second");
-        tell("create, stat, unlink", speed.files_s, "files/s");
+    for peer in Peer::ALL {
+        for (n, (what, unit)) in WORK.iter().enumerate() {
+            let figures = rounds[peer as usize].iter().map(|speeds| speeds[n]).collect();
+            lines.push(Line::median(
+                format!("mount of {}: {what}", peer.name()),
+                figures,
+                unit,
+                Wanted::Told,
+            ));
+        }
     }
-    let mut ratio = |what: &'static str, ours: f64, theirs: f64, bound| {
-        lines.push(Line::new(what, ours / theirs, "times", Wanted::AtLeast(bound)));
-    };
-    ratio("mount: sequential write, beside ext4", ours.write_mib_s, ext4.write_mib_s, 0.8);
-    ratio("mount: sequential read, beside ext4", ours.read_mib_s, ext4.read_mib_s, 0.8);
-    ratio("mount: random 4 KiB write, beside fuse2fs", ours.random_writes_s, fuse2fs.random_writes_s, 3.0);
-    ratio("mount: create, stat, unlink, beside fuse2fs", ours.files_s, fuse2fs.files_s, 3.0);
+    for (peer, n, bound) in WANTED {
+        let pairs = rounds[Peer::Flashkit as usize].iter().zip(&rounds[peer as usize]);
+        let ratios = pairs.map(|(ours, theirs)| ours[n] / theirs[n]).collect();
+        let what = format!("mount: {}, beside {}", WORK[n].0, peer.name());
+        lines.push(Line::median(what, ratios, "times", Wanted::AtLeast(bound)));
+    }
     Ok(lines)
+}
+
+impl Peer {
+    const ALL: [Peer; 3] = [Peer::Flashkit, Peer::Ext4, Peer::Fuse2fs];
+
+    fn name(self) -> &'static str {
+        match self {
+            Peer::Flashkit => "flashkit",
+            Peer::Ext4 => "ext4",
+            Peer::Fuse2fs => "fuse2fs",
+        }
+    }
 }
 
 /// One mount; it ends when this is dropped.
@@ -128,7 +142,10 @@ impl Mounted {
             Peer::Flashkit => {
                 run(Command::new(our_program()).args(["mkfs", "-q", "-f"]).arg(mounted.image()))?
             }
-            _ => run(Command::new("mkfs.ext4").arg("-q").arg(mounted.image()))?,
+            // Complete: else the kernel goes on making it while it is measured.
+            _ => run(Command::new("mkfs.ext4")
+                .args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
+                .arg(mounted.image()))?,
         }
         mounted.mount()?;
         Ok(mounted)
@@ -164,16 +181,14 @@ impl Mounted {
         Ok(())
     }
 
-    fn measure(&self) -> Result<Speed> {
+    fn measure(&self) -> Result<Speeds> {
         let write_mib_s = self.fio("write", "1m", SEQUENTIAL, "sequential")? / f64::from(1 << 20);
-        let random_writes_s = self.fio("randwrite", "4k", RANDOM, "random")? / 4096.0;
-        let files_s = self.files()?;
         // Only what is mounted anew has nothing in the page cache.
         self.unmount()?;
-        std::thread::sleep(std::time::Duration::from_millis(300));
         self.mount()?;
         let read_mib_s = self.fio("read", "1m", SEQUENTIAL, "sequential")? / f64::from(1 << 20);
-        Ok(Speed { write_mib_s, read_mib_s, random_writes_s, files_s })
+        let random_writes_s = self.fio("randwrite", "4k", RANDOM, "random")? / 4096.0;
+        Ok([write_mib_s, read_mib_s, random_writes_s, self.files()?])
     }
 
     /// Bytes a second of a job, its sync included.
