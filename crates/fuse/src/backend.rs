@@ -290,7 +290,10 @@ impl Adapter {
                     _ => fs.create_nameless(caller, ino, mode, umask as u16)?,
                 };
                 fs.opened_new(made.ino, write);
-                self.put_entry(ino, &made, out);
+                // Who makes a file to write to it is known already, and need not be asked for at once.
+                let may_write = write && !fs.about_to_write(caller, made.ino);
+                let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
+                out.put(&self.entry(&made, self.name_kept(ino), kept));
                 out.put(&wire::OpenOut { handle: write.into(), open_flags: FILE_OPEN, padding: 0 });
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
@@ -443,7 +446,7 @@ impl Adapter {
             let stat = volume.stat(entry.ino)?;
             let fits = out.bytes().len() + size_of::<wire::EntryOut>() + dirent_bytes(&entry.name) <= room;
             if fits {
-                out.put(&self.entry(&stat, name_kept));
+                out.put(&self.entry(&stat, name_kept, attr_kept(&self.fs, &stat)));
                 put_dirent(entry.ino, entry.next_cookie, stat.kind, &entry.name, out);
                 // With each entry the kernel gets a reference, but not with the two dots.
                 if entry.name != b"." && entry.name != b".." {
@@ -470,19 +473,20 @@ impl Adapter {
         if self.fs.names_are_exact(dir) { KEPT } else { NOT_KEPT }
     }
 
-    fn entry(&self, stat: &Stat, name_kept: Duration) -> wire::EntryOut {
+    fn entry(&self, stat: &Stat, name_kept: Duration, attr_kept: Duration) -> wire::EntryOut {
         wire::EntryOut {
             node: self.node(stat.ino),
             generation: stat.generation.into(),
             name_kept_s: name_kept.as_secs(),
-            attr_kept_s: attr_kept(&self.fs, stat).as_secs(),
+            attr_kept_s: attr_kept.as_secs(),
+            attr_kept_ns: attr_kept.subsec_nanos(),
             attr: attr(stat),
             ..Default::default()
         }
     }
 
     fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
-        out.put(&self.entry(stat, self.name_kept(dir)));
+        out.put(&self.entry(stat, self.name_kept(dir), attr_kept(&self.fs, stat)));
     }
 
     fn put_statx(&self, stat: &Stat, out: &mut Output) {
