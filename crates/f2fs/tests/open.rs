@@ -53,14 +53,47 @@ fn the_older_pack_counts_where_the_newer_is_torn() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
     let device = support::device(&path);
-    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+    let open = || Volume::open(device.clone(), Options::read_only());
+    let volume = open().unwrap();
     assert_eq!(volume.last_pack(), 0, "mkfs's second pack is older");
-    device.write(u64::from(volume.geometry().pack(0).0) * 4096, &[0; 512]).unwrap();
-    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
-    assert_eq!(volume.last_pack(), 1);
+    let (start, blocks) = (volume.geometry().pack(0), volume.last_checkpoint().pack_blocks);
+    let head = u64::from(start.0) * 4096;
+    let copy = head + u64::from(blocks - 1) * 4096;
+    // Its first sector is there, or says that it is newer still; somewhere behind it was not written.
+    for (at, torn) in
+        [(head, [0; 512]), (head, [0x7F; 512]), (head + 1024, [1; 512]), (copy + 3584, [1; 512])]
+    {
+        let mut whole = [0; 512];
+        device.read(at, &mut whole).unwrap();
+        device.write(at, &torn).unwrap();
+        assert_eq!(open().unwrap().last_pack(), 1, "{at}");
+        device.write(at, &whole).unwrap();
+        assert_eq!(open().unwrap().last_pack(), 0, "{at}");
+    }
+    device.write(head, &[0; 512]).unwrap();
     device.write(u64::from(volume.geometry().pack(1).0) * 4096, &[0; 512]).unwrap();
-    let error = Volume::open(device, Options::read_only()).err().expect("no pack is left");
+    let error = open().err().expect("no pack is left");
     assert!(error.to_string().starts_with("corrupt checkpoint pack 0"), "{error}");
+}
+
+#[test]
+fn opening_reads_up_to_the_journals_and_no_summary() {
+    let device = Arc::new(Counted::new(MemoryDevice::new(1 << 30)));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(Ino(3), b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    volume.unmount().unwrap();
+    let (log, root) = (volume.last_checkpoint().logs[4], volume.nat_entry(Nid(ino.0)).unwrap().addr);
+    assert_eq!(log.segment, volume.geometry().position(root).0, "the file's inode is in a log's segment");
+    drop(volume);
+    let before = device.counts();
+    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+    let after = device.counts();
+    assert_eq!((after.reads - before.reads, after.flushes), (6, before.flushes));
+    // The superblock, two first sectors, a head with its journals, its copy, and the sector of a node's footer.
+    assert_eq!(after.read_bytes - before.read_bytes, 3072 + 2 * 512 + 4096 + 1024 + 4096 + 512);
+    let owner = volume.summary(log.segment).unwrap().owners[usize::from(log.offset) - 1];
+    assert_eq!(owner.nid, Nid(ino.0), "a summary is read when it is asked for");
 }
 
 #[test]

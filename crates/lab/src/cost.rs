@@ -55,7 +55,7 @@ pub struct Cost {
     pub node_blocks: u64,
     /// Blocks of checkpoints and tables that were written.
     pub meta_blocks: u64,
-    /// Requests that write.
+    /// Requests that write; what is longer than a command of the device is as many as it takes.
     pub writes: u64,
     /// Requests that flush.
     pub flushes: u64,
@@ -144,6 +144,7 @@ impl Costs {
             traced: true,
             stop: Stop::default(),
         };
+        let most_bytes = u64::from(setting.profile.host.max_request_bytes);
         let mut target = setting.start_on(image)?;
         let pattern = cell.pattern;
         if pattern.access == Access::Overwrite {
@@ -155,7 +156,7 @@ impl Costs {
         let trace = target.trace().expect("it was asked for");
         drop(target);
         let asked_blocks = pattern.file_bytes / BLOCK_BYTES;
-        Ok(Cost { asked_blocks, ..count(&trace, since_ns, image)? })
+        Ok(Cost { asked_blocks, ..count(&trace, since_ns, image, most_bytes)? })
     }
 }
 
@@ -175,7 +176,7 @@ fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u
 }
 
 /// Requests from a time on. Whose a block was, the volume in `image` says.
-fn count(trace: &Trace, since_ns: u64, image: &Path) -> Result<Cost, Failure> {
+fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Cost, Failure> {
     let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
     let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())
         .map_err(|error| io::Error::other(error.to_string()))?;
@@ -186,7 +187,7 @@ fn count(trace: &Trace, since_ns: u64, image: &Path) -> Result<Cost, Failure> {
             Command::Flush => cost.flushes += 1,
             Command::Discard => cost.discards += 1,
             Command::Write => {
-                cost.writes += 1;
+                cost.writes += entry.op.length_bytes.div_ceil(most_bytes);
                 let blocks = entry.op.offset_bytes / BLOCK_BYTES..entry.op.end_bytes() / BLOCK_BYTES;
                 for block in blocks {
                     match area(&volume, volume.geometry(), BlockAddr(block as u32))? {

@@ -212,6 +212,35 @@ pub struct Checkpoint {
     pub crc: u32,
 }
 
+/// What the first sector of a pack says of it, before its checksum is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackStart {
+    /// Version.
+    pub version: CheckpointVer,
+    /// Flags.
+    pub flags: Flags,
+    /// Blocks of the pack.
+    pub pack_blocks: u32,
+    /// Offset in blocks of the first data summary.
+    pub summaries_start: u32,
+}
+
+impl PackStart {
+    /// Reads the first [`HEAD_BYTES`] of a pack.
+    ///
+    /// # Panics
+    /// Where there are fewer: a bug of the caller.
+    pub fn parse(bytes: &[u8]) -> PackStart {
+        let (head, _) = raw::Checkpoint::ref_from_prefix(bytes).expect("the head's bytes");
+        PackStart {
+            version: CheckpointVer(head.checkpoint_ver.get()),
+            flags: Flags(head.ckpt_flags.get()),
+            pack_blocks: head.cp_pack_total_block_count.get(),
+            summaries_start: head.cp_pack_start_sum.get(),
+        }
+    }
+}
+
 /// One end of a pack, its checksum verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackEnd {

@@ -323,9 +323,12 @@ impl Volume {
         if segment.0 >= self.geometry.segments {
             return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
         }
-        let current = SegmentType::ALL.map(|kind| self.logs.get(kind));
-        if let Some(log) = current.into_iter().find(|log| log.segment == segment) {
-            return Ok(log.summary.clone());
+        let mut kinds = SegmentType::ALL.into_iter();
+        if let Some(kind) = kinds.find(|kind| self.logs.get(*kind).segment == segment) {
+            return match self.logs_ready {
+                true => Ok(self.logs.get(kind).summary.clone()),
+                false => self.packed_summary(kind),
+            };
         }
         if let Some(summary) = self.summaries.get(&segment) {
             return Ok(summary.clone());

@@ -1,8 +1,11 @@
 //! Block I/O that knows what it was for.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use block::Device;
@@ -42,6 +45,21 @@ impl Io {
         let mut block = vec![0; self.block_size.bytes()].into_boxed_slice();
         self.read(addr, at, &mut block)?;
         Ok(block)
+    }
+
+    /// Reads some of the bytes that follow the start of a block: no more than the sectors that they lie in.
+    pub fn read_bytes(&self, addr: BlockAddr, at: Place, range: Range<usize>) -> Result<Vec<u8>> {
+        let sector = match self.device.geometry().sector_bytes as usize {
+            sector if sector > 0 && self.block_size.bytes() % sector == 0 => sector,
+            _ => self.block_size.bytes(),
+        };
+        let start = range.start / sector * sector;
+        let mut bytes = vec![0; range.end.next_multiple_of(sector) - start];
+        let offset = self.offset(addr) + start as u64;
+        self.device.read(offset, &mut bytes).map_err(|source| Error::Io { at, source })?;
+        bytes.truncate(range.end - start);
+        bytes.drain(..range.start - start);
+        Ok(bytes)
     }
 
     /// Writes `bytes`, a whole number of blocks, from `addr` on.

@@ -11,8 +11,9 @@ use crate::{
     units::{BlockAddr, SegNo},
 };
 
-/// Bytes that a run gathers at most.
-const RUN_BYTES: usize = 1 << 20;
+/// Bytes that a run gathers at most: whole commands of 120 KiB, which is what a USB reader takes at once; of larger
+/// ones it is not many more than of a mebibyte.
+const RUN_BYTES: usize = 8 * (120 << 10);
 /// Runs that may wait for a device that does not take them.
 const STUCK_MAX: usize = 64;
 
@@ -70,12 +71,14 @@ pub struct Logs {
     /// Runs that could not be written, in the order in which they should have been.
     stuck: Vec<Run>,
     block_bytes: usize,
+    /// The log whose run left last.
+    latest: usize,
 }
 
 impl Logs {
     /// These logs, with blocks of so many bytes.
     pub fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
-        Logs { logs, stuck: Vec::new(), block_bytes }
+        Logs { logs, stuck: Vec::new(), block_bytes, latest: 0 }
     }
 
     /// A log.
@@ -102,6 +105,7 @@ impl Logs {
         let mut result = Ok(());
         if end != addr.index() || run.bytes.len() >= RUN_BYTES {
             if self.stuck.is_empty() {
+                self.latest = if run.bytes.is_empty() { self.latest } else { kind.index() };
                 result = run.write(io);
             }
             if !run.bytes.is_empty() {
@@ -136,10 +140,13 @@ impl Logs {
         self.logs[kind.index()].run.write(io)
     }
 
-    /// Writes all runs.
+    /// Writes all runs: first the one that goes on where the last one ended, then upwards, which is what a card likes
+    /// best.
     pub fn write_all(&mut self, io: &Io) -> Result<()> {
         self.write_stuck(io)?;
-        self.logs.iter_mut().try_for_each(|log| log.run.write(io))
+        let mut order = [0, 1, 2, 3, 4, 5];
+        order.sort_by_key(|log| (*log != self.latest, self.logs[*log].run.start));
+        order.into_iter().try_for_each(|log| self.logs[log].run.write(io))
     }
 
     /// The content of a block that has not left yet.

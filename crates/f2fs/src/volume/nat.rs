@@ -26,6 +26,8 @@ use crate::{
 const SHARDS: usize = 16;
 /// Blocks that each shard keeps at most.
 const SHARD_BLOCKS: usize = 64;
+/// Blocks that are read at once, at most, when free nids are looked for.
+const AHEAD_MAX: u32 = 16;
 
 /// The table. Reading needs `&self`; changing needs `&mut self` and touches only memory.
 pub struct Nat {
@@ -37,6 +39,8 @@ pub struct Nat {
     free: VecDeque<Nid>,
     /// Next block to look for free nids in.
     scan: u32,
+    /// Blocks to read at once for the next search: the longer it goes on, the more.
+    ahead: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -73,6 +77,7 @@ impl Nat {
             cache: Default::default(),
             free: VecDeque::new(),
             scan: nat::position(first_free, geometry.block_size).0,
+            ahead: 1,
         })
     }
 
@@ -125,6 +130,7 @@ impl Nat {
                 return Err(Error::NoInodes);
             }
             unseen -= 1;
+            self.read_ahead(io, self.scan);
             self.scan_block(io, self.scan)?;
             self.scan = (self.scan + 1) % self.geometry.nat_blocks();
         }
@@ -188,15 +194,19 @@ impl Nat {
 
     /// A block of the table, without the changes.
     fn block(&self, io: &Io, index: u32) -> Result<Arc<[u8]>> {
-        let shard = || self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(block) = shard().get(&index) {
-            return Ok(block.clone());
+        if let Some(block) = self.cached(index) {
+            return Ok(block);
         }
         let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
         let addr = self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
         let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
         self.remember(index, block.clone());
         Ok(block)
+    }
+
+    fn cached(&self, index: u32) -> Option<Arc<[u8]>> {
+        let shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        shard.get(&index).cloned()
     }
 
     fn remember(&self, index: u32, block: Arc<[u8]>) {
@@ -208,6 +218,27 @@ impl Nat {
             }
         }
         shard.insert(index, block);
+    }
+
+    /// Reads a block that is looked into for free nids together with those after it that follow it on the device.
+    /// Where that fails, each is read for itself when its turn comes.
+    fn read_ahead(&mut self, io: &Io, index: u32) {
+        if self.cached(index).is_some() {
+            return;
+        }
+        let addr = |index: u32| self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
+        let most = self.ahead.min(self.geometry.nat_blocks() - index);
+        let follows = |n: &u32| addr(index + n).0 == addr(index).0 + n && self.cached(index + n).is_none();
+        let count = (0..most).take_while(follows).count() as u32;
+        let size = self.geometry.block_size;
+        let mut bytes = vec![0; size.bytes() * count as usize];
+        let at = Place::Nat(Nid(index * size.nat_entries() as u32));
+        if count > 1 && io.read(addr(index), at, &mut bytes).is_ok() {
+            for (n, block) in (0..).zip(bytes.chunks_exact(size.bytes())) {
+                self.remember(index + n, block.into());
+            }
+        }
+        self.ahead = (2 * self.ahead).min(AHEAD_MAX);
     }
 
     fn scan_block(&mut self, io: &Io, index: u32) -> Result<()> {

@@ -110,12 +110,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all dirty nodes to their logs.
+    /// Writes all dirty nodes to their logs, one log after the other: a card changes between units as rarely as can be.
     pub(super) fn write_nodes(&mut self) -> Result<()> {
-        for nid in self.nodes.dirty_nids() {
-            self.write_node(nid, Marks::default())?;
-        }
-        Ok(())
+        let mut nids = self.nodes.dirty_nids();
+        nids.sort_by_cached_key(|nid| {
+            let footer = self.nodes.get(*nid).expect("the node is dirty").footer();
+            self.log_of_node(footer.offset, footer.cold).index()
+        });
+        nids.into_iter().try_for_each(|nid| self.write_node(nid, Marks::default()))
     }
 
     /// Writes a dirty node to its log.

@@ -1,4 +1,4 @@
-//! Opening: superblock, newest checkpoint, journals and summaries; nothing else is read before it is needed.
+//! Opening: superblock, newest checkpoint and its journals; nothing else is read before it is needed.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT, BlockSize, MAGIC,
-        checkpoint::{Checkpoint, FIXED_BLOCKS, Flags, LogPosition, PackEnd, newest},
+        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
         nat::NatEntry,
         node::{NodeFooter, NodeFormat},
         orphan,
@@ -53,13 +53,15 @@ impl Volume {
         let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock)?;
         let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
         let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
-        let tail = parse_pack_tail(&bytes, &geometry, &superblock, pack, &checkpoint)?;
+        let tail = PackTail::parse(&bytes, &geometry, &superblock, pack, &checkpoint)?;
+        let logs = SegmentType::ALL
+            .map(|kind| Log::new(checkpoint.logs[kind.index()], Summary::empty(kind.is_node())));
         let access = access(&superblock, &checkpoint, &options);
         let opened_seconds = (options.clock)().seconds;
         let mut volume = Volume {
             nat: Nat::new(geometry, &checkpoint, tail.nat_journal, pack)?,
             sit: Sit::new(geometry, &checkpoint, tail.sit_journal, pack)?,
-            logs: Logs::new(tail.logs, geometry.block_size.bytes()),
+            logs: Logs::new(logs, geometry.block_size.bytes()),
             nodes: NodeCache::new(options.cache_bytes / 2 / geometry.block_size.bytes()),
             pages: Pages::default(),
             orphans: tail.orphans,
@@ -90,7 +92,7 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
-            written_before: tail.written_kilobytes,
+            written_before: 0,
         };
         let read_only = volume.options.read_only;
         let writable = volume.superblock.features.0 & !WRITABLE.0 == 0;
@@ -105,12 +107,17 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Before the first change: checks the logs against the segment table, completes their summaries, and counts
+    /// Before the first change: reads the logs' summaries, checks the logs against the segment table, and counts
     /// the used segments. Who only reads does not pay for it.
     pub(super) fn prepare_logs(&mut self) -> Result<()> {
         if self.logs_ready {
             return Ok(());
         }
+        let packed = self.read_pack_summaries()?;
+        for (kind, summary) in SegmentType::ALL.into_iter().zip(packed.summaries) {
+            self.logs.get_mut(kind).summary = summary;
+        }
+        self.written_before = packed.written_kilobytes;
         let mut empty = 0;
         for kind in SegmentType::ALL {
             let LogPosition { segment: number, offset, fills_holes } = self.logs.get(kind).position();
@@ -156,9 +163,14 @@ pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8
     let read = |copy: u8, block_bytes: u64| -> Result<Superblock> {
         let at = Place::Superblock(copy);
         // Whole sectors: real devices read nothing smaller.
-        let mut block = vec![0; 4096];
-        device.read(u64::from(copy) * block_bytes, &mut block).map_err(|source| Error::Io { at, source })?;
-        let bytes = block[superblock::OFFSET..].try_into().expect("3072 bytes follow");
+        let skipped = match device.geometry().sector_bytes as usize {
+            sector if sector > 0 && superblock::OFFSET % sector == 0 => superblock::OFFSET,
+            _ => 0,
+        };
+        let mut block = vec![0; superblock::OFFSET + superblock::BYTES - skipped];
+        let offset = u64::from(copy) * block_bytes + skipped as u64;
+        device.read(offset, &mut block).map_err(|source| Error::Io { at, source })?;
+        let bytes = block[superblock::OFFSET - skipped..].try_into().expect("3072 bytes follow");
         Superblock::check(bytes, copy, size)
     };
     let has = device.geometry().size_bytes;
@@ -196,27 +208,31 @@ pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::
     Err(Error::NotF2fs(format!("no magic number in superblock copy {copy}").into()))
 }
 
-/// Reads the newest checkpoint pack that is whole, and says which one it is. On a card a request costs more than the
-/// blocks that it is for, so all but the heads is read at once.
+/// Reads the newest checkpoint pack that is whole, as far as opening needs it: up to its journals; and says which one
+/// it is. Which one is newer the first sectors tell; on a card a request costs more than what it is for, so the rest
+/// is two: what comes first, and the copy of the head.
 fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8, Vec<u8>)> {
-    let (size, at) = (sb.block_size.bytes(), Place::Checkpoint);
-    let head = |pack: u8| -> Result<(PackEnd, Vec<u8>)> {
-        let block = io.read_block(geometry.pack(pack), at(pack))?;
-        Ok((PackEnd::check(&block, sb.block_size, pack)?, block.into()))
+    let at = Place::Checkpoint;
+    let start = |pack: u8| -> Result<PackStart> {
+        Ok(PackStart::parse(&io.read_bytes(geometry.pack(pack), at(pack), 0..HEAD_BYTES)?))
     };
-    let whole = |pack: u8, head: Result<(PackEnd, Vec<u8>)>| {
-        let (head, mut bytes) = head?;
-        bytes.resize(size * head.pack_blocks as usize, 0);
-        io.read(BlockAddr(geometry.pack(pack).0 + 1), at(pack), &mut bytes[size..])?;
-        let copy = PackEnd::check(&bytes[bytes.len() - size..], sb.block_size, pack)?;
+    let whole = |pack: u8, start: Result<PackStart>| {
+        let start = start?;
+        let bytes = io.read_bytes(geometry.pack(pack), at(pack), 0..journals_end(&start, geometry))?;
+        let head = PackEnd::check(&bytes, sb.block_size, pack)?;
+        if PackStart::parse(&bytes) != start {
+            return Err(Error::corrupt(at(pack), "it changes while it is read"));
+        }
+        let copy = BlockAddr(geometry.pack(pack).0 + head.pack_blocks - 1);
+        let copy = PackEnd::check(&io.read_block(copy, at(pack))?, sb.block_size, pack)?;
         if !head.matches(&copy) {
             let what = format!("it begins with version {} and ends with {}", head.version.0, copy.version.0);
             return Err(Error::corrupt(at(pack), what));
         }
         Ok((pack, bytes))
     };
-    let [first, second] = [0, 1].map(head);
-    let version = |head: &Result<(PackEnd, _)>| head.as_ref().ok().map(|(end, _)| end.version);
+    let [first, second] = [0, 1].map(start);
+    let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
     if newest(version(&first), version(&second)) == Some(1) {
         whole(1, second).or_else(|_| whole(0, first))
     } else {
@@ -224,79 +240,115 @@ fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8
     }
 }
 
-/// What a pack holds besides the checkpoint itself.
+/// Where the journals of a pack end, in bytes from its start; what cannot be is cut off.
+fn journals_end(start: &PackStart, geometry: &Geometry) -> usize {
+    let size = geometry.block_size.bytes();
+    let end = match start.flags.has(Flags::COMPACT_SUM) {
+        true => start.summaries_start as usize * size + 2 * geometry.summary.journal_bytes(),
+        false => (start.summaries_start as usize + DATA_SUMMARIES) * size,
+    };
+    end.clamp(size, size * BLOCKS_PER_SEGMENT as usize)
+}
+
+/// Data summaries of a pack that are not in the compact form.
+const DATA_SUMMARIES: usize = 3;
+
+/// What the first part of a pack holds besides the checkpoint itself.
 struct PackTail {
-    logs: [Log; 6],
     nat_journal: Vec<(Nid, NatEntry)>,
     sit_journal: Vec<(SegNo, SitEntry)>,
     orphans: BTreeSet<Ino>,
+}
+
+impl PackTail {
+    fn parse(
+        bytes: &[u8],
+        geometry: &Geometry,
+        sb: &Superblock,
+        pack: u8,
+        checkpoint: &Checkpoint,
+    ) -> Result<PackTail> {
+        let (size, layout) = (sb.block_size.bytes(), geometry.summary);
+        let summaries_at = size * checkpoint.summaries_start as usize;
+        let mut orphans = BTreeSet::new();
+        if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
+            for block in bytes[size * (1 + sb.cp_payload as usize)..summaries_at].chunks_exact(size) {
+                orphans.extend(orphan::parse(block, sb.block_size, pack)?);
+            }
+        }
+        let summaries = &bytes[summaries_at..];
+        let (nat, sit) = match checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => summaries.split_at(layout.journal_bytes()),
+            false => {
+                let journal = |n: usize| Summary::journal_of(&summaries[n * size..], layout);
+                (journal(SegmentType::HotData.index()), journal(SegmentType::ColdData.index()))
+            }
+        };
+        Ok(PackTail {
+            nat_journal: Journal::parse_nat(nat, layout, pack)?,
+            sit_journal: Journal::parse_sit(sit, layout, pack)?,
+            orphans,
+        })
+    }
+}
+
+/// What only those need of a pack who change the volume, or clean it.
+struct PackSummaries {
+    /// Of the logs' current segments.
+    summaries: [Summary; 6],
     /// Kilobytes written to the volume, ever, where the pack says so.
     written_kilobytes: u64,
 }
 
-fn parse_pack_tail(
-    bytes: &[u8],
-    geometry: &Geometry,
-    sb: &Superblock,
-    pack: u8,
-    checkpoint: &Checkpoint,
-) -> Result<PackTail> {
-    let (size, layout) = (sb.block_size.bytes(), geometry.summary);
-    let at = Place::Checkpoint(pack);
-    let blocks = |from: u32, to: u32| &bytes[size * from as usize..size * to as usize];
-    let orphan_blocks = blocks(1 + sb.cp_payload, checkpoint.summaries_start);
-    let summaries = blocks(checkpoint.summaries_start, checkpoint.pack_blocks - 1);
-    let mut orphans = BTreeSet::new();
-    if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
-        for block in orphan_blocks.chunks_exact(size) {
-            orphans.extend(orphan::parse(block, sb.block_size, pack)?);
+impl Volume {
+    /// The summary of a log's segment, before there were changes.
+    pub(super) fn packed_summary(&self, kind: SegmentType) -> Result<Summary> {
+        Ok(self.read_pack_summaries()?.summaries[kind.index()].clone())
+    }
+
+    fn read_pack_summaries(&self) -> Result<PackSummaries> {
+        let (size, layout) = (self.geometry.block_size.bytes(), self.geometry.summary);
+        let (checkpoint, at) = (&self.checkpoint, Place::Checkpoint(self.pack));
+        let start = BlockAddr(self.geometry.pack(self.pack).0 + checkpoint.summaries_start);
+        let blocks = checkpoint.pack_blocks - 1 - checkpoint.summaries_start;
+        let mut bytes = vec![0; size * blocks as usize];
+        self.io.read(start, at, &mut bytes)?;
+
+        let positions = checkpoint.logs;
+        let used = |kind: SegmentType| match positions[kind.index()] {
+            LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+            LogPosition { offset, .. } => usize::from(offset),
+        };
+        let (data, data_blocks) = if checkpoint.flags.has(Flags::COMPACT_SUM) {
+            let used = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData].map(used);
+            let blocks = layout.compact_blocks(used.iter().sum());
+            let compact = bytes
+                .get(..blocks * size)
+                .ok_or_else(|| Error::corrupt(at, "the pack is too short for its compact summaries"))?;
+            (Compact::parse(compact, layout, used).summaries, blocks)
+        } else {
+            let block = |n: usize| &bytes[n * size..(n + 1) * size];
+            ([0, 1, 2].map(|n| Summary::parse(block(n), layout)), DATA_SUMMARIES)
+        };
+        let nodes = match checkpoint.has_node_summaries() {
+            true => [0, 1, 2].map(|n| bytes.get((data_blocks + n) * size..(data_blocks + n + 1) * size)),
+            false => [None; 3],
+        };
+        if checkpoint.has_node_summaries() && nodes.contains(&None) {
+            return Err(Error::corrupt(at, "the pack is too short for its node summaries"));
         }
+        let written_kilobytes =
+            nodes[0].map_or(0, |block| Journal::parse_written(Summary::journal_of(block, layout)));
+        let nodes = nodes
+            .map(|block| block.map_or_else(|| Summary::empty(true), |block| Summary::parse(block, layout)));
+        let mut all = data.into_iter().chain(nodes);
+        let summaries = SegmentType::ALL.map(|kind| {
+            let mut summary = all.next().expect("three data and three node summaries");
+            summary.is_node = kind.is_node();
+            summary
+        });
+        Ok(PackSummaries { summaries, written_kilobytes })
     }
-
-    let positions = checkpoint.logs;
-    let used = |kind: SegmentType| match positions[kind.index()] {
-        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
-        LogPosition { offset, .. } => usize::from(offset),
-    };
-    let (data, nat_journal, sit_journal, data_blocks) = if checkpoint.flags.has(Flags::COMPACT_SUM) {
-        let used = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData].map(used);
-        let blocks = layout.compact_blocks(used.iter().sum());
-        let compact = summaries
-            .get(..blocks * size)
-            .ok_or_else(|| Error::corrupt(at, "the pack is too short for its compact summaries"))?;
-        let Compact { nat_journal, sit_journal, summaries } = Compact::parse(compact, layout, used);
-        (summaries, nat_journal, sit_journal, blocks)
-    } else {
-        let block = |n: usize| &summaries[n * size..(n + 1) * size];
-        let journal = |n: usize| Summary::journal_of(block(n), layout).to_vec();
-        ([0, 1, 2].map(|n| Summary::parse(block(n), layout)), journal(0), journal(2), 3)
-    };
-    let nodes = match checkpoint.has_node_summaries() {
-        true => [0, 1, 2].map(|n| summaries.get((data_blocks + n) * size..(data_blocks + n + 1) * size)),
-        false => [None; 3],
-    };
-    if checkpoint.has_node_summaries() && nodes.contains(&None) {
-        return Err(Error::corrupt(at, "the pack is too short for its node summaries"));
-    }
-    let written_kilobytes =
-        nodes[0].map_or(0, |block| Journal::parse_written(Summary::journal_of(block, layout)));
-    let nodes =
-        nodes.map(|block| block.map_or_else(|| Summary::empty(true), |block| Summary::parse(block, layout)));
-    debug_assert!(checkpoint.pack_blocks >= FIXED_BLOCKS);
-
-    let mut summaries = data.into_iter().chain(nodes);
-    let logs = SegmentType::ALL.map(|kind| {
-        let mut summary = summaries.next().expect("three data and three node summaries");
-        summary.is_node = kind.is_node();
-        Log::new(positions[kind.index()], summary)
-    });
-    Ok(PackTail {
-        logs,
-        nat_journal: Journal::parse_nat(&nat_journal, layout, pack)?,
-        sit_journal: Journal::parse_sit(&sit_journal, layout, pack)?,
-        orphans,
-        written_kilobytes,
-    })
 }
 
 /// Whether a volume can be written.

@@ -21,6 +21,7 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType, bits,
+        block_size::NODE_FOOTER_BYTES,
         hash::name_hash,
         inode::{advise, flag, inline},
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
@@ -57,14 +58,20 @@ struct ChainFile {
 }
 
 impl Volume {
-    /// Whether nodes were written after the last checkpoint.
+    /// Whether a node was written where a chain would start; its footer says so.
     pub(super) fn has_chain(&self) -> Result<bool> {
-        Ok(self.chain_node(self.chain_start())?.is_some())
+        let (addr, size) = (self.chain_start(), self.geometry.block_size.bytes());
+        if !self.geometry.in_main(addr) {
+            return Ok(false);
+        }
+        let footer = self.io.read_bytes(addr, Place::Block(addr), size - NODE_FOOTER_BYTES..size)?;
+        Ok(self.checkpoint.is_written_after(NodeFooter::of(&footer).cp_ver))
     }
 
     /// Brings back what was fsynced, removes orphans, and writes a checkpoint if there was anything to do.
     pub(super) fn recover(&mut self) -> Result<()> {
-        let chain = if self.options.roll_forward { self.read_chain()? } else { Chain::default() };
+        let rolls_forward = self.options.roll_forward && self.has_chain()?;
+        let chain = if rolls_forward { self.read_chain()? } else { Chain::default() };
         if chain.addrs.is_empty() && self.orphans.is_empty() {
             return Ok(());
         }
