@@ -15,21 +15,54 @@ use crate::{
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
 
+/// Figures that a device may have.
+struct Choices {
+    large_units_mib: &'static [u64],
+    small_units_mib: &'static [u64],
+    pages_kib: &'static [u64],
+    areas_mib: &'static [u64],
+}
+
+/// As the surveys have them.
+const USUAL: Choices = Choices {
+    large_units_mib: &[2, 4, 4, 4, 8, 8, 16, 12],
+    small_units_mib: &[1, 2, 4, 4],
+    pages_kib: &[4, 8, 8, 16, 16, 16, 32],
+    areas_mib: &[0, 0, 4, 8, 16],
+};
+
+/// Those that are no powers of two, or larger.
+const ODD: Choices = Choices {
+    large_units_mib: &[3, 6, 6, 12, 24, 4],
+    small_units_mib: &[1, 2, 3, 6],
+    pages_kib: &[8, 16, 32, 64, 64],
+    areas_mib: &[0, 0, 5, 10, 20, 40],
+};
+
 /// A card as the surveys know them, any of these figures with any other; and what disturbs whoever measures it.
 pub fn device(seed: u64) -> (Profile, FaultPlan) {
+    made(seed, &USUAL)
+}
+
+/// A card with large pages, units of three times a power of two, and areas at the front of any length.
+pub fn odd_device(seed: u64) -> (Profile, FaultPlan) {
+    made(seed, &ODD)
+}
+
+fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
     let mut rng = Rng::new(seed);
     let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
     let size_bytes = pick(&[2, 4, 8, 16, 32]) * 1000 * 1000 * 1000 / (64 * M) * (64 * M);
     let large = size_bytes > 6_000_000_000;
-    let au_bytes = pick(if large { &[2, 4, 4, 4, 8, 8, 16, 12] } else { &[1, 2, 4, 4] }) * M;
+    let au_bytes = pick(if large { choices.large_units_mib } else { choices.small_units_mib }) * M;
     let limited = pick(&[0, 1, 1, 1, 1, 1, 1, 1]) == 1;
     let any_order = pick(&[0, 1]) == 1;
     // Some cards merge whole units, some pieces of them.
     let pieces = pick(&[1, 1, 4, 16]).min(au_bytes / (256 * K));
     let open_units = pick(&[1, 2, 2, 3, 3, 4, 5, 6, 8, 10]);
     let open_random = if any_order { pick(&[1, open_units, open_units]) } else { 0 };
-    let page_bytes = pick(&[4, 8, 8, 16, 16, 16, 32]) * K;
-    let fat_mib = pick(&[0, 0, 4, 8, 16]);
+    let page_bytes = pick(choices.pages_kib) * K;
+    let fat_mib = pick(choices.areas_mib);
     let rate = pick(&[5, 8, 10, 12, 15, 20, 30, 40]) * 1_000_000;
     let command_us = pick(&[100, 200, 400, 700, 1000]);
     let read_command_us = pick(&[200, 300, 400, 700, 1000]);

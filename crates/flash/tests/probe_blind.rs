@@ -4,9 +4,9 @@
 
 use flash::{
     FaultPlan, Model, Op, Profile,
-    blind::{self, device},
+    blind::{self, device, odd_device},
     probe::{Findings, Options, probe},
-    profile::Layer,
+    profile::{FatArea, Layer},
 };
 
 const K: u64 = 1024;
@@ -61,22 +61,19 @@ impl Score {
     }
 }
 
+#[derive(Default)]
 struct Verdict {
     unit: Score,
     limit: Score,
     fat: Score,
+    /// Its length, where there is one.
+    length: Score,
     page: Score,
     timing: Score,
 }
 
-fn judge(seeds: std::ops::Range<u64>) -> Verdict {
-    let mut verdict = Verdict {
-        unit: Score::default(),
-        limit: Score::default(),
-        fat: Score::default(),
-        page: Score::default(),
-        timing: Score::default(),
-    };
+fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -> Verdict {
+    let mut verdict = Verdict::default();
     for seed in seeds {
         let (profile, noise) = device(seed);
         let found = probed(&profile, noise);
@@ -114,6 +111,10 @@ fn judge(seeds: std::ops::Range<u64>) -> Verdict {
         });
         let fat_ok =
             verdict.fat.count(found_fat.value.is_some() == fat_shows.is_some(), found_fat.is_certain());
+        if let Some(length) = fat_shows {
+            let found = found_fat.value.is_some_and(|found| found.abs_diff(length) < M);
+            verdict.length.count(found, found_fat.is_certain());
+        }
         let page_ok = verdict
             .page
             .count(found_page.value == u64::from(profile.flash.page_bytes), found_page.is_certain());
@@ -146,6 +147,7 @@ fn judge(seeds: std::ops::Range<u64>) -> Verdict {
         ("unit", &verdict.unit),
         ("open units", &verdict.limit),
         ("FAT area", &verdict.fat),
+        ("its length", &verdict.length),
         ("page", &verdict.page),
         ("timing within 15 %", &verdict.timing),
     ] {
@@ -160,17 +162,69 @@ fn judge(seeds: std::ops::Range<u64>) -> Verdict {
 #[test]
 #[ignore = "for work on the probe: other devices than the judged ones"]
 fn devices_for_practice() {
-    judge(1..61);
+    judge(1..61, device);
+    judge(1..61, odd_device);
 }
 
 #[test]
 fn the_probe_finds_what_devices_are() {
-    let Verdict { unit, limit, fat, page, timing } = judge(JUDGED);
-    for (name, score) in [("unit", unit), ("open units", limit), ("FAT area", fat), ("page", page)] {
+    holds(judge(JUDGED, device));
+}
+
+#[test]
+fn the_probe_finds_what_odd_devices_are() {
+    holds(judge(JUDGED, odd_device));
+}
+
+fn holds(Verdict { unit, limit, fat, length, page, timing }: Verdict) {
+    for (name, score) in
+        [("unit", unit), ("open units", limit), ("FAT area", fat), ("its length", length), ("page", page)]
+    {
         assert!(score.right * 100 >= score.asked * 95, "{name}: {} of {}", score.right, score.asked);
         assert_eq!(score.wrong_and_sure, 0, "{name}: a wrong answer must be flagged as uncertain");
     }
     assert_eq!(timing.right, timing.asked);
+}
+
+/// What no measurement is made for is found, or said to be uncertain.
+#[test]
+fn what_lies_off_the_grids_is_not_told_as_certain() {
+    let usual = Profile { size_bytes: 16 << 30, ..Profile::named("survey-class4").expect("built in") };
+    let hybrid = |au_mib: u64, limit: u32, random: u32| Layer::Hybrid {
+        au_bytes: (au_mib * M) as u32,
+        open_units: limit,
+        open_random: random,
+        small_write_bytes: 0,
+        small_write_ns: 0,
+    };
+    for au_mib in [5, 7, 20, 64] {
+        for (limit, random) in [(1, 0), (1, 1), (3, 0), (3, 3), (5, 1)] {
+            let mut profile = Profile { layer: hybrid(au_mib, limit, random), ..usual.clone() };
+            profile.flash.block_bytes = (au_mib * M) as u32;
+            profile.fat_area = None;
+            let noise = FaultPlan { seed: au_mib, jitter: 0.05, ..FaultPlan::default() };
+            let unit = probed(&profile, noise).unit_bytes.expect("within the budget");
+            println!("{au_mib} MiB, {limit} open, {random} in any order: {unit:?}");
+            assert!(unit.value == Some(au_mib * M) || !unit.is_certain(), "{au_mib} MiB: {unit:?}");
+        }
+    }
+    let mut long = usual.clone();
+    let block = u64::from(long.flash.block_bytes);
+    long.fat_area = Some(FatArea {
+        start_bytes: 0,
+        length_bytes: (100 * M).next_multiple_of(block),
+        program_page_ns: long.time.program_page_ns,
+    });
+    let found = probed(&long, FaultPlan::default());
+    let area = found.fat_area_bytes.expect("within the budget");
+    assert!(area.value == Some(64 * M) && area.at_least && !area.is_certain(), "{area:?}");
+    assert!(found.to_text().contains("64 MiB or more (uncertain"), "{}", found.to_text());
+    let (mut coarse, noise) = odd_device(1004);
+    for page_kib in [128, 256] {
+        coarse.flash.page_bytes = (page_kib * K) as u32;
+        let page = probed(&coarse, noise.clone()).page_bytes.expect("within the budget");
+        assert!(page.value == 128 * K && page.at_least && !page.is_certain(), "{page:?}");
+    }
 }
 
 /// A card of the profile that was found is, to the probe, the card that it was found on; and streams beyond the

@@ -172,8 +172,8 @@ mod tests {
     fn found(unit: Option<u64>, open: Option<u64>) -> Findings {
         Findings {
             size_bytes: 8 << 30,
-            unit_bytes: Some(Estimate { value: unit, confidence: 1.0 }),
-            open_units: Some(Estimate { value: open, confidence: 0.5 }),
+            unit_bytes: Some(Estimate::new(unit, 1.0)),
+            open_units: Some(Estimate::new(open, 0.5)),
             ..Findings::default()
         }
     }

@@ -59,6 +59,11 @@ pub fn resampled<T: PartialEq>(points: &[Point], seed: u64, answer: impl Fn(&[Po
     (best, agreeing as f64 / RESAMPLES as f64)
 }
 
+/// A line that is nearer to neither of two times, in ratio, and not above their middle.
+pub fn between(fast: f64, slow: f64) -> f64 {
+    (fast * slow).sqrt().min(fast + (slow - fast) * 0.5)
+}
+
 /// Where the cost of streams jumps: the number of streams that are still served without merges; none if
 /// there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
 pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u64> {
@@ -68,7 +73,7 @@ pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u6
         return None;
     }
     // From the first point on that is nearer to the highest cost than to the lowest, in ratio.
-    let line = (least * most).sqrt().min(least + (most - least) * 0.5);
+    let line = between(least, most);
     let first = points.iter().position(|point| point.median() > line)?;
     let stays = points[first..].iter().all(|point| point.median() > line);
     (first > 0 && stays).then(|| points[first - 1].at)
@@ -123,7 +128,7 @@ pub fn copied_block(points: &[Point], written: u64) -> u64 {
     errors.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are points").0
 }
 
-/// What a write costs by its size: `command + per_byte * max(size, page)`, and more if it is short.
+/// What a write costs by its size: `command + per_byte * size in whole pages`, and more if it is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteCost {
     /// Below this size a write costs the same, in bytes.
@@ -142,28 +147,39 @@ impl WriteCost {
     /// Time of a write, in nanoseconds.
     pub fn of(&self, bytes: u64) -> f64 {
         let short_ns = if bytes < self.short_bytes { self.short_ns } else { 0.0 };
-        self.command_ns + self.byte_ns * bytes.max(self.page_bytes) as f64 + short_ns
+        self.command_ns + self.byte_ns * bytes.next_multiple_of(self.page_bytes) as f64 + short_ns
     }
 }
 
 /// A fit that is off by more than this share of the times, in the mean of squares, is no fit.
 const MISFIT: f64 = 0.1;
 
+/// Where the largest size costs no more than this many times the smallest, all of them are within one page.
+const FLAT: f64 = 1.1;
+
 /// The cost that fits times by size best, each size counting by its relative error. Where no line fits, short writes
-/// may be dearer than the rest; `large` is then one more size, of writes that are certainly not short.
+/// may be dearer than the rest; `large` is then one more size, of writes that are certainly not short. Where no size
+/// costs more than another, the page is said to be the least power of two that none exceeds.
 pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
     let rows = |points: &[Point]| -> Vec<(u64, f64)> {
         points.iter().map(|point| (point.at, quantile(&point.samples, 0.3))).collect()
     };
     let all = rows(points);
-    let pages = || points[..points.len() - 2].iter().map(|point| point.at);
+    let pages = || points[..points.len() - 1].iter().map(|point| point.at);
     let line = |rows: &[(u64, f64)], page_bytes: u64| {
-        line_through(rows.iter().map(|(at, ns)| ((*at).max(page_bytes) as f64, *ns)))
+        line_through(rows.iter().map(|(at, ns)| (at.next_multiple_of(page_bytes) as f64, *ns)))
     };
     let plain = pages().map(|page_bytes| {
         let (command_ns, byte_ns, error) = line(&all, page_bytes);
         (WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 }, error)
     });
+    let (first, last) = (all[0], all[all.len() - 1]);
+    if last.1 < first.1 * FLAT {
+        let page_bytes = last.0.next_power_of_two();
+        let ends = [(last.0, last.1)].into_iter().chain(large.map(|large| (large.at, large.median())));
+        let (command_ns, byte_ns, _) = line(&ends.collect::<Vec<_>>(), page_bytes);
+        return WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
+    }
     let better = |one: &(WriteCost, f64), two: &(WriteCost, f64)| one.1.total_cmp(&two.1);
     let (plain, error) = plain.min_by(better).expect("there are at least three sizes");
     let Some(large) = large.filter(|_| error > MISFIT * MISFIT * all.len() as f64) else { return plain };
@@ -291,13 +307,23 @@ mod tests {
 
     #[test]
     fn the_page_is_where_small_writes_stop_getting_cheaper() {
-        for page in [4096u64, 16384, 32768] {
-            let cost = |size: u64| 500.0 + 0.1 * size.max(page) as f64;
-            let sizes: Vec<(u64, f64)> = (12..=18).map(|log| (1 << log, cost(1 << log))).collect();
+        for page in [4096u64, 16384, 32768, 65536] {
+            let cost = |size: u64| 500.0 + 0.1 * size.next_multiple_of(page) as f64;
+            let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
             let fitted = write_cost(&points(&sizes), None);
             assert_eq!(fitted.page_bytes, page);
             assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
         }
+    }
+
+    #[test]
+    fn where_no_size_costs_more_the_page_is_beyond_all_of_them() {
+        let cost = |size: u64| 500.0 + 0.1 * size.next_multiple_of(128 << 10) as f64;
+        let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
+        let large = Point { at: 1 << 20, samples: vec![cost(1 << 20); 9] };
+        let fitted = write_cost(&points(&sizes), Some(&large));
+        assert_eq!(fitted.page_bytes, 128 << 10);
+        assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::profile::{Layer, Profile};
 impl Findings {
     /// What a probe of a card of this profile should find.
     pub fn of(profile: &Profile) -> Findings {
-        let known = |value| Some(Estimate { value, confidence: 1.0 });
+        let known = |value| Some(Estimate::new(value, 1.0));
         let (unit, limit, any_order) = match profile.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
                 (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
@@ -25,9 +25,9 @@ impl Findings {
             read_command_ns: Some(profile.time.read_command_ns as f64),
             read_bytes_per_s: rate(profile.time.read_bytes_per_s),
             write_cache: Some(profile.host.write_cache_bytes > 0),
-            page_bytes: Some(Estimate { value: u64::from(profile.flash.page_bytes), confidence: 1.0 }),
+            page_bytes: Some(Estimate::new(u64::from(profile.flash.page_bytes), 1.0)),
             open_units: known(limit),
-            random_in_unit: Some(Estimate { value: any_order, confidence: 1.0 }),
+            random_in_unit: Some(Estimate::new(any_order, 1.0)),
             unit_bytes: known(unit),
             fat_area_bytes: known(profile.fat_area.as_ref().map(|fat| fat.length_bytes)),
             ..Findings::default()

@@ -24,6 +24,8 @@ pub struct Bench<'a> {
     clock: &'a dyn Clock,
     /// Writes count with the flush that makes them durable.
     pub flushes: bool,
+    /// Bytes of a write of a stream. Pages that are written in parts would be slow now and then for that alone.
+    pub write_bytes: u64,
     data: Vec<u8>,
     pub written_bytes: u64,
     /// Times of the large writes that filled ranges.
@@ -35,10 +37,12 @@ pub struct Bench<'a> {
     places: u64,
 }
 
-/// Bytes of a timed write, where the size is not what is measured.
+/// Bytes of a timed write, where the size is not what is measured and pages are no larger.
 pub const WRITE_BYTES: u64 = 32 << 10;
 /// Bytes of a write that fills a range.
 pub const FILL_BYTES: u64 = 1 << 20;
+/// No more of the front is measured.
+const FRONT_BYTES: u64 = 96 << 20;
 /// Rounds of streams, of which the first warm up.
 const ROUNDS: u64 = 8;
 const WARM_UP: u64 = 2;
@@ -60,6 +64,7 @@ impl<'a> Bench<'a> {
             device,
             clock,
             flushes: false,
+            write_bytes: WRITE_BYTES,
             data: Vec::new(),
             written_bytes: 0,
             fills_ns: Vec::new(),
@@ -78,6 +83,11 @@ impl<'a> Bench<'a> {
     /// Distance from one place to the next, in bytes. The first place is the front of the device.
     pub fn spacing_bytes(&self) -> u64 {
         self.spacing_bytes
+    }
+
+    /// Bytes at the front that are measured and, before that, written.
+    pub fn front_bytes(&self) -> u64 {
+        self.spacing_bytes.min(FRONT_BYTES)
     }
 
     /// Where a stream's place is; 0 is the first that is not the front.
@@ -135,9 +145,14 @@ impl<'a> Bench<'a> {
     pub fn close_units(&mut self, count: u64) -> Result<(), Stop> {
         for n in 0..count {
             let place = self.place(STREAMS_MAX + 1 + n % STREAMS_MAX);
-            self.write(place, WRITE_BYTES)?;
+            self.write(place, self.write_bytes)?;
         }
         Ok(())
+    }
+
+    /// Bytes that a stream takes.
+    pub fn stream_bytes(&self) -> u64 {
+        ROUNDS * self.write_bytes
     }
 
     /// Streams that start at these offsets and are written in turn: the times of the writes after the warm-up,
@@ -146,7 +161,7 @@ impl<'a> Bench<'a> {
         let mut samples = Vec::new();
         for round in 0..ROUNDS {
             for (n, start) in starts.iter().enumerate() {
-                let ns = self.write(start + round * WRITE_BYTES, WRITE_BYTES)?;
+                let ns = self.write(start + round * self.write_bytes, self.write_bytes)?;
                 if round >= WARM_UP && n < timed {
                     samples.push(ns);
                 }

@@ -10,7 +10,8 @@
 //! are slow and two in different units fast; on one that takes it in any order, the pair beside as many more
 //! streams as there may be open units is fast in one unit and slow in two. *FAT area*: beside as many streams
 //! as may be open one more, somewhere at the front, disturbs nobody if the front has rules of its own.
-//! *Page*: the size below which a sequential write gets no cheaper. All on ranges that are written in full
+//! *Page*: the size below which a sequential write gets no cheaper. What was found at one place is looked at again at
+//! another: a size that lies between those that are tried ends elsewhere there. All on ranges that are written in full
 //! first: a card that holds nothing has nothing to copy and hides its limits.
 
 mod advice;
@@ -26,8 +27,8 @@ use serde::Serialize;
 use crate::{clock::Clock, flashbench};
 pub use advice::Advice;
 use fit::{
-    Point, WriteCost, copied_block, falls, median, quantile, resampled, rises, steps_up, stream_limit,
-    write_cost,
+    Point, WriteCost, between, copied_block, falls, median, quantile, resampled, rises, steps_up,
+    stream_limit, write_cost,
 };
 pub use measure::Stop;
 use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
@@ -38,6 +39,9 @@ pub const SURE: f64 = 0.95;
 const READ_UNIT_MAX: u64 = 64 << 20;
 /// A jump in the cost of a stream is a merge if it costs more than writing this many times as much.
 const MERGE_FACTOR: f64 = 1.5;
+
+/// The length of the area at the front is found to this many bytes.
+const AREA_STEP: u64 = 1 << 20;
 
 /// What the probe may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +71,21 @@ pub struct Estimate<T> {
     /// Share of resamples of the measurements that give the same answer, lowered where the measurements
     /// cannot tell two devices apart.
     pub confidence: f64,
+    /// It may as well be more: what was measured ends there.
+    pub at_least: bool,
 }
 
 impl<T> Estimate<T> {
+    /// An answer and the share of resamples that agree with it.
+    pub fn new(value: T, confidence: f64) -> Estimate<T> {
+        Estimate { value, confidence, at_least: false }
+    }
+
+    /// An answer beyond which nothing was measured.
+    fn at_least(value: T) -> Estimate<T> {
+        Estimate { value, confidence: 0.0, at_least: true }
+    }
+
     /// Whether the answer can be relied upon.
     pub fn is_certain(&self) -> bool {
         self.confidence >= SURE
@@ -148,7 +164,8 @@ impl Findings {
     pub fn write_ns(&self, bytes: u64) -> Option<f64> {
         let page = self.page_bytes?.value;
         let short_ns = if bytes < self.short_write_bytes { self.short_write_ns } else { 0.0 };
-        Some(self.write_command_ns? + bytes.max(page) as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
+        let whole_pages = bytes.next_multiple_of(page);
+        Some(self.write_command_ns? + whole_pages as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
     }
 
     /// What follows for a file system.
@@ -257,7 +274,7 @@ impl Probe<'_> {
         (self.progress)("writes by size", 0.35);
         let cost = self.page()?;
         (self.progress)("open units", 0.4);
-        let program_ns = cost.byte_ns * WRITE_BYTES as f64;
+        let program_ns = cost.byte_ns * self.bench.write_bytes as f64;
         let streams = self.open_units(cost, program_ns)?;
         (self.progress)("order within a unit", 0.6);
         let any_order = self.order(program_ns)?;
@@ -274,7 +291,7 @@ impl Probe<'_> {
     /// Gives merges something to copy: every unit that a stream will be in is written in full.
     fn precondition(&mut self) -> Result<(), Stop> {
         let most = self.bench.spacing_bytes().min(32 << 20);
-        self.bench.fill(0, most)?;
+        self.bench.fill(0, self.bench.front_bytes())?;
         for place in 0..2 * STREAMS_MAX + 1 {
             let start = self.bench.place(place);
             self.bench
@@ -317,7 +334,11 @@ impl Probe<'_> {
         let (page_bytes, confidence) =
             resampled(&points, self.seed, |points| write_cost(points, large).page_bytes);
         let cost = write_cost(&points, large);
-        self.findings.page_bytes = Some(Estimate { value: page_bytes, confidence });
+        let is_beyond = points.last().is_some_and(|last| page_bytes > last.at);
+        let estimate =
+            if is_beyond { Estimate::at_least(page_bytes) } else { Estimate::new(page_bytes, confidence) };
+        self.findings.page_bytes = Some(estimate);
+        self.bench.write_bytes = WRITE_BYTES.max(page_bytes);
         self.findings.write_command_ns = Some(cost.command_ns);
         self.findings.write_bytes_per_s = Some(1e9 / cost.byte_ns.max(1e-6));
         self.findings.short_write_bytes = cost.short_bytes;
@@ -341,15 +362,21 @@ impl Probe<'_> {
         }
         let (limit, mut confidence) =
             resampled(&points, self.seed, |points| stream_limit(points, program_ns, MERGE_FACTOR));
+        let medians = || points.iter().map(Point::median);
+        let spread_ns = medians().fold(0.0, f64::max) - medians().fold(f64::INFINITY, f64::min);
+        // The times do jump, but not once and for all.
+        if limit.is_none() && spread_ns >= program_ns * MERGE_FACTOR {
+            confidence = 0.0;
+        }
         if let Some(limit) = limit {
             let merge_ns = points[limit as usize].median() - points[limit as usize - 1].median();
             self.findings.merge_ns = Some(merge_ns);
             // A small jump after the first stream may be a switch of units that costs much.
-            if limit == 1 && merge_ns < 3.0 * cost.of(WRITE_BYTES) {
+            if limit == 1 && merge_ns < 3.0 * cost.of(self.bench.write_bytes) {
                 confidence = confidence.min(0.6);
             }
         }
-        self.findings.open_units = Some(Estimate { value: limit, confidence });
+        self.findings.open_units = Some(Estimate::new(limit, confidence));
         self.record("streams written in turn", "streams", &points);
         Ok(points)
     }
@@ -357,17 +384,18 @@ impl Probe<'_> {
     /// Writes pieces of a short range from its end to its start.
     fn order(&mut self, program_ns: f64) -> Result<bool, Stop> {
         const PIECES: u64 = 4;
+        let bytes = self.bench.write_bytes;
         let mut forwards = Vec::new();
         let mut backwards = Vec::new();
         for n in 0..6 {
             self.bench.close_units(STREAMS_MAX)?;
             let start = self.bench.place(n % 4);
             for piece in 0..PIECES {
-                forwards.push(self.bench.write(start + piece * WRITE_BYTES, WRITE_BYTES)?);
+                forwards.push(self.bench.write(start + piece * bytes, bytes)?);
             }
             self.bench.close_units(STREAMS_MAX)?;
             for piece in (0..PIECES).rev() {
-                let ns = self.bench.write(start + piece * WRITE_BYTES, WRITE_BYTES)?;
+                let ns = self.bench.write(start + piece * bytes, bytes)?;
                 if piece + 1 < PIECES {
                     backwards.push(ns);
                 }
@@ -377,7 +405,7 @@ impl Probe<'_> {
         let (any_order, confidence) = resampled(&points, self.seed, |points| {
             points[1].median() - points[0].median() < program_ns * MERGE_FACTOR
         });
-        self.findings.random_in_unit = Some(Estimate { value: any_order, confidence });
+        self.findings.random_in_unit = Some(Estimate::new(any_order, confidence));
         Ok(any_order)
     }
 
@@ -385,23 +413,15 @@ impl Probe<'_> {
         let limit = self.findings.open_units.and_then(|estimate| estimate.value);
         let distances: Vec<u64> = (18..28)
             .flat_map(|log2| [1u64 << log2, 3 << (log2 - 1)])
+            .filter(|distance| *distance >= self.bench.stream_bytes())
             .filter(|distance| *distance <= (self.bench.spacing_bytes() / 3 * 2).min(48 << 20))
             .collect();
-        let close = limit.map_or(STREAMS_MAX, |limit| limit + 1);
         let mut pairs = Vec::new();
         let mut crowded = Vec::new();
         for &at in &distances {
-            self.bench.close_units(close)?;
-            let start = self.bench.place(0);
-            pairs.push(Point { at, samples: self.bench.streams(&[start, start + at], 2)? });
+            pairs.push(self.pair(0, at, limit)?);
             if let Some(limit) = limit {
-                self.bench.close_units(close)?;
-                let mut starts: Vec<u64> = (0..limit).map(|n| self.bench.place(n)).collect();
-                starts.push(start + at);
-                // The pair's own writes may be slow for other reasons: those of the others tell.
-                starts.rotate_left(1);
-                let timed = if limit > 1 { limit as usize - 1 } else { 2 };
-                crowded.push(Point { at, samples: self.bench.streams(&starts, timed)? });
+                crowded.push(self.crowded_pair(0, at, limit)?);
             }
         }
         self.record("two streams at a distance", "bytes", &pairs);
@@ -411,99 +431,153 @@ impl Probe<'_> {
             Some(1) if !any_order => self.unit_by_jumps(&distances)?,
             Some(limit) => {
                 let (fast, slow) = (streams[limit as usize - 1].median(), streams[limit as usize].median());
-                let line = (fast * slow).sqrt().min(fast + (slow - fast) * 0.5);
+                let line = between(fast, slow);
                 let apart = fast.max(streams[1.min(streams.len() - 1)].median().min(slow));
                 let pair_line = line.max(apart + program_ns * 0.5).min(slow);
-                let (value, confidence) = if any_order {
-                    let by_crowd = resampled(&crowded, self.seed, |points| rises(points, line));
-                    let by_pair = resampled(&pairs, self.seed, |points| falls(points, pair_line));
-                    // Blocks smaller than the unit make a pair slow within it.
-                    if limit > 1 && by_pair.0.is_some() { by_pair } else { by_crowd }
+                let by_pair = resampled(&pairs, self.seed, |points| falls(points, pair_line));
+                // Blocks smaller than the unit make a pair slow within it.
+                if !any_order || limit > 1 && by_pair.0.is_some() {
+                    let together = |point: &Point| point.median() > pair_line;
+                    self.checked(by_pair, |probe, at| Ok(together(&probe.pair(1, at, Some(limit))?)))?
                 } else {
-                    resampled(&pairs, self.seed, |points| falls(points, pair_line))
-                };
-                Estimate { value, confidence: if value.is_some() { confidence } else { 0.0 } }
+                    let by_crowd = resampled(&crowded, self.seed, |points| rises(points, line));
+                    let together = |point: &Point| point.median() <= line;
+                    self.checked(by_crowd, |probe, at| Ok(together(&probe.crowded_pair(1, at, limit)?)))?
+                }
             }
         };
         self.findings.unit_bytes = Some(estimate);
         Ok(())
     }
 
+    /// Two streams, the second at a distance from the first.
+    fn pair(&mut self, place: u64, at: u64, limit: Option<u64>) -> Result<Point, Stop> {
+        self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
+        let start = self.bench.place(place);
+        Ok(Point { at, samples: self.bench.streams(&[start, start + at], 2)? })
+    }
+
+    /// As many streams as may be open, and one more at a distance from the first.
+    fn crowded_pair(&mut self, place: u64, at: u64, limit: u64) -> Result<Point, Stop> {
+        self.bench.close_units(limit + 1)?;
+        let mut starts: Vec<u64> = (place..place + limit).map(|n| self.bench.place(n)).collect();
+        starts.push(starts[0] + at);
+        // The pair's own writes may be slow for other reasons: those of the others tell.
+        starts.rotate_left(1);
+        let timed = if limit > 1 { limit as usize - 1 } else { 2 };
+        Ok(Point { at, samples: self.bench.streams(&starts, timed)? })
+    }
+
+    /// A unit that was found at one place must end at another, too, and not end earlier there: one whose size lies
+    /// between two of the distances, or that does not divide the places, does otherwise, and nothing is sure then.
+    fn checked(
+        &mut self,
+        (unit, confidence): (Option<u64>, f64),
+        mut are_together: impl FnMut(&mut Self, u64) -> Result<bool, Stop>,
+    ) -> Result<Estimate<Option<u64>>, Stop> {
+        let Some(bytes) = unit else { return Ok(Estimate::new(None, 0.0)) };
+        let step = self.bench.stream_bytes();
+        let ends = are_together(self, bytes - step)? && !are_together(self, bytes)?;
+        Ok(Estimate::new(unit, if ends { confidence } else { 0.0 }))
+    }
+
     /// On a card without a limit a unit shows only if changing it costs something, which may be little.
     fn unit_by_switch(&mut self, mut pairs: Vec<Point>) -> Result<Estimate<Option<u64>>, Stop> {
-        // Going up into the next unit may cost nothing: the writes that go back are timed.
-        pairs.iter_mut().for_each(|pair| pair.samples.clear());
-        for _ in 0..4 {
-            for pair in &mut pairs {
-                let start = self.bench.place(0);
-                pair.samples.extend(self.bench.streams(&[start, start + pair.at], 1)?);
-            }
+        for pair in &mut pairs {
+            pair.samples = self.ways_back(0, pair.at)?;
         }
         let (value, confidence) = resampled(&pairs, self.seed, steps_up);
-        Ok(Estimate { value, confidence })
+        let Some(unit) = value else { return Ok(Estimate::new(None, confidence)) };
+        let all = |points: &mut dyn Iterator<Item = &Point>| {
+            median(&points.flat_map(|point| point.samples.clone()).collect::<Vec<f64>>())
+        };
+        let low = all(&mut pairs.iter().filter(|pair| pair.at < unit));
+        let high = all(&mut pairs.iter().filter(|pair| pair.at >= unit));
+        let line = between(low, high);
+        self.checked((value, confidence), |probe, at| Ok(median(&probe.ways_back(1, at)?) <= line))
+    }
+
+    /// Going up into the next unit may cost nothing: the writes that go back are timed.
+    fn ways_back(&mut self, place: u64, at: u64) -> Result<Vec<f64>, Stop> {
+        let start = self.bench.place(place);
+        let mut samples = Vec::new();
+        for _ in 0..4 {
+            samples.extend(self.bench.streams(&[start, start + at], 1)?);
+        }
+        Ok(samples)
     }
 
     /// A card with one open unit that takes it in order only: any two streams merge, whatever is between
     /// them; but a jump forwards copies as much as it leaves out, up to the end of what is merged.
     fn unit_by_jumps(&mut self, distances: &[u64]) -> Result<Estimate<Option<u64>>, Stop> {
         let mut points = Vec::new();
+        let bytes = self.bench.write_bytes;
         for &at in distances {
             let mut samples = Vec::new();
             for n in 0..5 {
                 self.bench.close_units(2)?;
                 let start = self.bench.place(n % 2);
-                self.bench.write(start, WRITE_BYTES)?;
-                samples.push(self.bench.write(start + at, WRITE_BYTES)?);
+                self.bench.write(start, bytes)?;
+                samples.push(self.bench.write(start + at, bytes)?);
             }
             points.push(Point { at, samples });
         }
         self.record("a jump forwards", "bytes", &points);
-        let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, WRITE_BYTES));
+        let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, bytes));
         // What is merged at once may be less than a unit: nothing on such a card would show it.
-        Ok(Estimate { value: Some(block), confidence: confidence.min(0.9) })
+        Ok(Estimate::new(Some(block), confidence.min(0.9)))
     }
 
+    /// A few offsets first; the gap that the area ends in is then halved down to [`AREA_STEP`].
     fn fat_area(&mut self, streams: &[Point], program_ns: f64) -> Result<(), Stop> {
         let limit = self.findings.open_units.and_then(|estimate| estimate.value);
-        let most = self.bench.spacing_bytes().min(32 << 20) - (1 << 20);
-        let offsets = [0u64, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24].map(|mib| mib << 20);
-        let offsets = offsets.into_iter().filter(|offset| *offset <= most);
-        let mut points = Vec::new();
-        for at in offsets {
-            self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
-            let samples = match limit {
-                Some(limit) => {
-                    let mut starts: Vec<u64> = (0..limit).map(|n| self.bench.place(n)).collect();
-                    starts.push(at);
-                    self.bench.streams(&starts, limit as usize)?
-                }
-                None => self.bench.streams(&[at], 1)?,
-            };
-            points.push(Point { at, samples });
-        }
-        let length = |slow: &dyn Fn(f64) -> bool, points: &[Point]| {
-            let usual = points.iter().position(|point| slow(point.median()));
-            match usual {
-                Some(0) => None,
-                Some(first) => Some(points[first].at),
-                None => points.last().map(|point| point.at),
-            }
-        };
-        let (value, confidence) = match limit {
+        let usual = streams[0].median();
+        let as_elsewhere: Box<dyn Fn(f64) -> bool> = match limit {
             Some(limit) => {
-                let (fast, slow) = (streams[limit as usize - 1].median(), streams[limit as usize].median());
-                let line = (fast * slow).sqrt().min(fast + (slow - fast) * 0.5);
-                resampled(&points, self.seed, |points| length(&|ns| ns > line, points))
+                let line = between(streams[limit as usize - 1].median(), streams[limit as usize].median());
+                Box::new(move |ns| ns > line)
             }
-            None => {
-                let usual = streams[0].median();
-                let differs = |ns: f64| (ns - usual).abs() < (0.15 * usual).max(0.1 * program_ns);
-                resampled(&points, self.seed, |points| length(&differs, points))
+            None => Box::new(move |ns| (ns - usual).abs() < (0.15 * usual).max(0.1 * program_ns)),
+        };
+        // Where the area ends: none, if there is none; or where it ends at the earliest.
+        let first = |points: &[Point]| points.iter().position(|point| as_elsewhere(point.median()));
+        let length = |points: &[Point]| match first(points) {
+            Some(0) => None,
+            Some(first) => Some(points[first].at),
+            None => points.last().map(|point| point.at),
+        };
+        let mut points = Vec::new();
+        for mib in [0, 4, 8, 16, 32, 64] {
+            if (mib << 20) + self.bench.stream_bytes() <= self.bench.front_bytes() {
+                points.push(self.at_front(mib << 20, limit)?);
+            }
+        }
+        while let Some(end) = first(&points).filter(|end| *end > 0) {
+            let (low, high) = (points[end - 1].at, points[end].at);
+            if high - low <= AREA_STEP {
+                break;
+            }
+            points.insert(end, self.at_front(low + (high - low) / 2, limit)?);
+        }
+        let estimate = match first(&points) {
+            None => Estimate::at_least(length(&points)),
+            Some(_) => {
+                let (value, confidence) = resampled(&points, self.seed, length);
+                Estimate::new(value, confidence)
             }
         };
-        self.findings.fat_area_bytes = Some(Estimate { value, confidence });
+        self.findings.fat_area_bytes = Some(estimate);
         self.record("a stream at the front", "bytes", &points);
         Ok(())
+    }
+
+    /// A stream at an offset, beside as many as may be open, whose times tell whether they mind.
+    fn at_front(&mut self, at: u64, limit: Option<u64>) -> Result<Point, Stop> {
+        self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
+        let mut starts: Vec<u64> = (0..limit.unwrap_or(0)).map(|n| self.bench.place(n)).collect();
+        starts.push(at);
+        let timed = limit.unwrap_or(1) as usize;
+        Ok(Point { at, samples: self.bench.streams(&starts, timed)? })
     }
 
     fn random_writes(&mut self) -> Result<(), Stop> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Estimate, Findings, Series, advice::size};
+use super::{Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
 
 impl Findings {
     /// As lines for people.
@@ -69,7 +69,8 @@ impl Findings {
         row("flush", self.flush_ns.map(ms));
         row("write cache", self.write_cache.map(|cache| if cache { "yes" } else { "no" }.to_string()));
         row("page", self.page_bytes.map(|found| told(found, size)));
-        let units = |limit: Option<u64>| limit.map_or("no limit met".into(), |limit| limit.to_string());
+        let no_limit = || format!("no limit met up to {STREAMS_MAX}");
+        let units = |limit: Option<u64>| limit.map_or_else(no_limit, |limit| limit.to_string());
         row("open units", self.open_units.map(|found| told(found, units)));
         row("merge", self.merge_ns.map(ms));
         let order = |any: bool| if any { "any" } else { "from start to end" }.to_string();
@@ -88,8 +89,12 @@ impl Findings {
 }
 
 fn told<T: Copy>(found: Estimate<T>, tell: impl Fn(T) -> String) -> String {
+    let value = tell(found.value);
+    if found.at_least {
+        return format!("{value} or more (uncertain: no more was measured)");
+    }
     let mark = if found.is_certain() { "" } else { ", uncertain" };
-    format!("{} (confidence {:.0} %{mark})", tell(found.value), found.confidence * 100.0)
+    format!("{value} (confidence {:.0} %{mark})", found.confidence * 100.0)
 }
 
 /// Times over settings, both axes logarithmic where the values allow.
@@ -169,7 +174,7 @@ mod tests {
         };
         let findings = Findings {
             size_bytes: 1 << 30,
-            unit_bytes: Some(Estimate { value: Some(4 << 20), confidence: 0.8 }),
+            unit_bytes: Some(Estimate::new(Some(4 << 20), 0.8)),
             series: vec![
                 series("a < b", "bytes", vec![(0, 5.0), (4096, 1e6), (8192, 2e6)]),
                 series("flat", "streams", vec![(1, 7.0)]),
