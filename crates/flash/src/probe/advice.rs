@@ -1,8 +1,11 @@
 //! What the findings mean for a file system.
+//!
+//! *Invariant*: nothing follows from an uncertain answer but a sentence that says so; what would follow from it
+//! is left as it is by default.
 
 use serde::Serialize;
 
-use super::{Findings, SURE};
+use super::{Estimate, Findings};
 
 /// Bytes of an F2FS segment.
 const SEGMENT_BYTES: u64 = 2 << 20;
@@ -18,8 +21,6 @@ pub struct Advice {
     pub alignment_bytes: u64,
     /// Logs that are open at once.
     pub active_logs: u64,
-    /// Percent of the volume to keep free, where the default is too little.
-    pub overprovision_percent: Option<u64>,
     /// The file system that suits the card.
     pub file_system: String,
     /// `flashkit mkfs ...` for the device.
@@ -35,17 +36,21 @@ pub struct Advice {
 impl Advice {
     pub(super) fn of(findings: &Findings) -> Advice {
         let mut reasons = Vec::new();
-        let unit = findings.unit_bytes.and_then(|estimate| estimate.value);
+        let limit = findings.open_units.filter(Estimate::is_certain).map(|estimate| estimate.value);
+        // Sections or zones: that depends on the open units, too.
+        let is_certain = findings.unit_bytes.is_some_and(|unit| unit.is_certain()) && limit.is_some();
+        let unit = findings.unit_bytes.filter(|_| is_certain).and_then(|estimate| estimate.value);
         // What the study found to be the best (docs/METHOD.md, "Options that suit a card").
-        let shares_units = matches!(findings.open_units.map(|estimate| estimate.value), Some(None));
+        let shares_units = limit == Some(None);
         let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
         let (segments_per_section, sections_per_zone) =
             if shares_units { (1, segments) } else { (segments, 1) };
         reasons.push(match unit {
             None => {
-                let found = match findings.unit_bytes.is_some() {
-                    true => "No unit was found",
-                    false => "Units were not measured",
+                let found = match findings.unit_bytes {
+                    Some(_) if is_certain => "No unit was found",
+                    Some(_) => "Unit and open units are not certain",
+                    None => "Units were not measured",
                 };
                 format!("{found}: sections and zones of one segment, as by default.")
             }
@@ -64,7 +69,7 @@ impl Advice {
         if is_appending {
             reasons.push("To append is quicker there than to overwrite in place: mode=lfs.".into());
         }
-        let active_logs = match findings.open_units.map(|estimate| estimate.value) {
+        let active_logs = match limit {
             Some(Some(limit)) => {
                 let logs = if limit >= 6 {
                     6
@@ -86,13 +91,14 @@ impl Advice {
                 6
             }
             None => {
-                reasons.push("Open units were not measured: six logs, as by default.".into());
+                let why = if findings.open_units.is_some() { "not certain" } else { "not measured" };
+                reasons.push(format!("Open units are {why}: six logs, as by default."));
                 6
             }
         };
         let random = findings.random_write_iops.zip(findings.write_ns(4096));
         let slow_random = random.is_some_and(|(iops, sequential_ns)| iops * sequential_ns / 1e9 < 0.5);
-        let file_system = if slow_random || random.is_none() { "f2fs" } else { "f2fs or ext4" };
+        let file_system = if slow_random { "f2fs" } else { "f2fs or ext4" };
         if let Some((iops, sequential_ns)) = random {
             reasons.push(format!(
                 "Random writes of 4 KiB: {iops:.0} a second; in sequence it would be {:.0}. {}",
@@ -103,45 +109,66 @@ impl Advice {
                 }
             ));
         }
-        if let Some(fat) = findings.fat_area_bytes.and_then(|estimate| estimate.value) {
+        let area = findings.fat_area_bytes.filter(|area| area.is_certain() || area.at_least);
+        if let Some(fat) = area.and_then(|estimate| estimate.value) {
             reasons.push(format!(
                 "The first {} take writes in any order: metadata belongs there, so start the volume at the \
                  front of the device where the partition table allows.",
                 size(fat)
             ));
         }
-        let uncertain = [
-            ("unit", findings.unit_bytes.map(|estimate| estimate.confidence)),
-            ("open units", findings.open_units.map(|estimate| estimate.confidence)),
-            ("area at the front", findings.fat_area_bytes.map(|estimate| estimate.confidence)),
-            ("page", findings.page_bytes.map(|estimate| estimate.confidence)),
-        ];
-        for (what, confidence) in uncertain {
-            if let Some(confidence) = confidence.filter(|confidence| *confidence < SURE) {
-                reasons.push(format!("Uncertain: {what} (confidence {:.0} %).", confidence * 100.0));
+        reasons.push(
+            "Over-provisioning is left to mkfs, which knows the share that leaves most of this shape.".into(),
+        );
+        let discard = match findings.write_cache {
+            Some(true) => {
+                reasons.push(
+                    "It has a write cache, as cards have that map pages, and those gain by discard.".into(),
+                );
+                ",discard"
             }
-        }
-        // Cleaning copies whole sections; with few of them the default reserve is too small a share.
-        let sections = findings.size_bytes / (segments_per_section * SEGMENT_BYTES);
-        let overprovision_percent = (sections < 512 && sections > 0).then_some(10);
+            Some(false) => {
+                reasons.push(
+                    "It has no write cache, as simple cards, which gain nothing by discard: nodiscard."
+                        .into(),
+                );
+                ",nodiscard"
+            }
+            None => "",
+        };
+        reasons.extend(findings.doubts());
         let flags = format!("-s {segments_per_section} -z {sections_per_zone}");
-        let over = overprovision_percent.map_or(String::new(), |percent| format!(" -o {percent}"));
-        let discard = if findings.write_cache == Some(true) { "discard" } else { "nodiscard" };
         Advice {
             segments_per_section,
             sections_per_zone,
             alignment_bytes: unit.unwrap_or(SEGMENT_BYTES),
             active_logs,
-            overprovision_percent,
             file_system: file_system.into(),
-            flashkit_mkfs: format!("flashkit mkfs {flags}{over} DEVICE"),
-            mkfs_f2fs: format!("mkfs.f2fs {flags}{over} DEVICE"),
+            flashkit_mkfs: format!("flashkit mkfs {flags} DEVICE"),
+            mkfs_f2fs: format!("mkfs.f2fs {flags} DEVICE"),
             mount_options: format!(
-                "{}active_logs={active_logs},{discard}",
+                "{}active_logs={active_logs}{discard}",
                 if is_appending { "mode=lfs," } else { "" }
             ),
             reasons,
         }
+    }
+}
+
+impl Findings {
+    /// A sentence for each answer that cannot be relied upon.
+    fn doubts(&self) -> Vec<String> {
+        fn doubt<T>(what: &str, found: &Option<Estimate<T>>) -> Option<String> {
+            let found = found.as_ref().filter(|found| !found.is_certain())?;
+            Some(format!("Uncertain: {what} (confidence {:.0} %).", found.confidence * 100.0))
+        }
+        let doubts = [
+            doubt("unit", &self.unit_bytes),
+            doubt("open units", &self.open_units),
+            doubt("area at the front", &self.fat_area_bytes),
+            doubt("page", &self.page_bytes),
+        ];
+        doubts.into_iter().flatten().collect()
     }
 }
 
@@ -169,11 +196,11 @@ mod tests {
     use super::*;
     use crate::probe::Estimate;
 
-    fn found(unit: Option<u64>, open: Option<u64>) -> Findings {
+    fn found(unit: Option<u64>, open: Option<u64>, confidence: f64) -> Findings {
         Findings {
             size_bytes: 8 << 30,
             unit_bytes: Some(Estimate::new(unit, 1.0)),
-            open_units: Some(Estimate::new(open, 0.5)),
+            open_units: Some(Estimate::new(open, confidence)),
             ..Findings::default()
         }
     }
@@ -182,11 +209,10 @@ mod tests {
     fn sections_or_zones_are_whole_units_and_whole_segments() {
         for (unit_mib, segments) in [(1, 1), (2, 1), (3, 3), (4, 2), (6, 3), (24, 12)] {
             let shape = |open| {
-                let advice = found(Some(unit_mib << 20), open).advice();
+                let advice = found(Some(unit_mib << 20), open, 1.0).advice();
                 assert_eq!(advice.mount_options.starts_with("mode=lfs,"), segments > 1, "{advice:?}");
-                let over = if advice.segments_per_section > 8 { " -o 10" } else { "" };
                 let (section, zone) = (advice.segments_per_section, advice.sections_per_zone);
-                assert_eq!(advice.mkfs_f2fs, format!("mkfs.f2fs -s {section} -z {zone}{over} DEVICE"));
+                assert_eq!(advice.mkfs_f2fs, format!("mkfs.f2fs -s {section} -z {zone} DEVICE"));
                 (section, zone)
             };
             assert_eq!(shape(Some(4)), (segments, 1), "{unit_mib} MiB, some of them open at once");
@@ -195,11 +221,29 @@ mod tests {
     }
 
     #[test]
-    fn logs_follow_the_open_units_and_doubt_is_said() {
+    fn logs_follow_the_open_units() {
         for (open, logs) in [(Some(1), 2), (Some(2), 2), (Some(5), 4), (Some(9), 6), (None, 6)] {
-            let advice = found(None, open).advice();
-            assert_eq!(advice.active_logs, logs);
-            assert!(advice.reasons.iter().any(|reason| reason.contains("Uncertain: open units")));
+            assert_eq!(found(None, open, 1.0).advice().active_logs, logs);
+        }
+    }
+
+    /// A format cannot be taken back: what is not certain is left as it is by default, and that is said.
+    #[test]
+    fn nothing_follows_from_doubt() {
+        let unsure = Findings {
+            fat_area_bytes: Some(Estimate::new(Some(8 << 20), 0.5)),
+            ..found(Some(8 << 20), Some(2), 0.9)
+        };
+        let sure_of_limit =
+            Findings { unit_bytes: Some(Estimate::new(Some(8 << 20), 0.3)), ..found(None, Some(2), 1.0) };
+        for (findings, logs) in [(unsure, 6), (sure_of_limit, 2), (Findings::default(), 6)] {
+            let advice = findings.advice();
+            assert_eq!(advice.flashkit_mkfs, "flashkit mkfs -s 1 -z 1 DEVICE");
+            assert_eq!(advice.mount_options, format!("active_logs={logs}"));
+            assert_eq!((advice.alignment_bytes, &*advice.file_system), (SEGMENT_BYTES, "f2fs or ext4"));
+            assert!(!advice.reasons.iter().any(|reason| reason.contains("at the front of")), "{advice:?}");
+            let said = ["not certain", "not measured"];
+            assert!(said.iter().any(|said| advice.reasons[0].contains(said)), "{advice:?}");
         }
     }
 }

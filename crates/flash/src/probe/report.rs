@@ -188,6 +188,6 @@ mod tests {
         assert!(!page.contains("http"), "nothing is loaded from elsewhere");
         let text = findings.to_text();
         assert!(text.contains("allocation unit           4 MiB (confidence 80 %, uncertain)"), "{text}");
-        assert!(text.contains("mkfs.f2fs -s 2 -z 1"));
+        assert!(text.contains("mkfs.f2fs -s 1 -z 1"), "a unit that is not certain shapes nothing");
     }
 }
