@@ -4,13 +4,16 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use block::{
-    Device, MemoryDevice,
-    nbd::{Address, Server},
+    Device, Geometry, MemoryDevice,
+    nbd::{Address, Export, Server},
 };
 
 const SIZE: u64 = 1 << 20;
@@ -267,13 +270,67 @@ fn half_open_clients_keep_nobody_waiting() {
     drop((silent, deaf));
 }
 
+/// A large device of zeroes that counts reads.
+struct CountsReads(AtomicU64);
+
+impl Device for CountsReads {
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: 1 << 30, sector_bytes: 512 }
+    }
+    fn read(&self, _: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.fetch_add(buf.len() as u64, Ordering::SeqCst);
+        buf.fill(0);
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Export for CountsReads {}
+
+/// Who asks for much and reads nothing has one longest request's worth of memory, and gets all of it later.
+#[test]
+fn a_deaf_client_takes_little_memory() {
+    const LENGTH: u32 = 32 << 20;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("socket");
+    let device = Arc::new(CountsReads(AtomicU64::new(0)));
+    let server = Server::start(device.clone(), &Address::Unix(path.clone())).expect("listens");
+    let stream = UnixStream::connect(path).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut client = Client(stream);
+    client.take(18);
+    client.send(&[0, 0, 0, 3]);
+    client.send(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
+    client.take(10);
+    for _ in 0..12 {
+        client.request(0, 0, 0, LENGTH, &[]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let read = device.0.load(Ordering::SeqCst);
+    assert!(read <= u64::from(LENGTH), "{} MiB wait for the client", read >> 20);
+    for _ in 0..12 {
+        assert_eq!(client.simple(), 0);
+        assert!(client.take(LENGTH as usize).iter().all(|byte| *byte == 0));
+    }
+    drop(client);
+    server.stop();
+}
+
 #[test]
 fn too_many_connections_are_closed_at_once() {
     let fixture = serve();
-    let clients: Vec<Client> = (0..32).map(|_| Client::connect(&fixture)).collect();
+    let clients: Vec<Client> = (0..16).map(|_| Client::connect(&fixture)).collect();
     let mut one_more = UnixStream::connect(&fixture.path).expect("the socket is there");
     assert!(matches!(one_more.read(&mut [0; 18]), Ok(0) | Err(_)));
-    assert_eq!(fixture.server.connections(), 32);
+    assert_eq!(fixture.server.connections(), 16);
     drop(clients);
     let start = Instant::now();
     while fixture.server.connections() > 0 && start.elapsed() < PATIENCE {

@@ -1,9 +1,10 @@
 //! An NBD server for any device, and a client: fixed newstyle, over a Unix socket or TCP on the loopback
 //! interface.
 //!
-//! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection
-//! that breaks the protocol or stays silent in the handshake is closed, and each connection has its own
-//! threads, so that a slow one keeps no other waiting.
+//! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection has the
+//! data of one longest request under way and no more, one that breaks the protocol or takes too long for the
+//! handshake is closed, and each has its own threads, so that a slow one keeps no other waiting. Who is connected
+//! may be silent for long, as a mounted file system is: of [`MAX_CONNECTIONS`] places it keeps its own.
 
 mod client;
 mod export;
@@ -32,20 +33,21 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::{AsFd, BorrowedFd},
 };
-use wire::Socket;
+use wire::{Hurried, Socket};
 
 /// Longest read or write, in bytes.
 const MAX_REQUEST_BYTES: u32 = 32 << 20;
-/// Connections at once.
-const MAX_CONNECTIONS: usize = 32;
-/// How long a client may be silent in the handshake.
+/// Connections at once: half a gigabyte, if all of them have their longest requests under way.
+const MAX_CONNECTIONS: usize = 16;
+/// How long the handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may leave its replies unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the requests under way may take when the server stops.
+/// How long a client may take for its last replies when the server stops. What the device has under way is waited for,
+/// however long it takes: after the stop it is at rest.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the listener looks whether it should stop.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const TICK: Duration = Duration::from_millis(50);
 
 /// Where a server listens: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any). The URIs that
 /// NBD clients take are read too.
@@ -210,10 +212,15 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
     while !shared.stopping.load(Ordering::SeqCst) {
         let fd = listener.as_fd();
         let mut waiting = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        if !matches!(rustix::event::poll(&mut waiting, Some(&TICK)), Ok(1..)) {
+        let tick = Timespec::try_from(TICK).expect("a fraction of a second");
+        if !matches!(rustix::event::poll(&mut waiting, Some(&tick)), Ok(1..)) {
             continue;
         }
-        let Ok(socket) = listener.accept() else { continue };
+        let Ok(socket) = listener.accept() else {
+            // Out of descriptors, perhaps: whoever waits to be accepted would make this a busy loop.
+            std::thread::sleep(TICK);
+            continue;
+        };
         let mut connections = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|_, (_, thread)| !thread.is_finished());
         if connections.len() >= MAX_CONNECTIONS {
@@ -249,10 +256,10 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
 }
 
 fn connect(socket: &Socket, export: &dyn Export) -> io::Result<()> {
-    socket.set_timeouts(Some(HANDSHAKE_TIMEOUT), Some(WRITE_TIMEOUT))?;
-    let mut stream = socket.try_clone()?;
-    let Some(session) = handshake::handshake(&mut stream, export)? else { return Ok(()) };
+    let mut hurried = Hurried { socket: socket.try_clone()?, deadline: Instant::now() + HANDSHAKE_TIMEOUT };
+    let Some(session) = handshake::handshake(&mut hurried, export)? else { return Ok(()) };
     socket.set_timeouts(None, Some(WRITE_TIMEOUT))?;
+    let stream = socket.try_clone()?;
     let output = socket.try_clone()?;
     transmission::transmit(&mut io::BufReader::with_capacity(128 << 10, stream), output, export, session)
 }

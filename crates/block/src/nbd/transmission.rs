@@ -1,8 +1,11 @@
 //! The transmission phase: requests in, replies out, several under way.
+//!
+//! *Invariant*: a connection holds the data of [`MAX_REQUEST_BYTES`] at a time, from before a request's data is read
+//! until its reply is sent: one longest request or many short ones. Who leaves replies unread waits with its own.
 
 use std::{
     io::{self, Read, Write},
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Condvar, Mutex, PoisonError, mpsc},
 };
 
 use super::{
@@ -14,14 +17,46 @@ use super::{
 /// Requests of one connection that are served at once.
 const WORKERS: usize = 8;
 
-/// One request, with the data of a write.
-struct Request {
+/// Room for the data of one connection.
+#[derive(Default)]
+struct Room {
+    taken_bytes: Mutex<u32>,
+    given_back: Condvar,
+}
+
+impl Room {
+    /// Waits until as much is free; no more than there is.
+    fn take(&self, bytes: u32) -> Taken<'_> {
+        let taken = self.taken_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |taken: &mut u32| *taken + bytes > MAX_REQUEST_BYTES;
+        let mut taken = self.given_back.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner);
+        *taken += bytes;
+        Taken { room: self, bytes }
+    }
+}
+
+/// A part of the room, given back in the end.
+struct Taken<'a> {
+    room: &'a Room,
+    bytes: u32,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.room.taken_bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        self.room.given_back.notify_one();
+    }
+}
+
+/// One request, with the data of a write and room for that of its reply.
+struct Request<'a> {
     flags: u16,
     command: u16,
     cookie: u64,
     offset: u64,
     length: u32,
     data: Vec<u8>,
+    _room: Taken<'a>,
 }
 
 /// What a request is answered with.
@@ -39,8 +74,9 @@ pub fn transmit<R: Read, W: Write + Send>(
     export: &(impl Export + ?Sized),
     session: Session,
 ) -> io::Result<()> {
-    let output = Mutex::new(output);
+    let output = Mutex::new(Some(output));
     // The queue is short: a client that sends without reading fills it and then waits.
+    let room = Room::default();
     let (sender, receiver) = mpsc::sync_channel::<Request>(1);
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
@@ -50,21 +86,30 @@ pub fn transmit<R: Read, W: Write + Send>(
                     let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(request) = next else { return };
                     let answer = serve(export, session, &request);
-                    let bytes = encode(&request, answer, session);
+                    let (head, data) = encode(&request, answer, session);
                     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-                    // A client that is gone needs no answer; the reader ends the connection.
-                    let _ = output.write_all(&bytes);
+                    // A client that is gone needs no answer, and what follows a part of one would be no answer.
+                    // The reader ends the connection.
+                    let sent =
+                        output.as_mut().map(|out| out.write_all(&head).and_then(|()| out.write_all(&data)));
+                    if sent.is_some_and(|sent| sent.is_err()) {
+                        *output = None;
+                    }
                 }
             });
         }
-        let result = receive(input, &sender);
+        let result = receive(input, &sender, &room);
         // The workers finish what is under way and end with the channel.
         drop(sender);
         result
     })
 }
 
-fn receive(input: &mut impl Read, sender: &mpsc::SyncSender<Request>) -> io::Result<()> {
+fn receive<'a>(
+    input: &mut impl Read,
+    sender: &mpsc::SyncSender<Request<'a>>,
+    room: &'a Room,
+) -> io::Result<()> {
     loop {
         let magic = match read_u32(input) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -82,6 +127,8 @@ fn receive(input: &mut impl Read, sender: &mpsc::SyncSender<Request>) -> io::Res
         if command == CMD_DISCONNECT {
             return Ok(());
         }
+        let has_data = matches!(command, CMD_READ | CMD_WRITE) && length <= MAX_REQUEST_BYTES;
+        let taken = room.take(if has_data { length } else { 0 });
         if command == CMD_WRITE {
             if length <= MAX_REQUEST_BYTES {
                 // Grows as data comes: a length alone takes no memory.
@@ -93,7 +140,7 @@ fn receive(input: &mut impl Read, sender: &mpsc::SyncSender<Request>) -> io::Res
                 skip(input, u64::from(length))?;
             }
         }
-        let request = Request { flags, command, cookie, offset, length, data };
+        let request = Request { flags, command, cookie, offset, length, data, _room: taken };
         if sender.send(request).is_err() {
             return Ok(());
         }
@@ -164,23 +211,27 @@ fn errno(error: &io::Error) -> u32 {
     }
 }
 
-fn encode(request: &Request, answer: Answer, session: Session) -> Vec<u8> {
+/// The reply, its data apart from what comes before: a copy of it would be as long again.
+fn encode(request: &Request, answer: Answer, session: Session) -> (Vec<u8>, Vec<u8>) {
     let structured = session.structured && matches!(request.command, CMD_READ | CMD_BLOCK_STATUS);
+    let cookie = request.cookie;
     match answer {
         Answer::Failed(errno, what) if structured => {
             let mut data = errno.to_be_bytes().to_vec();
             let what = &what.as_bytes()[..what.len().min(1000)];
             data.extend((what.len() as u16).to_be_bytes());
             data.extend(what);
-            chunk(request.cookie, REPLY_ERROR, &[&data])
+            (chunk(cookie, REPLY_ERROR, data.len()), data)
         }
-        Answer::Failed(errno, _) => simple(request.cookie, errno, &[]),
+        Answer::Failed(errno, _) => (simple(cookie, errno), Vec::new()),
         // A chunk of data is never empty.
-        Answer::Data(data) if structured && data.is_empty() => chunk(request.cookie, 0, &[]),
+        Answer::Data(data) if structured && data.is_empty() => (chunk(cookie, 0, 0), data),
         Answer::Data(data) if structured => {
-            chunk(request.cookie, REPLY_OFFSET_DATA, &[&request.offset.to_be_bytes(), &data])
+            let mut head = chunk(cookie, REPLY_OFFSET_DATA, 8 + data.len());
+            head.extend(request.offset.to_be_bytes());
+            (head, data)
         }
-        Answer::Data(data) => simple(request.cookie, 0, &data),
+        Answer::Data(data) => (simple(cookie, 0), data),
         Answer::Status(parts) => {
             let mut data = ALLOCATION_ID.to_be_bytes().to_vec();
             for (length, is_hole) in parts {
@@ -188,29 +239,26 @@ fn encode(request: &Request, answer: Answer, session: Session) -> Vec<u8> {
                 data.extend((length as u32).to_be_bytes());
                 data.extend(if is_hole { STATE_HOLE_AND_ZERO } else { 0 }.to_be_bytes());
             }
-            chunk(request.cookie, REPLY_BLOCK_STATUS, &[&data])
+            (chunk(cookie, REPLY_BLOCK_STATUS, data.len()), data)
         }
-        Answer::Done => simple(request.cookie, 0, &[]),
+        Answer::Done => (simple(cookie, 0), Vec::new()),
     }
 }
 
-fn simple(cookie: u64, errno: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + data.len());
+fn simple(cookie: u64, errno: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16);
     bytes.extend(SIMPLE_REPLY_MAGIC.to_be_bytes());
     bytes.extend(errno.to_be_bytes());
     bytes.extend(cookie.to_be_bytes());
-    bytes.extend(data);
     bytes
 }
 
-fn chunk(cookie: u64, kind: u16, data: &[&[u8]]) -> Vec<u8> {
-    let length: usize = data.iter().map(|part| part.len()).sum();
-    let mut bytes = Vec::with_capacity(20 + length);
+fn chunk(cookie: u64, kind: u16, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(28);
     bytes.extend(STRUCTURED_REPLY_MAGIC.to_be_bytes());
     bytes.extend(REPLY_FLAG_DONE.to_be_bytes());
     bytes.extend(kind.to_be_bytes());
     bytes.extend(cookie.to_be_bytes());
     bytes.extend((length as u32).to_be_bytes());
-    data.iter().for_each(|part| bytes.extend(*part));
     bytes
 }

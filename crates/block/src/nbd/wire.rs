@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
     os::unix::net::UnixStream,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -143,6 +143,39 @@ impl Write for Socket {
     }
 }
 
+/// A socket until a point in time, however little at a time its peer sends or takes.
+pub struct Hurried {
+    pub socket: Socket,
+    pub deadline: Instant,
+}
+
+impl Hurried {
+    fn hurry(&self) -> io::Result<()> {
+        match self.deadline.checked_duration_since(Instant::now()) {
+            None | Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
+            left => self.socket.set_timeouts(left, left),
+        }
+    }
+}
+
+impl Read for Hurried {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.hurry()?;
+        self.socket.read(buf)
+    }
+}
+
+impl Write for Hurried {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.hurry()?;
+        self.socket.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 pub fn read_u16(stream: &mut impl Read) -> io::Result<u16> {
     let mut bytes = [0; 2];
     stream.read_exact(&mut bytes)?;
@@ -165,4 +198,25 @@ pub fn read_u64(stream: &mut impl Read) -> io::Result<u64> {
 pub fn skip(stream: &mut impl Read, length: u64) -> io::Result<()> {
     let skipped = io::copy(&mut stream.take(length), &mut io::sink())?;
     if skipped == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_a_byte_now_and_then_gains_no_time() {
+        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+        let trickle = std::thread::spawn(move || {
+            while theirs.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let mut hurried = Hurried { socket: Socket::Unix(ours), deadline };
+        assert!(hurried.read_exact(&mut [0; 1 << 20]).is_err());
+        assert!(Instant::now() >= deadline);
+        drop(hurried);
+        trickle.join().expect("it met the end");
+    }
 }
