@@ -18,7 +18,7 @@ use crate::{
     clock::Clock,
     fault::FaultPlan,
     model::Model,
-    op::{Completion, Op, Refusal},
+    op::{Command, Completion, Op, Refusal},
     profile::Profile,
     trace::{Entry, Trace},
 };
@@ -48,8 +48,6 @@ struct Inner {
     /// What the data was before each write that the cache may still hold, oldest first.
     undo: VecDeque<(u64, Vec<u8>)>,
     undo_bytes: u64,
-    /// The last command was cut off by the power.
-    lost: bool,
     trace: Option<Vec<Entry>>,
 }
 
@@ -68,14 +66,7 @@ impl Card {
             inverted: model.profile().is_raw(),
             pace,
             plugged_in: Instant::now(),
-            inner: Mutex::new(Inner {
-                model,
-                now_ns: 0,
-                undo: VecDeque::new(),
-                undo_bytes: 0,
-                lost: false,
-                trace: None,
-            }),
+            inner: Mutex::new(Inner { model, now_ns: 0, undo: VecDeque::new(), undo_bytes: 0, trace: None }),
         }
     }
 
@@ -124,23 +115,48 @@ impl Card {
             }
         }
         inner.model.power_cycle()?;
-        inner.lost = false;
         Ok(())
+    }
+
+    /// Puts the card away: what a host does before it takes a card out, and the power back first where it was cut.
+    /// The data is durable then, also of a card that has no flush or ignores it.
+    ///
+    /// # Errors
+    /// Those of the device that holds the data; a flash that is worn out.
+    pub fn put_away(&self) -> io::Result<()> {
+        let (is_powered, seed) = self.with_model(|model| (model.is_powered(), model.fault_plan().seed));
+        if is_powered { self.flush() } else { self.power_cycle(seed) }?;
+        self.data.flush()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a request: prices it, does what it does to the data, waits if the clock is real.
-    fn serve(&self, op: Op, act: impl FnOnce(&mut Inner) -> io::Result<()>) -> io::Result<()> {
+    /// Serves a request: prices it, does what it does to the data, waits if the clock is real. `written` is the data of a
+    /// write: if the power goes during it, some of it arrives, and of what is tried later nothing.
+    fn serve(
+        &self,
+        op: Op,
+        written: &[u8],
+        act: impl FnOnce(&mut Inner) -> io::Result<()>,
+    ) -> io::Result<()> {
         let completion = {
             let mut inner = self.lock();
             if self.pace == Pace::RealTime {
                 inner.now_ns = inner.now_ns.max(self.plugged_in.elapsed().as_nanos() as u64);
             }
             let now_ns = inner.now_ns;
-            let completion = inner.model.submit(now_ns, op)?;
+            let was_powered = inner.model.is_powered();
+            let completion = match inner.model.submit(now_ns, op) {
+                Err(refusal) => {
+                    if was_powered && !inner.model.is_powered() && op.command == Command::Write {
+                        self.tear(&mut inner, op.offset_bytes, written)?;
+                    }
+                    return Err(refusal.into());
+                }
+                Ok(completion) => completion,
+            };
             if let Some(trace) = &mut inner.trace {
                 trace.push(Entry { at_ns: now_ns, done_ns: completion.done_ns, op });
             }
@@ -221,7 +237,6 @@ impl Card {
                 self.store(offset_bytes + (n * ATOMIC_BYTES) as u64, sector)?;
             }
         }
-        inner.lost = true;
         Ok(())
     }
 
@@ -231,19 +246,12 @@ impl Card {
     /// [`Refusal`] as an I/O error, and those of the device that holds the data.
     pub fn write_fua(&self, offset_bytes: u64, buf: &[u8], fua: bool) -> io::Result<()> {
         let op = Op { fua, ..Op::write(offset_bytes, buf.len() as u64) };
-        let done = self.serve(op, |inner| {
+        self.serve(op, buf, |inner| {
             if !fua {
                 self.remember(inner, offset_bytes, buf.len())?;
             }
             self.store(offset_bytes, buf)
-        });
-        if done.is_err() {
-            let mut inner = self.lock();
-            if !inner.model.is_powered() && !inner.lost {
-                self.tear(&mut inner, offset_bytes, buf)?;
-            }
-        }
-        done
+        })
     }
 }
 
@@ -255,7 +263,7 @@ impl Device for Card {
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
         self.geometry().check_read(offset_bytes, buf.len())?;
-        self.serve(Op::read(offset_bytes, buf.len() as u64), |_| self.data.read(offset_bytes, buf))?;
+        self.serve(Op::read(offset_bytes, buf.len() as u64), &[], |_| self.data.read(offset_bytes, buf))?;
         if self.inverted {
             buf.iter_mut().for_each(|byte| *byte = !*byte);
         }
@@ -268,7 +276,7 @@ impl Device for Card {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.serve(Op::flush(), |inner| {
+        self.serve(Op::flush(), &[], |inner| {
             if inner.model.profile().host.flush && !inner.model.fault_plan().drops_flushes {
                 inner.undo.clear();
                 inner.undo_bytes = 0;
@@ -280,7 +288,7 @@ impl Device for Card {
 
     /// On a bare chip: erases the blocks within the range, which then read as ones.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.serve(Op::discard(offset_bytes, length_bytes), |inner| {
+        self.serve(Op::discard(offset_bytes, length_bytes), &[], |inner| {
             let profile = inner.model.profile();
             let (mut start, mut end) = (offset_bytes, offset_bytes + length_bytes);
             if profile.is_raw() {
@@ -455,6 +463,69 @@ mod tests {
 
     fn card_plan(card: &Card) -> FaultPlan {
         card.with_model(|model| model.fault_plan().clone())
+    }
+
+    /// Writes to a card whose power went during a read, a flush or a discard come too late.
+    #[test]
+    fn a_write_after_the_cut_changes_nothing() {
+        for cache_bytes in [0, 64 << 10] {
+            for command in 0..3 {
+                let card = Card::new(profile(cache_bytes, Layer::Page { reserve_blocks: 2 }), false);
+                card.write(0, &[1; 4096]).expect("within the card");
+                card.flush().expect("the power is on");
+                card.set_faults(FaultPlan { seed: 1, power_cut_at: Some(0), ..FaultPlan::default() });
+                let cut = match command {
+                    0 => card.read(0, &mut [0; 512]),
+                    1 => card.flush(),
+                    _ => card.discard(8192, 4096),
+                };
+                assert!(cut.is_err() && card.write(0, &[2; 4096]).is_err());
+                card.power_cycle(1).expect("comes back");
+                let mut buf = [0; 4096];
+                card.read(0, &mut buf).expect("the power is on");
+                assert_eq!(buf, [1; 4096], "command {command}, cache of {cache_bytes}");
+            }
+        }
+    }
+
+    /// The data of a card, and how often it was made durable.
+    struct CountsFlushes(MemoryDevice, std::sync::Arc<std::sync::atomic::AtomicU32>);
+
+    impl Device for CountsFlushes {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.0.read(offset_bytes, buf)
+        }
+        fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+            self.0.write(offset_bytes, buf)
+        }
+        fn flush(&self) -> io::Result<()> {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Ok(())
+        }
+        fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+            self.0.discard(offset_bytes, length_bytes)
+        }
+    }
+
+    impl Export for CountsFlushes {}
+
+    #[test]
+    fn a_card_that_is_put_away_is_durable_whatever_it_makes_of_flushes() {
+        for (has_flush, drops_flushes) in [(false, false), (true, true), (true, false)] {
+            let mut profile = profile(0, Layer::Page { reserve_blocks: 2 });
+            profile.host.flush = has_flush;
+            let flushes = std::sync::Arc::default();
+            let data = CountsFlushes(MemoryDevice::new(4 << 20), std::sync::Arc::clone(&flushes));
+            let plan = FaultPlan { drops_flushes, ..FaultPlan::default() };
+            let model = Model::new(profile, false).with_faults(plan);
+            let card = Card::from_parts(model, Box::new(data), Pace::Virtual);
+            card.write(0, &[1; 4096]).expect("within the card");
+            card.put_away().expect("nothing fails");
+            assert!(flushes.load(std::sync::atomic::Ordering::SeqCst) > 0);
+        }
     }
 
     #[test]
