@@ -126,9 +126,7 @@ impl CardFile {
     /// # Errors
     /// [`CardError::Io`].
     pub fn close(self) -> Result<(), CardError> {
-        let (is_powered, seed) = self.card.with_model(|model| (model.is_powered(), model.fault_plan().seed));
-        let ready = if is_powered { block::Device::flush(&*self.card) } else { self.card.power_cycle(seed) };
-        ready.map_err(|e| io_error(&self.path, e))?;
+        self.card.put_away().map_err(|e| io_error(&self.path, e))?;
         self.card.with_model(|model| store(&self.path, model, self.preconditioned, false))
     }
 }
@@ -175,7 +173,10 @@ fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Resu
         serde_json::to_writer(&mut file, &stored)?;
         let file = file.into_inner().map_err(|e| e.into_error())?;
         file.sync_all()?;
-        fs::rename(&fresh, &path)
+        fs::rename(&fresh, &path)?;
+        // The new name is durable with its directory.
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(dir)?.sync_all()
     };
     write().map_err(|e| io_error(&path, e))
 }
@@ -288,6 +289,7 @@ mod tests {
             good[..good.len() / 2].to_string(),
             good.replace("\"format\":3", "\"format\":9"),
             good.replace("page_bytes = 4096", "page_bytes = 4095"),
+            good.replace("\"writes_by_log2_bytes\":{}", "\"writes_by_log2_bytes\":{\"64\":1}"),
             good.replace("size_bytes = 67108864", "size_bytes = 134217728"),
         ] {
             assert_ne!(bad, good);
