@@ -94,7 +94,12 @@ pub struct TimeCounters {
 impl TimeCounters {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.parts().iter().map(|(_, ns)| ns).sum()
+        self.parts().iter().fold(0, |all: u64, (_, ns)| all.saturating_add(*ns))
+    }
+
+    /// Waits of requests that are under way at once may add up to more than the clock shows.
+    pub(crate) fn waited(&mut self, ns: u64) {
+        self.wait = self.wait.saturating_add(ns);
     }
 
     /// Each part by its name.

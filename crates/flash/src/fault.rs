@@ -5,6 +5,8 @@ use std::ops::Range;
 use block::Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::profile::STEP_NS_MAX;
+
 /// The plan. The default is a card without faults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -26,6 +28,22 @@ pub struct FaultPlan {
     pub stall_chance: f64,
     /// How long such a stall is: half to three halves of this.
     pub stall_ns: u64,
+}
+
+impl FaultPlan {
+    /// Whether the figures make sense; a plan may come from a file that anybody wrote.
+    ///
+    /// # Errors
+    /// The first that does not, and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        let range = 0.0..=1.0;
+        match self {
+            plan if !range.contains(&plan.jitter) => Err("jitter: from 0 to 1".into()),
+            plan if !range.contains(&plan.stall_chance) => Err("stall_chance: from 0 to 1".into()),
+            plan if plan.stall_ns > STEP_NS_MAX => Err("stall_ns: no stall may take over 100 s".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A plan under way.
@@ -63,5 +81,29 @@ impl Faults {
     pub fn is_unreadable(&self, range: &Range<u64>) -> bool {
         let touches = |bad: &Range<u64>| bad.start < range.end && range.start < bad.end;
         self.plan.unreadable_bytes.iter().any(touches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_that_make_no_sense_are_refused() {
+        for text in [
+            "jitter = 1e300",
+            "jitter = -1.0",
+            "jitter = nan",
+            "stall_chance = 7.0",
+            "stall_chance = -0.5",
+            "stall_ns = 9000000000000000000",
+        ] {
+            let plan: FaultPlan = toml::from_str(text).expect("TOML");
+            let figure = text.split(' ').next().expect("a name");
+            assert!(plan.check().is_err_and(|why| why.starts_with(figure)), "{text}");
+        }
+        let plan =
+            FaultPlan { jitter: 1.0, stall_chance: 1.0, stall_ns: STEP_NS_MAX, ..FaultPlan::default() };
+        assert_eq!(plan.check(), Ok(()));
     }
 }

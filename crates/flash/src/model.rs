@@ -25,7 +25,7 @@ use crate::{
     fault::{FaultPlan, Faults},
     latency::LatenciesByCommand,
     layer::{Cost, Layer},
-    op::{Command, Completion, Op, Refusal},
+    op::{CLOCK_END_NS, Command, Completion, Op, Refusal},
     profile::{self, Profile},
 };
 
@@ -115,11 +115,16 @@ impl Model {
         if state.counters.largest() > u64::MAX >> 1 {
             return Err("a counter is about to overflow".into());
         }
+        let host = &state.counters.host;
+        if host.reads_by_log2_bytes.keys().chain(host.writes_by_log2_bytes.keys()).any(|log2| *log2 >= 64) {
+            return Err("requests of no size are counted".into());
+        }
         Ok(Model::resume(profile, state))
     }
 
     /// The same card with faults from here on.
     pub fn with_faults(mut self, plan: FaultPlan) -> Model {
+        plan.check().expect("a plan is checked when it is read");
         self.faults = Faults::new(plan);
         self
     }
@@ -251,6 +256,10 @@ impl Model {
 
     /// One command of at most the host's largest size.
     fn one(&mut self, start_ns: u64, op: &Op, range: Range<u64>) -> Result<u64, Refusal> {
+        let busy_ns = self.channels_free_ns.iter().copied().fold(self.controller_free_ns, u64::max);
+        if start_ns.max(busy_ns).max(self.link_free_ns) > CLOCK_END_NS {
+            return Err(Refusal::ClockEnd);
+        }
         if self.faults.cuts_now() {
             self.powered = false;
             return Err(Refusal::PowerOff);
@@ -304,7 +313,7 @@ impl Model {
         let time = &mut self.state.counters.time_ns;
         time.read_crossing += crossing_ns;
         time.page_read += (read_ns - ready_ns).min(alone_ns);
-        time.wait += (read_ns - ready_ns).saturating_sub(alone_ns) + (link_ns - read_ns);
+        time.waited((read_ns - ready_ns).saturating_sub(alone_ns) + (link_ns - read_ns));
         time.transfer += transfer_ns;
         self.settle(&Cost::default());
         Ok(done_ns)
@@ -351,7 +360,7 @@ impl Model {
         time.stream_miss += miss_ns;
         if cached && !fua {
             time.transfer += transfer_ns;
-            time.wait += done_ns - ready_ns - transfer_ns;
+            time.waited(done_ns - ready_ns - transfer_ns);
         } else {
             // What is left when the named parts are taken off is the wait for what others hold.
             let mut left = done_ns - ready_ns;
@@ -364,7 +373,7 @@ impl Model {
             time.small_write += part(small_ns);
             time.page_program += part(page_ns);
             time.transfer += part(transfer_ns);
-            time.wait += left;
+            time.waited(left);
         }
         Ok(done_ns)
     }
@@ -381,7 +390,7 @@ impl Model {
         }
         let flush_ns = self.profile.time.flush_ns;
         self.controller_free_ns = ready_ns + flush_ns;
-        self.state.counters.time_ns.wait += ready_ns - start_ns;
+        self.state.counters.time_ns.waited(ready_ns - start_ns);
         self.state.counters.time_ns.flush += flush_ns;
         ready_ns + flush_ns
     }
@@ -400,7 +409,7 @@ impl Model {
         let erases = if self.profile.is_raw() { cost.erases } else { 0 };
         let own_ns = self.profile.time.discard_ns + erases * self.profile.time.erase_block_ns;
         self.controller_free_ns = ready_ns + own_ns;
-        self.state.counters.time_ns.wait += ready_ns - start_ns;
+        self.state.counters.time_ns.waited(ready_ns - start_ns);
         self.state.counters.time_ns.discard += own_ns;
         Ok(ready_ns + own_ns)
     }
@@ -409,7 +418,7 @@ impl Model {
     fn controller(&mut self, start_ns: u64, command_ns: u64, extra_ns: u64) -> u64 {
         let begin_ns = start_ns.max(self.controller_free_ns);
         self.controller_free_ns = begin_ns + command_ns + extra_ns;
-        self.state.counters.time_ns.wait += begin_ns - start_ns;
+        self.state.counters.time_ns.waited(begin_ns - start_ns);
         self.state.counters.time_ns.command += command_ns;
         self.controller_free_ns
     }
@@ -530,7 +539,7 @@ impl Model {
         let first = range.start / u64::from(self.profile.flash.page_bytes);
         let mut done_ns = from_ns;
         for n in 0..cost.pages {
-            let arrived_ns = from_ns + fill_ns + transfer_ns * (n + 1) / cost.pages;
+            let arrived_ns = from_ns + fill_ns + share(transfer_ns, n + 1, cost.pages);
             let page_ns = match n {
                 n if n < cost.fat_pages => fat_ns,
                 n if n < cost.fat_pages + slc_pages => slc_ns,
@@ -556,8 +565,9 @@ impl Model {
     fn merge_ns(&self, cost: &Cost) -> u64 {
         let time = &self.profile.time;
         let channels = self.channels_free_ns.len() as u64;
-        cost.copied_pages.div_ceil(channels) * (time.read_page_ns + time.program_page_ns)
-            + cost.erases * time.erase_block_ns
+        let copies_ns =
+            cost.copied_pages.div_ceil(channels).saturating_mul(time.read_page_ns + time.program_page_ns);
+        copies_ns.saturating_add(cost.erases.saturating_mul(time.erase_block_ns)).min(CLOCK_END_NS)
     }
 
     /// Moves what the array and the layer did into the counters.
@@ -568,6 +578,14 @@ impl Model {
         flash.page_reads += work.reads;
         flash.block_erases += work.erases;
         self.state.counters.count_cost(cost);
+    }
+}
+
+/// `part` of `whole` of a time. A page's share of what the link takes is asked for each page: exact, and quick.
+fn share(ns: u64, part: u64, whole: u64) -> u64 {
+    match ns.checked_mul(part) {
+        Some(product) => product / whole,
+        None => (u128::from(ns) * u128::from(part) / u128::from(whole)) as u64,
     }
 }
 
@@ -631,6 +649,38 @@ mod tests {
             slc_cache: None,
             fat_area: None,
             sources: Default::default(),
+        }
+    }
+
+    /// The longest steps that a profile may have, and one that is near its end already.
+    #[test]
+    fn the_clock_ends_before_it_overflows() {
+        for layer in [hybrid(2, 0), hybrid(3, 3), Kind::Page { reserve_blocks: 4 }] {
+            let mut slow = profile(layer);
+            let longest = crate::profile::STEP_NS_MAX;
+            slow.host.queue_depth = 64;
+            slow.time.program_page_ns = longest;
+            slow.time.read_page_ns = longest;
+            slow.time.erase_block_ns = longest;
+            slow.time.write_bytes_per_s = 1;
+            let plan =
+                FaultPlan { jitter: 1.0, stall_chance: 0.5, stall_ns: longest, ..FaultPlan::default() };
+            let mut model = Model::new(slow, true).with_faults(plan);
+            let mut now = CLOCK_END_NS - (1 << 57);
+            let mut refused = false;
+            for n in 0..3000u64 {
+                match model.submit(now, Op::write(n * 37 % 60 * (128 << 10), 128 << 10)) {
+                    Ok(done) => now = now.max(done.start_ns),
+                    Err(refusal) => {
+                        refused = refusal == Refusal::ClockEnd;
+                        break;
+                    }
+                }
+            }
+            assert!(refused || now < CLOCK_END_NS);
+            let error = model.submit(u64::MAX, Op::read(0, 4096)).unwrap_err();
+            assert_eq!(error, Refusal::ClockEnd);
+            model.counters().time_ns.total();
         }
     }
 

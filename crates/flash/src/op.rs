@@ -65,6 +65,9 @@ pub struct Completion {
     pub done_ns: u64,
 }
 
+/// No request begins later than this, about 73 years: what it takes after that still fits the clock.
+pub const CLOCK_END_NS: u64 = 1 << 61;
+
 /// Why a card refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -100,6 +103,9 @@ pub enum Refusal {
     /// The power is off.
     #[error("the power is off")]
     PowerOff,
+    /// The card was busy for [`CLOCK_END_NS`].
+    #[error("the card's clock is at its end")]
+    ClockEnd,
 }
 
 impl From<Refusal> for std::io::Error {
@@ -109,7 +115,7 @@ impl From<Refusal> for std::io::Error {
             Refusal::PastEnd { .. } => ErrorKind::InvalidInput,
             Refusal::NotErased { .. } | Refusal::Unaligned { .. } => ErrorKind::InvalidInput,
             Refusal::WornOut => ErrorKind::ReadOnlyFilesystem,
-            Refusal::Medium { .. } => ErrorKind::Other,
+            Refusal::Medium { .. } | Refusal::ClockEnd => ErrorKind::Other,
             Refusal::PowerOff => ErrorKind::NotConnected,
         };
         std::io::Error::new(kind, refusal)

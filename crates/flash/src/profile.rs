@@ -232,6 +232,10 @@ const BUILT_IN: &[&str] = &[
     include_str!("../profiles/nand-2003.toml"),
 ];
 
+/// No step of a command takes longer: with the largest request and block, the longest command still ends within the
+/// clock's 584 years.
+pub(crate) const STEP_NS_MAX: u64 = 100_000_000_000;
+
 impl Profile {
     /// Reads a profile from its file's text.
     ///
@@ -307,7 +311,8 @@ impl Profile {
         need(!self.name.is_empty() && self.name.bytes().all(named), "name", "lower case, digits, dashes")?;
         let Flash { page_bytes, block_bytes, channels, spare_blocks, .. } = self.flash;
         need(page_bytes.is_power_of_two(), "flash.page_bytes", "must be a power of two")?;
-        need((512..=1 << 20).contains(&page_bytes) || self.is_raw(), "flash.page_bytes", "512 to 1 MiB")?;
+        let least = if self.is_raw() { 256 } else { 512 };
+        need((least..=1 << 20).contains(&page_bytes), "flash.page_bytes", "512 (a bare chip: 256) to 1 MiB")?;
         need(
             block_bytes != 0 && block_bytes % page_bytes == 0 && block_bytes <= 1 << 30,
             "flash.block_bytes",
@@ -322,12 +327,14 @@ impl Profile {
             return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
         }
         let good = i64::from(spare_blocks) - i64::from(self.flash.bad_blocks);
+        need(good >= 0, "flash.bad_blocks", "no more than spare_blocks")?;
+        need(self.pages_per_block() <= 1 << 20, "flash.block_bytes", "at most 2^20 pages")?;
         need(self.flash.endurance_erases >= 1, "flash.endurance_erases", "at least 1")?;
         let Host { max_request_bytes, queue_depth, .. } = self.host;
         need(
-            max_request_bytes >= 512 && max_request_bytes % 512 == 0,
+            (512..=64 << 20).contains(&max_request_bytes) && max_request_bytes % 512 == 0,
             "host.max_request_bytes",
-            "must be whole sectors",
+            "must be whole sectors, up to 64 MiB",
         )?;
         need((1..=65536).contains(&queue_depth), "host.queue_depth", "1 to 65536")?;
         match self.layer {
@@ -380,7 +387,12 @@ impl Profile {
         }
         let Times { read_command_ns, write_command_ns, flush_ns, discard_ns, .. } = self.time;
         let Times { read_page_ns, program_page_ns, erase_block_ns, .. } = self.time;
+        let small_write_ns = match self.layer {
+            Layer::Hybrid { small_write_ns, .. } => small_write_ns,
+            _ => 0,
+        };
         let longest = [
+            small_write_ns,
             read_command_ns,
             write_command_ns,
             flush_ns,
@@ -395,8 +407,7 @@ impl Profile {
             self.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns),
             self.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns),
         ];
-        // 100 s: with the largest block the longest command still ends within the clock's 584 years.
-        need(longest.iter().all(|&ns| ns <= 100_000_000_000), "time", "no step may take over 100 s")?;
+        need(longest.iter().all(|&ns| ns <= STEP_NS_MAX), "time", "no step may take over 100 s")?;
         need(self.locality.streams <= 1024, "locality.streams", "at most 1024")?;
         Ok(())
     }
@@ -472,6 +483,9 @@ mod tests {
             ("open_units = 2", "open_units = 0", "layer.open_units"),
             ("length_bytes = 4194304", "length_bytes = 18446744073709551615", "fat_area"),
             ("erase_block_ns = 500000", "erase_block_ns = 1000000000000", "time"),
+            ("open_units = 2\n", "open_units = 2\nsmall_write_ns = 9000000000000000000\n", "time"),
+            ("bad_blocks = 0", "bad_blocks = 65", "flash.bad_blocks"),
+            ("max_request_bytes = 122880", "max_request_bytes = 4294966784", "host.max_request_bytes"),
             ("name = \"bergmann-stick\"", "name = \"A B\"", "name"),
         ] {
             let changed = good.replace(from, to);
@@ -483,5 +497,15 @@ mod tests {
             }
         }
         assert!(matches!(Profile::parse("name = 1"), Err(ProfileError::Syntax(_))));
+        let chip = Profile::named("nor-2003").expect("built in");
+        for (from, to, figure) in [
+            ("bad_blocks = 0", "bad_blocks = 1", "flash.bad_blocks"),
+            ("page_bytes = 256", "page_bytes = 1", "flash.page_bytes"),
+        ] {
+            match Profile::parse(&chip.to_toml().replace(from, to)) {
+                Err(ProfileError::Figure { figure: found, .. }) => assert_eq!(found, figure),
+                other => panic!("{to}: {other:?}"),
+            }
+        }
     }
 }

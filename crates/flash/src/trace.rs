@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::op::{Command, Op};
+use crate::op::{CLOCK_END_NS, Command, Op};
 
 /// Sector of the addresses in blkparse's text, in bytes (blkparse(1)).
 const SECTOR_BYTES: u64 = 512;
@@ -70,7 +70,10 @@ impl Trace {
         let start = text.trim_start();
         let mut entries = if start.starts_with('{') {
             let parse = |(n, line): (usize, &str)| {
-                serde_json::from_str(line).map_err(|e| TraceError { line: n + 1, what: e.to_string() })
+                let entry = serde_json::from_str(line);
+                entry
+                    .map_err(|e| TraceError { line: n + 1, what: e.to_string() })
+                    .and_then(|entry| checked(n, entry))
             };
             let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
             lines.map(parse).collect::<Result<Vec<Entry>, _>>()?
@@ -79,11 +82,6 @@ impl Trace {
         } else {
             parse_blkparse(text)?
         };
-        for (n, entry) in entries.iter().enumerate() {
-            if entry.op.offset_bytes.checked_add(entry.op.length_bytes).is_none() {
-                return Err(TraceError { line: n + 1, what: "the request passes every end".into() });
-            }
-        }
         entries.sort_by_key(|entry| entry.at_ns);
         Ok(Trace { entries })
     }
@@ -135,6 +133,18 @@ impl Trace {
     }
 }
 
+/// A request of line `n` (from 0) that a model can be asked for.
+fn checked(n: usize, entry: Entry) -> Result<Entry, TraceError> {
+    let fail = |what: &str| Err(TraceError { line: n + 1, what: what.to_string() });
+    if entry.op.offset_bytes.checked_add(entry.op.length_bytes).is_none() {
+        return fail("the request passes every end");
+    }
+    if entry.at_ns.max(entry.done_ns) > CLOCK_END_NS {
+        return fail("later than any clock of a card");
+    }
+    Ok(entry)
+}
+
 /// Requests are taken when they are issued to the driver (D); where no line says so, when they are queued (Q).
 fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
     let mut issued: Vec<Entry> = Vec::new();
@@ -159,7 +169,7 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
             _ => return Err(fail("no sectors of the form 8 + 8")),
         };
         let op = Op { command, offset_bytes, length_bytes, fua };
-        let entry = Entry { at_ns, done_ns: at_ns, op };
+        let entry = checked(n, Entry { at_ns, done_ns: at_ns, op })?;
         match action {
             "D" => issued.push(entry),
             "Q" => queued.push(entry),
@@ -239,7 +249,7 @@ fn parse_fio(text: &str) -> Result<Vec<Entry>, TraceError> {
             }
             _ => return Err(fail("an action that fio does not have")),
         };
-        entries.push(Entry { at_ns: now_ns, done_ns: now_ns, op });
+        entries.push(checked(n, Entry { at_ns: now_ns, done_ns: now_ns, op })?);
     }
     Ok(entries)
 }
@@ -314,7 +324,13 @@ CPU3 (8,0):
             ("fio version 9 iolog\n", 1),
             ("fio version 3 iolog\n0 x write 1\n", 2),
             ("fio version 3 iolog\n0 x fly 1 2\n", 2),
-            ("fio version 3 iolog\n0 x write 18446744073709551615 2\n", 1),
+            ("fio version 3 iolog\n0 x write 18446744073709551615 2\n", 2),
+            ("fio version 3 iolog\n\n0 x add\n0 x write 18446744073709551615 2\n", 4),
+            ("fio version 3 iolog\n18446744073709551 x read 0 512\n", 2),
+            (
+                "\n{\"at_ns\":18446744073709551615,\"done_ns\":0,\"command\":\"read\",\"offset_bytes\":0,\"length_bytes\":1,\"fua\":false}\n",
+                2,
+            ),
             ("{\"at_ns\":1}\n", 1),
             (" 8,0 0 1 x 0 D W 1 + 1 [x]\n", 1),
             (" 8,0 0 1 0.1 0 D W 1 [x]\n", 1),

@@ -70,11 +70,16 @@ pub fn profile_in(path: &Path) -> Result<Profile, CardError> {
     if CardFile::is_at(path) {
         return Ok(CardFile::peek(path)?.profile().clone());
     }
+    Profile::parse(&text_in(path)?)
+        .map_err(|error| CardError::State { path: path.to_path_buf(), what: format!("no profile: {error}") })
+}
+
+/// The text of a file of figures; of what is none, as much as one may have.
+fn text_in(path: &Path) -> Result<String, CardError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(PROFILE_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|source| CardError::Io { path: path.to_path_buf(), source })?;
-    Profile::parse(&text)
-        .map_err(|error| CardError::State { path: path.to_path_buf(), what: format!("no profile: {error}") })
+    Ok(text)
 }
 
 /// How `card new` makes a card.
@@ -123,10 +128,9 @@ pub fn serve_with_faults(
     real_time: bool,
     plan: &Path,
 ) -> Result<Serving, CardError> {
-    let text =
-        std::fs::read_to_string(plan).map_err(|source| CardError::Io { path: plan.to_path_buf(), source })?;
-    let faults: FaultPlan = toml::from_str(&text)
-        .map_err(|error| CardError::State { path: plan.to_path_buf(), what: error.to_string() })?;
+    let broken = |what: String| CardError::State { path: plan.to_path_buf(), what };
+    let faults: FaultPlan = toml::from_str(&text_in(plan)?).map_err(|error| broken(error.to_string()))?;
+    faults.check().map_err(broken)?;
     let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
     file.card().set_faults(faults);
     start(file, address)
