@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
 };
@@ -108,7 +109,13 @@ impl<D: Device> Shared<D> {
             let (offset_bytes, bytes) = (front.offset_bytes, Arc::clone(&front.bytes));
             let failed = queue.failure.is_some();
             drop(queue);
-            let result = if failed { Ok(()) } else { self.inner.write(offset_bytes, &bytes) };
+            let write = || self.inner.write(offset_bytes, &bytes);
+            let result = match failed {
+                true => Ok(()),
+                // Who waits for this write would wait for ever.
+                false => catch_unwind(AssertUnwindSafe(write))
+                    .unwrap_or_else(|_| Err(io::Error::other("the device below panicked"))),
+            };
             queue = self.lock();
             if let Err(error) = result {
                 queue.failure = Some((error.kind(), error.to_string()));
@@ -185,7 +192,7 @@ impl<D: Device + 'static> Drop for Behind<D> {
         self.shared.lock().over = true;
         self.shared.queued.notify_one();
         if let Some(writer) = self.writer.take() {
-            // It ends when the queue is empty; a panic of the device below has been told already.
+            // It ends when the queue is empty.
             let _ = writer.join();
         }
     }
@@ -195,6 +202,35 @@ impl<D: Device + 'static> Drop for Behind<D> {
 mod tests {
     use super::*;
     use crate::{Fault, Faulty, MemoryDevice, Rng, Verb};
+
+    /// A device whose writes panic.
+    struct Panics(MemoryDevice);
+
+    impl Device for Panics {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+            self.0.read(offset_bytes, buf)
+        }
+        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            panic!("on purpose")
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_device_that_panicked() {
+        let device = Behind::new(Panics(MemoryDevice::new(1 << 20)), 1 << 20);
+        device.write(0, &[1; 4096]).expect("it is queued");
+        device.read(0, &mut [0; 4096]).expect("what was there before");
+        assert!(device.flush().is_err() && device.write(0, &[1; 512]).is_err());
+    }
 
     #[test]
     fn reads_see_what_was_written_and_the_end_has_it_all() {
