@@ -50,12 +50,8 @@ pub fn align(
     let mut rows = Vec::new();
     let mut boundary_bytes = (size_bytes / 2).next_power_of_two() / 2;
     while boundary_bytes >= read_bytes * 2 {
-        let places = (size_bytes / boundary_bytes - 1).max(1);
         let mut sums = [0.0; 3];
-        for n in 0..u64::from(count) {
-            // Odd multiples only: even ones are boundaries of the next power of two as well.
-            let place = ((n * 2 + 1) % places) | 1;
-            let at = place.min(places) * boundary_bytes;
+        for at in multiples(size_bytes, boundary_bytes, count) {
             for (sum, offset) in sums.iter_mut().zip([at - read_bytes, at - read_bytes / 2, at]) {
                 *sum += timed(offset)?;
             }
@@ -65,6 +61,12 @@ pub fn align(
         boundary_bytes /= 2;
     }
     Ok(rows)
+}
+
+/// Boundaries to look at: odd multiples only, even ones are boundaries of the next power of two as well.
+pub(crate) fn multiples(size_bytes: u64, boundary_bytes: u64, count: u32) -> impl Iterator<Item = u64> {
+    let places = (size_bytes / boundary_bytes - 1).max(1);
+    (0..u64::from(count)).map(move |n| (((n * 2 + 1) % places) | 1).min(places) * boundary_bytes)
 }
 
 /// How `--open-au` writes.

@@ -276,6 +276,35 @@ fn nothing_is_written_without_leave_and_a_budget_is_kept() {
     assert!(found.to_text().contains("budget") && found.to_text().contains("not measured"));
 }
 
+/// A dying card, a second for each read: the time that was given is kept, to the request.
+#[test]
+fn a_budget_of_time_is_kept_by_every_step() {
+    let mut dying = Profile::named("survey-class4").expect("built in");
+    dying.time.read_command_ns = 1_000_000_000;
+    for seconds in [10, 210, 300] {
+        let card = blind::card(&dying, FaultPlan::default(), false);
+        let options = Options { budget_ns: seconds * 1_000_000_000, ..Options::default() };
+        let found = probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail");
+        assert!(found.out_of_budget && found.elapsed_ns <= (seconds + 2) * 1_000_000_000, "{found:?}");
+    }
+}
+
+#[test]
+fn a_device_that_takes_no_time_gives_no_nonsense() {
+    let mut quick = Profile::named("survey-ssd").expect("built in");
+    quick.time = flash::profile::Times::default();
+    quick.locality = flash::profile::Locality::default();
+    quick.slc_cache = None;
+    quick.fat_area = None;
+    let found = probed(&quick, FaultPlan::default());
+    let figures =
+        [found.read_command_ns, found.read_bytes_per_s, found.random_read_iops, found.write_command_ns];
+    let figures =
+        figures.into_iter().chain([found.write_bytes_per_s, found.random_write_iops, found.read_ns(4096)]);
+    assert!(figures.flatten().all(f64::is_finite), "{found:?}");
+    assert!(!found.to_text().contains("NaN") && !found.to_html("x").contains("NaN"), "{}", found.to_text());
+}
+
 #[test]
 fn the_stick_of_bergmann_is_read_as_he_read_it() {
     let profile = Profile::named("bergmann-stick").expect("built in");

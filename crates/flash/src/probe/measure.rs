@@ -1,11 +1,16 @@
 //! Measurements: patterns of requests on a device, each request timed, within a budget.
+//!
+//! *Invariant*: no request begins when the budget is used up, so it is exceeded by one request at the most.
 
 use std::io;
 
 use block::Device;
 
-use super::fit::Point;
-use crate::clock::Clock;
+use super::fit::{Point, median};
+use crate::{
+    clock::Clock,
+    flashbench::{Alignment, multiples},
+};
 
 /// Why a measurement ended.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +126,7 @@ impl<'a> Bench<'a> {
 
     /// Time of one flush, in nanoseconds.
     pub fn flush(&mut self) -> Result<f64, Stop> {
+        self.check(0)?;
         let start = self.clock.now_ns();
         self.device.flush()?;
         Ok((self.clock.now_ns() - start) as f64)
@@ -168,6 +174,26 @@ impl<'a> Bench<'a> {
             }
         }
         Ok(samples)
+    }
+
+    /// Reads as `flashbench -a` makes them: for each power of two, from large to small, the median of reads that end at
+    /// one of its boundaries, of those across it, and of those that start there.
+    pub fn boundaries(&mut self, read_bytes: u64, count: u32) -> Result<Vec<Alignment>, Stop> {
+        let size_bytes = self.device.geometry().size_bytes;
+        let mut rows = Vec::new();
+        let mut boundary_bytes = (size_bytes / 2).next_power_of_two() / 2;
+        while boundary_bytes >= read_bytes * 2 {
+            let mut samples: [Vec<f64>; 3] = Default::default();
+            for at in multiples(size_bytes, boundary_bytes, count) {
+                for (samples, offset) in samples.iter_mut().zip([at - read_bytes, at - read_bytes / 2, at]) {
+                    samples.push(self.read(offset, read_bytes)?);
+                }
+            }
+            let [before_ns, across_ns, after_ns] = samples.map(|samples| median(&samples));
+            rows.push(Alignment { boundary_bytes, before_ns, across_ns, after_ns });
+            boundary_bytes /= 2;
+        }
+        Ok(rows)
     }
 
     /// One stream, written in pieces of `bytes`.

@@ -28,7 +28,7 @@ use crate::{clock::Clock, flashbench};
 pub use advice::Advice;
 use fit::{
     Point, WriteCost, between, copied_block, falls, median, quantile, resampled, rises, steps_up,
-    stream_limit, write_cost,
+    stream_limit, usual_mean, write_cost,
 };
 pub use measure::Stop;
 use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
@@ -192,7 +192,7 @@ pub fn probe(
     let bench = Bench::new(device, clock, budget_bytes, options.budget_ns);
     let findings = Findings { size_bytes: device.geometry().size_bytes, ..Findings::default() };
     let mut probe = Probe { bench, findings, seed: options.seed, progress };
-    let ended = probe.reads(device, clock).and_then(|()| if options.write { probe.writes() } else { Ok(()) });
+    let ended = probe.reads().and_then(|()| if options.write { probe.writes() } else { Ok(()) });
     let mut findings = probe.findings;
     findings.written_bytes = probe.bench.written_bytes;
     findings.elapsed_ns = clock.now_ns() - start_ns;
@@ -212,9 +212,9 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    fn reads(&mut self, device: &dyn Device, clock: &dyn Clock) -> Result<(), Stop> {
+    fn reads(&mut self) -> Result<(), Stop> {
         (self.progress)("reads by size", 0.0);
-        let size_bytes = device.geometry().size_bytes;
+        let size_bytes = self.findings.size_bytes;
         let mut rng = block::Rng::new(self.seed);
         let mut points = Vec::new();
         for log2 in 12..=16 {
@@ -232,10 +232,10 @@ impl Probe<'_> {
         let (command_ns, byte_ns, _) = fit::line_through(rows);
         self.findings.read_command_ns = Some(command_ns);
         self.findings.read_bytes_per_s = Some(1e9 / byte_ns.max(1e-6));
-        self.findings.random_read_iops = Some(1e9 / points[0].median());
+        self.findings.random_read_iops = Some(1e9 / points[0].median().max(1.0));
         self.record("reads by size", "bytes", &points);
         (self.progress)("reads across boundaries", 0.05);
-        let rows = flashbench::align(device, clock, 4096, 40)?;
+        let rows = self.bench.boundaries(4096, 40)?;
         // Whatever a boundary costs within a page it costs at every one; a unit's shows above that.
         let differences: Vec<f64> = rows.iter().map(flashbench::Alignment::difference_ns).collect();
         let usual = median(&rows.iter().map(|row| row.before_ns).collect::<Vec<_>>());
@@ -298,7 +298,7 @@ impl Probe<'_> {
                 .fill(start, if place < 2 { self.bench.spacing_bytes().min(64 << 20) } else { most })?;
         }
         let fills_ns = &self.bench.fills_ns;
-        let rate = || FILL_BYTES as f64 / median(fills_ns) * 1e9;
+        let rate = || FILL_BYTES as f64 / median(fills_ns).max(1.0) * 1e9;
         self.findings.large_write_bytes_per_s = (!fills_ns.is_empty()).then(rate);
         Ok(())
     }
@@ -582,13 +582,12 @@ impl Probe<'_> {
 
     fn random_writes(&mut self) -> Result<(), Stop> {
         let mut rng = block::Rng::new(self.seed);
-        let mut total = 0.0;
-        const COUNT: u64 = 64;
-        for _ in 0..COUNT {
+        let mut samples = Vec::new();
+        for _ in 0..128 {
             let place = self.bench.place(rng.below(STREAMS_MAX));
-            total += self.bench.write(place + rng.below(128) * 4096, 4096)?;
+            samples.push(self.bench.write(place + rng.below(128) * 4096, 4096)?);
         }
-        self.findings.random_write_iops = Some(COUNT as f64 * 1e9 / total);
+        self.findings.random_write_iops = Some(1e9 / usual_mean(&samples).max(1.0));
         Ok(())
     }
 
