@@ -125,6 +125,36 @@ fn a_device_that_fails_and_one_that_is_read_only_say_so() {
     assert_eq!(guest.answers(0).unwrap()[0].1, 1);
 }
 
+/// A guest that changes the descriptors of a write after it was asked for: shorter, cut off, longer.
+#[test]
+fn a_write_is_as_long_as_when_it_was_asked_for() {
+    let (length_at, flags_at) = (MEMORY_START + 16 + 8, MEMORY_START + 12);
+    for (what, at, bytes, is_fine) in [
+        ("shorter", length_at, 8u32.to_le_bytes(), false),
+        ("the head alone", flags_at, 0u32.to_le_bytes(), false),
+        ("a head of four bytes", MEMORY_START + 8, 4u32.to_le_bytes(), false),
+        ("longer", length_at, (2u32 << 20).to_le_bytes(), true),
+    ] {
+        let (mut guest, mut disk) = connected(traits());
+        guest.submit(WRITE, 0, &[7; 512], 0).unwrap();
+        guest.kick(|| disk.serve().map(drop)).unwrap();
+        let request = disk.next_request().unwrap().unwrap();
+        guest.put(at, &bytes).unwrap();
+        let data = request.data();
+        assert_eq!(data.is_ok(), is_fine, "{what}");
+        assert!(data.is_err() || data.is_ok_and(|data| data.len() == 512), "{what}");
+    }
+}
+
+#[test]
+fn a_message_that_does_not_end_is_an_error() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut disk = Disk::new(ours, traits());
+    let mut guest = FakeGuest::new(theirs).unwrap();
+    guest.send_bytes(9, &[0; 8], 40, &[]).unwrap();
+    assert_eq!(disk.serve().unwrap_err().kind(), io::ErrorKind::InvalidData);
+}
+
 #[test]
 fn a_guest_that_hangs_up_is_gone() {
     let (guest, mut disk) = connected(traits());

@@ -5,6 +5,7 @@ use std::{
     io::{self, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     os::{fd::OwnedFd, unix::net::UnixStream},
+    time::Duration,
 };
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -15,6 +16,9 @@ const HEAD_BYTES: usize = 12;
 const PAYLOAD_BYTES_MAX: usize = 4096;
 /// The most descriptors with one message: one for each region of memory.
 pub(super) const FILES_MAX: usize = 8;
+
+/// How long what is missing of a message may take. Guests send messages as a whole.
+const REST_TIMEOUT: Duration = Duration::from_secs(3);
 
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
@@ -83,7 +87,8 @@ impl Message {
         let got = loop {
             let mut parts = [IoSliceMut::new(&mut head)];
             match recvmsg(&*stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(rustix::io::Errno::INTR) => {}
+                // Between messages a guest may take its time.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                 got => break got?.bytes,
             }
@@ -91,7 +96,8 @@ impl Message {
         if got == 0 {
             return Ok(None);
         }
-        stream.read_exact(&mut head[got..])?;
+        stream.set_read_timeout(Some(REST_TIMEOUT))?;
+        rest(stream, &mut head[got..])?;
         let files = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(files) => Some(files),
             _ => None,
@@ -106,7 +112,7 @@ impl Message {
             return Err(broken(format!("message {request} with {length} bytes")));
         }
         let mut payload = vec![0; length];
-        stream.read_exact(&mut payload)?;
+        rest(stream, &mut payload)?;
         Ok(Some(Message { request, flags, payload, files }))
     }
 
@@ -140,6 +146,14 @@ impl Message {
         part.and_then(|part| part.try_into().ok())
             .ok_or_else(|| broken(format!("message {} is cut off", self.request)))
     }
+}
+
+/// Reads what has to follow.
+fn rest(stream: &mut UnixStream, bytes: &mut [u8]) -> io::Result<()> {
+    stream.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => broken("a message that does not end"),
+        _ => error,
+    })
 }
 
 /// The guest breaks the protocol.

@@ -9,8 +9,9 @@
 //! can do that. One thread that serves the socket then sees all that the guest does in one order, which makes
 //! a run in virtual time repeatable.
 //!
-//! *Invariant*: a guest that breaks the protocol is an error; it never makes this side panic or wait, and no
-//! access leaves the memory that it handed out.
+//! *Invariant*: a guest that breaks the protocol is an error; it never makes this side panic, or wait in the middle of a
+//! message, and no access leaves the memory that it handed out. What is left: a guest that cuts its memory's file off
+//! after handing it out ends this side with a signal, as every mapping of a file that is cut off does.
 
 mod config;
 mod disk;

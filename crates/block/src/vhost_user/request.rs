@@ -86,15 +86,18 @@ impl Request {
         }
     }
 
-    /// What a write writes.
+    /// What a write writes: as much as was asked for. The descriptors lie in the guest's memory, and it may have changed
+    /// them since.
     ///
     /// # Errors
-    /// The request lies outside the guest's memory.
+    /// The request is shorter by now, or lies outside the guest's memory.
     pub fn data(&self) -> io::Result<Vec<u8>> {
+        let Some(Ask { verb: Verb::Write, length_bytes, .. }) = self.ask() else { return Ok(Vec::new()) };
         let mut reader = self.chain.clone().reader(self.chain.memory()).map_err(invalid_chain)?;
-        let mut data = vec![0; reader.available_bytes()];
+        reader.read_exact(&mut [0; HEAD_BYTES])?;
+        // A length that was checked when it was asked for.
+        let mut data = vec![0; length_bytes as usize];
         reader.read_exact(&mut data)?;
-        data.drain(..HEAD_BYTES);
         Ok(data)
     }
 
