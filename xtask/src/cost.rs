@@ -26,7 +26,7 @@ pub fn cost(
     let kernel = uml_kernel::build(&uml_kernel::Options::default())?;
     let agent = uml_kernel::with_agent(&kernel)?;
     let scale = Scale::of_file(buffered_bytes);
-    let costs = Costs { scale, volume_bytes, seed, programs: Programs { kernel, agent } };
+    let costs = Costs { scale, volume_bytes, seed, programs: Programs { kernel, agent, flashkit: None } };
     let work = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     writeln!(out, "| cell | | asked | data | node | meta | ratio | writes | flushes | discards |")?;
     writeln!(out, "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;

@@ -27,10 +27,12 @@ use crate::{
 /// What the kernel must be able to do, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../data/uml.config");
 /// Our module: raw flash that takes time.
-const MODULE: [(&str, &str); 2] =
-    [("Kbuild", include_str!("../data/nor/Kbuild")), ("lab_nor.c", include_str!("../data/nor/lab_nor.c"))];
+const MODULE: [(&str, &str); 2] = [
+    ("Kbuild", include_str!("../data/flash/Kbuild")),
+    ("lab_flash.c", include_str!("../data/flash/lab_flash.c")),
+];
 /// What comes of it.
-const MODULE_FILE: &str = "lab_nor.ko";
+const MODULE_FILE: &str = "lab_flash.ko";
 /// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
 /// may have dropped or renamed it.
 const NEEDED: [&str; 7] =

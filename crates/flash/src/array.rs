@@ -303,6 +303,16 @@ impl Array {
         self.free.iter().map(|Reverse((_, number))| BlockNo(*number))
     }
 
+    /// All blocks: their number.
+    pub fn block_count(&self) -> u32 {
+        self.block_count
+    }
+
+    /// Erases of each block that was ever touched.
+    pub fn erases(&self) -> impl Iterator<Item = (BlockNo, u32)> {
+        self.blocks.iter().map(|(number, block)| (BlockNo(number), block.erases))
+    }
+
     /// Numbers of the blocks that were ever touched.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|(number, _)| number)

@@ -28,6 +28,8 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(3);
 /// What the kernel reads ahead, in KiB: as much as fits one request.
 const READ_AHEAD_KIB: u32 = 1024;
+/// Share of all that the kernel may keep dirty that it may keep for us; the rest is for what we write ourselves.
+const DIRTY_PERCENT: u32 = 50;
 
 /// What can go wrong about a mount as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +132,7 @@ impl Mount {
         });
         thread::spawn(move || ends.send(End::Session(session.run())));
         let background = Background::start(fs.clone(), &options);
-        set_read_ahead(&dir);
+        set_cache_limits(&dir);
         ready().map_err(Error::Session)?;
 
         let result = match end.recv().expect("the session thread sends before it ends") {
@@ -188,14 +190,17 @@ fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<(Arc<dyn De
     Ok((joined, single))
 }
 
-/// Lets the kernel read ahead further than the 128 KiB that it gives FUSE. Only root may, and it is a matter of speed.
-fn set_read_ahead(dir: &Path) {
+/// Lets the kernel read ahead further than the 128 KiB that it gives FUSE, and keep more of what it may keep dirty than
+/// the hundredth that it gives FUSE. Only root may, and it is a matter of speed.
+fn set_cache_limits(dir: &Path) {
     let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
     let Some(device) = device_of_mount(&mounts, &dir.to_string_lossy()) else { return };
     // A mount with a block device shows that one's number, and its cache has a name of its own.
-    let name = format!("/sys/class/bdi/{device}-fuseblk/read_ahead_kb");
-    if std::fs::write(name, READ_AHEAD_KIB.to_string()).is_err() {
-        let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string());
+    for (name, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", DIRTY_PERCENT)] {
+        let value = value.to_string();
+        if std::fs::write(format!("/sys/class/bdi/{device}-fuseblk/{name}"), &value).is_err() {
+            let _ = std::fs::write(format!("/sys/class/bdi/{device}/{name}"), &value);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         preset: if profile.ends_with("phone") { Preset::Phone } else { Preset::Desktop },
         profile: Profile::named(profile)?,
         scale,
-        programs: Some(Programs { kernel: kernel.into(), agent: agent.into() }),
+        programs: Some(Programs { kernel: kernel.into(), agent: agent.into(), flashkit: None }),
         pace: Pace::Virtual,
         traced: true,
         stop: Stop::default(),

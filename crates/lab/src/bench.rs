@@ -192,6 +192,7 @@ impl Bench {
             profile: (source.clone(), options.clone()),
             versions: Versions::here(),
             phases: merged(runs),
+            wear: None,
             check: Check::NotChecked { why: "it is mounted".into() },
             failure,
             cost_failure: None,

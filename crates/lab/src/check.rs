@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::OURS;
+use crate::target::{OURS, THROUGH_FUSE};
 
 /// Longest output that is kept, in bytes.
 const SAID_BYTES: usize = 2000;
@@ -46,7 +46,7 @@ impl Check {
     pub fn of(kind: &str, image: &Path) -> Check {
         let (program, arguments): (&str, &[&str]) = match kind {
             "ext4" => ("e2fsck", &["-f", "-n"]),
-            "f2fs" | OURS => ("fsck.f2fs", &["--dry-run"]),
+            "f2fs" | OURS | THROUGH_FUSE => ("fsck.f2fs", &["--dry-run"]),
             "vfat" => ("fsck.vfat", &["-n"]),
             "exfat" => ("fsck.exfat", &["-n"]),
             "btrfs" => ("btrfs", &["check", "--readonly"]),

@@ -17,7 +17,7 @@ use crate::{
     guest::{Failure, Totals},
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
-    target::{CHIP, FlashWork, MOUNT_POINT, Target},
+    target::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
 };
 
 const FILE: &str = "/mnt/iozone.tmp";
@@ -323,6 +323,11 @@ pub struct How<'a> {
 impl How<'_> {
     /// Whether the file system lies on bare flash.
     fn is_raw(&self) -> bool {
+        self.source != DISK
+    }
+
+    /// Whether what is written is there when the call returns.
+    fn is_synchronous(&self) -> bool {
         self.source == CHIP
     }
 }

@@ -6,7 +6,7 @@ use guest::{Op, op::Answer};
 
 use crate::{
     guest::{Failure, Measured, host_files, host_program},
-    target::{CHIP, DISK, GuestTarget, MOUNT_POINT, Setting, Target},
+    target::{GuestTarget, MOUNT_POINT, Setting, Target},
 };
 
 /// Where the host has it.
@@ -32,7 +32,7 @@ pub struct Run {
 pub fn run(setting: &Setting, image: &Path, arguments: &[&str]) -> Result<Run, Failure> {
     let mut target = GuestTarget::start(setting, image)?;
     target.run(&Op::Mount {
-        source: if setting.preset.is_raw() { CHIP } else { DISK }.into(),
+        source: setting.file_system.source().into(),
         dir: MOUNT_POINT.into(),
         fs: setting.file_system.kind.clone(),
         options: setting.file_system.mount.clone(),

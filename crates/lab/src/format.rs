@@ -9,7 +9,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::digest;
+use crate::{
+    record::digest,
+    target::{CHIP, DISK, OURS, THROUGH_FUSE, UBI_VOLUME},
+};
 
 /// The volume's identity where a program lets it be chosen: a random one would make two runs differ.
 const UUID: &str = "0f1a5b00-0000-4000-8000-000000000001";
@@ -71,9 +74,23 @@ impl FileSystem {
         }
     }
 
+    /// Whether it is our own, in this process or through FUSE.
+    pub fn is_ours(&self) -> bool {
+        [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
+    }
+
     /// Whether it is made for bare flash.
     pub fn is_raw(&self) -> bool {
-        self.kind == "jffs2"
+        ["jffs2", "ubifs"].contains(&self.kind.as_str())
+    }
+
+    /// What of the machine it is mounted from.
+    pub fn source(&self) -> &'static str {
+        match self.kind.as_str() {
+            "jffs2" => CHIP,
+            "ubifs" => UBI_VOLUME,
+            _ => DISK,
+        }
     }
 
     /// Whether it has no options.

@@ -21,3 +21,4 @@ pub mod scale;
 pub mod stop;
 pub mod study;
 pub mod target;
+pub mod wear;

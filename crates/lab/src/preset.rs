@@ -19,13 +19,15 @@ pub enum Preset {
     Stick,
     /// lavinen-2003: bare NOR flash, without a card around it.
     Nor,
+    /// Bare NAND flash of that time.
+    Nand,
     /// No machine of the originals: the one that this runs on, with whatever device a directory is on.
     Here,
 }
 
 impl Preset {
     /// Those with a modelled device.
-    pub const ALL: [Preset; 4] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor];
+    pub const ALL: [Preset; 5] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor, Preset::Nand];
 
     /// How commands and files name it.
     pub fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Preset {
             Preset::Phone => "phone",
             Preset::Stick => "stick",
             Preset::Nor => "nor",
+            Preset::Nand => "nand",
             Preset::Here => "here",
         }
     }
@@ -53,13 +56,14 @@ impl Preset {
             Preset::Phone => Profile::named("transcend-16g-phone"),
             Preset::Stick => Profile::named("survey-usb-stick")?.with_size(STICK_BYTES),
             Preset::Nor => Profile::named("nor-2003"),
+            Preset::Nand => Profile::named("nand-2003"),
             Preset::Here => Err(ProfileError::Unknown(self.name().into())),
         }
     }
 
     /// Whether it has bare flash, for file systems that are made for that.
     pub fn is_raw(self) -> bool {
-        self == Preset::Nor
+        [Preset::Nor, Preset::Nand].contains(&self)
     }
 
     /// Dirty data at which the guest begins to write back, and at which a writer has to wait: 7 and 14 % of

@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{check::Check, experiment::Phase, plan::Cell, preset::Preset, scale::Scale};
+use crate::{check::Check, experiment::Phase, plan::Cell, preset::Preset, scale::Scale, wear::Wear};
 
 /// Version of the records' form.
 pub const FORM: u32 = 1;
@@ -40,6 +40,9 @@ pub struct Record {
     pub versions: Versions,
     /// The parts that were measured.
     pub phases: Vec<Phase>,
+    /// Where the flash was erased in all of them, and between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wear: Option<Wear>,
     /// What the file system's own checker said afterwards.
     pub check: Check,
     /// Why it ended early, if it did.
@@ -261,6 +264,7 @@ pub(crate) mod tests {
             profile: ("card".into(), "0".into()),
             versions: Versions::default(),
             phases: experiment.parts().iter().zip(values).map(phase).collect(),
+            wear: None,
             check: Check::Clean { program: "fsck".into() },
             failure: (values.len() < experiment.parts().len()).then(|| "it ended early".into()),
             cost_failure: None,

@@ -23,7 +23,7 @@ use crate::{
     plan::{Cell, Plan},
     record::{FORM, Record, Records, Versions, digest},
     stop::Stop,
-    target::{CHIP, DISK, OURS, Setting, suited},
+    target::{OURS, Setting, suited},
 };
 
 /// What a study tells while it runs.
@@ -178,6 +178,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
             ..Versions::here()
         },
         phases: Vec::new(),
+        wear: None,
         check: Check::NotChecked { why: "it did not come to that".into() },
         failure: None,
         cost_failure: None,
@@ -190,8 +191,10 @@ fn measure(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Fa
     let image = work.path().join("card");
     let mut target = setting.start(&image)?;
     let experiment = record.cell.experiment;
-    experiment.run(&mut *target, &how(plan, setting), &mut |phase| record.phases.push(phase))?;
+    let done = experiment.run(&mut *target, &how(plan, setting), &mut |phase| record.phases.push(phase));
+    record.wear = target.wear();
     drop(target);
+    done?;
     record.check = Check::of(&setting.file_system.kind, &image);
     Ok(())
 }
@@ -214,7 +217,7 @@ fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
         scale: plan.scale,
         seed: plan.seed,
         mount: (&setting.file_system.kind, &setting.file_system.mount),
-        source: if setting.preset.is_raw() { CHIP } else { DISK },
+        source: setting.file_system.source(),
         page_bytes: setting.profile.flash.page_bytes,
     }
 }

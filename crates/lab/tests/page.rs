@@ -85,8 +85,9 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
 
     let dom = open(browser, dir, &["--dump-dom".into()]);
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
-    // A chart for each of the 2 + 4 parts, and one of causes for each experiment.
-    assert_eq!(dom.matches("<svg ").count(), 8, "{dom}");
+    // A chart for each of the 2 + 4 parts, one of causes for each experiment, and a map of each cell's wear.
+    assert_eq!(dom.matches("<svg ").count(), 6 + 2 + 4, "{dom}");
+    assert_eq!(dom.matches(" erases, ").count(), 4, "{dom}");
     let net = fs::read_to_string(dir.join("net.json")).unwrap();
     assert!(net.contains("\"constants\"") && !net.contains("\"url\":\"http"), "something was fetched");
 

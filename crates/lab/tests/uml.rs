@@ -32,22 +32,32 @@ use lab::{
 
 const MIB: u64 = 1 << 20;
 
-/// Kernel and agent, where the kernel was built.
-fn programs() -> Result<Option<(PathBuf, PathBuf)>> {
+/// The guest's programs, where the kernel was built.
+fn programs() -> Result<Option<Programs>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
     if !root.join("var/uml/linux").exists() {
         eprintln!("skipped: no lab kernel; cargo xtask uml-kernel builds it");
         return Ok(None);
     }
-    // The agent is built anew where it is older than its source.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo).current_dir(root).args(["xtask", "uml-kernel"]).output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let mut lines = text.lines().map(PathBuf::from);
-    match (output.status.success(), lines.next(), lines.next()) {
-        (true, Some(kernel), Some(agent)) => Ok(Some((kernel, agent))),
-        _ => bail!("cargo xtask uml-kernel: {}", String::from_utf8_lossy(&output.stderr)),
+    // Both are built anew where they are older than their source: first the agent.
+    let built = cargo(root, &["xtask", "uml-kernel"])?;
+    let mut lines = built.lines().map(PathBuf::from);
+    let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
+    let messages = cargo(root, &["build", "--quiet", "-p", "flashkit", "--message-format", "json"])?;
+    let flashkit = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    Ok(Some(Programs { kernel, agent, flashkit: flashkit.last() }))
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(program).current_dir(root).args(arguments).output()?;
+    if !output.status.success() {
+        bail!("cargo {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
     }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn card_profile(size_bytes: u64) -> Profile {
@@ -56,11 +66,11 @@ fn card_profile(size_bytes: u64) -> Profile {
         .expect("a built-in card")
 }
 
-fn boot(programs: &(PathBuf, PathBuf), limits: Limits, data: Box<dyn Device>) -> Result<Uml<Model>, Failure> {
+fn boot(programs: &Programs, limits: Limits, data: Box<dyn Device>) -> Result<Uml<Model>, Failure> {
     let profile = card_profile(data.geometry().size_bytes);
     let setup = Setup {
-        kernel: programs.0.clone(),
-        agent: programs.1.clone(),
+        kernel: programs.kernel.clone(),
+        agent: programs.agent.clone(),
         memory_mib: 256,
         queue_depth: 1,
         traits: target::traits(&profile),
@@ -103,19 +113,19 @@ fn exact(record: &Record) -> Vec<Phase> {
 /// The same kernel, card and seed give the same figures to the nanosecond, and volumes without faults.
 #[test]
 fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
-    let Some((kernel, agent)) = programs()? else { return Ok(()) };
+    let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
     let plan = Plan {
         cells: Plan::cells(&Experiment::USUAL, &file_systems(), &[Preset::Desktop], true),
         scale: Scale::of_file(4 * MIB),
         card_bytes: None,
         seed: 2012,
-        programs: Some(Programs { kernel, agent }),
+        programs: Some(programs),
         work: work.path().to_owned(),
         jobs: 1,
     };
     // Each experiment on one file system, and each file system in one experiment, twice.
-    let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 6 == n / 6 || *n % 6 == 5 - n / 6);
+    let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 7 == n / 7 || *n % 7 == 6 - n / 7);
     for (_, cell) in diagonal {
         let run = || run_cell(&plan, cell, &Stop::default())?.context("nobody stopped it");
         let (first, second) = (run()?, run()?);
@@ -133,14 +143,14 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
 /// JFFS2 on bare NOR flash takes the times of 2003, and the same ones each time.
 #[test]
 fn jffs2_takes_the_times_of_2003() -> Result<()> {
-    let Some((kernel, agent)) = programs()? else { return Ok(()) };
+    let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
     let plan = Plan {
         cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[Preset::Nor], true),
         scale: Scale::of_file(4 * MIB).with_timed_writes(1000),
         card_bytes: Some(16 * MIB),
         seed: 2003,
-        programs: Some(Programs { kernel, agent }),
+        programs: Some(programs),
         work: work.path().to_owned(),
         jobs: 1,
     };
@@ -166,7 +176,7 @@ fn fio_agrees_with_our_workloads() -> Result<()> {
         eprintln!("skipped: LAB_FIO=1 is not set, and it takes minutes");
         return Ok(());
     }
-    let Some((kernel, agent)) = programs()? else { return Ok(()) };
+    let Some(programs) = programs()? else { return Ok(()) };
     if !Path::new("/usr/bin/fio").exists() {
         eprintln!("skipped: no fio");
         return Ok(());
@@ -177,7 +187,7 @@ fn fio_agrees_with_our_workloads() -> Result<()> {
         preset: Preset::Desktop,
         profile: card_profile(1 << 30),
         scale: Scale::of_file(16 * MIB),
-        programs: Some(Programs { kernel, agent }),
+        programs: Some(programs),
         traced: false,
         pace: Pace::Virtual,
         stop: Stop::default(),

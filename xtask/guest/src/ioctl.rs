@@ -1,8 +1,8 @@
 //! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning, and
-//! what connects the kernel's NBD driver.
+//! what connects the kernel's NBD driver and UBI.
 //!
 //! The only `unsafe` of the workspace: an ioctl's argument type follows from its number, which no compiler
-//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`.
+//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h, `include/uapi/mtd/ubi-user.h`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -153,6 +153,28 @@ pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) ->
     arg[..4].copy_from_slice(&[2, 1, 4, 3]); // version, contents, names, padding
     arg[8..].copy_from_slice(key);
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
+}
+
+/// Attaches the flash of this number to UBI; `control` is `/dev/ubi_ctrl`. Returns the number of UBI's device.
+pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
+    let mut request = [0; 24];
+    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // whichever number is free
+    request[4..8].copy_from_slice(&flash.to_le_bytes());
+    let answer = call::<{ opcode::write::<[u8; 24]>(b'o', 64) }, 24>(control, request)?;
+    Ok(i32::from_le_bytes(answer[..4].try_into().expect("four bytes")))
+}
+
+/// Makes a volume on a device of UBI's.
+pub fn ubi_make_volume(device: impl AsFd, name: &str, bytes: u64) -> Result<()> {
+    const DYNAMIC: u8 = 3;
+    let mut request = [0; 152];
+    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // whichever number is free
+    request[4..8].copy_from_slice(&1_i32.to_le_bytes()); // alignment
+    request[8..16].copy_from_slice(&bytes.to_le_bytes());
+    request[16] = DYNAMIC;
+    request[18..20].copy_from_slice(&(name.len() as u16).to_le_bytes());
+    request[24..24 + name.len()].copy_from_slice(name.as_bytes());
+    call::<{ opcode::write::<[u8; 152]>(b'o', 0) }, 152>(device, request).map(drop)
 }
 
 const fn nbd(number: u8) -> Opcode {

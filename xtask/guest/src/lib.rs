@@ -19,6 +19,7 @@ pub mod pattern;
 pub mod run;
 pub mod threads;
 pub mod tree;
+pub mod ubi;
 
 pub use bytes::Bytes;
 pub use compare::{Scope, differences};

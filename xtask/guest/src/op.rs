@@ -106,6 +106,8 @@ pub enum Op {
     Space { dir: Bytes },
     /// Loads a kernel module with its parameters.
     LoadModule { path: Bytes, parameters: String },
+    /// Attaches the flash of a name to UBI, and makes one volume of all of it.
+    UbiAttach { flash: String, volume: String },
     /// Stops threads of the kernel whose names begin so, or lets them go on.
     Threads { name: String, go_on: bool },
     /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`; answers with its blocks of 512 bytes.
@@ -116,6 +118,8 @@ pub enum Op {
     Plant { dir: Bytes, tree: Tree },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
+    /// Answers with what running programs of a name have used.
+    Usage { name: String },
     /// Runs a program to its end; answers with what it printed.
     Execute { program: Bytes, arguments: Vec<Bytes> },
 }
@@ -196,6 +200,13 @@ pub enum Answer {
         total_bytes: u64,
         /// What a user may still write.
         free_bytes: u64,
+    },
+    /// What programs have used.
+    Usage {
+        /// Time of a processor, without their kernel's.
+        user_ns: u64,
+        /// Memory of their own: what holds no pages of files.
+        memory_bytes: u64,
     },
     /// What a program printed.
     Output {

@@ -24,7 +24,7 @@ use rustix::{
 use crate::{
     Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
     op::{Allocate, Answer},
-    threads, tree,
+    threads, tree, ubi,
 };
 
 /// Does one operation after the other; remembers what is open.
@@ -195,6 +195,11 @@ impl Runner {
                 rustix::system::finit_module(&module, &parameters, 0)?;
             }
             Op::Threads { name, go_on } => threads::tell(name, *go_on)?,
+            Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
+            Op::Usage { name } => {
+                let (user_ns, memory_bytes) = threads::usage(name)?;
+                return Ok(Some(Answer::Usage { user_ns, memory_bytes }));
+            }
             Op::NbdAttach { server, device } => {
                 return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
             }

@@ -114,6 +114,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let page = args.output.join("report.html");
     super::report::write_page(&all, &page)?;
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
+    std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
     eprintln!("{}: tables and charts of everything that was measured there", page.display());
     // Last, since nobody may listen any more.
     render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
@@ -125,9 +126,9 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
     let job = lab::guest::host_file(job)?;
     let mut file_systems = args.file_systems();
     if args.file_systems.is_empty() {
-        file_systems.retain(|it| it.kind != OURS && !it.is_raw());
+        file_systems.retain(|it| !it.is_ours() && !it.is_raw());
     }
-    if file_systems.iter().any(|it| it.kind == OURS) {
+    if file_systems.iter().any(|it| it.is_ours()) {
         bail!("flashkit: our own file system is no kernel's, and fio needs one");
     }
     let preset = match args.presets[..] {
@@ -264,7 +265,8 @@ impl Args {
 /// The guest's programs, if they are in `dir`.
 fn programs(dir: &Path) -> Option<Programs> {
     let dir = std::path::absolute(dir).ok()?;
-    let programs = Programs { kernel: dir.join("linux"), agent: dir.join("guest-agent") };
+    let flashkit = std::env::current_exe().ok();
+    let programs = Programs { kernel: dir.join("linux"), agent: dir.join("guest-agent"), flashkit };
     (programs.kernel.is_file() && programs.agent.is_file()).then_some(programs)
 }
 

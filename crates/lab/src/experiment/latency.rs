@@ -56,8 +56,8 @@ impl Bench<'_> {
         self.target.run(&file(pattern(Access::Create, Order::Sequential, file_bytes, Sync::End)))?;
         let how = self.how;
         let over = |course, writes| {
-            // What is written to bare flash is there when the call returns, and nobody called fsync in 2003.
-            let sync = !how.is_raw();
+            // What JFFS2 writes is there when the call returns, and nobody called fsync in 2003.
+            let sync = !how.is_synchronous();
             let overwrites = Overwrites { course, file_bytes, record_bytes: RECORD_BYTES, writes, sync };
             Op::Overwrite { path: FILE.into(), overwrites }
         };

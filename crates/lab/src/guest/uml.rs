@@ -6,6 +6,7 @@ use std::{
     os::{
         fd::AsFd,
         unix::{
+            fs::symlink,
             net::{UnixListener, UnixStream},
             process::CommandExt,
         },
@@ -76,6 +77,17 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// This and what was done next, as one.
+    pub fn and(mut self, next: Measured) -> Measured {
+        self.ended_ns = next.ended_ns;
+        self.totals.add(&next.totals);
+        self.cpu_ns = self.cpu_ns.zip(next.cpu_ns).map(|(this, next)| this + next);
+        self.answer = next.answer.or(self.answer);
+        self.entries.extend(next.entries);
+        self.log.extend(next.log);
+        self
+    }
+
     /// What it took, on the guest's clock.
     pub fn duration_ns(&self) -> u64 {
         self.ended_ns - self.started_ns
@@ -101,6 +113,10 @@ impl<M: EventModel> Uml<M> {
         fs::create_dir(at("root"))?;
         if fs::hard_link(&setup.agent, at("root/init")).is_err() {
             fs::copy(&setup.agent, at("root/init"))?;
+        }
+        // The host's programs, when the guest sees them, look for their loader and libraries there.
+        for dir in ["lib", "lib64"] {
+            symlink(format!("{}/{dir}", guest::host::DIR), at("root").join(dir))?;
         }
         let calendar = UnixListener::bind(at("calendar"))?;
         let listeners = (UnixListener::bind(at("card"))?, UnixListener::bind(at("mailbox"))?);

@@ -244,6 +244,37 @@ pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
     Ok(finished(svg, about))
 }
 
+/// Steps of a map's colour.
+const SHADES: u64 = 8;
+/// Pieces of a map side by side.
+const MAP_WIDTH: usize = 64;
+
+/// A map of a flash, piece by piece from the left and line by line: the more erases, up to `most`, the stronger its
+/// colour. `about` is for who cannot see it.
+pub fn map(about: &str, erases: &[u64], most: u64, is_ours: bool) -> String {
+    let mut shades = vec![String::new(); SHADES as usize];
+    for (n, erases) in erases.iter().enumerate().filter(|(_, erases)| **erases > 0) {
+        let shade = (erases.saturating_mul(SHADES)).div_ceil(most.max(1)).clamp(1, SHADES);
+        let (x, y) = (n % MAP_WIDTH, n / MAP_WIDTH);
+        shades[shade as usize - 1] += &format!("M{x} {y}h1v1h-1z");
+    }
+    let ink = if is_ours { Ink::Ours } else { Ink::Rival }.variable();
+    let (width, height) = (MAP_WIDTH, erases.len().div_ceil(MAP_WIDTH).max(1));
+    let (whole, rest) = (erases.len() / MAP_WIDTH, erases.len() % MAP_WIDTH);
+    let mut svg = format!(
+        "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" shape-rendering=\"crispEdges\" \
+         xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <path fill=\"{}\" fill-opacity=\"0.35\" d=\"M0 0h{width}v{whole}h-{width}zM0 {whole}h{rest}v1h-{rest}z\"/>\n",
+        escaped(about),
+        Ink::Grid.variable(),
+    );
+    for (shade, path) in (1..).zip(shades).filter(|(_, path)| !path.is_empty()) {
+        let opacity = f64::from(shade) / SHADES as f64;
+        svg += &format!("<path fill=\"{ink}\" fill-opacity=\"{opacity}\" d=\"{path}\"/>\n");
+    }
+    svg + "</svg>\n"
+}
+
 const CURVES_HEIGHT: u32 = 280;
 
 fn frame<'a, 'b>(
@@ -413,6 +444,22 @@ mod tests {
         assert!(curves("rates", &both).unwrap().contains("<svg role"));
         assert!(log_curves("nothing", &[], &[]).is_ok() && curves("nothing", &[]).is_ok());
         assert_eq!(decades([0.5, 200.0, 0.0].into_iter()), (0.1, 1000.0));
+    }
+
+    #[test]
+    fn a_map_has_a_shade_for_each_piece_that_was_erased() {
+        let mut erases = vec![0; 70];
+        (erases[0], erases[1], erases[65]) = (80, 1, 80);
+        let svg = map("erases", &erases, 80, true);
+        for wanted in [
+            "viewBox=\"0 0 64 2\"",
+            "M0 0h64v1h-64zM0 1h6v1h-6z",
+            "fill=\"var(--ours)\" fill-opacity=\"1\" d=\"M0 0h1v1h-1zM1 1h1v1h-1z\"",
+            "fill-opacity=\"0.125\" d=\"M1 0h1v1h-1z\"",
+        ] {
+            assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
+        }
+        assert!(map("nothing", &[], 0, false).contains("<svg"));
     }
 
     #[test]

@@ -47,6 +47,30 @@ pub fn csv(records: &[Record]) -> String {
     out
 }
 
+/// The wear maps of all records: a line for each piece that was erased.
+pub fn wear_csv(records: &[Record]) -> String {
+    let mut out = String::from("experiment,file_system,preset,profile,seed,first_block,blocks,erases\n");
+    for record in records {
+        let Some(wear) = &record.wear else { continue };
+        for (first, erases) in (0..).step_by(wear.piece_blocks as usize).zip(&wear.erases) {
+            if *erases > 0 {
+                writeln!(
+                    out,
+                    "{},{},{},{},{},{first},{},{erases}",
+                    record.cell.experiment.name(),
+                    quoted(&record.cell.file_system.name()),
+                    record.cell.preset.name(),
+                    record.profile.0,
+                    record.seed,
+                    wear.piece_blocks.min(wear.blocks - first),
+                )
+                .expect("a string takes everything");
+            }
+        }
+    }
+    out
+}
+
 /// A value as RFC 4180 wants it.
 fn quoted(value: &str) -> String {
     match value.contains([',', '"', '\n']) {
@@ -58,7 +82,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record};
+    use crate::{experiment::Experiment, record::tests::record, wear::Wear};
 
     #[test]
     fn a_line_a_part_and_commas_are_quoted() {
@@ -73,5 +97,17 @@ mod tests {
             lines[1]
         );
         assert_eq!(lines[0].split(',').count(), 21);
+    }
+
+    #[test]
+    fn a_line_a_piece_that_was_erased() {
+        let mut one = record(Experiment::Mount, "f2fs", &[1.5, 2.0]);
+        one.wear = Some(Wear::of_blocks(&[0, 3, 4]));
+        let text = wear_csv(&[one]);
+        assert!(
+            text.ends_with("\nmount,f2fs,desktop,card,1,1,1,3\nmount,f2fs,desktop,card,1,2,1,4\n"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 3);
     }
 }

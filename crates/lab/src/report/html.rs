@@ -11,7 +11,7 @@ use super::{
     is_mixed, latency, leads, lines, sheets, shown,
     verdict::verdicts,
 };
-use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, target::OURS};
+use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, wear::Wear};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -28,6 +28,7 @@ struct View {
     columns: Vec<Column>,
     rows: Vec<Line>,
     causes: Option<Causes>,
+    maps: Vec<Map>,
 }
 
 #[derive(Serialize)]
@@ -76,6 +77,16 @@ struct Line {
 #[derive(Serialize)]
 struct Causes {
     names: Vec<String>,
+    svg: String,
+}
+
+/// Where the flash was erased.
+#[derive(Serialize)]
+struct Map {
+    name: String,
+    erases: u64,
+    most: u32,
+    piece_blocks: u32,
     svg: String,
 }
 
@@ -131,7 +142,7 @@ fn view(sheet: &Sheet, with_setup: bool) -> Result<View, Box<dyn Error>> {
     let times = times(sheet);
     let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
     let rows = sheet.rows.iter().enumerate();
-    let key = rows.map(|(n, row)| Key { colour: chart::colour(n, row.kind == OURS), name: row.name.clone() });
+    let key = rows.map(|(n, row)| Key { colour: chart::colour(n, row.is_ours()), name: row.name.clone() });
     Ok(View {
         id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
@@ -151,6 +162,7 @@ fn view(sheet: &Sheet, with_setup: bool) -> Result<View, Box<dyn Error>> {
             .collect(),
         rows: sheet.rows.iter().map(line).collect(),
         causes: causes(sheet)?,
+        maps: maps(sheet),
     })
 }
 
@@ -205,7 +217,7 @@ fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
                     value: figure.phase.value,
                     label: format!("{} {}", measured(&figure.phase), part.unit.sign()),
                     published: figure.published,
-                    is_ours: row.kind == OURS,
+                    is_ours: row.is_ours(),
                 })
             })
             .collect();
@@ -252,7 +264,7 @@ fn line(row: &super::Row) -> Line {
         costs,
         name: row.name.clone(),
         suited: row.suited.clone().unwrap_or_default(),
-        is_ours: row.kind == OURS,
+        is_ours: row.is_ours(),
         cells: cells.collect(),
         amplification: or_dash(amplification),
         returned: returned.join(", "),
@@ -317,6 +329,20 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     Ok(Some(Causes { names, svg: chart::stacks(&about, &stacks)? }))
 }
 
+/// A map for each file system, all with the same shades.
+fn maps(sheet: &Sheet) -> Vec<Map> {
+    let wears = || sheet.rows.iter().filter_map(|row| Some((row, row.wear.as_ref()?)));
+    let most = wears().flat_map(|(_, wear)| wear.erases.iter().copied()).max().unwrap_or(0);
+    let map = |(row, wear): (&super::Row, &Wear)| Map {
+        svg: chart::map(&format!("Erases of the flash, {}", row.name), &wear.erases, most, row.is_ours()),
+        name: row.name.clone(),
+        erases: wear.total(),
+        most: wear.most,
+        piece_blocks: wear.piece_blocks,
+    };
+    wears().map(map).collect()
+}
+
 fn leading(sheet: &Sheet) -> Vec<Leading> {
     leads(sheet)
         .into_iter()
@@ -356,13 +382,15 @@ mod tests {
     fn the_page_has_everything_and_fetches_nothing() {
         let mut failed = record(Experiment::Mount, "nilfs2", &[1.0]);
         failed.failure = Some("<no> space\nmore".into());
+        failed.wear = Some(Wear::of_blocks(&[3, 0, 4]));
         let records = [
             record(Experiment::Mount, "flashkit", &[2.0, 3.0]),
             record(Experiment::Mount, "ext4", &[4.0, 2.0]),
             failed,
         ];
         let page = html(&records).unwrap();
-        assert_eq!(page.matches("<svg").count(), 2, "a chart a part");
+        assert_eq!(page.matches("<svg").count(), 3, "a chart a part, and a map");
+        assert!(page.contains("7 erases"), "of the map");
         for wanted in ["On this card (card) use", "prefers-color-scheme", "@media print", "&lt;no&gt; space"]
         {
             assert!(page.contains(wanted), "{wanted:?} is not in the page");

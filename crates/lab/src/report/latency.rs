@@ -4,7 +4,7 @@ use super::{
     Sheet,
     chart::{Curve, Mark},
 };
-use crate::{experiment::Part, preset::Preset, published, scale::RECORD_BYTES, target::OURS};
+use crate::{experiment::Part, preset::Preset, published, scale::RECORD_BYTES};
 
 /// Times of a part's writes on one file system, or what was published of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +52,7 @@ pub fn lines(sheet: &Sheet) -> Vec<Line> {
                 p99_ms: Some(quantile(0.99)),
                 p999_ms: quantile(0.999),
                 max_ms: latencies.max_ns() as f64 / 1e6,
-                is_ours: row.kind == OURS,
+                is_ours: row.is_ours(),
                 is_published: false,
             });
         }
@@ -90,7 +90,7 @@ pub(super) fn distributions(sheet: &Sheet, n: usize) -> (Vec<Curve>, Vec<Mark>) 
                 points.push((ms, left as f64 / count));
             }
         }
-        Some(Curve { row: row_number, is_ours: row.kind == OURS, points })
+        Some(Curve { row: row_number, is_ours: row.is_ours(), points })
     });
     let part = &sheet.parts()[n];
     let of_part = lines(sheet).into_iter().filter(|line| line.is_published && line.part == *part);
@@ -114,7 +114,7 @@ pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
             points.push((*end as f64 / 1e9, kb_per_s));
             before = *end;
         }
-        (!points.is_empty()).then_some(Curve { row: row_number, is_ours: row.kind == OURS, points })
+        (!points.is_empty()).then_some(Curve { row: row_number, is_ours: row.is_ours(), points })
     });
     curves.collect()
 }

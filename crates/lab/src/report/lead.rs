@@ -31,7 +31,7 @@ pub fn leads(sheet: &Sheet) -> Vec<Lead> {
     let Some(own_row) = sheet.rows.iter().find(|row| row.name == OURS) else { return leads };
     for (n, part) in sheet.parts().iter().enumerate() {
         let ours = value(own_row, n);
-        let rivals = sheet.rows.iter().filter(|row| row.kind != OURS);
+        let rivals = sheet.rows.iter().filter(|row| !row.is_ours());
         let figures = rivals.filter_map(|row| Some((row.name.clone(), value(row, n)?)));
         let best = figures.reduce(
             |best, next| {

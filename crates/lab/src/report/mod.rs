@@ -12,7 +12,7 @@ mod verdict;
 use std::collections::BTreeMap;
 
 pub use compare::{Change, compare};
-pub use csv::csv;
+pub use csv::{csv, wear_csv};
 pub use html::html;
 pub use latency::{Line, lines};
 pub use lead::{Lead, leads};
@@ -26,6 +26,8 @@ use crate::{
     published::published,
     record::Record,
     scale::Scale,
+    target::{OURS, THROUGH_FUSE},
+    wear::Wear,
 };
 
 /// The file system that others are measured against, as in the originals.
@@ -61,6 +63,8 @@ pub struct Row {
     pub figures: Vec<Option<Figure>>,
     /// Why there are not all of them.
     pub failure: Option<String>,
+    /// Where it had the flash erased.
+    pub wear: Option<Wear>,
     /// What its checker said.
     pub check: Check,
 }
@@ -69,6 +73,11 @@ impl Row {
     /// What was measured.
     pub fn phases(&self) -> impl Iterator<Item = &Phase> {
         self.figures.iter().flatten().map(|figure| &figure.phase)
+    }
+
+    /// Whether it is our own file system, in whatever way.
+    pub fn is_ours(&self) -> bool {
+        [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
     /// The most memory that the kernel took for itself.
@@ -166,6 +175,7 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
             suited: record.suited.clone(),
             figures: experiment.parts().iter().map(figure).collect(),
             failure: record.failure.clone(),
+            wear: record.wear.clone(),
             check: record.check.clone(),
         }
     });

@@ -3,16 +3,17 @@
 
 use std::{io, path::Path};
 
-use flash::{Profile, counters::Counters};
+use flash::{Profile, counters::Counters, profile::Layer};
 use guest::{Op, op::Answer};
 use serde::Deserialize;
 
+use super::{CHIP, UBI_VOLUME};
 use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
 /// The driver, beside the lab's kernel.
-const MODULE: &str = "lab_nor.ko";
+const MODULE: &str = "lab_flash.ko";
 /// Where it tells what happened.
-const TOLD: &str = "/proc/nor";
+const TOLD: &str = "/proc/flash";
 
 /// What the driver tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -50,16 +51,38 @@ pub(super) fn told<M: EventModel>(uml: &mut Uml<M>) -> Result<Told, Failure> {
     }
 }
 
-/// The chip's figures as the driver takes them. What a page costs is spread over its bytes: that is how NOR is
+/// Has UBI make one volume of the whole chip.
+pub(super) fn attach_ubi<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
+    let (_, flash) = CHIP.split_once(':').expect("it has a kind and a name");
+    let (_, volume) = UBI_VOLUME.split_once(':').expect("it has a device and a name");
+    uml.run(&Op::UbiAttach { flash: flash.into(), volume: volume.into() })?;
+    Ok(())
+}
+
+/// The chip's figures as the driver takes them. What a page of NOR costs is spread over its bytes: that is how it is
 /// programmed.
 fn parameters(profile: &Profile) -> String {
     let Profile { time, flash, .. } = profile;
-    let read_ps = 1_000_000_000_000_u64.checked_div(time.read_bytes_per_s).unwrap_or(0);
-    let program_ps = time.program_page_ns * 1000 / u64::from(flash.page_bytes);
+    let ps_a_byte = |bytes_per_s: u64| 1_000_000_000_000_u64.checked_div(bytes_per_s).unwrap_or(0);
+    let times = match profile.layer {
+        Layer::Nand => format!(
+            "page_bytes={} read_page_ns={} program_page_ns={} program_ps_per_byte={}",
+            flash.page_bytes,
+            time.read_page_ns,
+            time.program_page_ns,
+            ps_a_byte(time.write_bytes_per_s)
+        ),
+        _ => {
+            format!("program_ps_per_byte={}", time.program_page_ns * 1000 / u64::from(flash.page_bytes))
+        }
+    };
     format!(
-        "size_bytes={} sector_bytes={} command_ns={} read_ps_per_byte={read_ps} program_ps_per_byte={program_ps} \
-         erase_ns={}",
-        profile.size_bytes, flash.block_bytes, time.write_command_ns, time.erase_block_ns
+        "size_bytes={} sector_bytes={} command_ns={} read_ps_per_byte={} erase_ns={} {times}",
+        profile.size_bytes,
+        flash.block_bytes,
+        time.write_command_ns,
+        ps_a_byte(time.read_bytes_per_s),
+        time.erase_block_ns
     )
 }
 
@@ -102,8 +125,14 @@ mod tests {
         let profile = Profile::named("nor-2003").unwrap();
         assert_eq!(
             parameters(&profile),
-            "size_bytes=67108864 sector_bytes=131072 command_ns=2000 read_ps_per_byte=125000 \
-             program_ps_per_byte=17000000 erase_ns=1000000000"
+            "size_bytes=67108864 sector_bytes=131072 command_ns=2000 read_ps_per_byte=125000 erase_ns=1000000000 \
+             program_ps_per_byte=17000000"
+        );
+        let profile = Profile::named("nand-2003").unwrap();
+        assert_eq!(
+            parameters(&profile),
+            "size_bytes=67108864 sector_bytes=16384 command_ns=10000 read_ps_per_byte=50000 erase_ns=2000000 \
+             page_bytes=512 read_page_ns=12000 program_page_ns=200000 program_ps_per_byte=50000"
         );
     }
 }

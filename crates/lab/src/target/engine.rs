@@ -26,11 +26,12 @@ use guest::{
     tree::Planter,
 };
 
-use super::{MOUNT_POINT, OURS, Setting, Target, read_ahead::Pages};
+use super::{MOUNT_POINT, Setting, Target, read_ahead::Pages};
 use crate::{
     format::{FileSystem, MADE_AT, UUID_BYTES},
     guest::{EPOCH_NS, Failure, Measured, Totals},
     stop::Stop,
+    wear::Wear,
 };
 
 /// Linux's number of the error that there is no space.
@@ -85,11 +86,7 @@ pub struct EngineTarget {
 impl EngineTarget {
     /// Formats the file `image`.
     pub(super) fn start(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
-        let size_bytes = setting.profile.size_bytes;
-        let data = Arc::new(FileDevice::create(image, size_bytes)?);
-        format(data.clone(), size_bytes, &setting.file_system.mkfs)
-            .map_err(|error| refused("mkfs", &error))?;
-        EngineTarget::on(setting, data)
+        EngineTarget::on(setting, make(setting, image)?)
     }
 
     /// Works on the file `image`, which has a volume already.
@@ -208,6 +205,13 @@ impl Target for EngineTarget {
 
     fn counters(&self) -> Counters {
         self.disk.counters()
+    }
+
+    fn wear(&self) -> Option<Wear> {
+        match &self.disk {
+            Disk::Card(card) => Some(card.with_model(|model| Wear::of_array(model.array()))),
+            Disk::Data(..) => None,
+        }
     }
 
     fn trace(&self) -> Option<Trace> {
@@ -385,7 +389,7 @@ impl Planter for EnginePlanter<'_> {
 /// probe advise.
 pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
     let advice = Findings::of(profile).advice();
-    if spec.kind != OURS || !spec.is_plain() || profile.is_raw() {
+    if !spec.is_ours() || !spec.is_plain() || profile.is_raw() {
         return spec.clone();
     }
     let (section, zone) = (advice.segments_per_section.to_string(), advice.sections_per_zone.to_string());
@@ -414,6 +418,14 @@ fn making_of(op: &Op) -> u64 {
     let planted = tree.plant(&mut Nowhere);
     debug_assert!(planted.is_ok(), "nothing is refused nowhere");
     thread_cpu_ns() - before
+}
+
+/// Makes the file `image` and an empty volume in it.
+pub(super) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, Failure> {
+    let size_bytes = setting.profile.size_bytes;
+    let data = Arc::new(FileDevice::create(image, size_bytes)?);
+    format(data.clone(), size_bytes, &setting.file_system.mkfs).map_err(|error| refused("mkfs", &error))?;
+    Ok(data)
 }
 
 /// Makes an empty volume. Its options are mkfs.f2fs's.

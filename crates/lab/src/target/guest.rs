@@ -7,16 +7,23 @@ use std::{
 
 use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
 use flash::{Model, Pace, Profile, Trace, counters::Counters};
-use guest::{Op, op::Answer};
+use guest::{Bytes, Op, op::Answer};
 
 use super::{
-    Setting, Target,
+    MOUNT_POINT, Setting, THROUGH_FUSE, Target,
     chip::{self, Told},
+    engine,
 };
-use crate::guest::{Card, Failure, Limits, Measured, Setup, Uml};
+use crate::{
+    guest::{Card, Failure, Limits, Measured, Setup, Uml, host_file, host_files},
+    wear::Wear,
+};
 
 /// The only disk of the guest that is a card.
 const QUEUE: &str = "/sys/block/vda/queue";
+
+/// How the program that mounts our file system is called where it runs.
+const DAEMON: &str = "flashkit";
 
 /// A guest with the card, and its settings.
 pub struct GuestTarget {
@@ -38,6 +45,7 @@ impl GuestTarget {
         match setting.preset.is_raw() {
             // Erased flash is an empty file system, and lies in the guest's memory.
             true => drop(FileDevice::create(image, setting.profile.size_bytes)?),
+            false if setting.file_system.is_ours() => drop(engine::make(setting, image)?),
             false => setting.file_system.format(image, setting.profile.size_bytes)?,
         }
         GuestTarget::start_on(setting, image)
@@ -86,20 +94,99 @@ impl GuestTarget {
         }
         if preset.is_raw() {
             chip::plug(&mut uml, &programs.kernel, profile)?;
+            if self.setting.file_system.kind == "ubifs" {
+                chip::attach_ubi(&mut uml)?;
+            }
             self.told = Some(chip::told(&mut uml)?);
+        }
+        if self.is_through_fuse() {
+            uml.run(&host_files())?;
         }
         self.uml = Some(uml);
         Ok(())
+    }
+
+    fn is_through_fuse(&self) -> bool {
+        self.setting.file_system.kind == THROUGH_FUSE
+    }
+
+    fn uml(&mut self) -> Result<&mut Uml<Model>, Failure> {
+        self.uml.as_mut().ok_or_else(|| io::Error::other("the guest did not come up again").into())
+    }
+
+    /// Does one operation, on our own file system with what that takes in a guest whose kernel does not know it.
+    fn perform(&mut self, op: &Op) -> Result<Measured, Failure> {
+        match op {
+            Op::Mount { source, dir, options, .. } if self.is_through_fuse() => {
+                self.mount_through_fuse(source, dir, options)
+            }
+            // sync(2) lets the kernel write its cache back, and tells a FUSE file system nothing before Linux 6.18.
+            Op::Sync if self.is_through_fuse() => {
+                let written = self.uml()?.run(op)?;
+                let synced = self.uml()?.run(&Op::Fsync { path: MOUNT_POINT.into(), data_only: false })?;
+                Ok(written.and(synced))
+            }
+            _ => self.uml()?.run(op),
+        }
+    }
+
+    /// Runs our program, which comes back when the volume is mounted.
+    fn mount_through_fuse(
+        &mut self,
+        source: &Bytes,
+        dir: &Bytes,
+        options: &str,
+    ) -> Result<Measured, Failure> {
+        let program = self.setting.programs.as_ref().and_then(|programs| programs.flashkit.as_ref());
+        let program = host_file(program.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "it is not known where the program is that mounts our file system",
+            )
+        })?)?;
+        let mut arguments: Vec<Bytes> = vec!["mount".into()];
+        if !options.is_empty() {
+            arguments.extend(["-o".into(), options.into()]);
+        }
+        arguments.extend(["--".into(), source.clone(), dir.clone()]);
+        let mut measured = self.uml()?.run(&Op::Execute { program: program.as_str().into(), arguments })?;
+        match measured.answer.take() {
+            Some(Answer::Output { code: 0, .. }) => Ok(measured),
+            Some(Answer::Output { stderr, .. }) => {
+                let error = String::from_utf8_lossy(&stderr.0).trim().to_owned();
+                Err(Failure::Refused { op: "flashkit mount".into(), errno: 0, error })
+            }
+            other => Err(io::Error::other(format!("mounting answers {other:?}")).into()),
+        }
+    }
+
+    /// What the program that mounts our file system has used so far: time of a processor beside its kernel's, and
+    /// memory of its own.
+    fn daemon(&mut self) -> Result<(u64, u64), Failure> {
+        match self.uml()?.run(&Op::Usage { name: DAEMON.into() })?.answer {
+            Some(Answer::Usage { user_ns, memory_bytes }) => Ok((user_ns, memory_bytes)),
+            other => {
+                Err(io::Error::other(format!("asked for what a program uses, it says {other:?}")).into())
+            }
+        }
+    }
+
+    /// Whether what a program of ours uses is to be counted.
+    fn counts_daemon(&self) -> bool {
+        self.setting.pace == Pace::RealTime && self.is_through_fuse()
     }
 }
 
 impl Target for GuestTarget {
     fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        let Some(uml) = &mut self.uml else {
-            return Err(io::Error::other("the guest did not come up again").into());
-        };
-        let mut measured = uml.run(op)?;
-        if let Some(before) = &mut self.told {
+        let before = if self.counts_daemon() { self.daemon()?.0 } else { 0 };
+        let mut measured = self.perform(op)?;
+        if self.counts_daemon() {
+            // One that has ended is not counted any more.
+            let used_ns = self.daemon()?.0.saturating_sub(before);
+            measured.cpu_ns = measured.cpu_ns.map(|kernel_ns| kernel_ns + used_ns);
+        }
+        if let (Some(uml), Some(before)) = (&mut self.uml, &mut self.told) {
             let after = chip::told(uml)?;
             measured.totals = after.totals().since(&before.totals());
             *before = after;
@@ -129,6 +216,13 @@ impl Target for GuestTarget {
         }
     }
 
+    fn wear(&self) -> Option<Wear> {
+        match &self.told {
+            Some(told) => Some(Wear::of_blocks(&told.wear)),
+            None => Some(Wear::of_array(self.uml.as_ref()?.world().card().model().array())),
+        }
+    }
+
     fn trace(&self) -> Option<Trace> {
         self.uml.as_ref()?.world().card().trace().cloned()
     }
@@ -137,10 +231,12 @@ impl Target for GuestTarget {
         if self.setting.pace == Pace::Virtual {
             return Ok(None);
         }
-        match self.run(&Op::Read { path: "/proc/meminfo".into() })?.answer {
-            Some(Answer::Content(text)) => Ok(kernel_bytes(&String::from_utf8_lossy(&text.0))),
-            _ => Ok(None),
-        }
+        let Some(Answer::Content(text)) = self.uml()?.run(&Op::Read { path: "/proc/meminfo".into() })?.answer
+        else {
+            return Ok(None);
+        };
+        let of_daemon = if self.counts_daemon() { self.daemon()?.1 } else { 0 };
+        Ok(kernel_bytes(&String::from_utf8_lossy(&text.0)).map(|kernel| kernel + of_daemon))
     }
 }
 

@@ -28,14 +28,19 @@ use crate::{
     preset::Preset,
     scale::Scale,
     stop::Stop,
+    wear::Wear,
 };
 
-/// The name of our own file system.
+/// The name of our own file system, in this process.
 pub const OURS: &str = "flashkit";
+/// The same as users have it: mounted through FUSE, in the guest.
+pub const THROUGH_FUSE: &str = "flashkit-fuse";
 /// Where targets have their card and their mount.
 pub const DISK: &str = "/disk/card";
-/// What is mounted where the machine has bare flash.
-pub const CHIP: &str = "mtd:nor";
+/// What is mounted of bare flash: JFFS2 by the flash's name, UBIFS by that of the only volume of UBI's on it.
+pub const CHIP: &str = "mtd:flash";
+#[allow(missing_docs, reason = "the one before says it")]
+pub const UBI_VOLUME: &str = "ubi0:lab";
 /// Where it is mounted.
 pub const MOUNT_POINT: &str = "/mnt";
 
@@ -56,6 +61,11 @@ pub trait Target {
     /// What the card has counted.
     fn counters(&self) -> Counters;
 
+    /// Where the flash was erased; nothing where that is not known.
+    fn wear(&self) -> Option<Wear> {
+        None
+    }
+
     /// The requests since the machine was switched on last, if they are remembered.
     fn trace(&self) -> Option<Trace>;
 
@@ -75,6 +85,8 @@ pub struct Programs {
     pub kernel: PathBuf,
     /// Its init.
     pub agent: PathBuf,
+    /// Mounts our file system in the guest, where that is asked for.
+    pub flashkit: Option<PathBuf>,
 }
 
 /// All that a target is made from.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * NOR flash in the memory of the lab's guest, with the times of a modelled chip.
+ * NOR or NAND flash in the memory of the lab's guest, with the times of a modelled chip.
  *
- * The kernel's own mtdram takes no time, nandsim is no NOR, and block2mtd writes through the page cache. This chip
- * does one thing at a time, as a bare one does, and whoever waits for it sleeps, so that other threads run meanwhile.
- * The times are the lab's, which has them from the chip's profile.
+ * The kernel's own mtdram takes no time, nandsim is no NOR and spends its time busily, and block2mtd writes through
+ * the page cache. This chip does one thing at a time, as a bare one does, and whoever waits for it sleeps, so that other
+ * threads run meanwhile. The times are the lab's, which has them from the chip's profile. A NAND chip is read and
+ * programmed in pages, has no bad blocks and shows no spare bytes.
  */
 #include <linux/hrtimer.h>
 #include <linux/module.h>
@@ -17,10 +18,14 @@
 #include <linux/vmalloc.h>
 
 static ulong size_bytes, sector_bytes;
-static ulong command_ns, read_ps_per_byte, program_ps_per_byte, erase_ns;
+static ulong page_bytes; /* of NAND; 0 for NOR */
+static ulong command_ns, read_page_ns, read_ps_per_byte, program_page_ns, program_ps_per_byte, erase_ns;
 module_param(size_bytes, ulong, 0444);
 module_param(sector_bytes, ulong, 0444);
+module_param(page_bytes, ulong, 0444);
 module_param(command_ns, ulong, 0444);
+module_param(read_page_ns, ulong, 0444);
+module_param(program_page_ns, ulong, 0444);
 module_param(read_ps_per_byte, ulong, 0444);
 module_param(program_ps_per_byte, ulong, 0444);
 module_param(erase_ns, ulong, 0444);
@@ -52,9 +57,19 @@ static void take(u64 ns)
 	schedule_hrtimeout(&time, HRTIMER_MODE_REL);
 }
 
-static int nor_read(struct mtd_info *mtd, loff_t from, size_t length, size_t *done, u_char *to)
+/* What pages and bytes of a command take. */
+static u64 price(loff_t at, size_t length, u64 page_ns, u64 ps_per_byte)
 {
-	u64 ns = command_ns + div_u64((u64)length * read_ps_per_byte, 1000);
+	u64 pages = 0;
+
+	if (page_bytes && length)
+		pages = div_u64(at + length - 1, page_bytes) - div_u64(at, page_bytes) + 1;
+	return command_ns + pages * page_ns + div_u64((u64)length * ps_per_byte, 1000);
+}
+
+static int flash_read(struct mtd_info *mtd, loff_t from, size_t length, size_t *done, u_char *to)
+{
+	u64 ns = price(from, length, read_page_ns, read_ps_per_byte);
 
 	mutex_lock(&chip);
 	take(ns);
@@ -68,7 +83,7 @@ static int nor_read(struct mtd_info *mtd, loff_t from, size_t length, size_t *do
 }
 
 /* The pieces, which lie one after the other on the chip, are one command. */
-static int nor_writev(struct mtd_info *mtd, const struct kvec *pieces, unsigned long count, loff_t to, size_t *done)
+static int flash_writev(struct mtd_info *mtd, const struct kvec *pieces, unsigned long count, loff_t to, size_t *done)
 {
 	size_t length = 0, n;
 	const u8 *from;
@@ -78,7 +93,7 @@ static int nor_writev(struct mtd_info *mtd, const struct kvec *pieces, unsigned 
 		length += pieces[n].iov_len;
 	if (to < 0 || to > mtd->size || length > mtd->size - to)
 		return -EINVAL;
-	ns = command_ns + div_u64((u64)length * program_ps_per_byte, 1000);
+	ns = price(to, length, program_page_ns, program_ps_per_byte);
 	mutex_lock(&chip);
 	take(ns);
 	/* Programming clears bits and sets none. */
@@ -95,14 +110,14 @@ static int nor_writev(struct mtd_info *mtd, const struct kvec *pieces, unsigned 
 	return 0;
 }
 
-static int nor_write(struct mtd_info *mtd, loff_t to, size_t length, size_t *done, const u_char *from)
+static int flash_write(struct mtd_info *mtd, loff_t to, size_t length, size_t *done, const u_char *from)
 {
 	struct kvec piece = { .iov_base = (void *)from, .iov_len = length };
 
-	return nor_writev(mtd, &piece, 1, to, done);
+	return flash_writev(mtd, &piece, 1, to, done);
 }
 
-static int nor_erase(struct mtd_info *mtd, struct erase_info *what)
+static int flash_erase(struct mtd_info *mtd, struct erase_info *what)
 {
 	u64 at;
 
@@ -121,7 +136,7 @@ static int nor_erase(struct mtd_info *mtd, struct erase_info *what)
 }
 
 /* What happened so far, as JSON. */
-static int nor_show(struct seq_file *out, void *nothing)
+static int flash_show(struct seq_file *out, void *nothing)
 {
 	ulong n;
 
@@ -136,45 +151,54 @@ static int nor_show(struct seq_file *out, void *nothing)
 	return 0;
 }
 
-static struct mtd_info nor = {
-	.name = "nor",
+static struct mtd_info flash = {
+	.name = "flash",
 	.owner = THIS_MODULE,
 	.type = MTD_NORFLASH,
 	.flags = MTD_CAP_NORFLASH,
 	.writesize = 1,
 	.writebufsize = 1,
-	._read = nor_read,
-	._write = nor_write,
-	._writev = nor_writev,
-	._erase = nor_erase,
+	._read = flash_read,
+	._write = flash_write,
+	._erase = flash_erase,
 };
 
-static int __init nor_init(void)
+static int __init flash_init(void)
 {
 	int error = -ENOMEM;
 
 	if (!sector_bytes || !size_bytes || size_bytes % sector_bytes || sector_bytes > U32_MAX)
+		return -EINVAL;
+	if (page_bytes > U32_MAX || (page_bytes && sector_bytes % page_bytes))
 		return -EINVAL;
 	cells = vmalloc(size_bytes);
 	wear = kvcalloc(size_bytes / sector_bytes, sizeof(*wear), GFP_KERNEL);
 	if (!cells || !wear)
 		goto fail;
 	memset(cells, 0xff, size_bytes);
-	nor.size = size_bytes;
-	nor.erasesize = sector_bytes;
+	flash.size = size_bytes;
+	flash.erasesize = sector_bytes;
+	if (page_bytes) {
+		flash.type = MTD_NANDFLASH;
+		flash.flags = MTD_CAP_NANDFLASH;
+		flash.writesize = page_bytes;
+		flash.writebufsize = page_bytes;
+	} else {
+		flash._writev = flash_writev;
+	}
 	error = -EIO;
-	if (!proc_create_single("nor", 0444, NULL, nor_show))
+	if (!proc_create_single("flash", 0444, NULL, flash_show))
 		goto fail;
-	error = mtd_device_register(&nor, NULL, 0);
+	error = mtd_device_register(&flash, NULL, 0);
 	if (!error)
 		return 0;
-	remove_proc_entry("nor", NULL);
+	remove_proc_entry("flash", NULL);
 fail:
 	kvfree(wear);
 	vfree(cells);
 	return error;
 }
 
-module_init(nor_init);
-MODULE_DESCRIPTION("NOR flash with the times of a modelled chip");
+module_init(flash_init);
+MODULE_DESCRIPTION("Flash with the times of a modelled chip");
 MODULE_LICENSE("Dual MIT/GPL");

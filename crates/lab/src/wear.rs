@@ -1,0 +1,64 @@
+//! Where a flash was erased, and how often.
+
+use flash::array::Array;
+use serde::{Deserialize, Serialize};
+
+/// Pieces of a map at most.
+const PIECES: u32 = 1024;
+
+/// A map of a flash: erases in pieces of neighbouring blocks. What lies in a block is the card's to choose; on bare
+/// flash it is the file system's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wear {
+    /// All blocks.
+    pub blocks: u32,
+    /// Blocks of a piece; the last one may have fewer.
+    pub piece_blocks: u32,
+    /// Erases in each piece, added up.
+    pub erases: Vec<u64>,
+    /// Erases of the block that was erased most.
+    pub most: u32,
+}
+
+impl Wear {
+    /// That of a modelled card.
+    pub fn of_array(array: &Array) -> Wear {
+        Wear::new(array.block_count(), array.erases().map(|(block, erases)| (block.0, erases)))
+    }
+
+    /// That of bare flash whose blocks were erased so often.
+    pub fn of_blocks(erases: &[u32]) -> Wear {
+        Wear::new(erases.len() as u32, (0..).zip(erases.iter().copied()))
+    }
+
+    fn new(blocks: u32, of_blocks: impl Iterator<Item = (u32, u32)>) -> Wear {
+        let piece_blocks = blocks.div_ceil(PIECES).max(1);
+        let mut wear =
+            Wear { blocks, piece_blocks, erases: vec![0; blocks.div_ceil(piece_blocks) as usize], most: 0 };
+        for (block, erases) in of_blocks {
+            wear.erases[(block / piece_blocks) as usize] += u64::from(erases);
+            wear.most = wear.most.max(erases);
+        }
+        wear
+    }
+
+    /// All erases.
+    pub fn total(&self) -> u64 {
+        self.erases.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_erase_is_in_its_piece() {
+        let mut erases = vec![0; 2500];
+        (erases[0], erases[2], erases[3], erases[2499]) = (1, 5, 7, 2);
+        let wear = Wear::of_blocks(&erases);
+        assert_eq!((wear.piece_blocks, wear.erases.len(), wear.most), (3, 834, 7));
+        assert_eq!((wear.erases[0], wear.erases[1], wear.erases[833], wear.total()), (6, 7, 2, 15));
+        assert_eq!(Wear::of_blocks(&[]).total(), 0);
+    }
+}
