@@ -27,7 +27,7 @@ use lab::{
     scale::Scale,
     stop::Stop,
     study::run_cell,
-    target::{self, GuestTarget, Programs, Setting, Target},
+    target::{self, GuestTarget, Programs, Setting, THROUGH_FUSE, Target},
 };
 
 const MIB: u64 = 1 << 20;
@@ -135,8 +135,42 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
             first.phases.iter().all(|phase| phase.cost.is_some_and(|cost| cost.cpu_ns > 0)),
             "{first:#?}"
         );
-        assert_eq!(exact(&first), exact(&second), "{}", cell.id());
+        let is_through_fuse = cell.file_system.kind == THROUGH_FUSE;
+        assert!(
+            !is_through_fuse
+                || first.phases.iter().all(|it| it.cost.is_some_and(|cost| cost.memory_bytes > Some(0))),
+            "our program takes memory: {first:#?}"
+        );
+        assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear), "{}", cell.id());
     }
+    Ok(())
+}
+
+/// UBIFS on bare NAND flash takes at least what the pages of a write take, and the same each time.
+#[test]
+fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
+    let Some(programs) = programs()? else { return Ok(()) };
+    let work = tempfile::tempdir()?;
+    let plan = Plan {
+        cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[Preset::Nand], true),
+        scale: Scale::of_file(4 * MIB).with_timed_writes(1000),
+        card_bytes: Some(16 * MIB),
+        seed: 2003,
+        programs: Some(programs),
+        work: work.path().to_owned(),
+        jobs: 1,
+    };
+    let run = || run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
+    let (first, second) = (run()?, run()?);
+    assert!(first.is_complete(), "{first:#?}");
+    assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear));
+    for phase in &first.phases {
+        // Eight pages of 512 bytes, each 10 us of command, 200 us and 50 ns a byte.
+        assert!((1.8..10.0).contains(&phase.value), "{}: {} ms", phase.part, phase.value);
+    }
+    let wear = first.wear.context("bare flash tells")?;
+    assert_eq!(wear.blocks, 1024);
+    assert!(wear.total() > 1024 && wear.most >= 2, "UBI erases all, and the writes some: {wear:?}");
     Ok(())
 }
 
