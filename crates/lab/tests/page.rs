@@ -71,9 +71,14 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     let dir = dir.path();
     let ours = [FileSystem::new(OURS), FileSystem::parse("flashkit:mode=adaptive")];
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::WriteFsync, Experiment::Copy], &ours, &[Preset::Desktop], false),
-        scale: Scale::of_file(2 << 20),
-        card_bytes: Some(1 << 30),
+        cells: Plan::cells(
+            &[Experiment::WriteFsync, Experiment::Copy, Experiment::Latency],
+            &ours,
+            &[Preset::Desktop],
+            false,
+        ),
+        scale: Scale::of_file(2 << 20).with_timed_writes(500),
+        card_bytes: Some(256 << 20),
         seed: 1,
         programs: None,
         work: dir.to_owned(),
@@ -85,9 +90,11 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
 
     let dom = open(browser, dir, &["--dump-dom".into()]);
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
-    // A chart for each of the 2 + 4 parts, one of causes for each experiment, and a map of each cell's wear.
-    assert_eq!(dom.matches("<svg ").count(), 6 + 2 + 4, "{dom}");
-    assert_eq!(dom.matches(" erases, ").count(), 4, "{dom}");
+    // A chart for each of the 2 + 4 parts and two for each of the last two, one of causes for each experiment, and maps
+    // of what the last one has erased.
+    assert_eq!(dom.matches("<svg ").count(), 6 + 4 + 3 + 2, "{dom}");
+    assert_eq!(dom.matches(" erases, ").count(), 2, "{dom}");
+    assert!(dom.contains("fill-opacity=\"1\""), "where most was erased the colour is full");
     let net = fs::read_to_string(dir.join("net.json")).unwrap();
     assert!(net.contains("\"constants\"") && !net.contains("\"url\":\"http"), "something was fetched");
 

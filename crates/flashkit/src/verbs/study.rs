@@ -36,7 +36,7 @@ use crate::{render, size};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
-  8 latency (only where it is named; jffs2 on bare flash, the others on a card that is 95 % full)
+  8 latency (only where it is named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
 
 What is done is kept: the same call goes on where it was stopped.")]
 pub struct Args {
@@ -49,7 +49,7 @@ pub struct Args {
     /// Only this file system, with mount and mkfs options; may be given several times.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
-    /// The machine: desktop (the default), phone, stick or nor; may be given several times.
+    /// The machine: desktop (the default), phone, stick, nor or nand; may be given several times.
     #[arg(short, long = "preset", value_name = "PRESET")]
     presets: Vec<Preset>,
     /// Only the cell of this name, as --list prints it.
@@ -233,7 +233,9 @@ impl Args {
         let mut presets = self.presets.clone();
         if presets.is_empty() {
             presets.push(Preset::Desktop);
-            presets.extend(experiments.contains(&Experiment::Latency).then_some(Preset::Nor));
+            if experiments.contains(&Experiment::Latency) {
+                presets.extend([Preset::Nor, Preset::Nand]);
+            }
         }
         let mut cells = Plan::cells(experiments, &file_systems, &presets, programs.is_some());
         if let Some(wanted) = &self.cell {

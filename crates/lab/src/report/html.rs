@@ -340,7 +340,8 @@ fn maps(sheet: &Sheet) -> Vec<Map> {
         most: wear.most,
         piece_blocks: wear.piece_blocks,
     };
-    wears().map(map).collect()
+    // A card has blocks in store, so that an experiment may end before any is erased.
+    if most == 0 { Vec::new() } else { wears().map(map).collect() }
 }
 
 fn leading(sheet: &Sheet) -> Vec<Leading> {
