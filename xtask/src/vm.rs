@@ -33,7 +33,7 @@ use crate::{
 
 /// How long the guest may take to come up.
 const BOOT_TIME: Duration = Duration::from_secs(180);
-/// How long it may be silent afterwards.
+/// How long it may be silent afterwards, unless it is said otherwise.
 const SILENCE: Duration = Duration::from_secs(600);
 /// The guest's clock at boot, so that the images it makes do not depend on the day.
 const BOOT_DATE: &str = "2024-02-29T12:00:00";
@@ -98,6 +98,7 @@ pub struct Vm {
     work: TempDir,
     machine: Machine,
     disks: Vec<Disk>,
+    patience: Duration,
 }
 
 impl Vm {
@@ -121,6 +122,11 @@ impl Vm {
             "virtio-9p-pci,fsdev=host,mount_tag=host,addr=0x1c",
         ];
         Vm::boot_with(machine, disks, &host)
+    }
+
+    /// How long an operation may take from here on; ten minutes where nothing was said.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// The operation that shows the host's files to a guest of [`Vm::boot_in_host`], for [`guest::host::program`].
@@ -185,7 +191,7 @@ impl Vm {
                 }
             }
         });
-        let mut vm = Vm { qemu, input, lines, work, machine, disks: disks.to_vec() };
+        let mut vm = Vm { qemu, input, lines, work, machine, disks: disks.to_vec(), patience: SILENCE };
         match vm.reply(BOOT_TIME).context("the guest does not come up")? {
             Reply::Ready => Ok(vm),
             other => bail!("the guest began with {other:?}"),
@@ -264,7 +270,7 @@ impl Vm {
     fn outcome(&mut self) -> Result<Result<Outcome, Refusal>> {
         let mut entries: Vec<Entry> = Vec::new();
         loop {
-            match self.reply(SILENCE)? {
+            match self.reply(self.patience)? {
                 Reply::Entry(entry) => entries.push(*entry),
                 Reply::Done { answer: Some(Answer::Manifest(mut manifest)), log } => {
                     manifest.entries = entries;

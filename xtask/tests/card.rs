@@ -1,12 +1,12 @@
 //! A modelled card under real kernels: Linux's NBD driver in the judge's guest, and QEMU's as a disk.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use block::nbd::Address;
 use flash::{
-    Profile,
-    verbs::{self, NewCard},
+    Command, Profile, Trace,
+    verbs::{self, NewCard, Serve},
 };
 use guest::{Content, Manifest, Op, Scope, differences, op::Answer};
 use xtask::{Disk, Machine, Vm, vm};
@@ -20,7 +20,7 @@ fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
     let how = NewCard { size_bytes: Some(192 * MIB), preconditioned: true };
     verbs::new(path, profile, how).expect("a new card");
     let address: Address = address.parse().expect("an address");
-    verbs::serve(path, &address, false).expect("listens")
+    verbs::serve(path, &address, Serve { trace: true, ..Serve::default() }).expect("listens")
 }
 
 /// Some hundred files of all sizes, changed again: what a file system has to keep apart.
@@ -132,5 +132,80 @@ fn a_card_is_a_disk_of_qemus() -> Result<()> {
     drop(vm);
     serving.stop()?;
     model::fsck::fsck_image(&path)?;
+    Ok(())
+}
+
+/// A line for a shell of the guest: one of the host's programs.
+fn line(program: &str, arguments: &[&str]) -> Result<String> {
+    let Op::Execute { program, arguments } = guest::host::program(program, arguments)? else {
+        unreachable!("a program is executed");
+    };
+    let words = [program].into_iter().chain(arguments);
+    Ok(words.map(|word| format!("'{}' ", String::from_utf8_lossy(&word.0))).collect())
+}
+
+/// Times that each sector was written.
+fn written(trace: &Trace) -> BTreeMap<u64, u32> {
+    let mut sectors = BTreeMap::new();
+    for op in trace.entries.iter().map(|entry| entry.op).filter(|op| op.command == Command::Write) {
+        for sector in op.offset_bytes / 512..op.end_bytes() / 512 {
+            *sectors.entry(sector).or_insert(0) += 1;
+        }
+    }
+    sectors
+}
+
+/// Linux's own tracer looks at the disk that a card is. With `BLESS=1` what blkparse makes of it becomes the recording
+/// that crates/flash/tests/traces.rs reads.
+#[test]
+fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (path, socket) = (dir.path().join("card"), dir.path().join("socket"));
+    let serving = serve(&path, "survey-emmc45", &format!("unix:{}", socket.display()));
+    let mut vm = Vm::boot_in_host(Machine::Amd64, &[Disk::writable(serving.uri())])?;
+    vm.run(Vm::host_files())?;
+    let debug = "/sys/kernel/debug";
+    vm.run(Op::Mount {
+        source: "debugfs".into(),
+        dir: debug.into(),
+        fs: "debugfs".into(),
+        options: String::new(),
+        read_only: false,
+    })?;
+    let dd = |more: &[&str]| {
+        line("/usr/bin/dd", &[&["if=/dev/zero", "of=/disk/0", "oflag=direct", "status=none"], more].concat())
+    };
+    let script = [
+        format!("{} > /recording & tracer=$!", line("/usr/sbin/blktrace", &["-d", "/disk/0", "-o", "-"])?),
+        // It is there when its files are.
+        format!("while [ ! -e {debug}/block/vd*/trace0 ]; do :; done"),
+        dd(&["bs=128k", "count=4", "seek=8"])?,
+        dd(&["bs=4k", "count=6", "seek=5000", "conv=fsync"])?,
+        line(
+            "/usr/bin/dd",
+            &["if=/disk/0", "of=/dev/null", "iflag=direct", "bs=64k", "count=3", "status=none"],
+        )?,
+        line("/usr/sbin/mkfs.ext4", &["-q", "-F", "/disk/0"])?,
+        "kill -TERM $tracer; wait $tracer".into(),
+        format!("{} < /recording", line("/usr/bin/blkparse", &["-i", "-"])?),
+    ];
+    let outcome = vm.run(guest::host::program("/bin/dash", &["-e", "-c", &script.join("\n")])?)?;
+    let Some(Answer::Output { code: 0, stdout, .. }) = outcome.answer else {
+        anyhow::bail!("{:?}\n{}", outcome.answer, vm::show(&outcome.log));
+    };
+    drop(vm);
+    let asked = serving.card().stop_trace();
+    serving.stop()?;
+    let text = String::from_utf8(stdout.0)?;
+    if std::env::var_os("BLESS").is_some() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/traces/ext4.blkparse");
+        std::fs::write(fixture, &text)?;
+    }
+    let seen = Trace::parse(&text)?;
+    // QEMU joins neighbours; what is written stays the same.
+    ensure!(written(&seen) == written(&asked), "blkparse:\n{text}");
+    ensure!(written(&seen).len() > 1000, "blkparse:\n{text}");
+    ensure!(seen.entries.iter().any(|entry| entry.op.command == Command::Flush), "blkparse:\n{text}");
+    ensure!(seen.entries.iter().all(|entry| entry.done_ns > entry.at_ns), "blkparse:\n{text}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What a card did and what the time went into.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,12 @@ pub struct HostCounters {
     pub reads_by_log2_bytes: BTreeMap<u32, u64>,
     /// log2 of the bytes -> writes.
     pub writes_by_log2_bytes: BTreeMap<u32, u64>,
+    /// log2 of the bytes of which both start and end are multiples -> reads.
+    #[serde(default)]
+    pub reads_by_log2_alignment: BTreeMap<u32, u64>,
+    /// The same -> writes.
+    #[serde(default)]
+    pub writes_by_log2_alignment: BTreeMap<u32, u64>,
 }
 
 /// Operations of the flash.
@@ -123,18 +129,22 @@ impl TimeCounters {
 }
 
 impl Counters {
-    pub(crate) fn count_command(&mut self, command: Command, bytes: u64) {
+    pub(crate) fn count_command(&mut self, command: Command, range: &Range<u64>) {
+        let bytes = range.end - range.start;
         let log2 = bytes.max(1).ilog2();
+        let alignment = (range.start | bytes.max(1)).trailing_zeros();
         match command {
             Command::Read => {
                 self.host.reads += 1;
                 self.host.read_bytes += bytes;
                 *self.host.reads_by_log2_bytes.entry(log2).or_insert(0) += 1;
+                *self.host.reads_by_log2_alignment.entry(alignment).or_insert(0) += 1;
             }
             Command::Write => {
                 self.host.writes += 1;
                 self.host.written_bytes += bytes;
                 *self.host.writes_by_log2_bytes.entry(log2).or_insert(0) += 1;
+                *self.host.writes_by_log2_alignment.entry(alignment).or_insert(0) += 1;
             }
             Command::Flush => self.host.flushes += 1,
             Command::Discard => {
@@ -179,12 +189,13 @@ impl Counters {
             writeln!(text, "{name:<22}{value}").expect("a string takes everything");
         };
         line("reads", format!("{} ({} bytes)", host.reads, host.read_bytes));
+        by_log2(&mut line, "of", &host.reads_by_log2_bytes);
+        by_log2(&mut line, "aligned to", &host.reads_by_log2_alignment);
         line("writes", format!("{} ({} bytes)", host.writes, host.written_bytes));
-        line("  unaligned", host.unaligned_writes.to_string());
+        by_log2(&mut line, "of", &host.writes_by_log2_bytes);
+        by_log2(&mut line, "aligned to", &host.writes_by_log2_alignment);
+        line("  not whole pages", host.unaligned_writes.to_string());
         line("  continuing", host.continuing_writes.to_string());
-        for (log2, count) in &host.writes_by_log2_bytes {
-            line(&format!("  of {} bytes on", 1u64 << log2), count.to_string());
-        }
         line("flushes", host.flushes.to_string());
         line("discards", format!("{} ({} bytes)", host.discards, host.discarded_bytes));
         line("page programs", self.flash.page_programs.to_string());
@@ -209,5 +220,16 @@ impl Counters {
             line(&format!("  {name}"), format!("{:.6} s", ns as f64 / 1e9));
         }
         text
+    }
+}
+
+/// A line for each power of two; `of 4K` are requests of less than twice that.
+fn by_log2(line: &mut impl FnMut(&str, String), what: &str, counts: &BTreeMap<u32, u64>) {
+    for (log2, count) in counts {
+        let (unit, shift) = [("G", 30), ("M", 20), ("K", 10), ("", 0)]
+            .into_iter()
+            .find(|(_, shift)| log2 >= shift)
+            .expect("every number is at least 2^0");
+        line(&format!("  {what} {}{unit}", 1u64 << (log2 - shift)), count.to_string());
     }
 }

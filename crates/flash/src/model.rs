@@ -270,7 +270,7 @@ impl Model {
             Command::Flush => self.flush(start_ns),
             Command::Discard => self.discard(start_ns, &range)?,
         };
-        self.state.counters.count_command(op.command, range.end - range.start);
+        self.state.counters.count_command(op.command, &range);
         let stall_ns = self.faults.delay_ns(done_ns - start_ns);
         if stall_ns > 0 {
             self.state.counters.time_ns.stall += stall_ns;
@@ -982,8 +982,10 @@ mod tests {
             prop_assert_eq!(held + model.array().free_blocks(), total);
             prop_assert_eq!(model.counters().time_ns.total(), now);
             let counters = model.counters();
-            let by_size: u64 = counters.host.writes_by_log2_bytes.values().sum();
-            prop_assert_eq!(by_size, counters.host.writes);
+            let host = &counters.host;
+            for counts in [&host.writes_by_log2_bytes, &host.writes_by_log2_alignment] {
+                prop_assert_eq!(counts.values().sum::<u64>(), host.writes);
+            }
             let wear = model.array().wear();
             prop_assert_eq!(wear.iter().map(|(erases, blocks)| u64::from(*erases) * blocks).sum::<u64>(), counters.flash.block_erases);
         }

@@ -97,12 +97,16 @@ impl Trace {
                 (Command::Flush, _) => "FN",
                 (Command::Discard, _) => "D",
             };
-            let range = match op.command {
-                Command::Flush => String::new(),
-                _ => format!("{} + {} ", op.offset_bytes / SECTOR_BYTES, op.length_bytes / SECTOR_BYTES),
+            let (range, done) = match op.command {
+                Command::Flush => (String::new(), "0 ".to_string()),
+                _ => {
+                    let sectors = [op.offset_bytes, op.length_bytes].map(|bytes| bytes / SECTOR_BYTES);
+                    let range = format!("{} + {} ", sectors[0], sectors[1]);
+                    (range.clone(), range)
+                }
             };
             lines.push((*at_ns, format!("D {kind:>3} {range}[flash]")));
-            lines.push((*done_ns, format!("C {kind:>3} {range}[0]")));
+            lines.push((*done_ns, format!("C {kind:>3} {done}[0]")));
         }
         lines.sort_by_key(|(at_ns, _)| *at_ns);
         let mut text = String::new();
@@ -159,16 +163,20 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
         }
         let at_ns = seconds_to_ns(time).ok_or_else(|| fail("no time of the form 1.000000000"))?;
         let Some((command, fua)) = blkparse_kind(kind) else { continue };
-        let (offset_bytes, length_bytes) = match rest {
+        let op = match rest {
             [from, "+", count, ..] => {
                 let number = |text: &str| text.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES);
                 let range = number(from).zip(number(count));
-                range.ok_or_else(|| fail("no sectors of the form 8 + 8"))?
+                let (offset_bytes, length_bytes) =
+                    range.ok_or_else(|| fail("no sectors of the form 8 + 8"))?;
+                Op { command, offset_bytes, length_bytes, fua }
             }
-            _ if command == Command::Flush => (0, 0),
+            // A write of nothing that asks for a flush is one.
+            _ if kind.starts_with('F') => Op::flush(),
+            // Such a write has been answered, under the name of one without a flush.
+            _ if action == "C" => continue,
             _ => return Err(fail("no sectors of the form 8 + 8")),
         };
-        let op = Op { command, offset_bytes, length_bytes, fua };
         let entry = checked(n, Entry { at_ns, done_ns: at_ns, op })?;
         match action {
             "D" => issued.push(entry),
@@ -298,7 +306,10 @@ mod tests {
   8,0    3        2     0.000001829   697  G   W 223490 + 8 [kjournald]
   8,0    3        7     0.000009480   697  D   W 223490 + 8 [kjournald]
   8,0    3        8     0.000015000     0  D FWFS 8 + 8 [x]
-  8,0    3        9     0.000020000     0  D  FN [x]
+  8,0    3        9     0.000019000     0  Q FWS [x]
+  8,0    3       10     0.000020000     0  D  FN [x]
+  8,0    3       11     0.000030000     0  C  FN 0 [0]
+  8,0    3       12     0.000031000     0  C  WS 0 [0]
   8,0    0        1     0.005000000     0  C   W 223490 + 8 [0]
 CPU3 (8,0):
  Reads Queued:           0,        0KiB\t Writes Queued:           7,      128KiB
@@ -308,6 +319,7 @@ CPU3 (8,0):
         let fua = Op { fua: true, ..Op::write(4096, 4096) };
         assert_eq!(ops, [Op::write(223490 * 512, 4096), fua, Op::flush()]);
         assert_eq!((parsed.entries[0].at_ns, parsed.entries[0].done_ns), (9480, 5_000_000));
+        assert_eq!((parsed.entries[2].at_ns, parsed.entries[2].done_ns), (20_000, 30_000));
         let v3 = "fio version 3 iolog\n19 /tmp/f add\n192 /tmp/f open\n196 /tmp/f write 0 4096\n\
                   300203 /tmp/f sync 28672 0\n1500270 /tmp/f close\n";
         let parsed = Trace::parse(v3).expect("real text");

@@ -109,34 +109,38 @@ pub struct Serving {
     file: CardFile,
 }
 
-/// `card serve FILE --nbd ADDRESS [--realtime]`.
-///
-/// # Errors
-/// [`CardError`].
-pub fn serve(path: &Path, address: &Address, real_time: bool) -> Result<Serving, CardError> {
-    let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
-    start(file, address)
+/// How `card serve` serves a card.
+#[derive(Debug, Clone, Default)]
+pub struct Serve {
+    /// Takes as long as the card would.
+    pub real_time: bool,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// Keeps the requests, for [`Card::stop_trace`](crate::Card::stop_trace).
+    pub trace: bool,
 }
 
-/// The same with faults, which `plan`, a file, has as TOML.
+/// What goes wrong, as TOML in a file.
 ///
 /// # Errors
 /// [`CardError`].
-pub fn serve_with_faults(
-    path: &Path,
-    address: &Address,
-    real_time: bool,
-    plan: &Path,
-) -> Result<Serving, CardError> {
-    let broken = |what: String| CardError::State { path: plan.to_path_buf(), what };
-    let faults: FaultPlan = toml::from_str(&text_in(plan)?).map_err(|error| broken(error.to_string()))?;
+pub fn fault_plan(path: &Path) -> Result<FaultPlan, CardError> {
+    let broken = |what: String| CardError::State { path: path.to_path_buf(), what };
+    let faults: FaultPlan = toml::from_str(&text_in(path)?).map_err(|error| broken(error.to_string()))?;
     faults.check().map_err(broken)?;
-    let file = CardFile::open(path, if real_time { Pace::RealTime } else { Pace::Virtual })?;
-    file.card().set_faults(faults);
-    start(file, address)
+    Ok(faults)
 }
 
-fn start(file: CardFile, address: &Address) -> Result<Serving, CardError> {
+/// `card serve FILE --nbd ADDRESS`.
+///
+/// # Errors
+/// [`CardError`].
+pub fn serve(path: &Path, address: &Address, how: Serve) -> Result<Serving, CardError> {
+    let file = CardFile::open(path, if how.real_time { Pace::RealTime } else { Pace::Virtual })?;
+    file.card().set_faults(how.faults);
+    if how.trace {
+        file.card().start_trace();
+    }
     let export: Arc<dyn block::nbd::Export> = Arc::clone(file.card()) as Arc<dyn block::nbd::Export>;
     let server = Server::start(export, address)
         .map_err(|source| CardError::Io { path: PathBuf::from(address.to_string()), source })?;
@@ -281,7 +285,7 @@ mod tests {
         new(&path, profile("bergmann-stick").expect("built in"), how).expect("new");
         let address = Address::Unix(dir.path().join("socket"));
         for n in 1..=2 {
-            let serving = serve(&path, &address, false).expect("free");
+            let serving = serve(&path, &address, Serve::default()).expect("free");
             let write = format!("aio_write -P {n} {n}M 64k");
             let status = Command::new("qemu-io")
                 .args([

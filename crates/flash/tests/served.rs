@@ -25,7 +25,8 @@ fn card(dir: &Path, profile: &str) -> PathBuf {
 }
 
 fn serve(path: &Path, address: &str) -> (Serving, String) {
-    let serving = verbs::serve(path, &address.parse().expect("an address"), false).expect("listens");
+    let serving =
+        verbs::serve(path, &address.parse().expect("an address"), verbs::Serve::default()).expect("listens");
     let uri = serving.uri();
     (serving, uri)
 }

@@ -368,7 +368,8 @@ fn a_served_card_is_probed_over_nbd() {
     let dir = dir.path();
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-class10", "--size", "256M"]);
     let address = format!("unix:{}", dir.join("socket").display());
-    let serving = flash::verbs::serve(&path, &address.parse().unwrap(), false).unwrap();
+    let serving =
+        flash::verbs::serve(&path, &address.parse().unwrap(), flash::verbs::Serve::default()).unwrap();
     for address in [address, serving.uri()] {
         let found = ok(dir, &["probe", &address]);
         assert!(found.contains("256 MiB") && found.contains("random reads of 4 KiB"), "{found}");

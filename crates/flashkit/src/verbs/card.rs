@@ -122,13 +122,9 @@ pub fn run(args: &Args) -> Result<()> {
                 let _ = send.send(());
             })
             .context("waiting for an interrupt")?;
-            let serving = match faults {
-                Some(plan) => verbs::serve_with_faults(file, nbd, *realtime, plan)?,
-                None => verbs::serve(file, nbd, *realtime)?,
-            };
-            if trace.is_some() {
-                serving.card().start_trace();
-            }
+            let faults = faults.as_deref().map(verbs::fault_plan).transpose()?.unwrap_or_default();
+            let how = verbs::Serve { real_time: *realtime, faults, trace: trace.is_some() };
+            let serving = verbs::serve(file, nbd, how)?;
             eprintln!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
             let _ = interrupted.recv();
             let card = serving.card().clone();
