@@ -83,7 +83,8 @@ impl Advice {
                 } else {
                     ""
                 };
-                reasons.push(format!("It keeps {limit} units open, so {logs} logs.{much}"));
+                let units = if limit == 1 { "unit" } else { "units" };
+                reasons.push(format!("It keeps {limit} {units} open, so {logs} logs.{much}"));
                 logs
             }
             Some(None) => {
