@@ -208,6 +208,11 @@ fn what_lies_off_the_grids_is_not_told_as_certain() {
             assert!(unit.value == Some(au_mib * M) || !unit.is_certain(), "{au_mib} MiB: {unit:?}");
         }
     }
+    let mut wide = Profile { layer: Layer::Page { reserve_blocks: 4 }, fat_area: None, ..usual.clone() };
+    wide.locality.unit_bytes = (64 * M) as u32;
+    wide.locality.unit_switch_ns = 2_000_000;
+    let unit = probed(&wide, FaultPlan { seed: 1, jitter: 0.05, ..FaultPlan::default() }).unit_bytes;
+    assert!(unit.is_some_and(|unit| unit.value == Some(48 * M) && unit.at_least), "{unit:?}");
     let mut long = usual.clone();
     let block = u64::from(long.flash.block_bytes);
     long.fat_area = Some(FatArea {
@@ -218,6 +223,8 @@ fn what_lies_off_the_grids_is_not_told_as_certain() {
     let found = probed(&long, FaultPlan::default());
     let area = found.fat_area_bytes.expect("within the budget");
     assert!(area.value == Some(64 * M) && area.at_least && !area.is_certain(), "{area:?}");
+    let fitted = found.profile("fitted").expect("all of it was measured");
+    assert!(fitted.sources["fat_area"].contains("not certain") && fitted.sources["time"].ends_with("probe"));
     assert!(found.to_text().contains("64 MiB or more (uncertain"), "{}", found.to_text());
     let (mut coarse, noise) = odd_device(1004);
     for page_kib in [128, 256] {

@@ -12,6 +12,7 @@ const UNIT_BYTES: u64 = 4 << 20;
 /// What a profile needs and no measurement from outside tells.
 const ASSUMED: &str = "assumed: no measurement from outside tells it";
 const MEASURED: &str = "measured by the probe";
+const UNCERTAIN: &str = "measured by the probe, which was not certain of it";
 
 impl Findings {
     /// A profile with the figures that were found. What was not found is assumed, and its source says so.
@@ -57,18 +58,22 @@ impl Findings {
             program_page_ns,
         });
         let source = |figure: &str, from: &str| (figure.to_string(), from.to_string());
+        let measured =
+            |is_certain: Option<bool>| if is_certain == Some(false) { UNCERTAIN } else { MEASURED };
+        let layer_is_certain =
+            [self.unit_bytes, self.open_units].into_iter().flatten().all(|it| it.is_certain());
         let mut sources = BTreeMap::from([
             source("size_bytes", MEASURED),
             source("host", ASSUMED),
             source("time", MEASURED),
-            source("flash.page_bytes", MEASURED),
+            source("flash.page_bytes", measured(self.page_bytes.map(|it| it.is_certain()))),
             source("flash.block_bytes", "what a merge takes, measured by the probe"),
             source("flash", ASSUMED),
-            source("layer", MEASURED),
+            source("layer", measured(Some(layer_is_certain))),
             source("locality", ASSUMED),
         ]);
         if fat_area.is_some() {
-            sources.extend([source("fat_area", MEASURED)]);
+            sources.extend([source("fat_area", measured(self.fat_area_bytes.map(|it| it.is_certain())))]);
         }
         let profile = Profile {
             name: name.to_string(),

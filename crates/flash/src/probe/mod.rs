@@ -487,7 +487,15 @@ impl Probe<'_> {
             pair.samples = self.ways_back(0, pair.at)?;
         }
         let (value, confidence) = resampled(&pairs, self.seed, steps_up);
-        let Some(unit) = value else { return Ok(Estimate::new(None, confidence)) };
+        let Some(unit) = value else {
+            // One that is larger than all distances shows between places that are further apart.
+            let most = pairs.last().map(|pair| pair.at);
+            for at in [self.bench.spacing_bytes(), 2 * self.bench.spacing_bytes()] {
+                pairs.push(Point { at, samples: self.ways_back(0, at)? });
+            }
+            let is_beyond = steps_up(&pairs).is_some();
+            return Ok(if is_beyond { Estimate::at_least(most) } else { Estimate::new(None, confidence) });
+        };
         let all = |points: &mut dyn Iterator<Item = &Point>| {
             median(&points.flat_map(|point| point.samples.clone()).collect::<Vec<f64>>())
         };

@@ -64,7 +64,8 @@ pub struct Args {
     /// counts more.
     #[arg(long, value_name = "PROFILE|FILE", conflicts_with = "probe")]
     card: Option<String>,
-    /// Find out what the device is first, by writing to it, and shape the volume for it.
+    /// Find out what the device is first, by writing to it, and shape the volume for it, as far as what is found is
+    /// certain.
     #[arg(long)]
     probe: bool,
     /// Overwrite a file system that is there.
