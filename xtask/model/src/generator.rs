@@ -117,6 +117,13 @@ impl Generator {
                 // Linux would follow the link, or wait for a FIFO's other end.
                 Op::Chown { path: path.clone(), uid: 7, gid: 9 }
             }
+            // The path may have been a directory's when it was picked; a file with content cannot be changed so.
+            Op::Flags { ref path, set, clear }
+                if (set | clear) & (flag::COMPRESS | flag::NOCOMPRESS) != 0
+                    && model.size_of(&path.0).is_some() =>
+            {
+                Op::Chown { path: path.clone(), uid: 7, gid: 9 }
+            }
             // Linux has attributes for users on files and directories only.
             Op::SetXattr { path, value, .. } if is_special(model, &path) => {
                 Op::SetXattr { path, name: "trusted.special".into(), value }
