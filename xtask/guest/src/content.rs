@@ -91,11 +91,13 @@ fn prose(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA '14.
-pub(crate) struct SplitMix(pub(crate) u64);
+/// A source of random numbers, begun with a seed. Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA '14.
+pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

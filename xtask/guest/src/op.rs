@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree};
+use crate::{Bytes, Content, Entry, Load, Manifest, Overwrites, Pattern, Tree, load::Stage};
 
 /// How messages begin that the agent puts into the kernel's log, about operations that take long.
 pub const WATCH: &str = "agent:";
@@ -116,6 +116,8 @@ pub enum Op {
     NbdDetach { device: Bytes },
     /// Makes a tree that a seed describes in a directory that is there; answers with the number of files.
     Plant { dir: Bytes, tree: Tree },
+    /// Does a stage of a load in a directory that is there; answers with what its units took, in nanoseconds.
+    Load { dir: Bytes, load: Load, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
     /// Answers with what running programs of a name have used.
@@ -192,7 +194,7 @@ pub enum Answer {
     Blocks(u64),
     /// Records that were read or written.
     Records(u64),
-    /// What each write took, in nanoseconds of the machine's clock.
+    /// What each write, or each unit of a load, took, in nanoseconds of the machine's clock.
     Times(Vec<u64>),
     /// Room of a file system.
     Space {

@@ -22,7 +22,7 @@ use rustix::{
 };
 
 use crate::{
-    Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
+    Bytes, Entry, Manifest, Op, ioctl, load, manifest, nbd,
     op::{Allocate, Answer},
     threads, tree, ubi,
 };
@@ -207,6 +207,10 @@ impl Runner {
             Op::Plant { dir, tree } => {
                 let dir = self.at(dir);
                 return Ok(Some(Answer::Records(tree.plant(&mut tree::Dir(dir))?)));
+            }
+            Op::Load { dir, load, stage } => {
+                let mut dir = load::Dir::new(self.at(dir));
+                return Ok(Some(Answer::Times(load.run_on(*stage, &mut dir)?)));
             }
             Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
             Op::Execute { program, arguments } => {

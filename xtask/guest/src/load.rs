@@ -1,0 +1,297 @@
+//! Loads as programs make them: what SQLite, phones, tar, compilers and years of use do to a file system.
+//!
+//! A load is a seed and some sizes. They give [`Step`]s, always the same ones, which are done to [`Files`]: a
+//! directory of a mounted file system, or an engine in this process.
+//!
+//! *Invariant*: whatever a load reads, and whatever is there when it is checked, is byte by byte what its steps had
+//! written there.
+
+mod aging;
+mod database;
+mod dir;
+mod kernel;
+mod phone;
+mod shadow;
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use self::shadow::Shadow;
+pub use self::{
+    aging::Aging,
+    database::{Change, Database, FIRST_ROW, Journal, ROWS, VALUE_BYTES},
+    dir::Dir,
+    kernel::{KernelBuild, KernelTree},
+    phone::Phone,
+};
+use crate::content::SplitMix;
+
+/// A load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// Transactions of SQLite.
+    Transactions {
+        /// How they are made durable.
+        journal: Journal,
+        /// How many.
+        transactions: u64,
+        /// Picks the rows.
+        seed: u64,
+    },
+    /// What a phone does all day.
+    Phone(Phone),
+    /// A kernel's sources come out of an archive.
+    Untar(KernelTree),
+    /// They are compiled.
+    Build(KernelBuild),
+    /// Years of use.
+    Aging(Aging),
+}
+
+/// What is to be done of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// What has to be there before it.
+    Prepare,
+    /// The load itself.
+    Run,
+    /// Everything that it has left is read and compared.
+    Check,
+}
+
+/// One step. Paths are relative to the load's directory; a directory's own path is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Step {
+    MakeDir {
+        path: String,
+    },
+    /// The file is made where there is none, and stays open.
+    Write {
+        path: String,
+        at: u64,
+        length: u64,
+    },
+    /// The file stays open.
+    Read {
+        path: String,
+        at: u64,
+        length: u64,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    /// fsync(2), or fdatasync(2), of a file or directory.
+    Sync {
+        path: String,
+        data_only: bool,
+    },
+    Close {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    /// What is open is closed first.
+    Remove {
+        path: String,
+    },
+    /// sync(2).
+    SyncAll,
+    /// A unit of the load ends: a transaction, an action, a file.
+    Done,
+}
+
+/// What loads are done to.
+#[allow(missing_docs, reason = "they are the steps")]
+pub trait Files {
+    fn make_dir(&mut self, path: &str) -> io::Result<()>;
+    fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Fills `bytes`.
+    fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()>;
+    fn truncate(&mut self, path: &str, size: u64) -> io::Result<()>;
+    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()>;
+    fn close(&mut self, path: &str) -> io::Result<()>;
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+    fn remove(&mut self, path: &str) -> io::Result<()>;
+    fn sync_all(&mut self) -> io::Result<()>;
+    /// Size of a file.
+    fn size(&mut self, path: &str) -> io::Result<u64>;
+    /// The clock that units are timed by, in nanoseconds.
+    fn now_ns(&mut self) -> u64;
+    /// Whether what was read must be what was written; not where nothing is kept.
+    fn keeps(&self) -> bool {
+        true
+    }
+}
+
+/// The largest piece that is written or read at once, whatever a step's length.
+const PIECE_BYTES: u64 = 1 << 20;
+
+impl Load {
+    /// What has to be there before.
+    pub fn preparation(&self) -> Box<dyn Iterator<Item = Step>> {
+        match *self {
+            Load::Transactions { journal, .. } => {
+                let mut steps = Vec::new();
+                Database::new("test.db", journal).create(&mut steps);
+                Box::new(steps.into_iter())
+            }
+            Load::Phone(phone) => phone.preparation(),
+            Load::Build(build) => build.tree.steps(),
+            Load::Untar(_) | Load::Aging(_) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The load itself.
+    pub fn steps(&self) -> Box<dyn Iterator<Item = Step>> {
+        match *self {
+            Load::Transactions { journal, transactions, seed } => {
+                let mut database = Database::new("test.db", journal);
+                let mut random = SplitMix(seed);
+                Box::new((0..=transactions).flat_map(move |n| {
+                    let mut steps = Vec::new();
+                    match n < transactions {
+                        true => {
+                            database.change(&mut random, &mut steps);
+                            steps.push(Step::Done);
+                        }
+                        false => database.close(&mut steps),
+                    }
+                    steps
+                }))
+            }
+            Load::Phone(phone) => phone.steps(),
+            Load::Untar(tree) => tree.steps(),
+            Load::Build(build) => build.steps(),
+            Load::Aging(aging) => aging.steps(),
+        }
+    }
+
+    /// Does a stage of it; returns what each unit took where it is run, in nanoseconds.
+    ///
+    /// # Errors
+    /// Those of the files, and [`io::ErrorKind::InvalidData`] where they hold something else than was written.
+    pub fn run_on(&self, stage: Stage, files: &mut dyn Files) -> io::Result<Vec<u64>> {
+        let mut shadow = Shadow::default();
+        if stage == Stage::Prepare {
+            return perform(self.preparation(), &mut shadow, files);
+        }
+        self.preparation().for_each(|step| shadow.note(&step));
+        if stage == Stage::Run {
+            return perform(self.steps(), &mut shadow, files);
+        }
+        self.steps().for_each(|step| shadow.note(&step));
+        shadow.check(files).map(|()| Vec::new())
+    }
+}
+
+fn perform(
+    steps: impl Iterator<Item = Step>,
+    shadow: &mut Shadow,
+    files: &mut dyn Files,
+) -> io::Result<Vec<u64>> {
+    let mut times = Vec::new();
+    let mut before = files.now_ns();
+    let mut bytes = Vec::new();
+    for step in steps {
+        shadow.note(&step);
+        match &step {
+            Step::MakeDir { path } => files.make_dir(path)?,
+            Step::Write { path, at, length } => {
+                for (at, length) in pieces(*at, *length) {
+                    bytes.resize(length, 0);
+                    shadow.written(at, &mut bytes);
+                    files.write(path, at, &bytes)?;
+                }
+            }
+            Step::Read { path, at, length } => {
+                for (at, length) in pieces(*at, *length) {
+                    bytes.resize(length, 0);
+                    files.read(path, at, &mut bytes)?;
+                    shadow.compare(path, at, &bytes).or_else(|error| match files.keeps() {
+                        true => Err(error),
+                        false => Ok(()),
+                    })?;
+                }
+            }
+            Step::Truncate { path, size } => files.truncate(path, *size)?,
+            Step::Sync { path, data_only } => files.sync(path, *data_only)?,
+            Step::Close { path } => files.close(path)?,
+            Step::Rename { from, to } => files.rename(from, to)?,
+            Step::Remove { path } => files.remove(path)?,
+            Step::SyncAll => files.sync_all()?,
+            Step::Done => {
+                let now = files.now_ns();
+                times.push(now.saturating_sub(before));
+                before = now;
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// A range in pieces: offsets and lengths.
+fn pieces(at: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
+    (0..length.div_ceil(PIECE_BYTES))
+        .map(move |n| (at + n * PIECE_BYTES, (length - n * PIECE_BYTES).min(PIECE_BYTES) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads() -> [Load; 6] {
+        let tree = KernelTree { files: 600 };
+        let transactions = |journal| Load::Transactions { journal, transactions: 40, seed: 1 };
+        [
+            transactions(Journal::Delete),
+            transactions(Journal::Wal),
+            Load::Phone(Phone { actions: 60, seed: 1 }),
+            Load::Untar(tree),
+            Load::Build(KernelBuild { tree, seed: 1 }),
+            Load::Aging(Aging { live_bytes: 4 << 20, written_bytes: 12 << 20, seed: 1 }),
+        ]
+    }
+
+    #[test]
+    fn what_a_load_leaves_is_what_it_wrote_and_a_changed_byte_is_found() {
+        for load in loads() {
+            let dir = tempfile::tempdir().unwrap();
+            let run = |stage| load.run_on(stage, &mut Dir::new(dir.path().to_owned()));
+            run(Stage::Prepare).unwrap();
+            let times = run(Stage::Run).unwrap();
+            let units = load.steps().filter(|step| *step == Step::Done).count();
+            assert!(times.len() == units && units > 10, "{load:?}: {units}");
+            run(Stage::Check).unwrap();
+
+            let largest = walk(dir.path()).into_iter().max_by_key(|path| path.metadata().unwrap().len());
+            let path = largest.unwrap();
+            let mut content = std::fs::read(&path).unwrap();
+            let middle = content.len() / 2;
+            content[middle] ^= 1;
+            std::fs::write(&path, content).unwrap();
+            let error = run(Stage::Check).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{load:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_always_the_same_steps() {
+        for load in loads() {
+            assert!(load.steps().eq(load.steps()), "{load:?}");
+        }
+        let phone = |seed| Phone { actions: 60, seed }.steps();
+        assert!(!phone(1).eq(phone(2)));
+    }
+
+    fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+    }
+}

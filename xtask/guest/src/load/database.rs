@@ -1,0 +1,234 @@
+//! What SQLite does to its files: the calls of its pager, one by one.
+//!
+//! The table is `t(id INTEGER PRIMARY KEY, v BLOB NOT NULL)` with rows of 200 bytes, in pages of 4096 bytes; a
+//! transaction inserts a row at the end or updates one somewhere. Which pages that makes dirty follows from the row's
+//! number, and what is called for dirty pages from the journal mode, with `synchronous=FULL` as is the default. The
+//! test beside this crate runs sqlite3 itself and compares call by call.
+//!
+//! Not here: what SQLite reads, which is in memory, and the index of the WAL, which is written through a mapping.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Step;
+use crate::content::SplitMix;
+
+/// How a transaction is made durable (SQLite's journal_mode).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Journal {
+    /// The rollback journal is removed.
+    Delete,
+    /// It is cut to nothing.
+    Truncate,
+    /// Its header is overwritten.
+    Persist,
+    /// Pages are appended to a log, and brought home now and then.
+    Wal,
+}
+
+impl Journal {
+    /// All of them.
+    pub const ALL: [Journal; 4] = [Journal::Delete, Journal::Truncate, Journal::Persist, Journal::Wal];
+
+    /// As SQLite names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Journal::Delete => "delete",
+            Journal::Truncate => "truncate",
+            Journal::Persist => "persist",
+            Journal::Wal => "wal",
+        }
+    }
+}
+
+const PAGE_BYTES: u64 = 4096;
+/// Bytes of a row's value.
+pub const VALUE_BYTES: u64 = 200;
+/// The number of the first row: so large that all numbers take three bytes.
+pub const FIRST_ROW: u64 = 20_000;
+/// Rows that are there when a table was made.
+pub const ROWS: u64 = 2000;
+/// A row in a leaf: length of the record, number, head of the record, value, and the cell's pointer.
+const CELL_BYTES: u64 = 2 + 3 + 4 + VALUE_BYTES + 2;
+/// A leaf without its head.
+const ROWS_A_LEAF: u64 = (PAGE_BYTES - 8) / CELL_BYTES;
+/// Leaves that the root has room for: child, number and pointer of each but the last.
+const MOST_LEAVES: u64 = (PAGE_BYTES - 12) / 9;
+/// The pages before the leaves: head of the file, root of the table.
+const FIRST_LEAF: u64 = 3;
+/// After so many pages the log is brought home (SQLITE_DEFAULT_WAL_AUTOCHECKPOINT).
+const LOG_PAGES: u64 = 1000;
+
+/// A database, and what of it is in files.
+#[derive(Debug, Clone)]
+pub struct Database {
+    path: String,
+    /// The directory that it lies in.
+    dir: String,
+    journal: Journal,
+    rows: u64,
+    log: Log,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Log {
+    /// Whether it was opened.
+    is_open: bool,
+    /// Pages in it.
+    pages: u64,
+    /// Which.
+    dirty: BTreeSet<u64>,
+}
+
+impl Database {
+    /// A database of [`ROWS`] rows in the file `path`.
+    pub fn new(path: &str, journal: Journal) -> Database {
+        let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
+        Database { path: path.to_owned(), dir, journal, rows: ROWS, log: Log::default() }
+    }
+
+    /// Makes it: page by page, as a table that was filled at once.
+    pub fn create(&self, steps: &mut Vec<Step>) {
+        for page in 1..=self.pages() {
+            steps.push(self.write_page(page));
+        }
+        steps.push(sync(&self.path));
+    }
+
+    /// A transaction: a row is inserted at the end, or one somewhere is updated; once the table is as large as this
+    /// model goes, the latter only.
+    pub fn change(&mut self, random: &mut SplitMix, steps: &mut Vec<Step>) -> Change {
+        let (kind, row) = (random.next() >> 63, random.next());
+        let change = match kind == 0 && self.rows < MOST_LEAVES * ROWS_A_LEAF {
+            true => Change::Insert(FIRST_ROW + self.rows),
+            false => Change::Update(FIRST_ROW + row % self.rows),
+        };
+        let leaf = |row: u64| FIRST_LEAF + (row - FIRST_ROW) / ROWS_A_LEAF;
+        // A page that is new was nothing before; its parent and the file's head know of it.
+        let (before, dirty) = match change {
+            Change::Insert(row) if (row - FIRST_ROW) % ROWS_A_LEAF == 0 => {
+                (vec![2, 1], vec![1, 2, leaf(row)])
+            }
+            Change::Insert(row) | Change::Update(row) => (vec![leaf(row), 1], vec![1, leaf(row)]),
+        };
+        if let Change::Insert(_) = change {
+            self.rows += 1;
+        }
+        match self.journal {
+            Journal::Wal => self.append(&dirty, steps),
+            _ => self.roll(&before, &dirty, steps),
+        }
+        change
+    }
+
+    /// Closes it.
+    pub fn close(&mut self, steps: &mut Vec<Step>) {
+        if self.log.is_open {
+            self.bring_home(steps);
+            steps.push(Step::Remove { path: self.beside("-shm") });
+            steps.push(Step::Remove { path: self.beside("-wal") });
+            self.log = Log::default();
+        }
+        steps.push(Step::Close { path: self.path.clone() });
+    }
+
+    /// With a rollback journal: pages as they were, made durable; pages as they are, made durable; journal undone.
+    fn roll(&self, before: &[u64], dirty: &[u64], steps: &mut Vec<Step>) {
+        let journal = self.beside("-journal");
+        let write = |at, length| Step::Write { path: journal.clone(), at, length };
+        steps.push(write(0, 512));
+        let mut at = 512;
+        for _ in before {
+            // Number, page, checksum.
+            steps.extend([write(at, 4), write(at + 4, PAGE_BYTES), write(at + 4 + PAGE_BYTES, 4)]);
+            at += PAGE_BYTES + 8;
+        }
+        steps.extend([sync(&journal), sync(&self.dir)]);
+        // How many there are is said once they are there.
+        steps.extend([write(0, 12), sync(&journal)]);
+        steps.extend(dirty.iter().map(|page| self.write_page(*page)));
+        steps.push(sync(&self.path));
+        match self.journal {
+            Journal::Truncate => {
+                steps.extend([Step::Truncate { path: journal.clone(), size: 0 }, sync(&journal)]);
+            }
+            Journal::Persist => steps.extend([write(0, 28), sync(&journal)]),
+            Journal::Delete | Journal::Wal => {}
+        }
+        steps.push(Step::Close { path: journal.clone() });
+        if self.journal == Journal::Delete {
+            steps.push(Step::Remove { path: journal });
+        }
+    }
+
+    /// With a write-ahead log.
+    fn append(&mut self, dirty: &[u64], steps: &mut Vec<Step>) {
+        let log = self.beside("-wal");
+        let write = |at, length| Step::Write { path: log.clone(), at, length };
+        if !self.log.is_open {
+            let index = self.beside("-shm");
+            steps.push(Step::Truncate { path: log.clone(), size: 0 });
+            steps.push(Step::Truncate { path: index.clone(), size: 3 });
+            let ends =
+                (1..=8).map(|n| Step::Write { path: index.clone(), at: n * PAGE_BYTES - 1, length: 1 });
+            steps.extend(ends);
+        }
+        if self.log.pages == 0 {
+            steps.extend([write(0, 32), sync(&log)]);
+        }
+        if !self.log.is_open {
+            steps.push(sync(&self.dir));
+            self.log.is_open = true;
+        }
+        // The head of the file is in the log only where it changes: when the file grows.
+        let dirty = if dirty.len() == 2 { &dirty[1..] } else { dirty };
+        for page in dirty {
+            let at = 32 + self.log.pages * (PAGE_BYTES + 24);
+            steps.extend([write(at, 24), write(at + 24, PAGE_BYTES)]);
+            self.log.pages += 1;
+            self.log.dirty.insert(*page);
+        }
+        steps.push(sync(&log));
+        if self.log.pages >= LOG_PAGES {
+            self.bring_home(steps);
+        }
+    }
+
+    /// Pages of the log go to where they belong.
+    fn bring_home(&mut self, steps: &mut Vec<Step>) {
+        steps.push(sync(&self.beside("-wal")));
+        let dirty = std::mem::take(&mut self.log.dirty);
+        steps.extend(dirty.into_iter().map(|page| self.write_page(page)));
+        steps.push(Step::Truncate { path: self.path.clone(), size: self.pages() * PAGE_BYTES });
+        steps.push(sync(&self.path));
+        self.log.pages = 0;
+    }
+
+    fn pages(&self) -> u64 {
+        FIRST_LEAF - 1 + self.rows.div_ceil(ROWS_A_LEAF)
+    }
+
+    fn write_page(&self, page: u64) -> Step {
+        Step::Write { path: self.path.clone(), at: (page - 1) * PAGE_BYTES, length: PAGE_BYTES }
+    }
+
+    fn beside(&self, end: &str) -> String {
+        format!("{}{end}", self.path)
+    }
+}
+
+/// What a transaction changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A new row of this number.
+    Insert(u64),
+    /// The row of this number.
+    Update(u64),
+}
+
+/// SQLite asks for the content only (fdatasync).
+fn sync(path: &str) -> Step {
+    Step::Sync { path: path.to_owned(), data_only: true }
+}

@@ -1,0 +1,99 @@
+//! Loads in a directory of a mounted file system.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::PathBuf,
+};
+
+use super::Files;
+use crate::overwrite::now_ns;
+
+/// The directory, and what is open in it.
+#[derive(Debug)]
+pub struct Dir {
+    path: PathBuf,
+    open: HashMap<String, File>,
+}
+
+impl Dir {
+    /// This directory, which is there.
+    pub fn new(path: PathBuf) -> Dir {
+        Dir { path, open: HashMap::new() }
+    }
+
+    fn open(&mut self, path: &str, make: bool) -> io::Result<&File> {
+        if !self.open.contains_key(path) {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(make)
+                .truncate(false)
+                .open(self.path.join(path))?;
+            self.open.insert(path.to_owned(), file);
+        }
+        Ok(&self.open[path])
+    }
+}
+
+impl Files for Dir {
+    fn make_dir(&mut self, path: &str) -> io::Result<()> {
+        fs::create_dir(self.path.join(path))
+    }
+
+    fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.open(path, true)?.write_all_at(bytes, at)
+    }
+
+    fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.open(path, false)?.read_exact_at(bytes, at)
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
+        self.open(path, true)?.set_len(size)
+    }
+
+    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
+        let dir;
+        let file = match self.open.get(path) {
+            Some(file) => file,
+            None => {
+                dir = File::open(self.path.join(path))?;
+                &dir
+            }
+        };
+        if data_only { file.sync_data() } else { file.sync_all() }
+    }
+
+    fn close(&mut self, path: &str) -> io::Result<()> {
+        self.open.remove(path);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.open.remove(to);
+        if let Some(file) = self.open.remove(from) {
+            self.open.insert(to.to_owned(), file);
+        }
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<()> {
+        self.open.remove(path);
+        fs::remove_file(self.path.join(path))
+    }
+
+    fn sync_all(&mut self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
+    }
+
+    fn size(&mut self, path: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path.join(path))?.len())
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        now_ns()
+    }
+}
