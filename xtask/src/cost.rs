@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use guest::pattern::{Access, Sync};
 use lab::{
-    cost::{Cell, Cost, Costs},
+    cost::{Cell, Costs, Traffic},
     scale::Scale,
     target::Programs,
 };
@@ -51,7 +51,7 @@ pub fn cost(
     Ok(())
 }
 
-fn line(out: &mut impl Write, cell: &str, who: &str, cost: &Cost) -> Result<()> {
+fn line(out: &mut impl Write, cell: &str, who: &str, cost: &Traffic) -> Result<()> {
     writeln!(
         out,
         "| {cell} | {who} | {} | {} | {} | {} | {:.4} | {} | {} | {} |",

@@ -21,10 +21,21 @@ use crate::{
 };
 
 /// The experiments that need no device of their own.
-pub const EXPERIMENTS: [Experiment; 4] =
-    [Experiment::BufferedWrite, Experiment::WriteFsync, Experiment::BufferedRead, Experiment::Copy];
+pub const EXPERIMENTS: [Experiment; 5] = [
+    Experiment::BufferedWrite,
+    Experiment::WriteFsync,
+    Experiment::BufferedRead,
+    Experiment::Loads,
+    Experiment::Copy,
+];
 /// What a small file takes at most beside its content: the rest of its last block, an inode, its name.
 const FILE_BYTES: u64 = 8 << 10;
+/// The mean file of a kernel's sources, with its share of what they are compiled to.
+const KERNEL_FILE_BYTES: u64 = 24 << 10;
+/// What an action on a phone leaves on average: one in 77 a photo, one in 500 an app.
+const ACTION_BYTES: u64 = 64 << 10;
+/// Databases and apps that are there before.
+const LOADS_BYTES: u64 = 64 << 20;
 
 /// What is behind a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,11 +124,16 @@ impl Bench {
             archive_bytes,
             tree_files,
             tree_mean_bytes,
+            phone_actions,
+            kernel_files,
             ..
         } = self.scale;
         let of = |experiment: &Experiment| match experiment {
             Experiment::Copy => image_bytes + archive_bytes + tree_files * (tree_mean_bytes + FILE_BYTES),
             Experiment::WriteFsync => fsync_bytes,
+            Experiment::Loads => {
+                LOADS_BYTES + kernel_files * (KERNEL_FILE_BYTES + FILE_BYTES) + phone_actions * ACTION_BYTES
+            }
             _ => buffered_bytes,
         };
         self.experiments.iter().map(of).max().unwrap_or(0)
@@ -162,6 +178,7 @@ impl Bench {
         let mut target = DirectoryTarget::new(&self.place.dir, stop)?;
         let how = How {
             scale: self.scale,
+            age: None,
             seed: self.seed,
             mount: (&self.place.kind, ""),
             source: "",
@@ -187,6 +204,7 @@ impl Bench {
             suited: None,
             seed: self.seed,
             scale: self.scale,
+            age: None,
             clock: format!("wall, before reading {caches}"),
             dirty_bytes: None,
             profile: (source.clone(), options.clone()),

@@ -44,9 +44,9 @@ pub struct Cell {
     pub pattern: Pattern,
 }
 
-/// What a cell cost.
+/// What a cell cost: blocks and requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Cost {
+pub struct Traffic {
     /// Blocks that were asked for.
     pub asked_blocks: u64,
     /// Blocks of files and directories that were written.
@@ -63,7 +63,7 @@ pub struct Cost {
     pub discards: u64,
 }
 
-impl Cost {
+impl Traffic {
     /// All blocks that were written.
     pub fn written_blocks(&self) -> u64 {
         self.data_blocks + self.node_blocks + self.meta_blocks
@@ -118,10 +118,10 @@ impl Costs {
     ///
     /// # Errors
     /// The first failure.
-    pub fn both(&self, cell: &Cell, work: &Path) -> Result<[Cost; 2], Failure> {
+    pub fn both(&self, cell: &Cell, work: &Path) -> Result<[Traffic; 2], Failure> {
         let made = work.join("made");
         FileSystem::new(LINUX).format(&made, self.volume_bytes)?;
-        let mut costs = [Cost::default(); 2];
+        let mut costs = [Traffic::default(); 2];
         for (kind, cost) in [OURS, LINUX].into_iter().zip(&mut costs) {
             let image = work.join(kind);
             copy_sparse(&made, &image)?;
@@ -132,7 +132,7 @@ impl Costs {
         Ok(costs)
     }
 
-    fn cost(&self, cell: &Cell, kind: &str, image: &Path) -> Result<Cost, Failure> {
+    fn cost(&self, cell: &Cell, kind: &str, image: &Path) -> Result<Traffic, Failure> {
         let profile = Profile::named(DEVICE).and_then(|device| device.with_size(self.volume_bytes));
         let setting = Setting {
             file_system: FileSystem::new(kind).mounted(cell.options),
@@ -156,7 +156,7 @@ impl Costs {
         let trace = target.trace().expect("it was asked for");
         drop(target);
         let asked_blocks = pattern.file_bytes / BLOCK_BYTES;
-        Ok(Cost { asked_blocks, ..count(&trace, since_ns, image, most_bytes)? })
+        Ok(Traffic { asked_blocks, ..count(&trace, since_ns, image, most_bytes)? })
     }
 }
 
@@ -176,11 +176,11 @@ fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u
 }
 
 /// Requests from a time on. Whose a block was, the volume in `image` says.
-fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Cost, Failure> {
+fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Traffic, Failure> {
     let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
     let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())
         .map_err(|error| io::Error::other(error.to_string()))?;
-    let mut cost = Cost::default();
+    let mut cost = Traffic::default();
     for entry in trace.entries.iter().filter(|entry| entry.at_ns >= since_ns) {
         match entry.op.command {
             Command::Read => {}

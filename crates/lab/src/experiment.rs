@@ -3,11 +3,13 @@
 //! One and the same code runs each of them on every target, as operations of the one vocabulary. What is measured
 //! is a *part*; what comes before and between (remounts as iozone's `-U` does them, files to read) is not.
 
+mod aging;
 mod latency;
+mod loads;
 
 use flash::latency::Latencies;
 use guest::{
-    Op, Pattern, Tree,
+    Load, Op, Pattern, Tree,
     op::Answer,
     pattern::{Access, Order, Sync},
 };
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     guest::{Failure, Totals},
+    plan::Age,
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
     target::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
@@ -34,6 +37,8 @@ pub enum Experiment {
     Mount,
     /// 4: reads of 4 KiB with cold caches (jeong-2012, iozone -U).
     BufferedRead,
+    /// 5: SQLite, a phone, a kernel's sources unpacked and compiled (asked for in jeong-2012's thread).
+    Loads,
     /// 7: copies of an image, an archive and a tree, and the tree's removal (fedorchuk-2014).
     Copy,
     /// 8: how long writes take on a dirty file system, with and without cleaning in the background (lavinen-2003).
@@ -52,6 +57,9 @@ pub enum Unit {
     /// Records a second.
     #[serde(rename = "IOPS")]
     Iops,
+    /// Units of a load a second.
+    #[serde(rename = "1/s")]
+    PerS,
     /// Milliseconds each.
     #[serde(rename = "ms")]
     Ms,
@@ -67,6 +75,7 @@ impl Unit {
             Unit::MbPerS => "MB/s",
             Unit::KbPerS => "KB/s",
             Unit::Iops => "IOPS",
+            Unit::PerS => "1/s",
             Unit::Ms => "ms",
             Unit::S => "s",
         }
@@ -74,7 +83,7 @@ impl Unit {
 
     /// Whether more is better.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops)
+        matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops | Unit::PerS)
     }
 
     /// How many times as good as `other` a figure is.
@@ -89,7 +98,7 @@ impl Unit {
         match self {
             Unit::MbPerS => rate * f64::from(RECORD_BYTES) / 1e6,
             Unit::KbPerS => rate * f64::from(RECORD_BYTES) / 1024.0,
-            Unit::Iops => rate,
+            Unit::Iops | Unit::PerS => rate,
             Unit::Ms => seconds * 1e3 / records.max(1) as f64,
             Unit::S => seconds,
         }
@@ -129,10 +138,10 @@ pub struct Phase {
     pub returned_ns: Option<u64>,
     /// Records or files; 1 for a mount.
     pub records: u64,
-    /// What each write took, where that was asked.
+    /// What each write, or each unit of a load, took, where that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latencies: Option<Latencies>,
-    /// When each of a hundred equal shares of the writes was done, from the part's start.
+    /// When each of a hundred equal shares of them was done, from the part's start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress_ns: Vec<u64>,
     /// What reached the card.
@@ -166,11 +175,12 @@ impl Phase {
 
 impl Experiment {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Experiment; 6] = [
+    pub const ALL: [Experiment; 7] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
         Experiment::Mount,
         Experiment::BufferedRead,
+        Experiment::Loads,
         Experiment::Copy,
         Experiment::Latency,
     ];
@@ -191,6 +201,7 @@ impl Experiment {
             Experiment::WriteFsync => 2,
             Experiment::Mount => 3,
             Experiment::BufferedRead => 4,
+            Experiment::Loads => 5,
             Experiment::Copy => 7,
             Experiment::Latency => 8,
         }
@@ -203,6 +214,7 @@ impl Experiment {
             Experiment::WriteFsync => "write_fsync",
             Experiment::Mount => "mount",
             Experiment::BufferedRead => "buffered_read",
+            Experiment::Loads => "loads",
             Experiment::Copy => "copy",
             Experiment::Latency => "latency",
         }
@@ -215,6 +227,7 @@ impl Experiment {
             Experiment::WriteFsync => "Write and fsync, 4 KiB records",
             Experiment::Mount => "Mount",
             Experiment::BufferedRead => "Read with cold caches, 4 KiB records",
+            Experiment::Loads => "Loads: SQLite's transactions; the rest until it is on the card",
             Experiment::Copy => "Copying and removing, until it is on the card",
             Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
         }
@@ -246,6 +259,19 @@ impl Experiment {
             }
             Experiment::BufferedRead => {
                 const { &[part(SEQUENTIAL, SEQUENTIAL, Unit::MbPerS), part(RANDOM, RANDOM, Unit::Iops)] }
+            }
+            Experiment::Loads => {
+                const {
+                    &[
+                        part("sqlite_delete", "SQLite, delete", Unit::PerS),
+                        part("sqlite_truncate", "SQLite, truncate", Unit::PerS),
+                        part("sqlite_persist", "SQLite, persist", Unit::PerS),
+                        part("sqlite_wal", "SQLite, WAL", Unit::PerS),
+                        part("phone", "phone", Unit::S),
+                        part("untar", "untar kernel", Unit::S),
+                        part("build", "build kernel", Unit::S),
+                    ]
+                }
             }
             Experiment::Copy => {
                 const {
@@ -292,16 +318,19 @@ impl Experiment {
     ) -> Result<(), Failure> {
         let idle_memory = target.kernel_memory()?;
         let parts = self.parts_of(how.mount.0).iter();
-        let mut bench = Bench { target, how, parts, done, idle_memory };
+        let mut bench = Bench { target, how, parts, done, idle_memory, aged: None };
         let scale = how.scale;
+        bench.age()?;
         match self {
             Experiment::BufferedWrite => bench.writes(scale.buffered_bytes, Sync::End),
             Experiment::WriteFsync => bench.writes(scale.fsync_bytes, Sync::Each),
             Experiment::Mount => bench.mounts(scale.fsync_bytes),
             Experiment::BufferedRead => bench.reads(scale.buffered_bytes),
+            Experiment::Loads => bench.loads(&scale),
             Experiment::Copy => bench.copies(&scale),
             Experiment::Latency => bench.latencies(&scale),
-        }
+        }?;
+        bench.check_aged()
     }
 }
 
@@ -310,6 +339,8 @@ impl Experiment {
 pub struct How<'a> {
     /// How large.
     pub scale: Scale,
+    /// What the file system goes through before.
+    pub age: Option<Age>,
     /// Picks random orders and contents.
     pub seed: u64,
     /// The file system's type and mount options.
@@ -340,6 +371,8 @@ struct Bench<'a> {
     done: &'a mut dyn FnMut(Phase),
     /// The kernel's memory before the mount.
     idle_memory: Option<u64>,
+    /// What it has gone through.
+    aged: Option<Load>,
 }
 
 impl Bench<'_> {
@@ -444,6 +477,15 @@ impl Bench<'_> {
             runs: None,
         });
         Ok(())
+    }
+
+    /// Room of the file system, and what of it is free.
+    fn space(&mut self) -> Result<(u64, u64), Failure> {
+        let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
+        match answer {
+            Some(Answer::Space { total_bytes, free_bytes }) => Ok((total_bytes, free_bytes.min(total_bytes))),
+            other => Err(std::io::Error::other(format!("asked for room, it says {other:?}")).into()),
+        }
     }
 
     fn random(&self) -> Order {

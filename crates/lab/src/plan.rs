@@ -1,6 +1,6 @@
 //! What a study does: cells of experiment, file system and machine.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,31 @@ fn of_file_name(c: char) -> char {
     if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' }
 }
 
+/// What a file system went through before an experiment begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Age {
+    /// How often all its room was written.
+    pub times: u32,
+    /// How full it was from then on, in percent.
+    pub full_percent: u32,
+}
+
+/// How full an aged file system is where nobody says it.
+const FULL_PERCENT: u32 = 60;
+
+impl FromStr for Age {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Age, String> {
+        let (times, full) = text.split_once(':').unwrap_or((text, ""));
+        let full_percent = if full.is_empty() { Ok(FULL_PERCENT) } else { full.parse() };
+        match (times.parse(), full_percent) {
+            (Ok(times @ 1..=1000), Ok(full_percent @ 1..=95)) => Ok(Age { times, full_percent }),
+            _ => Err("TIMES[:PERCENT], as 3:60; up to 1000 times, up to 95 %".into()),
+        }
+    }
+}
+
 /// Everything that a study does.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -65,6 +90,8 @@ pub struct Plan {
     pub scale: Scale,
     /// Another size of the cards than their own.
     pub card_bytes: Option<u64>,
+    /// What file systems go through before.
+    pub age: Option<Age>,
     /// Picks random orders and contents.
     pub seed: u64,
     /// The guest's programs.
@@ -128,6 +155,15 @@ mod tests {
         let file_system = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs,active_logs=2");
         let cell = Cell { experiment: Experiment::Mount, file_system, preset: Preset::Phone };
         assert_eq!(cell.id(), "mount.f2fs__-s_2_mode=lfs,active_logs=2.phone");
+    }
+
+    #[test]
+    fn ages_are_read() {
+        assert_eq!("3".parse(), Ok(Age { times: 3, full_percent: 60 }));
+        assert_eq!("2:80".parse(), Ok(Age { times: 2, full_percent: 80 }));
+        for bad in ["", "0", "1:99", "x:5", "-1"] {
+            assert!(bad.parse::<Age>().is_err(), "{bad}");
+        }
     }
 
     #[test]

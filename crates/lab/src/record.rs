@@ -10,7 +10,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{check::Check, experiment::Phase, plan::Cell, preset::Preset, scale::Scale, wear::Wear};
+use crate::{
+    check::Check,
+    experiment::Phase,
+    plan::{Age, Cell},
+    preset::Preset,
+    scale::Scale,
+    wear::Wear,
+};
 
 /// Version of the records' form.
 pub const FORM: u32 = 1;
@@ -29,6 +36,9 @@ pub struct Record {
     pub seed: u64,
     /// How large.
     pub scale: Scale,
+    /// What the file system went through before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<Age>,
     /// Which clock the figures are of.
     pub clock: String,
     /// Dirty data at which writing back begins, and at which writers wait; nothing for an engine in process.
@@ -114,6 +124,7 @@ impl Record {
             ("form of the record", self.form == other.form),
             ("seed", self.seed == other.seed),
             ("size", self.scale == other.scale),
+            ("age", self.age == other.age),
             ("clock", self.clock == other.clock),
             ("card", self.profile == other.profile),
             ("dirty limit", self.dirty_bytes == other.dirty_bytes),
@@ -259,6 +270,7 @@ pub(crate) mod tests {
             suited: None,
             seed: 1,
             scale: Scale::of_file(64 << 20),
+            age: None,
             clock: "device".into(),
             dirty_bytes: None,
             profile: ("card".into(), "0".into()),
@@ -298,13 +310,14 @@ pub(crate) mod tests {
             one.is_done(&planned)
         };
         assert!(done(|record| record.took_s = 7.0));
-        let changes: [fn(&mut Record); 13] = [
+        let changes: [fn(&mut Record); 14] = [
             |record| record.cell.file_system.mount = "mode=lfs".into(),
             |record| record.cell.preset = Preset::Phone,
             |record| record.suited = Some("-z 2".into()),
             |record| record.profile.1 = "1".into(),
             |record| record.seed = 2,
             |record| record.scale = Scale::full(),
+            |record| record.age = "2".parse().ok(),
             |record| record.versions.flashkit = "0.0.1".into(),
             |record| record.versions.build = "another".into(),
             |record| record.versions.formatter = Some("another".into()),

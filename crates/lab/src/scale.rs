@@ -10,6 +10,8 @@ const ORIGINAL_BYTES: u64 = 1 << 30;
 const LEAST_BYTES: u64 = 1 << 20;
 /// The fewest writes whose 99.9th percentile says something.
 const LEAST_WRITES: u64 = 2000;
+/// The fewest transactions, actions or files of which a rate says something.
+const LEAST_UNITS: u64 = 100;
 /// The smallest card that every file system can be made on and be filled to 95 %.
 const LEAST_CARD_BYTES: u64 = 512 << 20;
 /// Whole units of every card.
@@ -36,6 +38,15 @@ pub struct Scale {
     /// Size that a card is cut to, so that it can be filled, where times of writes are taken.
     #[serde(default)]
     pub timed_card_bytes: u64,
+    /// Transactions of SQLite in each of its journal modes.
+    #[serde(default)]
+    pub transactions: u64,
+    /// What is done on a phone, one after the other.
+    #[serde(default)]
+    pub phone_actions: u64,
+    /// Files of the kernel's sources; Linux 6.1 has 78579.
+    #[serde(default)]
+    pub kernel_files: u64,
 }
 
 impl Scale {
@@ -50,6 +61,9 @@ impl Scale {
             tree_mean_bytes: 1880,
             timed_writes: 100_000,
             timed_card_bytes: 4 << 30,
+            transactions: 8000,
+            phone_actions: 20_000,
+            kernel_files: 78_579,
         }
     }
 
@@ -69,7 +83,16 @@ impl Scale {
             tree_mean_bytes: full.tree_mean_bytes,
             timed_writes: part(full.timed_writes).max(LEAST_WRITES),
             timed_card_bytes: whole(part(full.timed_card_bytes), CARD_STEP_BYTES).max(LEAST_CARD_BYTES),
+            transactions: part(full.transactions).max(LEAST_UNITS),
+            phone_actions: part(full.phone_actions).max(LEAST_UNITS),
+            kernel_files: part(full.kernel_files).max(LEAST_UNITS),
         }
+    }
+
+    /// Size that a card is cut to where file systems are aged, or it would take days: all experiments fit beside what
+    /// is there.
+    pub fn aged_card_bytes(&self) -> u64 {
+        (12 * self.buffered_bytes).next_multiple_of(CARD_STEP_BYTES).max(LEAST_CARD_BYTES)
     }
 
     /// The same with another number of writes whose times are taken.

@@ -126,8 +126,9 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
         Err(Failure::Stopped) => return Ok(None),
         Err(failure) => record.failure = Some(failure.to_string()),
     }
-    // Single writes are timed on the card's clock only.
-    if record.failure.is_none() && cell.experiment != Experiment::Latency {
+    // Single writes are timed on the card's clock only, and what file systems cost is asked of new ones.
+    let has_costs = cell.experiment != Experiment::Latency && plan.age.is_none();
+    if record.failure.is_none() && has_costs {
         match costs(plan, &setting, &mut record) {
             Ok(()) => {}
             Err(Failure::Stopped) => return Ok(None),
@@ -141,8 +142,13 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
 /// What a cell's target is made from.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = cell.preset.profile().map_err(io::Error::other)?;
-    let is_cut = cell.experiment == Experiment::Latency && !cell.preset.is_raw();
-    let size_bytes = plan.card_bytes.or(is_cut.then_some(plan.scale.timed_card_bytes));
+    let cut_bytes = match (cell.experiment, plan.age) {
+        _ if cell.preset.is_raw() => None,
+        (Experiment::Latency, _) => Some(plan.scale.timed_card_bytes),
+        (_, Some(_)) => Some(plan.scale.aged_card_bytes()),
+        (_, None) => None,
+    };
+    let size_bytes = plan.card_bytes.or(cut_bytes);
     if let Some(bytes) = size_bytes {
         profile = profile.with_size(bytes).map_err(io::Error::other)?;
     }
@@ -169,6 +175,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         suited: (*chosen != cell.file_system).then(|| format!("{} {}", chosen.mkfs.join(" "), chosen.mount)),
         seed: plan.seed,
         scale: plan.scale,
+        age: plan.age,
         clock: "device".into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
@@ -215,6 +222,7 @@ fn costs(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Fail
 fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
     How {
         scale: plan.scale,
+        age: plan.age,
         seed: plan.seed,
         mount: (&setting.file_system.kind, &setting.file_system.mount),
         source: setting.file_system.source(),
@@ -246,6 +254,7 @@ mod tests {
             cells: Plan::cells(&Experiment::ALL, &ours, &[Preset::Desktop], false),
             scale: Scale::of_file(4 << 20),
             card_bytes: None,
+            age: None,
             seed: 1,
             programs: None,
             work: dir.to_owned(),
@@ -263,7 +272,7 @@ mod tests {
         let records = Records::open(&dir.path().join("a")).unwrap();
         let plan = plan(dir.path());
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome, Outcome { done: 6, ..Outcome::default() }, "{:#?}", all(&records));
+        assert_eq!(outcome, Outcome { done: 7, ..Outcome::default() }, "{:#?}", all(&records));
         for record in all(&records) {
             assert!(record.is_complete(), "{record:#?}");
             assert_eq!(record.check, Check::Clean { program: "fsck.f2fs".into() });
@@ -272,7 +281,7 @@ mod tests {
             assert!(record.phases.iter().all(|phase| phase.cost.is_some() == costs), "{record:#?}");
         }
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome.kept, 6, "what is done is not done again");
+        assert_eq!(outcome.kept, 7, "what is done is not done again");
         let other_card = Plan { card_bytes: Some(8 << 30), ..plan.clone() };
         let mut begun = 0;
         let stop = Stop::default();
@@ -302,6 +311,20 @@ mod tests {
         assert_eq!(parts, ["iso_copy", "archive_copy"], "{record:#?}");
         let failure = record.failure.unwrap();
         assert!(failure.contains("Plant") && failure.contains("no space"), "{failure}");
+    }
+
+    #[test]
+    fn an_aged_file_system_is_slower_and_keeps_what_it_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let young = plan(dir.path());
+        let young = Plan { card_bytes: Some(256 << 20), ..young };
+        let aged = Plan { age: "2:80".parse().ok(), ..young.clone() };
+        let copy = young.cells.iter().find(|cell| cell.experiment == Experiment::BufferedWrite).unwrap();
+        let record = |plan: &Plan| run_cell(plan, copy, &Stop::default()).unwrap().unwrap();
+        let (young, aged) = (record(&young), record(&aged));
+        assert!(aged.is_complete() && matches!(aged.check, Check::Clean { .. }), "{aged:#?}");
+        assert!(aged.phases[1].value < young.phases[1].value, "{aged:#?}");
+        assert_eq!(aged.differences(&young), ["age"]);
     }
 
     #[test]

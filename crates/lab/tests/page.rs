@@ -74,6 +74,7 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
         cells: Plan::cells(&[Experiment::WriteFsync, Experiment::Copy], &ours, &[Preset::Desktop], false),
         scale: Scale::of_file(2 << 20),
         card_bytes: Some(1 << 30),
+        age: None,
         seed: 1,
         programs: None,
         work: dir.to_owned(),

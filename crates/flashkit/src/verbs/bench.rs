@@ -23,6 +23,7 @@ use crate::{progress, render};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   4 buffered_read   7 copy
+  5 loads (only where it is named)
 
 Everything is done in a directory of its own, which is removed. Before reading, root drops the kernel's caches; who \
 is not root asks the kernel to forget the file, which not every file system heeds (ZFS keeps its own cache).")]
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 impl Args {
     fn bench(&self) -> Result<Bench> {
         let experiments = match self.experiments.is_empty() {
-            true => EXPERIMENTS.to_vec(),
+            true => EXPERIMENTS.into_iter().filter(|one| Experiment::USUAL.contains(one)).collect(),
             false => self.experiments.clone(),
         };
         if let Some(other) = experiments.iter().find(|one| !EXPERIMENTS.contains(one)) {

@@ -36,6 +36,7 @@ use crate::{render, size};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
+  5 loads (only where it is named; SQLite, a phone, a kernel's sources unpacked and compiled)
   8 latency (only where it is named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
 
 What is done is kept: the same call goes on where it was stopped.")]
@@ -63,6 +64,10 @@ pub struct Args {
     /// Another size of the card than its own.
     #[arg(long, value_parser = size::parse)]
     card_size: Option<u64>,
+    /// Age file systems before: all room is written so often, and they are so full from then on (60 % where it is not
+    /// said). The card is cut to twelve times the file.
+    #[arg(long, value_name = "TIMES[:PERCENT]")]
+    age: Option<plan::Age>,
     /// Seed of everything random.
     #[arg(long, default_value_t = 2012)]
     seed: u64,
@@ -256,6 +261,7 @@ impl Args {
             cells,
             scale,
             card_bytes: self.card_size,
+            age: self.age,
             seed: self.seed,
             programs,
             work: self.work(),

@@ -6,7 +6,6 @@
 use flash::latency::Latencies;
 use guest::{
     Op, Overwrites,
-    op::Answer,
     overwrite::Course,
     pattern::{Access, Order, Sync},
 };
@@ -15,7 +14,6 @@ use super::{Bench, FILE, file, pattern};
 use crate::{
     guest::Failure,
     scale::{RECORD_BYTES, Scale},
-    target::MOUNT_POINT,
 };
 
 /// How full a card is.
@@ -84,15 +82,6 @@ impl Bench<'_> {
             }
         }
         self.unmount()
-    }
-
-    /// Room of the file system, and what of it is free.
-    fn space(&mut self) -> Result<(u64, u64), Failure> {
-        let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
-        match answer {
-            Some(Answer::Space { total_bytes, free_bytes }) => Ok((total_bytes, free_bytes.min(total_bytes))),
-            other => Err(std::io::Error::other(format!("asked for room, it says {other:?}")).into()),
-        }
     }
 }
 

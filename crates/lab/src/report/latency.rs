@@ -4,7 +4,12 @@ use super::{
     Sheet,
     chart::{Curve, Mark},
 };
-use crate::{experiment::Part, preset::Preset, published, scale::RECORD_BYTES};
+use crate::{
+    experiment::{Experiment, Part},
+    preset::Preset,
+    published,
+    scale::RECORD_BYTES,
+};
 
 /// Times of a part's writes on one file system, or what was published of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,9 +38,12 @@ pub struct Line {
     pub is_published: bool,
 }
 
-/// Lines of a sheet, part by part; none where no single writes were measured.
+/// Lines of a sheet, part by part; none of an experiment that is not about single writes.
 pub fn lines(sheet: &Sheet) -> Vec<Line> {
     let mut lines = Vec::new();
+    if sheet.experiment != Experiment::Latency {
+        return lines;
+    }
     for (n, part) in sheet.parts().iter().enumerate() {
         for row in &sheet.rows {
             let Some(phase) = row.figures[n].as_ref().map(|figure| &figure.phase) else { continue };
@@ -125,7 +133,7 @@ const LEAST_MS: f64 = 0.001;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record, report::sheets};
+    use crate::{record::tests::record, report::sheets};
 
     fn sheet(preset: Preset, kind: &str) -> Sheet {
         let mut record = record(Experiment::Latency, kind, &[2.0, 3.0]);

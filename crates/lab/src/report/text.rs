@@ -30,6 +30,9 @@ fn table(sheet: &Sheet, with_setup: bool, out: &mut String) {
         Preset::Here => repeated(sheet, out),
         _ => exact(sheet, out),
     }
+    if single_writes.is_empty() {
+        units(sheet, out);
+    }
     if rows.iter().any(Row::has_costs) {
         costs(sheet, out);
     }
@@ -85,7 +88,41 @@ fn exact(sheet: &Sheet, out: &mut String) {
         }
         cells.push(line);
     }
+    drop_empty(&mut cells);
     aligned(&cells, out);
+}
+
+/// Takes out columns of figures that nobody has.
+fn drop_empty(cells: &mut [Vec<String>]) {
+    let columns = cells.iter().map(Vec::len).max().unwrap_or(0);
+    for n in (1..columns).rev().filter(|n| n % 4 != 1) {
+        if cells[2..].iter().all(|row| row.get(n).is_none_or(|cell| cell == "-")) {
+            cells.iter_mut().filter(|row| n < row.len()).for_each(|row| drop(row.remove(n)));
+        }
+    }
+}
+
+/// How the times of a load's units are spread.
+fn units(sheet: &Sheet, out: &mut String) {
+    let mut cells = Vec::new();
+    for (n, part) in sheet.parts().iter().enumerate() {
+        for row in &sheet.rows {
+            let phase = row.figures[n].as_ref().map(|figure| &figure.phase);
+            let Some((phase, times)) = phase.and_then(|it| Some((it, it.latencies.as_ref()?))) else {
+                continue;
+            };
+            let ms = |ns: u64| shown(ns as f64 / 1e6);
+            let shares = [0.5, 0.99].map(|share| ms(times.quantile_ns(share)));
+            let [half, most] = shares;
+            let figures = [phase.records.to_string(), half, most, ms(times.max_ns())];
+            cells.push([part.title.to_owned(), row.name.clone()].into_iter().chain(figures).collect());
+        }
+    }
+    if !cells.is_empty() {
+        let head = ["ms a unit", "", "units", "p50", "p99", "max"].map(str::to_owned).to_vec();
+        cells.insert(0, head);
+        aligned(&cells, out);
+    }
 }
 
 /// What the file systems cost the machine.

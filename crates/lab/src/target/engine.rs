@@ -1,6 +1,6 @@
 //! Our own file system, in this process: the engine on the modelled card in virtual time.
 //!
-//! What a kernel would do for it is done here, and no more: pages are kept and read ahead, and a checkpoint is
+//! What a kernel would do for it is done here, and no more: pages and blocks are kept, pages are read ahead, and a checkpoint is
 //! written at the mount's interval. Writes go to the engine at once.
 
 use std::{io, path::Path, sync::Arc, time::Instant};
@@ -21,12 +21,13 @@ use flash::{
 use fuse::MountOptions;
 use guest::{
     Op, Overwrites, Pattern,
+    load::Stage,
     op::Answer,
     pattern::{Access, RecordFile},
     tree::Planter,
 };
 
-use super::{MOUNT_POINT, Setting, Target, read_ahead::Pages};
+use super::{MOUNT_POINT, Setting, Target, kept::Kept, loads, read_ahead::Pages};
 use crate::{
     format::{FileSystem, MADE_AT, UUID_BYTES},
     guest::{EPOCH_NS, Failure, Measured, Totals},
@@ -40,9 +41,12 @@ const EOPNOTSUPP: i32 = 95;
 /// The guest's kernel stamps files with a clock that ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
+/// The most memory that blocks are kept in, however large the machine is.
+const MOST_KEPT_BYTES: u64 = 512 << 20;
+
 /// What the volume is on.
 #[derive(Clone)]
-enum Disk {
+pub(super) enum Disk {
     /// The modelled card, with its clock.
     Card(Arc<Card>),
     /// Its data only, in real time since then: what the model computes is no cost of a file system.
@@ -57,7 +61,7 @@ impl Disk {
         }
     }
 
-    fn now_ns(&self) -> u64 {
+    pub fn now_ns(&self) -> u64 {
         match self {
             Disk::Card(card) => card.now_ns(),
             Disk::Data(_, started) => started.elapsed().as_nanos() as u64,
@@ -79,6 +83,7 @@ pub struct EngineTarget {
     request_bytes: u64,
     options: MountOptions,
     memory_bytes: u64,
+    dirty_bytes: u64,
     stop: Stop,
     mounted: Option<Mounted>,
 }
@@ -118,6 +123,7 @@ impl EngineTarget {
             request_bytes: profile.host.max_request_bytes.into(),
             options,
             memory_bytes,
+            dirty_bytes: setting.preset.dirty_bytes(&setting.scale).0,
             stop: setting.stop.clone(),
             mounted: None,
         })
@@ -156,6 +162,9 @@ impl EngineTarget {
             }
             Op::Space { .. } => Ok(Some(mounted.space())),
             Op::RemoveTree { dir } => mounted.remove_tree(&dir.0).map(|()| None),
+            Op::Load { dir, load, stage } => {
+                loads::run(mounted, &dir.0, load, *stage).map(|times| Some(Answer::Times(times)))
+            }
             other => {
                 let error = "the engine in this process is not asked to do that".to_owned();
                 return Err(Failure::Refused { op: format!("{other:?}"), errno: EOPNOTSUPP, error });
@@ -170,10 +179,12 @@ impl EngineTarget {
     fn mount(&self) -> io::Result<Mounted> {
         let clock = self.disk.clone();
         let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
-        let volume = Volume::open(self.disk.device(), options).map_err(to_io)?;
+        let device = Arc::new(Kept::new(self.disk.device(), self.memory_bytes.min(MOST_KEPT_BYTES)));
+        let volume = Volume::open(device, options).map_err(to_io)?;
         Ok(Mounted {
             volume,
             memory_bytes: self.memory_bytes,
+            dirty_bytes: self.dirty_bytes,
             request_bytes: self.request_bytes,
             interval_ns: self.options.checkpoint_interval.as_nanos() as u64,
             checkpoint_ns: self.disk.now_ns(),
@@ -223,11 +234,13 @@ impl Target for EngineTarget {
 }
 
 /// An open volume and what a kernel would keep for it.
-struct Mounted {
-    volume: Volume,
-    disk: Disk,
-    memory_bytes: u64,
-    request_bytes: u64,
+pub(super) struct Mounted {
+    pub volume: Volume,
+    pub disk: Disk,
+    pub memory_bytes: u64,
+    /// What may be written and not be on the card yet.
+    pub dirty_bytes: u64,
+    pub request_bytes: u64,
     interval_ns: u64,
     checkpoint_ns: u64,
     stop: Stop,
@@ -235,7 +248,7 @@ struct Mounted {
 
 impl Mounted {
     /// Between two requests: ends early where that is wished, and writes a checkpoint where one is due.
-    fn tick(&mut self) -> io::Result<()> {
+    pub fn tick(&mut self) -> io::Result<()> {
         if self.stop.is_wished() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "stopped"));
         }
@@ -276,19 +289,19 @@ impl Mounted {
         Answer::Space { total_bytes: space.blocks * block, free_bytes: space.free_blocks * block }
     }
 
-    fn create_file(&mut self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
+    pub fn create_file(&mut self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
         let new = NewNode::new(FileType::Regular.mode_bits() | 0o644);
         self.volume.create(dir, name, &new).map_err(to_io)
     }
 
-    fn make_dir_at(&mut self, path: &[u8], mode: u16) -> io::Result<()> {
+    pub fn make_dir_at(&mut self, path: &[u8], mode: u16) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let new = NewNode::new(FileType::Directory.mode_bits() | mode);
         self.volume.create(dir, &name, &new).map_err(to_io)?;
         Ok(())
     }
 
-    fn unlink(&mut self, path: &[u8]) -> io::Result<()> {
+    pub fn unlink(&mut self, path: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         self.volume.unlink(dir, &name).map_err(to_io)
     }
@@ -324,8 +337,14 @@ impl Mounted {
         Ok(())
     }
 
+    /// What is at a path of the mount.
+    pub fn resolve(&self, path: &[u8]) -> io::Result<Ino> {
+        let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
+        self.volume.resolve(below, true).map_err(to_io)
+    }
+
     /// The directory that a path of the mount lies in, and its name there.
-    fn parent(&self, path: &[u8]) -> io::Result<(Ino, Vec<u8>)> {
+    pub fn parent(&self, path: &[u8]) -> io::Result<(Ino, Vec<u8>)> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
         let at = below.iter().rposition(|byte| *byte == b'/').ok_or(io::ErrorKind::NotFound)?;
         let dir = self.volume.resolve(&below[..at], true).map_err(to_io)?;
@@ -402,7 +421,7 @@ fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What making the content of a tree takes, which is no cost of a file system. Records are made once and for all.
+/// What making the content of a tree or a load takes, which is no cost of a file system. Records are made once and for all.
 fn making_of(op: &Op) -> u64 {
     struct Nowhere;
     impl Planter for Nowhere {
@@ -413,10 +432,16 @@ fn making_of(op: &Op) -> u64 {
             Ok(())
         }
     }
-    let Op::Plant { tree, .. } = op else { return 0 };
     let before = thread_cpu_ns();
-    let planted = tree.plant(&mut Nowhere);
-    debug_assert!(planted.is_ok(), "nothing is refused nowhere");
+    let made = match op {
+        Op::Plant { tree, .. } => tree.plant(&mut Nowhere).map(|_| ()),
+        // What was nowhere kept cannot be checked, and nobody asks what checking costs.
+        Op::Load { load, stage, .. } if *stage != Stage::Check => {
+            load.run_on(*stage, &mut loads::Nowhere).map(|_| ())
+        }
+        _ => return 0,
+    };
+    debug_assert!(made.is_ok(), "nothing is refused nowhere");
     thread_cpu_ns() - before
 }
 
@@ -470,7 +495,7 @@ fn time(now_ns: u64) -> Time {
     Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
 }
 
-fn to_io(error: f2fs::Error) -> io::Error {
+pub(super) fn to_io(error: f2fs::Error) -> io::Error {
     match error {
         f2fs::Error::NoSpace { .. } | f2fs::Error::NoInodes => {
             io::Error::new(io::ErrorKind::StorageFull, error.to_string())

@@ -6,6 +6,8 @@ mod chip;
 mod directory;
 mod engine;
 mod guest;
+mod kept;
+mod loads;
 mod read_ahead;
 
 use std::{

@@ -1,0 +1,40 @@
+//! What a file system went through before it is measured.
+
+use guest::{
+    Load, Op,
+    load::{Aging, Stage},
+};
+
+use super::Bench;
+use crate::guest::Failure;
+
+const DIR: &str = "/mnt/aged";
+
+impl Bench<'_> {
+    /// Ages the file system where that is wished, and unmounts it.
+    pub(super) fn age(&mut self) -> Result<(), Failure> {
+        let Some(age) = self.how.age else { return Ok(()) };
+        self.target.run(&self.mount_op())?;
+        let (total_bytes, free_bytes) = self.space()?;
+        let full_bytes = total_bytes / 100 * u64::from(age.full_percent);
+        let load = Load::Aging(Aging {
+            live_bytes: full_bytes.saturating_sub(total_bytes - free_bytes),
+            written_bytes: total_bytes * u64::from(age.times),
+            seed: self.how.seed,
+        });
+        self.target.run(&Op::Mkdir { path: DIR.into(), mode: 0o755 })?;
+        self.target.run(&Op::Load { dir: DIR.into(), load, stage: Stage::Run })?;
+        self.unmount()?;
+        self.target.run(&Op::DropCaches)?;
+        self.aged = Some(load);
+        Ok(())
+    }
+
+    /// Reads what aging has left, which no experiment may have touched.
+    pub(super) fn check_aged(&mut self) -> Result<(), Failure> {
+        let Some(load) = self.aged.take() else { return Ok(()) };
+        self.target.run(&self.mount_op())?;
+        self.target.run(&Op::Load { dir: DIR.into(), load, stage: Stage::Check })?;
+        self.unmount()
+    }
+}

@@ -1,0 +1,151 @@
+//! The blocks that a kernel has in memory because they were read or written since the mount: directories, tables and
+//! data that an engine in this process would ask the card for again.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use block::{Device, Geometry};
+
+use super::read_ahead::PAGE_BYTES;
+
+/// A device in front of which blocks are kept. Every write reaches it at once.
+pub(super) struct Kept {
+    device: Arc<dyn Device>,
+    blocks: Mutex<Blocks>,
+}
+
+struct Blocks {
+    content: HashMap<u64, Box<[u8]>>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+    most: usize,
+}
+
+impl Kept {
+    /// Nothing yet, and room for `memory_bytes`.
+    pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> Kept {
+        let most = (memory_bytes as usize / PAGE_BYTES).max(1);
+        let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), most };
+        Kept { device, blocks: Mutex::new(blocks) }
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, Blocks> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Blocks {
+    fn keep(&mut self, offset_bytes: u64, bytes: &[u8]) {
+        for (number, block) in numbers(offset_bytes, bytes.len() as u64).zip(bytes.chunks_exact(PAGE_BYTES)) {
+            if let Some(kept) = self.content.get_mut(&number) {
+                kept.copy_from_slice(block);
+                continue;
+            }
+            while self.content.len() >= self.most {
+                let Some(oldest) = self.order.pop_front() else { break };
+                self.content.remove(&oldest);
+            }
+            self.content.insert(number, block.into());
+            self.order.push_back(number);
+        }
+    }
+
+    fn forget(&mut self, offset_bytes: u64, length_bytes: u64) {
+        let range = numbers(offset_bytes, length_bytes);
+        // A range may be as large as the device.
+        if range.end - range.start > self.content.len() as u64 {
+            self.content.retain(|number, _| !range.contains(number));
+        } else {
+            range.clone().for_each(|number| drop(self.content.remove(&number)));
+        }
+        self.order.retain(|number| !range.contains(number));
+    }
+
+    /// Fills `buf` if all of it is here.
+    fn get(&self, offset_bytes: u64, buf: &mut [u8]) -> bool {
+        let numbers = numbers(offset_bytes, buf.len() as u64);
+        let found: Option<Vec<&[u8]>> = numbers.map(|n| Some(&**self.content.get(&n)?)).collect();
+        let Some(found) = found else { return false };
+        buf.chunks_exact_mut(PAGE_BYTES).zip(found).for_each(|(part, block)| part.copy_from_slice(block));
+        true
+    }
+}
+
+/// Whether a range is of whole blocks.
+fn is_whole(offset_bytes: u64, length: usize) -> bool {
+    offset_bytes % PAGE_BYTES as u64 == 0 && length % PAGE_BYTES == 0
+}
+
+/// The blocks that a range touches.
+fn numbers(offset_bytes: u64, length_bytes: u64) -> std::ops::Range<u64> {
+    let page = PAGE_BYTES as u64;
+    offset_bytes / page..(offset_bytes + length_bytes).div_ceil(page)
+}
+
+impl Device for Kept {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let is_whole = is_whole(offset_bytes, buf.len());
+        if is_whole && self.blocks().get(offset_bytes, buf) {
+            return Ok(());
+        }
+        self.device.read(offset_bytes, buf)?;
+        if is_whole {
+            self.blocks().keep(offset_bytes, buf);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.device.write(offset_bytes, buf)?;
+        match is_whole(offset_bytes, buf.len()) {
+            true => self.blocks().keep(offset_bytes, buf),
+            false => self.blocks().forget(offset_bytes, buf.len() as u64),
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.blocks().forget(offset_bytes, length_bytes);
+        self.device.discard(offset_bytes, length_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::{Counted, MemoryDevice};
+
+    use super::*;
+
+    #[test]
+    fn what_was_read_or_written_is_not_read_again_until_there_is_too_much() {
+        let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
+        let kept = Kept::new(device.clone(), 4 * 4096);
+        let read = |at: u64| {
+            let mut block = [0; 4096];
+            kept.read(at * 4096, &mut block).unwrap();
+            block[0]
+        };
+        kept.write(4096, &[7; 8192]).unwrap();
+        assert_eq!((read(1), read(2), device.counts().reads), (7, 7, 0));
+        assert_eq!((read(0), read(0), device.counts().reads), (0, 0, 1));
+        kept.write(4096, &[8; 512]).unwrap();
+        assert_eq!((read(1), device.counts().reads), (8, 2));
+        kept.discard(0, 1 << 20).unwrap();
+        read(2);
+        assert_eq!(device.counts().reads, 3);
+        (3..7).for_each(|n| assert_eq!(read(n), 0));
+        read(2);
+        assert_eq!(device.counts().reads, 8, "it had to go");
+    }
+}

@@ -1,0 +1,271 @@
+//! Loads on the engine in this process, with the pages that a kernel would keep of their files.
+//!
+//! What is written waits, as in a page cache, until it is synced, until there is too much of it, or until its time has
+//! come; what is removed before is never written.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    io,
+};
+
+use f2fs::{units::Ino, volume::RenameMode};
+use guest::load::{Files, Load, Stage};
+
+use super::{
+    engine::{Mounted, to_io},
+    read_ahead::Pages,
+};
+
+/// Files that a kernel surely has no page of any more, and this keeps none of either.
+const KEPT_FILES: usize = 4096;
+
+/// How long written data waits at most (Linux, dirty_expire_interval).
+const WAITS_NS: u64 = 30_000_000_000;
+
+/// Does a stage of a load in a directory; returns what its units took.
+pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) -> io::Result<Vec<u64>> {
+    let mut files = EngineFiles {
+        mounted,
+        dir: dir.to_owned(),
+        inodes: HashMap::new(),
+        order: VecDeque::new(),
+        waiting: BTreeMap::new(),
+        waiting_bytes: 0,
+    };
+    let times = load.run_on(stage, &mut files)?;
+    // Whoever comes next does not find it in this cache.
+    files.write_all()?;
+    Ok(times)
+}
+
+/// A directory of the engine.
+struct EngineFiles<'a> {
+    mounted: &'a mut Mounted,
+    dir: Vec<u8>,
+    /// Files by their paths.
+    inodes: HashMap<String, (Ino, Pages)>,
+    /// In the order in which they came.
+    order: VecDeque<String>,
+    /// What was written and waits, by file.
+    waiting: BTreeMap<Ino, Waiting>,
+    waiting_bytes: u64,
+}
+
+/// What waits of a file.
+struct Waiting {
+    since_ns: u64,
+    /// Offsets and bytes, in the order in which they were written.
+    pieces: Vec<(u64, Vec<u8>)>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+}
+
+impl EngineFiles<'_> {
+    fn at(&self, path: &str) -> Vec<u8> {
+        match path {
+            "" => self.dir.clone(),
+            below => [&self.dir[..], b"/", below.as_bytes()].concat(),
+        }
+    }
+
+    /// A file, which is made where there is none and that is asked for.
+    fn file(&mut self, path: &str, make: bool) -> io::Result<Ino> {
+        self.mounted.tick()?;
+        if let Some((ino, _)) = self.inodes.get(path) {
+            return Ok(*ino);
+        }
+        let (dir, name) = self.mounted.parent(&self.at(path))?;
+        let found = self.mounted.volume.find_entry(dir, &name).map_err(to_io)?.map(|found| found.ino);
+        let ino = match (found, make) {
+            (Some(ino), _) => ino,
+            (None, true) => self.mounted.create_file(dir, &name)?,
+            (None, false) => return Err(io::ErrorKind::NotFound.into()),
+        };
+        if self.order.len() >= KEPT_FILES {
+            let oldest = self.order.pop_front().expect("there are that many");
+            self.inodes.remove(&oldest);
+        }
+        let pages = Pages::new(self.mounted.memory_bytes, self.mounted.request_bytes);
+        self.inodes.insert(path.to_owned(), (ino, pages));
+        self.order.push_back(path.to_owned());
+        Ok(ino)
+    }
+
+    /// Writes what waits of a file.
+    fn write_back(&mut self, ino: Ino) -> io::Result<()> {
+        let Some(waiting) = self.waiting.remove(&ino) else { return Ok(()) };
+        self.waiting_bytes -= waiting.bytes();
+        for (at, bytes) in waiting.pieces {
+            self.mounted.volume.write(ino, at, &bytes).map_err(to_io)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all that waits, in the order of the inodes: files that were made together lie together.
+    fn write_all(&mut self) -> io::Result<()> {
+        let inodes: Vec<Ino> = self.waiting.keys().copied().collect();
+        inodes.into_iter().try_for_each(|ino| self.write_back(ino))
+    }
+
+    /// Writes what is due.
+    fn write_due(&mut self) -> io::Result<()> {
+        if self.waiting_bytes > self.mounted.dirty_bytes {
+            return self.write_all();
+        }
+        let now_ns = self.mounted.disk.now_ns();
+        let is_due = |waiting: &Waiting| now_ns - waiting.since_ns > WAITS_NS;
+        let due: Vec<Ino> = self.waiting.iter().filter(|(_, it)| is_due(it)).map(|(ino, _)| *ino).collect();
+        due.into_iter().try_for_each(|ino| self.write_back(ino))
+    }
+
+    /// What waits of a file need not be written any more.
+    fn give_up(&mut self, path: &str) -> io::Result<()> {
+        let ino = match self.inodes.get(path) {
+            Some((ino, _)) => *ino,
+            None => self.mounted.resolve(&self.at(path))?,
+        };
+        if let Some(waiting) = self.waiting.remove(&ino) {
+            self.waiting_bytes -= waiting.bytes();
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, path: &str) {
+        if self.inodes.remove(path).is_some() {
+            self.order.retain(|one| one != path);
+        }
+    }
+}
+
+impl Files for EngineFiles<'_> {
+    fn make_dir(&mut self, path: &str) -> io::Result<()> {
+        self.mounted.tick()?;
+        self.mounted.make_dir_at(&self.at(path), 0o755)
+    }
+
+    fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let ino = self.file(path, true)?;
+        if let Some((_, pages)) = self.inodes.get_mut(path) {
+            pages.forget(at, bytes.len());
+        }
+        let since_ns = self.mounted.disk.now_ns();
+        let waiting = self.waiting.entry(ino).or_insert(Waiting { since_ns, pieces: Vec::new() });
+        match waiting.pieces.last_mut() {
+            Some((start, piece)) if *start + piece.len() as u64 == at => piece.extend_from_slice(bytes),
+            _ => waiting.pieces.push((at, bytes.to_vec())),
+        }
+        self.waiting_bytes += bytes.len() as u64;
+        self.write_due()
+    }
+
+    fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let ino = self.file(path, false)?;
+        self.write_back(ino)?;
+        let volume = &self.mounted.volume;
+        let size = volume.stat(ino).map_err(to_io)?.size;
+        let (_, pages) = self.inodes.get_mut(path).expect("it was just found");
+        pages.read(at, bytes, size, |at, buf| volume.read(ino, at, buf).map_err(to_io))
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
+        let ino = self.file(path, true)?;
+        match size {
+            0 => self.give_up(path)?,
+            _ => self.write_back(ino)?,
+        }
+        self.forget(path);
+        self.mounted.volume.truncate(ino, size).map_err(to_io)
+    }
+
+    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
+        self.mounted.tick()?;
+        let ino = match self.inodes.get(path) {
+            Some((ino, _)) => *ino,
+            None => self.mounted.resolve(&self.at(path))?,
+        };
+        self.write_back(ino)?;
+        self.mounted.volume.fsync(ino, data_only).map_err(to_io)
+    }
+
+    /// Its pages are kept.
+    fn close(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.mounted.tick()?;
+        self.forget(from);
+        self.forget(to);
+        let (from_dir, from) = self.mounted.parent(&self.at(from))?;
+        let (to_dir, to) = self.mounted.parent(&self.at(to))?;
+        self.mounted.volume.rename(from_dir, &from, to_dir, &to, RenameMode::Replace).map_err(to_io)
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<()> {
+        self.mounted.tick()?;
+        self.give_up(path)?;
+        self.forget(path);
+        self.mounted.unlink(&self.at(path))
+    }
+
+    fn sync_all(&mut self) -> io::Result<()> {
+        self.write_all()?;
+        self.mounted.volume.checkpoint().map_err(to_io)
+    }
+
+    fn size(&mut self, path: &str) -> io::Result<u64> {
+        let ino = self.file(path, false)?;
+        self.write_back(ino)?;
+        Ok(self.mounted.volume.stat(ino).map_err(to_io)?.size)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.mounted.disk.now_ns()
+    }
+}
+
+/// What making the content of a load takes is what it takes where nothing is kept.
+pub(super) struct Nowhere;
+
+impl Files for Nowhere {
+    fn make_dir(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn write(&mut self, _: &str, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn read(&mut self, _: &str, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn truncate(&mut self, _: &str, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn sync(&mut self, _: &str, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+    fn close(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn rename(&mut self, _: &str, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn remove(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn sync_all(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn size(&mut self, _: &str) -> io::Result<u64> {
+        Ok(0)
+    }
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn keeps(&self) -> bool {
+        false
+    }
+}
