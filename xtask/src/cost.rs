@@ -7,7 +7,7 @@ use guest::pattern::{Access, Sync};
 use lab::{
     cost::{Cell, Costs, Traffic},
     scale::Scale,
-    target::Programs,
+    target::{Machine, Programs},
 };
 
 use crate::uml_kernel;
@@ -26,7 +26,12 @@ pub fn cost(
     let kernel = uml_kernel::build(&uml_kernel::Options::default())?;
     let agent = uml_kernel::with_agent(&kernel)?;
     let scale = Scale::of_file(buffered_bytes);
-    let costs = Costs { scale, volume_bytes, seed, programs: Programs { kernel, agent, flashkit: None } };
+    let costs = Costs {
+        scale,
+        volume_bytes,
+        seed,
+        programs: Programs { machine: Machine::Virtual, kernel, agent, flashkit: None },
+    };
     let work = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     writeln!(out, "| cell | | asked | data | node | meta | ratio | writes | flushes | discards |")?;
     writeln!(out, "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;

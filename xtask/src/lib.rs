@@ -26,6 +26,7 @@ pub mod ping_pong;
 pub mod soak;
 pub mod spec;
 pub mod step;
+pub mod stock_guest;
 pub mod study;
 pub mod uml_kernel;
 pub mod vm;

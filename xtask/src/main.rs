@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, study,
-    uml_kernel, workspace,
+    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, stock_guest,
+    study, uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -43,6 +43,8 @@ enum Task {
         #[arg(long)]
         force: bool,
     },
+    /// For where that cannot be built: lets the lab's guest be the judge's kernel, whose figures are indicative
+    StockGuest,
     /// Mounts images in the judge's kernel and prints what it sees as JSON, one manifest after the other
     Judge {
         /// Type of the file systems
@@ -155,6 +157,10 @@ fn main() -> Result<()> {
             let program = uml_kernel::build(&uml_kernel::Options { tree, jobs, force })?;
             let agent = uml_kernel::with_agent(&program)?;
             writeln!(out, "{}\n{}", program.display(), agent.display())?;
+        }
+        Task::StockGuest => {
+            let (kernel, initial) = stock_guest::prepare()?;
+            writeln!(out, "{}\n{}", kernel.display(), initial.display())?;
         }
         Task::Judge { fs, options, sixteen, images } => {
             let image = |path| Image {

@@ -11,7 +11,7 @@ use lab::{
     preset::Preset,
     scale::Scale,
     stop::Stop,
-    target::{DISK, GuestTarget, Programs, Setting, Target},
+    target::{DISK, GuestTarget, Machine, Programs, Setting, Target},
 };
 
 fn main() -> Result<()> {
@@ -27,7 +27,12 @@ fn main() -> Result<()> {
         preset: if profile.ends_with("phone") { Preset::Phone } else { Preset::Desktop },
         profile: Profile::named(profile)?,
         scale,
-        programs: Some(Programs { kernel: kernel.into(), agent: agent.into(), flashkit: None }),
+        programs: Some(Programs {
+            machine: Machine::Virtual,
+            kernel: kernel.into(),
+            agent: agent.into(),
+            flashkit: None,
+        }),
         pace: Pace::Virtual,
         traced: true,
         stop: Stop::default(),

@@ -22,6 +22,11 @@ use crate::{
 /// Version of the records' form.
 pub const FORM: u32 = 1;
 
+/// The modelled card's own clock: exact.
+pub const DEVICE_CLOCK: &str = "device";
+/// The host's clock, beside a modelled card that takes real time: what host and guest take is in the figures, too.
+pub const INDICATIVE_CLOCK: &str = "host's, indicative";
+
 /// One cell's record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -113,6 +118,11 @@ pub(crate) fn digest(mut bytes: impl io::Read) -> io::Result<String> {
 }
 
 impl Record {
+    /// Whether its figures say who is ahead rather than by how much.
+    pub fn is_indicative(&self) -> bool {
+        self.clock == INDICATIVE_CLOCK
+    }
+
     /// A part that was measured.
     pub fn phase(&self, part: &str) -> Option<&Phase> {
         self.phases.iter().find(|phase| phase.part == part)
@@ -271,7 +281,7 @@ pub(crate) mod tests {
             seed: 1,
             scale: Scale::of_file(64 << 20),
             age: None,
-            clock: "device".into(),
+            clock: DEVICE_CLOCK.into(),
             dirty_bytes: None,
             profile: ("card".into(), "0".into()),
             versions: Versions::default(),

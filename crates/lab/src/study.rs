@@ -21,7 +21,7 @@ use crate::{
     experiment::{Experiment, How},
     guest::Failure,
     plan::{Cell, Plan},
-    record::{FORM, Record, Records, Versions, digest},
+    record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Record, Records, Versions, digest},
     stop::Stop,
     target::{OURS, Setting, suited},
 };
@@ -126,8 +126,10 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
         Err(Failure::Stopped) => return Ok(None),
         Err(failure) => record.failure = Some(failure.to_string()),
     }
-    // Single writes are timed on the card's clock only, and what file systems cost is asked of new ones.
-    let has_costs = cell.experiment != Experiment::Latency && plan.age.is_none();
+    // Single writes are timed on the card's clock only, what file systems cost is asked of new ones, and QEMU computes for
+    // its guest.
+    let has_costs =
+        cell.experiment != Experiment::Latency && plan.age.is_none() && !setting.is_indicative();
     if record.failure.is_none() && has_costs {
         match costs(plan, &setting, &mut record) {
             Ok(()) => {}
@@ -176,7 +178,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         seed: plan.seed,
         scale: plan.scale,
         age: plan.age,
-        clock: "device".into(),
+        clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
         versions: Versions {

@@ -27,7 +27,7 @@ use lab::{
     scale::Scale,
     stop::Stop,
     study::run_cell,
-    target::{self, GuestTarget, Programs, Setting, THROUGH_FUSE, Target},
+    target::{self, GuestTarget, Machine, Programs, Setting, THROUGH_FUSE, Target},
 };
 
 const MIB: u64 = 1 << 20;
@@ -48,7 +48,43 @@ fn programs() -> Result<Option<Programs>> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    Ok(Some(Programs { kernel, agent, flashkit: flashkit.next_back() }))
+    Ok(Some(Programs { machine: Machine::Virtual, kernel, agent, flashkit: flashkit.next_back() }))
+}
+
+/// Where there is no kernel with time travel a stock one does, in real time, and its figures are called indicative.
+#[test]
+fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
+    if !root.join("var/kernel/current").exists() {
+        eprintln!("skipped: no stock kernel; cargo xtask kernel downloads it");
+        return Ok(());
+    }
+    let built = cargo(root, &["xtask", "stock-guest"])?;
+    let mut lines = built.lines().map(PathBuf::from);
+    let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
+    let work = tempfile::tempdir()?;
+    let plan = Plan {
+        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop], true),
+        scale: Scale::of_file(4 * MIB),
+        card_bytes: Some(1 << 30),
+        age: None,
+        seed: 2012,
+        programs: Some(Programs { machine: Machine::Stock, kernel, agent, flashkit: None }),
+        work: work.path().to_owned(),
+        jobs: 1,
+    };
+    let record = run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it")?;
+    assert!(record.is_complete() && record.is_indicative(), "{record:#?}");
+    assert!(matches!(record.check, Check::Clean { .. }), "{:?}", record.check);
+    assert!(record.versions.guest_kernel.is_some() && record.wear.is_some());
+    // In real time it takes at least what it takes in virtual time.
+    for phase in &record.phases {
+        assert!(phase.totals.busy_ns > 0 && phase.totals.busy_ns <= phase.duration_ns, "{phase:#?}");
+        assert_eq!(phase.cost, None);
+    }
+    let text = lab::report::text(&lab::report::sheets(&[record]));
+    assert!(text.contains("ext4, indicative"), "{text}");
+    Ok(())
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {

@@ -19,7 +19,7 @@ use lab::{
     record::{Record, Records},
     report,
     study::{self, Event, Outcome},
-    target::{OURS, Programs, Setting},
+    target::{Machine, OURS, Programs, Setting, THROUGH_FUSE},
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
@@ -106,6 +106,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             args.guest.display()
         );
     }
+    if plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
+        eprintln!(
+            "{}: no kernel with time travel there, so the kernel's file systems run in QEMU, in real time: their figures \
+             are indicative, and bare flash and our own mount are left out; `cargo xtask uml-kernel` builds one",
+            args.guest.display()
+        );
+    }
     let keep = || format!("{}: results cannot be kept there", args.output.display());
     let records = Records::open(&args.output).with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
@@ -128,6 +135,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Runs a job file of fio's on each file system, and prints what the card and fio say.
 fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> {
+    let programs = programs.filter(|programs| programs.machine == Machine::Virtual);
     let job = lab::guest::host_file(job)?;
     let mut file_systems = args.file_systems();
     if args.file_systems.is_empty() {
@@ -243,6 +251,9 @@ impl Args {
             }
         }
         let mut cells = Plan::cells(experiments, &file_systems, &presets, programs.is_some());
+        if programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
+            cells.retain(|cell| !cell.preset.is_raw() && cell.file_system.kind != THROUGH_FUSE);
+        }
         if let Some(wanted) = &self.cell {
             cells.retain(|cell| cell.id() == *wanted);
             if cells.is_empty() {
@@ -270,12 +281,18 @@ impl Args {
     }
 }
 
-/// The guest's programs, if they are in `dir`.
+/// The guest's programs, if they are in `dir`: the exact ones before the indicative.
 fn programs(dir: &Path) -> Option<Programs> {
     let dir = std::path::absolute(dir).ok()?;
     let flashkit = std::env::current_exe().ok();
-    let programs = Programs { kernel: dir.join("linux"), agent: dir.join("guest-agent"), flashkit };
-    (programs.kernel.is_file() && programs.agent.is_file()).then_some(programs)
+    let there = [(Machine::Virtual, "linux", "guest-agent"), (Machine::Stock, "vmlinuz", "initramfs")];
+    let programs = there.map(|(machine, kernel, agent)| Programs {
+        machine,
+        kernel: dir.join(kernel),
+        agent: dir.join(agent),
+        flashkit: flashkit.clone(),
+    });
+    programs.into_iter().find(|programs| programs.kernel.is_file() && programs.agent.is_file())
 }
 
 /// What is told while the study runs: a line for each cell that is done, and on a terminal below them what is

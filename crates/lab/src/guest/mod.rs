@@ -6,24 +6,28 @@
 //! of a request to the modelled card. So a run takes as long as its computing takes, and device time comes out
 //! exact and repeatable.
 //!
-//! *Invariant*: nothing here looks at the wall clock, except to give up on a guest that hangs.
+//! *Invariant*: nothing here looks at the wall clock, except to give up on a guest that hangs; QEMU's does nothing
+//! else, and its figures are called indicative wherever they are shown.
 //!
 //! [`Uml`] starts the program and is what to use; [`World`] is calendar and disks; [`Card`] gives each request
-//! its time.
+//! its time. [`Qemu`] is for machines where there is no such kernel: a stock one, in real time.
 
 mod calendar;
 mod card;
 mod mailbox;
+mod qemu;
 mod uml;
 mod world;
 
 pub use card::{Card, EventModel, Totals};
+pub use qemu::{Qemu, QemuSetup};
+use uml::console_end;
 pub use uml::{Measured, Setup, Uml};
 pub use world::{EPOCH_NS, Limits, World};
 
 use std::{io, path::Path};
 
-use guest::Op;
+use guest::{Op, op::Message};
 
 /// Why a guest did not do what it was to do. A study records it and goes on with another guest.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +85,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What the agent says of an operation that was refused, with what the kernel logged.
+    fn refused(op: &Op, errno: i32, mut error: String, log: Vec<Message>) -> Failure {
+        for message in log {
+            error += &format!("\n<{}> {}", message.level, message.text);
+        }
+        Failure::Refused { op: format!("{op:?}"), errno, error }
+    }
+
     /// The same with what the guest's kernel said last.
     fn with_console(mut self, text: String) -> Failure {
         match &mut self {

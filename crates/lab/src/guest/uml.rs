@@ -184,12 +184,7 @@ impl<M: EventModel> Uml<M> {
                     let cpu_ns = self.cpu_ns().zip(cpu_before).map(|(after, before)| after - before);
                     return Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries, log });
                 }
-                Reply::Failed { errno, mut error, log } => {
-                    for message in log {
-                        error += &format!("\n<{}> {}", message.level, message.text);
-                    }
-                    return Err(Failure::Refused { op: format!("{op:?}"), errno, error });
-                }
+                Reply::Failed { errno, error, log } => return Err(Failure::refused(op, errno, error, log)),
                 Reply::Ready => return Err(io::Error::other("the agent began anew").into()),
             }
         }
@@ -276,7 +271,7 @@ fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream
 }
 
 /// What the guest's kernel said when it panicked, or else last.
-fn console_end(work: &Path) -> String {
+pub(super) fn console_end(work: &Path) -> String {
     let text = fs::read(work.join("console")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();

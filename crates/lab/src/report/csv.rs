@@ -7,7 +7,7 @@ use crate::record::Record;
 /// All figures of all records.
 pub fn csv(records: &[Record]) -> String {
     let mut out = String::from(
-        "experiment,file_system,preset,profile,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
+        "experiment,file_system,preset,profile,clock,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
          read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases,cpu_ns,memory_bytes\n",
     );
     for record in records {
@@ -15,11 +15,12 @@ pub fn csv(records: &[Record]) -> String {
             let (totals, flash) = (&phase.totals, &phase.flash);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 record.cell.experiment.name(),
                 quoted(&record.cell.file_system.name()),
                 record.cell.preset.name(),
                 record.profile.0,
+                quoted(&record.clock),
                 record.seed,
                 phase.part,
                 phase.value,
@@ -92,11 +93,11 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(
-            lines[1].starts_with("mount,\"f2fs (a,b)\",desktop,card,1,after_format,1.5,ms,"),
+            lines[1].starts_with("mount,\"f2fs (a,b)\",desktop,card,device,1,after_format,1.5,ms,"),
             "{}",
             lines[1]
         );
-        assert_eq!(lines[0].split(',').count(), 21);
+        assert_eq!(lines[0].split(',').count(), 22);
     }
 
     #[test]

@@ -134,6 +134,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
         guest,
         real,
         modelled,
+        indicative => records.iter().any(Record::is_indicative),
     })?;
     Ok(page)
 }
@@ -367,7 +368,10 @@ fn leading(sheet: &Sheet) -> Vec<Leading> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record};
+    use crate::{
+        experiment::Experiment,
+        record::{INDICATIVE_CLOCK, tests::record},
+    };
 
     #[test]
     fn no_cause_is_left_out_of_the_sum() {
@@ -377,6 +381,16 @@ mod tests {
         assert_eq!(causes.names.len(), CAUSES_MAX);
         assert_eq!(causes.names[7], "cause 3, cause 2, cause 1");
         assert!(causes.svg.contains("55.0 s"), "{}", causes.svg);
+    }
+
+    #[test]
+    fn what_is_indicative_is_said_to_be() {
+        let mut one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
+        assert!(!html(&[one.clone()]).unwrap().contains("indicative"));
+        one.clock = INDICATIVE_CLOCK.into();
+        let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])]).unwrap();
+        assert!(page.contains("ext4, indicative") && page.contains("ran in QEMU"), "{page}");
+        assert!(page.contains("Nothing to compare with"), "what is exact is not compared with it");
     }
 
     #[test]

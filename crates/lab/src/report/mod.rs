@@ -169,8 +169,9 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
                 phase,
             })
         };
+        let name = record.cell.file_system.name();
         Row {
-            name: record.cell.file_system.name(),
+            name: if record.is_indicative() { format!("{name}, indicative") } else { name },
             kind: record.cell.file_system.kind.clone(),
             suited: record.suited.clone(),
             figures: experiment.parts().iter().map(figure).collect(),

@@ -482,7 +482,7 @@ fn bad_option(option: &str) -> io::Error {
 }
 
 /// What the card has counted, as the guest's disk counts it.
-fn totals(counters: &Counters) -> Totals {
+pub(super) fn totals(counters: &Counters) -> Totals {
     let HostCounters { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, .. } =
         counters.host;
     let busy_ns = counters.time_ns.total();

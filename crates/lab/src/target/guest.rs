@@ -16,6 +16,8 @@ use super::{
 };
 use crate::{
     guest::{Card, Failure, Limits, Measured, Setup, Uml, host_file, host_files},
+    preset::Preset,
+    scale::Scale,
     wear::Wear,
 };
 
@@ -83,14 +85,8 @@ impl GuestTarget {
         };
         let card = Card::new(model, Box::new(data));
         let mut uml = Uml::boot(&setup, if self.setting.traced { card.traced() } else { card })?;
-        let dirty = preset.dirty_bytes(scale);
-        for (path, value) in [
-            (format!("{QUEUE}/max_sectors_kb"), u64::from(profile.host.max_request_bytes / 1024)),
-            ("/proc/sys/vm/dirty_background_bytes".into(), dirty.0),
-            ("/proc/sys/vm/dirty_bytes".into(), dirty.1),
-        ] {
-            let value = value.to_string();
-            uml.run(&Op::Tune { path: path.as_str().into(), value: value.as_str().into() })?;
+        for op in tunes(*preset, profile, scale) {
+            uml.run(&op)?;
         }
         if preset.is_raw() {
             chip::plug(&mut uml, &programs.kernel, profile)?;
@@ -248,6 +244,21 @@ fn kernel_bytes(meminfo: &str) -> Option<u64> {
     };
     let others = kib("MemFree")? + kib("Buffers")? + kib("Cached")? + kib("AnonPages")?;
     Some(kib("MemTotal")?.saturating_sub(others) << 10)
+}
+
+/// What makes a guest's kernel the one of a machine.
+pub(super) fn tunes(preset: Preset, profile: &Profile, scale: &Scale) -> Vec<Op> {
+    let dirty = preset.dirty_bytes(scale);
+    let values = [
+        (format!("{QUEUE}/max_sectors_kb"), u64::from(profile.host.max_request_bytes / 1024)),
+        ("/proc/sys/vm/dirty_background_bytes".into(), dirty.0),
+        ("/proc/sys/vm/dirty_bytes".into(), dirty.1),
+    ];
+    let tune = |(path, value): (String, u64)| Op::Tune {
+        path: path.as_str().into(),
+        value: value.to_string().as_str().into(),
+    };
+    values.into_iter().map(tune).collect()
 }
 
 /// What a guest sees of a card of this profile.

@@ -9,6 +9,7 @@ mod guest;
 mod kept;
 mod loads;
 mod read_ahead;
+mod stock;
 
 use std::{
     collections::BTreeMap,
@@ -23,6 +24,7 @@ pub use self::{
     directory::{DirectoryTarget, can_drop_caches},
     engine::{EngineTarget, suited},
     guest::{GuestTarget, traits},
+    stock::StockTarget,
 };
 use crate::{
     format::FileSystem,
@@ -80,12 +82,23 @@ pub trait Target {
     }
 }
 
+/// What the guest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// User-mode Linux with time travel: device time, exact.
+    Virtual,
+    /// A stock kernel in QEMU: real time, indicative.
+    Stock,
+}
+
 /// The guest's programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
-    /// User-mode Linux with time travel.
+    /// What it is.
+    pub machine: Machine,
+    /// The kernel.
     pub kernel: PathBuf,
-    /// Its init.
+    /// Its init; for a stock kernel the initial file system with it.
     pub agent: PathBuf,
     /// Mounts our file system in the guest, where that is asked for.
     pub flashkit: Option<PathBuf>,
@@ -113,6 +126,12 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Whether figures are the host's clock's, of a stock kernel in QEMU.
+    pub fn is_indicative(&self) -> bool {
+        let is_stock = self.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock);
+        is_stock && self.file_system.kind != OURS
+    }
+
     /// Formats the file `image` and starts what works on it.
     ///
     /// # Errors
@@ -120,6 +139,7 @@ impl Setting {
     pub fn start(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
         Ok(match self.file_system.kind == OURS {
             true => Box::new(EngineTarget::start(self, image)?),
+            false if self.is_indicative() => Box::new(StockTarget::start(self, image)?),
             false => Box::new(GuestTarget::start(self, image)?),
         })
     }
@@ -131,6 +151,7 @@ impl Setting {
     pub fn start_on(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
         Ok(match self.file_system.kind == OURS {
             true => Box::new(EngineTarget::start_on(self, image)?),
+            false if self.is_indicative() => Box::new(StockTarget::start_on(self, image)?),
             false => Box::new(GuestTarget::start_on(self, image)?),
         })
     }

@@ -1,0 +1,211 @@
+//! A stock kernel in QEMU, in real time: for machines where there is no kernel with time travel.
+//!
+//! The card is a disk over NBD whose requests take as long as the model says, on the host's clock. What the host and
+//! QEMU take comes on top, so that figures are indicative: they say who is ahead, not by how much.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use block::nbd::{Address, Server};
+use flash::{Card, Profile};
+use guest::{Op, Reply};
+use tempfile::TempDir;
+
+use super::{Failure, Limits, Measured, console_end};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+/// The name of the port to the agent.
+const PORT: &str = "judge";
+/// The guest's clock when it is switched on.
+const BOOT_DATE: &str = "2024-02-29T12:00:00";
+/// Memory of the kernel itself and of its initial file system.
+const KERNEL_MIB: u32 = 256;
+/// How often it is looked whether to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The machine that a guest is.
+#[derive(Debug, Clone)]
+pub struct QemuSetup {
+    /// The compressed kernel.
+    pub kernel: PathBuf,
+    /// Its initial file system, whose init is our agent.
+    pub initial: PathBuf,
+    /// Memory, in MiB, beside the kernel's own.
+    pub memory_mib: u32,
+    /// What the card is.
+    pub profile: Profile,
+    /// How long it may take.
+    pub limits: Limits,
+}
+
+/// A running guest; it is ended when this is dropped.
+pub struct Qemu {
+    program: Child,
+    input: ChildStdin,
+    lines: Receiver<io::Result<String>>,
+    work: TempDir,
+    card: Arc<Card>,
+    /// Serves the card as long as the guest runs.
+    _server: Server,
+    started: Instant,
+    limits: Limits,
+}
+
+impl Qemu {
+    /// Boots a guest with a card; the card is `/disk/card` there.
+    ///
+    /// # Errors
+    /// The program cannot be started, or its kernel does not come up.
+    pub fn boot(setup: &QemuSetup, card: Card) -> Result<Qemu, Failure> {
+        let work = tempfile::tempdir()?;
+        let card = Arc::new(card);
+        let server = Server::start(card.clone(), &Address::Unix(work.path().join("card")))?;
+        let mut program = Command::new(PROGRAM)
+            .args(arguments(setup, work.path()))
+            .process_group(0) // an interrupt is ours to hear
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(work.path().join("qemu"))?)
+            .spawn()
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot start {PROGRAM}: {error}")))?;
+        let input = program.stdin.take().expect("standard input is a pipe");
+        let output = program.stdout.take().expect("standard output is a pipe");
+        let (send, lines) = channel();
+        thread::spawn(move || {
+            // Who does not listen any more has dropped the guest.
+            BufReader::new(output).lines().all(|line| send.send(line).is_ok())
+        });
+        let limits = setup.limits.clone();
+        let mut qemu =
+            Qemu { program, input, lines, work, card, _server: server, started: Instant::now(), limits };
+        match qemu.reply()? {
+            Reply::Ready => Ok(qemu),
+            other => Err(io::Error::other(format!("the agent began with {other:?}")).into()),
+        }
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+
+    /// Does one operation. What it asked of the card is for the card to tell.
+    ///
+    /// # Errors
+    /// The guest's kernel refuses it, or the guest fails.
+    pub fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
+        let started_ns = self.now_ns();
+        let mut line = serde_json::to_vec(op).map_err(io::Error::other)?;
+        line.push(b'\n');
+        self.input.write_all(&line).and_then(|()| self.input.flush()).map_err(|_| self.died())?;
+        let mut entries = Vec::new();
+        loop {
+            match self.reply()? {
+                Reply::Entry(entry) => entries.push(*entry),
+                Reply::Done { answer, log } => {
+                    let (ended_ns, totals) = (self.now_ns(), super::Totals::default());
+                    return Ok(Measured { started_ns, ended_ns, totals, cpu_ns: None, answer, entries, log });
+                }
+                Reply::Failed { errno, error, log } => return Err(Failure::refused(op, errno, error, log)),
+                Reply::Ready => return Err(io::Error::other("the agent began anew").into()),
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn reply(&mut self) -> Result<Reply, Failure> {
+        let deadline = Instant::now() + Duration::from_nanos(self.limits.operation_ns);
+        loop {
+            match self.lines.recv_timeout(TICK) {
+                Ok(line) => {
+                    let line = line?;
+                    let heard = serde_json::from_str(&line);
+                    return heard
+                        .map_err(|error| io::Error::other(format!("the agent said {line}: {error}")).into());
+                }
+                Err(RecvTimeoutError::Timeout) if self.limits.stop.is_wished() => {
+                    return Err(Failure::Stopped);
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let limit_ns = self.limits.operation_ns;
+                    return Err(Failure::TooLong { limit_ns, console: console_end(self.work.path()) });
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
+            }
+        }
+    }
+
+    fn died(&self) -> Failure {
+        let said = std::fs::read_to_string(self.work.path().join("qemu")).unwrap_or_default();
+        Failure::Died { at_ns: self.now_ns(), console: said + &console_end(self.work.path()) }
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+fn arguments(setup: &QemuSetup, work: &Path) -> Vec<String> {
+    let QemuSetup { profile, .. } = setup;
+    // A comma inside an option is written twice (qemu(1)).
+    let at = |name: &str| work.join(name).display().to_string().replace(',', ",,");
+    let host = &profile.host;
+    let on = |is: bool| if is { "on" } else { "off" };
+    let all = [
+        // A slow host must not look like a broken timer.
+        "-append console=ttyS0 loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check"
+            .to_owned(),
+        format!("-kernel {}", setup.kernel.display()),
+        format!("-initrd {}", setup.initial.display()),
+        format!("-m {}", setup.memory_mib + KERNEL_MIB),
+        // It works everywhere.
+        "-accel tcg".into(),
+        "-cpu max".into(),
+        "-M q35".into(),
+        "-nodefaults".into(),
+        "-no-user-config".into(),
+        "-display none".into(),
+        "-no-reboot".into(),
+        format!("-rtc base={BOOT_DATE}"),
+        format!("-chardev file,id=console,path={}", at("console")),
+        "-serial chardev:console".into(),
+        "-chardev stdio,id=port,signal=off".into(),
+        "-device virtio-serial-pci,addr=2".into(),
+        format!("-device virtserialport,chardev=port,name={PORT}"),
+        format!(
+            "-drive if=none,id=card,format=raw,cache=none,discard={},file=nbd+unix:///?socket={}",
+            if host.discard { "unmap" } else { "ignore" },
+            at("card")
+        ),
+        format!(
+            "-device virtio-blk-pci,drive=card,serial=card,request-merging=off,seg-max-adjust=off,queue-size=4,\
+             num-queues=1,write-cache={},discard={},addr=3",
+            on(host.flush),
+            on(host.discard)
+        ),
+    ];
+    let split = |option: &String| match option.split_once(' ') {
+        Some((name, value)) => vec![name.to_owned(), value.to_owned()],
+        None => vec![option.clone()],
+    };
+    all.iter().flat_map(split).collect()
+}
