@@ -128,8 +128,7 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
     }
     // Single writes are timed on the card's clock only, what file systems cost is asked of new ones, and QEMU computes for
     // its guest.
-    let has_costs =
-        cell.experiment != Experiment::Latency && plan.age.is_none() && !setting.is_indicative();
+    let has_costs = cell.experiment != Experiment::Latency && plan.age.is_none() && !setting.is_indicative();
     if record.failure.is_none() && has_costs {
         match costs(plan, &setting, &mut record) {
             Ok(()) => {}

@@ -80,7 +80,7 @@ impl Row {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
-    /// The most memory that the kernel took for itself.
+    /// The most memory that the kernel took for itself, and our program where it mounted.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.phases().filter_map(|phase| phase.cost?.memory_bytes).max()
     }

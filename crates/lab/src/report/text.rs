@@ -128,7 +128,7 @@ fn units(sheet: &Sheet, out: &mut String) {
 /// What the file systems cost the machine.
 fn costs(sheet: &Sheet, out: &mut String) {
     let parts = sheet.parts().iter().map(|part| part.title);
-    let head = std::iter::once("CPU time a record, us").chain(parts).chain(["kernel memory, MiB"]);
+    let head = std::iter::once("CPU time a record, us").chain(parts).chain(["memory, MiB"]);
     let mut cells = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     let or_dash = |value: Option<f64>| value.map_or("-".into(), shown);
     for row in sheet.rows.iter().filter(|row| row.has_costs()) {
@@ -253,7 +253,7 @@ mod tests {
         let mut one = record(Experiment::WriteFsync, "ext4", &[1.0, 2.0]);
         one.phases[0].cost = Some(Cost { cpu_ns: 12_300, memory_bytes: Some(3 << 20) });
         let text = text(&sheets(&[one]));
-        assert!(text.contains("  ext4                         12.3       -                3.00\n"), "{text}");
+        assert!(text.contains("  ext4                         12.3       -         3.00\n"), "{text}");
     }
 
     #[test]
