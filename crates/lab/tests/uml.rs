@@ -183,13 +183,11 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     Ok(())
 }
 
-/// UBIFS on bare NAND flash takes at least what the pages of a write take, and the same each time.
-#[test]
-fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
-    let Some(programs) = programs()? else { return Ok(()) };
+/// What single writes to a small chip take: the first of two records that are the same.
+fn latencies_twice(programs: Programs, preset: Preset) -> Result<Record> {
     let work = tempfile::tempdir()?;
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[Preset::Nand], true),
+        cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[preset], true),
         scale: Scale::of_file(4 * MIB).with_timed_writes(1000),
         card_bytes: Some(16 * MIB),
         age: None,
@@ -202,6 +200,14 @@ fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
     let (first, second) = (run()?, run()?);
     assert!(first.is_complete(), "{first:#?}");
     assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear));
+    Ok(first)
+}
+
+/// UBIFS on bare NAND flash takes at least what the pages of a write take, and the same each time.
+#[test]
+fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
+    let Some(programs) = programs()? else { return Ok(()) };
+    let first = latencies_twice(programs, Preset::Nand)?;
     for phase in &first.phases {
         // Eight pages of 512 bytes, each 10 us of command, 200 us and 50 ns a byte.
         assert!((1.8..10.0).contains(&phase.value), "{}: {} ms", phase.part, phase.value);
@@ -216,21 +222,7 @@ fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
 #[test]
 fn jffs2_takes_the_times_of_2003() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
-    let work = tempfile::tempdir()?;
-    let plan = Plan {
-        cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[Preset::Nor], true),
-        scale: Scale::of_file(4 * MIB).with_timed_writes(1000),
-        card_bytes: Some(16 * MIB),
-        age: None,
-        seed: 2003,
-        programs: Some(programs),
-        work: work.path().to_owned(),
-        jobs: 1,
-    };
-    let run = || run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
-    let (first, second) = (run()?, run()?);
-    assert!(first.is_complete(), "{first:#?}");
-    assert_eq!(exact(&first), exact(&second));
+    let first = latencies_twice(programs, Preset::Nor)?;
     for phase in &first.phases {
         let latencies = phase.latencies.as_ref().context("times were measured")?;
         // 97 to 105 ms on average, of which 71.5 are the write itself, and about one in 31 waits for an erase.
