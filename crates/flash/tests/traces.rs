@@ -76,7 +76,7 @@ fn fio_replays_what_a_card_was_asked() {
     }
     fs::write(dir.path().join("log"), trace.to_text(TraceFormat::FioIolog)).expect("writable");
     let job = fio(dir.path(), &["--read_iolog=log", "--replay_no_stall=1"]);
-    // It takes trims and syncs too, but 3.33 does not count those that it replays.
+    // Of trims 3.33 says that their direction is bad, and syncs are not among its totals.
     for (name, command) in [("read", Command::Read), ("write", Command::Write)] {
         let told = |what: &str| job[name][what].as_u64().expect("a number");
         assert_eq!((told("total_ios"), told("io_bytes")), sum(&trace, command), "{name}");
