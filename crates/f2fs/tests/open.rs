@@ -4,11 +4,11 @@ mod support;
 
 use std::sync::Arc;
 
-use block::{Counted, MemoryDevice};
+use block::{Counted, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
-    Volume,
+    Error, Volume,
     format::BlockSize,
-    units::{Ino, Nid, SegNo},
+    units::{Ino, Nid, SegNo, Time},
     volume::{NewNode, Options},
 };
 
@@ -45,6 +45,27 @@ fn the_second_superblock_replaces_the_first() {
     device.write(1024, &[0; 16]).unwrap();
     let volume = Volume::open(device, Options::read_only()).unwrap();
     assert!(volume.inode(Ino(3)).unwrap().is_directory());
+}
+
+#[test]
+fn a_pack_that_cannot_be_read_is_no_older_one_for_who_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let volume = support::open(&path);
+    let [newer, older] = [0, 1].map(|pack| u64::from(volume.geometry().pack(pack).0) * 4096);
+    drop(volume);
+    let open = |at: u64, options: Options| {
+        let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 4096 };
+        Volume::open(Arc::new(Faulty::new(support::device(&path), vec![fault])), options)
+    };
+    let clock = || Time { seconds: 0, nanoseconds: 0 };
+    for at in [newer, newer + 4096, older] {
+        let error = open(at, Options::new(clock)).err().unwrap();
+        assert!(matches!(error, Error::Io { .. }), "{at}: {error}");
+    }
+    assert_eq!(open(newer, Options::read_only()).unwrap().last_pack(), 1);
+    assert_eq!(open(older, Options::read_only()).unwrap().last_pack(), 0);
 }
 
 #[test]

@@ -261,5 +261,6 @@ fn connect(socket: &Socket, export: &dyn Export) -> io::Result<()> {
     socket.set_timeouts(None, Some(WRITE_TIMEOUT))?;
     let stream = socket.try_clone()?;
     let output = socket.try_clone()?;
-    transmission::transmit(&mut io::BufReader::with_capacity(128 << 10, stream), output, export, session)
+    let mut input = io::BufReader::with_capacity(128 << 10, stream);
+    transmission::transmit(&mut input, output, || socket.close(), export, session)
 }

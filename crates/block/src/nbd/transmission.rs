@@ -67,10 +67,12 @@ enum Answer {
     Failed(u32, String),
 }
 
-/// Serves requests until the client says goodbye, goes away, or breaks the protocol.
+/// Serves requests until the client says goodbye, goes away, or breaks the protocol. `close` ends the connection in
+/// both directions, where a reply cannot be sent.
 pub fn transmit<R: Read, W: Write + Send>(
     input: &mut R,
     output: W,
+    close: impl Fn() + Sync,
     export: &(impl Export + ?Sized),
     session: Session,
 ) -> io::Result<()> {
@@ -88,12 +90,13 @@ pub fn transmit<R: Read, W: Write + Send>(
                     let answer = serve(export, session, &request);
                     let (head, data) = encode(&request, answer, session);
                     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-                    // A client that is gone needs no answer, and what follows a part of one would be no answer.
-                    // The reader ends the connection.
+                    // What follows a part of an answer would be no answer, and a client that takes none must not
+                    // wait for more: it sees the connection end, and so does the reader of its requests.
                     let sent =
                         output.as_mut().map(|out| out.write_all(&head).and_then(|()| out.write_all(&data)));
                     if sent.is_some_and(|sent| sent.is_err()) {
                         *output = None;
+                        close();
                     }
                 }
             });

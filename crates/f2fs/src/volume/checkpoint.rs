@@ -45,9 +45,11 @@ impl Volume {
     /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
     /// change is on the device with the next checkpoint.
     pub fn unmount(&mut self) -> Result<()> {
+        if !self.changed && self.checkpoint.flags.has(Flags::UMOUNT) && self.read_only_reason().is_none() {
+            return Ok(());
+        }
         self.start()?;
-        let clean = !self.changed && self.checkpoint.flags.has(Flags::UMOUNT);
-        if clean { Ok(()) } else { self.write_checkpoint(Reason::Unmount) }
+        self.write_checkpoint(Reason::Unmount)
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {

@@ -50,7 +50,7 @@ impl Volume {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
-        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock)?;
+        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, options.read_only)?;
         let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
         let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
         let tail = PackTail::parse(&bytes, &geometry, &superblock, pack, &checkpoint)?;
@@ -211,7 +211,10 @@ pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::
 /// Reads the newest checkpoint pack that is whole, as far as opening needs it: up to its journals; and says which one
 /// it is. Which one is newer the first sectors tell; on a card a request costs more than what it is for, so the rest
 /// is two: what comes first, and the copy of the head.
-fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8, Vec<u8>)> {
+///
+/// A pack that the device does not give may be the newest. Only who writes nothing takes the other one then: writing
+/// would go on from what is older, over what the newest has.
+fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock, read_only: bool) -> Result<(u8, Vec<u8>)> {
     let at = Place::Checkpoint;
     let start = |pack: u8| -> Result<PackStart> {
         Ok(PackStart::parse(&io.read_bytes(geometry.pack(pack), at(pack), 0..HEAD_BYTES)?))
@@ -231,12 +234,21 @@ fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock) -> Result<(u8
         }
         Ok((pack, bytes))
     };
-    let [first, second] = [0, 1].map(start);
+    let starts = [0, 1].map(start);
+    let [first, second] = match starts {
+        [Err(error), _] | [_, Err(error)] if !read_only => return Err(error),
+        starts => starts,
+    };
     let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
-    if newest(version(&first), version(&second)) == Some(1) {
-        whole(1, second).or_else(|_| whole(0, first))
-    } else {
-        whole(0, first).or_else(|error| whole(1, second).map_err(|_| error))
+    let second_is_newer = newest(version(&first), version(&second)) == Some(1);
+    let (newer, other) = match second_is_newer {
+        true => ((1, second), (0, first)),
+        false => ((0, first), (1, second)),
+    };
+    match whole(newer.0, newer.1) {
+        Err(error @ Error::Io { .. }) if !read_only => Err(error),
+        Err(error) => whole(other.0, other.1).map_err(|_| error),
+        pack => pack,
     }
 }
 
@@ -269,6 +281,12 @@ impl PackTail {
         checkpoint: &Checkpoint,
     ) -> Result<PackTail> {
         let (size, layout) = (sb.block_size.bytes(), geometry.summary);
+        let wanted =
+            data_summary_blocks(checkpoint, geometry) + 3 * usize::from(checkpoint.has_node_summaries());
+        if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
+            let what = format!("the pack is too short for the {wanted} blocks of its summaries");
+            return Err(Error::corrupt(Place::Checkpoint(pack), what));
+        }
         let summaries_at = size * checkpoint.summaries_start as usize;
         let mut orphans = BTreeSet::new();
         if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
@@ -292,6 +310,25 @@ impl PackTail {
     }
 }
 
+/// Entries of a log's summary that the compact form keeps.
+fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
+    match checkpoint.logs[kind.index()] {
+        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { offset, .. } => usize::from(offset),
+    }
+}
+
+/// Blocks of a pack that hold the summaries of the data logs.
+fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
+    let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
+    match checkpoint.flags.has(Flags::COMPACT_SUM) {
+        true => geometry.summary.compact_blocks(entries()),
+        false => DATA_SUMMARIES,
+    }
+}
+
+const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+
 /// What only those need of a pack who change the volume, or clean it.
 struct PackSummaries {
     /// Of the logs' current segments.
@@ -314,29 +351,20 @@ impl Volume {
         let mut bytes = vec![0; size * blocks as usize];
         self.io.read(start, at, &mut bytes)?;
 
-        let positions = checkpoint.logs;
-        let used = |kind: SegmentType| match positions[kind.index()] {
-            LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
-            LogPosition { offset, .. } => usize::from(offset),
-        };
-        let (data, data_blocks) = if checkpoint.flags.has(Flags::COMPACT_SUM) {
-            let used = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData].map(used);
-            let blocks = layout.compact_blocks(used.iter().sum());
-            let compact = bytes
-                .get(..blocks * size)
-                .ok_or_else(|| Error::corrupt(at, "the pack is too short for its compact summaries"))?;
-            (Compact::parse(compact, layout, used).summaries, blocks)
-        } else {
-            let block = |n: usize| &bytes[n * size..(n + 1) * size];
-            ([0, 1, 2].map(|n| Summary::parse(block(n), layout)), DATA_SUMMARIES)
+        let data_blocks = data_summary_blocks(checkpoint, &self.geometry);
+        // That the pack has as many blocks was seen when it was opened, and is so of what we write.
+        let block = |n: usize| &bytes[n * size..(n + 1) * size];
+        let data = match checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => {
+                let used = DATA_LOGS.map(|kind| summary_entries(checkpoint, kind));
+                Compact::parse(&bytes[..data_blocks * size], layout, used).summaries
+            }
+            false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),
         };
         let nodes = match checkpoint.has_node_summaries() {
-            true => [0, 1, 2].map(|n| bytes.get((data_blocks + n) * size..(data_blocks + n + 1) * size)),
+            true => [0, 1, 2].map(|n| Some(block(data_blocks + n))),
             false => [None; 3],
         };
-        if checkpoint.has_node_summaries() && nodes.contains(&None) {
-            return Err(Error::corrupt(at, "the pack is too short for its node summaries"));
-        }
         let written_kilobytes =
             nodes[0].map_or(0, |block| Journal::parse_written(Summary::journal_of(block, layout)));
         let nodes = nodes
