@@ -24,8 +24,8 @@ use crate::{
 /// The only disk of the guest that is a card.
 const QUEUE: &str = "/sys/block/vda/queue";
 
-/// How the program that mounts our file system is called where it runs.
-const DAEMON: &str = "flashkit";
+/// Bytes of a program's name that the kernel keeps (proc(5), comm).
+const NAME_BYTES: usize = 15;
 
 /// A guest with the card, and its settings.
 pub struct GuestTarget {
@@ -159,7 +159,12 @@ impl GuestTarget {
     /// What the program that mounts our file system has used so far: time of a processor beside its kernel's, and
     /// memory of its own.
     fn daemon(&mut self) -> Result<(u64, u64), Failure> {
-        match self.uml()?.run(&Op::Usage { name: DAEMON.into() })?.answer {
+        let programs = self.setting.programs.as_ref();
+        let program = programs.and_then(|it| it.flashkit.as_ref()?.file_name());
+        let mut name = program.unwrap_or_default().as_encoded_bytes().to_vec();
+        name.truncate(NAME_BYTES);
+        let name = String::from_utf8_lossy(&name).into_owned();
+        match self.uml()?.run(&Op::Usage { name })?.answer {
             Some(Answer::Usage { user_ns, memory_bytes }) => Ok((user_ns, memory_bytes)),
             other => {
                 Err(io::Error::other(format!("asked for what a program uses, it says {other:?}")).into())

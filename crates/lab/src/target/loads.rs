@@ -198,6 +198,9 @@ impl Files for EngineFiles<'_> {
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         self.mounted.tick()?;
+        if self.mounted.resolve(&self.at(to)).is_ok() {
+            self.give_up(to)?;
+        }
         self.forget(from);
         self.forget(to);
         let (from_dir, from) = self.mounted.parent(&self.at(from))?;
