@@ -1,8 +1,8 @@
 //! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning, and
 //! what connects the kernel's NBD driver and UBI.
 //!
-//! The only `unsafe` of the workspace: an ioctl's argument type follows from its number, which no compiler
-//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h, `include/uapi/mtd/ubi-user.h`.
+//! The only `unsafe` of this crate: an ioctl's argument type follows from its number, which no compiler
+//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`, `include/uapi/mtd/ubi-user.h`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
