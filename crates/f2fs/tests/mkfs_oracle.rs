@@ -213,7 +213,13 @@ fn compare(case: &Case) {
     let read_only = plan.superblock.features.has(Features::RO);
     let logs = [84, 88, 92, 36, 40, 44].map(|at| made.u32(at));
     if !(read_only && tool == Tool::V1_15) {
-        assert_eq!(plan.logs.in_order().map(|segment| segment.0), logs, "{name}");
+        let mut ours = plan.logs.in_order().map(|segment| segment.0);
+        if !read_only && plan.superblock.sections_per_zone > 1 {
+            // Ours begins beside the nodes of files, in their zone.
+            assert_eq!(ours[1], ours[4] + plan.superblock.segments_per_section, "{name}");
+            ours[1] = logs[1];
+        }
+        assert_eq!(ours, logs, "{name}");
     }
     let heads = if read_only { 2 } else { 6 };
     assert_eq!(made.u32(32), plan.superblock.main.segments - heads, "{name}: free segments");

@@ -330,7 +330,7 @@ impl Generator {
     }
 
     fn fsync(&mut self, model: &Model, tree: &Tree) -> Op {
-        let op = match self.rng.below(10) {
+        let op = match self.rng.below(12) {
             0..=2 => {
                 let path = self.file(tree);
                 let offset = self.offset(model, &path);
@@ -340,6 +340,7 @@ impl Generator {
             4..=5 => self.allocate(model, tree),
             6 => [self.set_xattr(tree), self.remove_xattr(model, tree)][self.rng.below(2) as usize].clone(),
             7 => return self.nameless(tree),
+            8..=9 => return self.journal(tree),
             _ => return Op::Fsync { path: self.file(tree), data_only: self.rng.chance(0.3) },
         };
         if let Op::Write { path, .. }
@@ -351,6 +352,35 @@ impl Generator {
             self.burst.push(Op::Fsync { path: path.clone(), data_only: self.rng.chance(0.3) });
         }
         op
+    }
+
+    /// A file comes and goes as a database's journal does: it and its directory are made durable.
+    fn journal(&mut self, tree: &Tree) -> Op {
+        let dir = self.pick(&tree.dirs).clone();
+        let path = if self.rng.chance(0.8) { join(&dir, b"journal") } else { self.new_path(tree) };
+        let mut steps = Vec::new();
+        for _ in 0..1 + self.rng.below(3) {
+            let written = Op::Write { path: path.clone(), offset: 0, content: self.content(20_000) };
+            let data_only = self.rng.chance(0.8);
+            let names = Op::Fsync { path: dir.clone(), data_only };
+            steps.extend([
+                (1.0, written),
+                (0.9, Op::Fsync { path: path.clone(), data_only }),
+                (0.8, names.clone()),
+                (0.3, Op::Write { path: path.clone(), offset: 0, content: self.content(12) }),
+                (0.3, Op::Fsync { path: path.clone(), data_only }),
+                (0.1, Op::Rename { from: path.clone(), to: join(&dir, b"was journal") }),
+                (0.1, Op::Link { from: path.clone(), to: join(&dir, b"also journal") }),
+                (0.7, Op::Unlink { path: path.clone() }),
+                (0.3, names),
+            ]);
+        }
+        for (chance, op) in steps.into_iter().rev() {
+            if self.rng.chance(chance) {
+                self.burst.push(op);
+            }
+        }
+        Op::Fsync { path: dir, data_only: true }
     }
 
     /// A file is made without a name, written, and given one.

@@ -2,7 +2,7 @@
 //!
 //! *The oracle*: a cut leaves the newest checkpoint that was finished, or the one that was being written; on it,
 //! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on.
-//! Nothing else. A directory that gets a name back may have other times, and so may what loses the name; a block that
+//! Nothing else; and that has each directory that was fsynced with the names that it had then. A directory that gets a name back may have other times, and so may what loses the name; a block that
 //! was being written in place may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave
 //! the nodes without the data, as on Linux. Nor can anybody see that a node of addresses was torn, for it has no
 //! checksum: the content of the file that was being fsynced may be anything then.
@@ -22,7 +22,7 @@ use crate::{
     engine::{Engine, StepClock},
     fsck::fsck_after_cut,
     generator::Generator,
-    model::{Id, Inode, Model},
+    model::{Body, Id, Inode, Model},
     sequence::{Failure, Pair, shrink},
     setup::{Setup, copy},
     tally::Tally,
@@ -134,6 +134,9 @@ impl Record {
             _ => return Ok(()),
         };
         let Some(id) = id else { return Ok(()) };
+        if let Body::Dir(_) = pair.model.inode(id).body {
+            return self.check_names(&pair.model, id);
+        }
         let file = pair.model.inode(id).clone();
         let name = pair.model.name_of(id);
         let volume = pair.engine.volume();
@@ -147,6 +150,21 @@ impl Record {
             self.fsyncs.push(Fsync { begun, done, id, file, name, data_only, ino, node_version });
         }
         Ok(())
+    }
+
+    /// Whether a directory that was fsynced without a checkpoint would come back with all its names, and no others.
+    fn check_names(&self, model: &Model, dir: Id) -> Result<()> {
+        let commit = self.commits.last().expect("the first is the start");
+        let mut state = (commit.state.clone(), Leeway::default());
+        let since = self.fsyncs.iter().filter(|fsync| fsync.begun >= commit.done);
+        since.for_each(|fsync| fsync.bring_back(&mut state));
+        let found = state.0.inodes().find(|(id, _)| *id == dir).map(|(_, inode)| &inode.body);
+        match (found, &model.inode(dir).body) {
+            (Some(Body::Dir(found)), Body::Dir(promised)) if found.names == promised.names => Ok(()),
+            (found, promised) => {
+                Err(anyhow!("{CUT} of an fsync of a directory: {found:?} would come back of {promised:?}"))
+            }
+        }
     }
 
     /// Cuts the power everywhere, and says how many cuts that were.

@@ -52,11 +52,11 @@ fn partner(kind: SegmentType) -> Option<SegmentType> {
 }
 
 /// Decides whether the data log leaves the rest of its segment to be in one zone with the node log, which went on
-/// elsewhere: while most of the volume is free and three eighths of the segment are used (a file that grows fills
-/// two blocks of nodes for one of data), closeness is worth more than space. What is left is filled when free
-/// sections run short.
+/// elsewhere, or the other way round: while most of the volume is free and a quarter of the segment is used (a database
+/// fills two to three blocks of data for one of nodes, a new file up to two of nodes for one of data), closeness is worth
+/// more than space. What is left is filled when free sections run short.
 fn leaves_early(offset: u16, free_sections: u32, sections: u32) -> bool {
-    u32::from(offset) >= BLOCKS_PER_SEGMENT / 8 * 3 && free_sections > sections / 2
+    u32::from(offset) >= BLOCKS_PER_SEGMENT / 4 && free_sections > sections / 2
 }
 
 /// The log that a block goes to, given the one that fits it best (Linux, `__get_segment_type`).
@@ -178,24 +178,48 @@ impl Volume {
         Ok(())
     }
 
-    /// Lets the data log go on beside the node log, where both had shared a zone. Never the other way round: the
-    /// nodes of fsyncs are a chain, in which each one knows where the next will be.
+    /// Lets the data log go on beside the node log, where both had shared a zone.
     fn data_follows(&mut self, nodes: SegNo) -> Result<()> {
-        let kind = SegmentType::WarmData;
-        let (log, section) = (self.logs.get(kind), self.geometry.section_of(nodes));
-        let (offset, fills_holes) = (log.offset, log.fills_holes);
-        let shares = self.geometry.zone_of(section).any(|one| one == self.geometry.section_of(log.segment));
-        if self.geometry.sections_per_zone == 1 || shares || fills_holes {
+        let log = self.logs.get(SegmentType::WarmData);
+        let (segment, offset, fills_holes) = (log.segment, log.offset, log.fills_holes);
+        if fills_holes || self.share_zone(nodes, segment) {
             return Ok(());
+        }
+        match self.section_to_follow(offset, nodes)? {
+            Some(segment) => self.enter_segment(SegmentType::WarmData, segment, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the node log go on beside the data log, which had to leave the zone that they shared, and gives the address
+    /// that it goes on at, if so. The nodes of fsyncs are a chain, in which each one knows where the next will be: this
+    /// is for who has allocated a node and not yet written it.
+    pub(super) fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
+        let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
+        if nodes.fills_holes || data.fills_holes || self.share_zone(nodes.segment, data.segment) {
+            return Ok(None);
+        }
+        let (offset, data) = (nodes.offset, data.segment);
+        let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
+        self.enter_segment(SegmentType::WarmNode, segment, false)?;
+        Ok(Some(self.geometry.block(segment, 0)))
+    }
+
+    fn share_zone(&self, one: SegNo, other: SegNo) -> bool {
+        let mut zone = self.geometry.zone_of(self.geometry.section_of(one));
+        zone.any(|section| section == self.geometry.section_of(other))
+    }
+
+    /// A segment beside `there` for a log that is at `offset` of its own, if it should leave that.
+    fn section_to_follow(&mut self, offset: u16, there: SegNo) -> Result<Option<SegNo>> {
+        if self.geometry.sections_per_zone == 1 {
+            return Ok(None);
         }
         let current = self.closed_segments();
         let free_sections = self.sit.free_sections(&self.io, &current)?;
-        if !leaves_early(offset, free_sections, self.geometry.sections) {
-            return Ok(());
-        }
-        match self.section_beside(nodes, &current)? {
-            Some(segment) => self.enter_segment(kind, segment, false),
-            None => Ok(()),
+        match leaves_early(offset, free_sections, self.geometry.sections) {
+            true => self.section_beside(there, &current),
+            false => Ok(None),
         }
     }
 
@@ -272,6 +296,12 @@ impl Volume {
                 return Ok(Some((segment, false)));
             }
         }
+        if kind == SegmentType::WarmData {
+            // What is left of its zone; a new one is begun for nodes that may follow.
+            if let Some(segment) = self.section_beside(old, current)? {
+                return Ok(Some((segment, false)));
+            }
+        }
         let from = self.geometry.section_of(SegNo((old.0 + 1) % self.geometry.segments));
         let section = match self.free_zone(kind, from, current)? {
             Some(section) => Some(section),
@@ -281,10 +311,10 @@ impl Volume {
         Ok(first.map(|segment| (segment, false)))
     }
 
-    /// The first section of a zone that is free as a whole, for nodes that data may follow; it is not looked for
-    /// far.
+    /// The first section of a zone that is free as a whole, for nodes that data may follow, or data that nodes may; it is
+    /// not looked for far.
     fn free_zone(&mut self, kind: SegmentType, from: SecNo, current: &[SegNo]) -> Result<Option<SecNo>> {
-        if self.geometry.sections_per_zone == 1 || kind != SegmentType::WarmNode {
+        if self.geometry.sections_per_zone == 1 || partner(kind).is_none() {
             return Ok(None);
         }
         let mut from = from;
@@ -377,8 +407,8 @@ mod tests {
 
     #[test]
     fn data_leaves_its_segment_early_only_while_there_is_plenty() {
-        assert!(leaves_early(192, 51, 100) && leaves_early(500, 100, 100));
-        assert!(!leaves_early(191, 100, 100) && !leaves_early(500, 50, 100));
+        assert!(leaves_early(128, 51, 100) && leaves_early(500, 100, 100));
+        assert!(!leaves_early(127, 100, 100) && !leaves_early(500, 50, 100));
     }
 
     #[test]

@@ -474,11 +474,10 @@ impl Volume {
     /// The address at which a page will be overwritten, if it does not go to a log.
     fn stays_at(&self, ino: Ino, block: u64, fsync: bool) -> Result<Option<BlockAddr>> {
         let inode = self.inode(ino)?;
-        if inode.compression().is_some() {
+        if inode.compression().is_some() || inode.is_directory() {
             return Ok(None);
         }
-        let policy = self.log_of_data(&inode) != SegmentType::HotData
-            && allocate::in_place(self.options.in_place, fsync, false);
+        let policy = allocate::in_place(self.options.in_place, fsync, false);
         let old = self.address(&inode, block)?;
         let stays = old.is_real() && (policy || inode.has_inline(inline::PIN));
         Ok(stays.then_some(old))

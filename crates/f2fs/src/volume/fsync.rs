@@ -1,12 +1,23 @@
 //! fsync without a checkpoint: the file's data, and its changed nodes in the warm node log, the last of them
 //! marked; then one flush. Opening the volume finds them there, see [`recovery`](super::recovery).
+//!
+//! Names of directories are not in that chain but those of new files, each in its inode. So an fsync of a directory is
+//! a checkpoint, unless nothing has to be brought back but such names.
 
-use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_cache::Change, node_write::Marks};
 use crate::{
     Error, Place, Result,
-    format::{FileType, inode::advise, node::NodeBlock, node_path::NodeKind, sit::SegmentType},
+    format::{
+        FileType,
+        inode::{advise, flag},
+        node::NodeBlock,
+        node_path::NodeKind,
+        sit::SegmentType,
+    },
     units::{Ino, Nid},
 };
 
@@ -14,6 +25,8 @@ use crate::{
 pub(super) const IN_PLACE_BLOCKS_MAX: usize = 8;
 /// Files that are remembered as synced.
 const SYNCED_MAX: usize = 4096;
+/// Changed names that are remembered of a directory.
+const NAMES_MAX: usize = 16;
 
 /// What fsync has to know about the time since the last checkpoint.
 #[derive(Default)]
@@ -30,10 +43,50 @@ pub(super) struct SinceCheckpoint {
     pub shrunk: FxHashSet<Ino>,
     /// Files of which nodes were written without a mark.
     pub unmarked: FxHashSet<Ino>,
+    /// Directories in which names were made or removed, but not moved.
+    names: FxHashMap<Ino, ChangedNames>,
     /// Blocks that were taken, whatever was given back.
     pub taken_blocks: u64,
     /// Blocks that were given back: the next checkpoint makes them usable.
     pub freed_blocks: u64,
+}
+
+/// The names of a directory that are not what they were in the last checkpoint.
+enum ChangedNames {
+    /// These: the new inode that has the name, or `None` where it was removed.
+    Few(BTreeMap<Box<[u8]>, Option<Ino>>),
+    /// More than are remembered, or others than of new inodes.
+    Others,
+}
+
+impl SinceCheckpoint {
+    /// Notes that a name was made for a new inode, or removed.
+    fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
+        let changed = self.names.entry(dir).or_insert_with(|| ChangedNames::Few(BTreeMap::new()));
+        if let ChangedNames::Few(names) = changed {
+            names.insert(name.into(), ino);
+            if names.len() > NAMES_MAX {
+                *changed = ChangedNames::Others;
+            }
+        }
+    }
+
+    /// Notes that a name was made for an inode that has or had others.
+    pub fn note_link(&mut self, dir: Ino) {
+        self.names.insert(dir, ChangedNames::Others);
+    }
+
+    /// Whether recovery brings back the names of a directory as they are now. Of a name that was removed it would
+    /// bring back what had it, unless a new file has it since.
+    fn brings_names_back(&self, dir: Ino) -> bool {
+        match self.names.get(&dir) {
+            None => true,
+            Some(ChangedNames::Few(names)) => {
+                names.values().all(|ino| ino.is_some_and(|ino| self.named.contains(&ino)))
+            }
+            Some(ChangedNames::Others) => false,
+        }
+    }
 }
 
 impl Volume {
@@ -58,7 +111,14 @@ impl Volume {
     pub fn write_file(&mut self, ino: Ino, data_only: bool) -> Result<bool> {
         self.start()?;
         let inode = self.inode(ino)?;
-        if self.needs_checkpoint(&inode)? {
+        let (is_directory, is_as_checkpointed) = (inode.is_directory(), self.is_as_checkpointed(ino));
+        if is_directory && is_as_checkpointed {
+            return Ok(false);
+        }
+        if is_directory && data_only && self.names_are_written(ino)? {
+            return Ok(true);
+        }
+        if !is_as_checkpointed && self.needs_checkpoint(&inode)? {
             drop(inode);
             if self.changed {
                 self.write_checkpoint(Reason::Sync)?;
@@ -128,6 +188,16 @@ impl Volume {
             || (change.has(Change::SIZE) && !tells_size))
     }
 
+    /// Notes that a name of a directory was made for a new inode, or removed.
+    pub(super) fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) -> Result<()> {
+        match self.inode(dir)?.has_flag(flag::CASEFOLD) {
+            // There names that differ may be the same.
+            true => self.since_checkpoint.note_link(dir),
+            false => self.since_checkpoint.note_name(dir, name, ino),
+        }
+        Ok(())
+    }
+
     /// Notes that content of a file is copied elsewhere, without being changed.
     pub(super) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
         let is_durable =
@@ -136,6 +206,26 @@ impl Volume {
             self.since_checkpoint.moved_out.insert(ino);
         }
         Ok(())
+    }
+
+    /// Whether an inode and what it holds are as in the last checkpoint.
+    fn is_as_checkpointed(&self, ino: Ino) -> bool {
+        let since = &self.since_checkpoint;
+        !self.nat.is_changed(ino.into())
+            && self.nodes.dirty_of(ino).is_empty()
+            && self.pages.has_fewer(ino, 1)
+            && !since.names.contains_key(&ino)
+            && ![&since.renamed, &since.moved_out, &since.shrunk, &since.unmarked]
+                .iter()
+                .any(|set| set.contains(&ino))
+    }
+
+    /// Whether recovery finds all names of a directory once the logs are flushed. Its times it does not find.
+    fn names_are_written(&self, dir: Ino) -> Result<bool> {
+        let since = &self.since_checkpoint;
+        Ok(!since.renamed.contains(&dir)
+            && since.brings_names_back(dir)
+            && self.nat.is_checkpointed(&self.io, dir.into())?)
     }
 
     /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and

@@ -299,10 +299,12 @@ impl Volume {
         Ok(())
     }
 
-    /// The log that a file's data goes to: by kind, and by the hints in its inode.
+    /// The log that a file's data goes to: by kind, and by the hints in its inode. Hot files are mostly databases, which
+    /// are synced all the time: where zones keep data beside the nodes of an fsync, theirs goes there, too.
     pub(super) fn log_of_data(&self, inode: &NodeBlock) -> SegmentType {
         let directory = inode.is_directory();
-        let best = if directory || inode.has_advise(advise::HOT) {
+        let hot = inode.has_advise(advise::HOT) && self.geometry.sections_per_zone == 1;
+        let best = if directory || hot {
             SegmentType::HotData
         } else if inode.has_advise(advise::COLD) || inode.compression().is_some() {
             SegmentType::ColdData

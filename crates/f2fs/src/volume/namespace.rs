@@ -102,6 +102,7 @@ impl Volume {
             self.evict(ino)?;
             return Err(error);
         }
+        self.note_name(dir, name, Some(ino))?;
         let now = new.times.map_or_else(|| self.time(), |times| times.mtime);
         let parent = self.inode_mut(dir)?;
         if kind == FileType::Directory {
@@ -178,6 +179,7 @@ impl Volume {
         self.check_project(dir, ino)?;
         self.require_space(ENTRY_BLOCKS)?;
         self.enter(dir, name, ino, kind)?;
+        self.since_checkpoint.note_link(dir);
         let now = self.time();
         let inode = self.inode_mut(ino)?;
         let links = inode.head().links.get();
@@ -214,6 +216,7 @@ impl Volume {
             self.inode_mut(found.ino)?.head_mut().advise |= advise::LOST_PINO;
         }
         self.leave(dir, &found)?;
+        self.note_name(dir, name, None)?;
         self.touch_dir(dir)?;
         self.drop_link(found.ino)
     }
@@ -243,6 +246,7 @@ impl Volume {
             self.since_checkpoint.renamed.insert(dir);
         }
         self.leave(dir, &found)?;
+        self.note_name(dir, name, None)?;
         self.touch_dir(dir)?;
         self.add_links(dir, -1)?;
         self.add_links(found.ino, -1)?;

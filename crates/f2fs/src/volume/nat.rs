@@ -104,6 +104,11 @@ impl Nat {
         }
     }
 
+    /// Whether the entry of a nid was set since the last checkpoint.
+    pub fn is_changed(&self, nid: Nid) -> bool {
+        self.changes.get(&nid).is_some_and(|change| change.dirty)
+    }
+
     /// Sets the entry of a nid.
     pub fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
         let was_used = self.is_checkpointed(io, nid)?;

@@ -128,7 +128,10 @@ impl Volume {
         drop(node);
         let kind = self.log_of_node(footer.offset, footer.cold);
         let owner = Owner { nid, version: 0, offset: 0 };
-        let place = self.allocate(kind, owner)?;
+        let mut place = self.allocate(kind, owner)?;
+        if marks.fsync {
+            place.next = self.nodes_follow()?.unwrap_or(place.next);
+        }
         if entry.addr.is_real() {
             self.release_block(entry.addr, Place::Nat(nid))?;
         }
