@@ -8,7 +8,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::Duration,
 };
@@ -104,7 +104,7 @@ pub fn mount(
     // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
-    let adapter = Arc::new(Adapter { fs, root, connection, write_back });
+    let adapter = Arc::new(Adapter { fs, root, connection, write_back, taken: OnceLock::new() });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
 }
@@ -164,6 +164,8 @@ struct Adapter {
     root: Ino,
     connection: Arc<Connection>,
     write_back: WriteBack,
+    /// What both sides can do, once the kernel has said what it can.
+    taken: OnceLock<u64>,
 }
 
 impl Adapter {
@@ -192,7 +194,10 @@ impl Adapter {
         let arguments = &mut arguments;
         let Desk { output: out, reply, passage } = desk;
         match header.opcode {
-            opcode::INIT => out.put(&init(&arguments.take()?)),
+            opcode::INIT => {
+                let offer = Offer::take(arguments)?;
+                out.put(&init(&offer, *self.taken.get_or_init(|| taken(offer.flags))));
+            }
             opcode::DESTROY => {
                 // `umount` returns when this is answered.
                 if let Err(error) = fs.unmount() {
@@ -340,10 +345,8 @@ impl Adapter {
                 });
             }
             opcode::SETXATTR => {
-                let wire::SetxattrIn { size, flags, setxattr_flags, .. } = arguments.take()?;
-                let name = arguments.name()?;
-                let kills_group_id = setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
-                fs.set_xattr(ino, name, arguments.bytes(size)?, xattr_mode(flags)?, kills_group_id)?;
+                let asked = SetXattr::take(arguments, self.both_can(can::SETXATTR_EXT))?;
+                fs.set_xattr(caller, ino, asked.name, asked.value, asked.mode, asked.drops_group_id)?;
             }
             opcode::GETXATTR => {
                 let room = arguments.take::<wire::GetxattrIn>()?.size;
@@ -457,6 +460,10 @@ impl Adapter {
         })
     }
 
+    fn both_can(&self, what: u64) -> bool {
+        self.taken.get().is_some_and(|taken| taken & what != 0)
+    }
+
     fn ino(&self, node: u64) -> Ino {
         match node {
             ROOT => self.root,
@@ -541,14 +548,43 @@ fn none(reply: &mut Option<Reply>) {
     }
 }
 
-/// The answer to the first request.
-fn init(asked: &wire::InitIn) -> wire::InitOut {
-    let offered = u64::from(asked.flags) | u64::from(asked.flags2) << 32;
+/// What the kernel says of itself in its first request.
+struct Offer {
+    max_readahead: u32,
+    flags: u64,
+}
+
+impl Offer {
+    fn take(arguments: &mut Arguments<'_>) -> Answer<Offer> {
+        let wire::InitIn { minor, max_readahead, flags, .. } = arguments.take()?;
+        if minor < wire::MINOR_LEAST {
+            eprintln!("flashkit: this kernel is too old: its FUSE is 7.{minor}, not 7.{}", wire::MINOR_LEAST);
+            return Err(Errno::PROTO);
+        }
+        let mut flags = u64::from(flags);
+        if flags & can::INIT_EXT != 0 {
+            flags |= u64::from(arguments.take::<wire::InitMoreIn>()?.flags2) << 32;
+        }
+        Ok(Offer { max_readahead, flags })
+    }
+}
+
+/// What we take of what the kernel offers.
+fn taken(offered: u64) -> u64 {
     let taken = offered & WANTED;
+    match taken & can::HANDLE_KILLPRIV_V2 {
+        // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
+        0 => taken & !can::ATOMIC_O_TRUNC,
+        _ => taken,
+    }
+}
+
+/// The answer to the first request.
+fn init(offer: &Offer, taken: u64) -> wire::InitOut {
     wire::InitOut {
         major: wire::MAJOR,
         minor: wire::MINOR,
-        max_readahead: asked.max_readahead.max(REQUEST_BYTES),
+        max_readahead: offer.max_readahead.max(REQUEST_BYTES),
         flags: taken as u32,
         flags2: (taken >> 32) as u32,
         max_background: BACKGROUND_REQUESTS,
@@ -557,6 +593,30 @@ fn init(asked: &wire::InitIn) -> wire::InitOut {
         time_granularity_ns: 1,
         max_pages: REQUEST_PAGES,
         ..Default::default()
+    }
+}
+
+/// An extended attribute to be set.
+struct SetXattr<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    mode: XattrMode,
+    /// Whether an access list takes the set-group-id bit away, where the kernel says it.
+    drops_group_id: Option<bool>,
+}
+
+impl<'a> SetXattr<'a> {
+    fn take(arguments: &mut Arguments<'a>, with_more: bool) -> Answer<SetXattr<'a>> {
+        let wire::SetxattrIn { size, flags } = arguments.take()?;
+        let drops_group_id = match with_more {
+            true => {
+                let wire::SetxattrMoreIn { setxattr_flags, .. } = arguments.take()?;
+                Some(setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0)
+            }
+            false => None,
+        };
+        let (name, value) = (arguments.name()?, arguments.bytes(size)?);
+        Ok(SetXattr { name, value, mode: xattr_mode(flags)?, drops_group_id })
     }
 }
 
@@ -682,11 +742,48 @@ mod tests {
         }
     }
 
+    /// The first request as a kernel of this minor version sends it.
+    fn offer(minor: u32, flags: u32, more: &[u32]) -> Answer<Offer> {
+        let words = [&[7, minor, 128 << 10, flags], more].concat();
+        let bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        Offer::take(&mut Arguments(&bytes))
+    }
+
     #[test]
     fn what_the_kernel_does_not_offer_is_not_taken() {
-        let offer =
-            |flags| wire::InitIn { major: 7, minor: 30, max_readahead: 0, flags, flags2: 0, unused: [0; 11] };
-        assert_eq!(init(&offer(can::WRITEBACK_CACHE as u32 | 1 << 1)).flags, can::WRITEBACK_CACHE as u32);
-        assert_eq!(init(&offer(0)).flags, 0);
+        let both = (can::WRITEBACK_CACHE | 1 << 1) as u32;
+        assert_eq!(taken(offer(30, both, &[]).unwrap().flags), can::WRITEBACK_CACHE);
+        assert_eq!(taken(0), 0);
+        assert_eq!(taken(u64::MAX), WANTED);
+        assert_eq!(taken(can::ATOMIC_O_TRUNC), 0, "privileges would stay");
+    }
+
+    #[test]
+    fn kernels_of_each_age_are_understood() {
+        // The request had 16 bytes up to Linux 5.16 (7.35), and has 64 since.
+        for minor in [23, 31, 34, 35] {
+            let Offer { max_readahead, flags } = offer(minor, 1 << 5, &[]).unwrap();
+            assert_eq!((max_readahead, flags), (128 << 10, 1 << 5), "7.{minor}");
+        }
+        let mut more = [0; 12];
+        more[0] = 1 << 3;
+        let newest = offer(45, can::INIT_EXT as u32 | 1, &more).unwrap();
+        assert_eq!(newest.flags, can::INIT_EXT | 1 | 1 << 35);
+        assert_eq!(offer(36, 1, &more).unwrap().flags, 1, "what is not announced does not count");
+        assert_eq!(offer(36, can::INIT_EXT as u32, &[]).err(), Some(Errno::INVAL));
+        assert_eq!(offer(22, 1, &[]).err(), Some(Errno::PROTO));
+    }
+
+    #[test]
+    fn attributes_are_set_by_kernels_of_each_age() {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let rest = b"user.comment\0abc";
+        let old = [&words(&[3, 1])[..], rest].concat();
+        let new = [&words(&[3, 1, 1, 0])[..], rest].concat();
+        for (bytes, with_more, drops_group_id) in [(old, false, None), (new, true, Some(true))] {
+            let asked = SetXattr::take(&mut Arguments(&bytes), with_more).unwrap();
+            assert_eq!((asked.name, asked.value), (&b"user.comment"[..], &b"abc"[..]));
+            assert_eq!((asked.mode, asked.drops_group_id), (XattrMode::Create, drops_group_id));
+        }
     }
 }

@@ -40,6 +40,8 @@ pub type Answer<T> = std::result::Result<T, Errno>;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
+/// The extended attribute that is an access list.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Seconds after which a relative access time is renewed.
 const DAY: i64 = 24 * 60 * 60;
 
@@ -522,20 +524,23 @@ impl FileSystem {
         Ok(list)
     }
 
-    /// Sets an extended attribute. `drops_group_id` is whether an access list takes the set-group-id bit away.
+    /// Sets an extended attribute. `drops_group_id` is whether an access list takes the set-group-id bit away, where
+    /// the kernel says it; else who is not in the group loses it (Linux, `posix_acl_update_mode`).
     pub fn set_xattr(
         &self,
+        caller: Caller,
         ino: Ino,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        drops_group_id: bool,
+        drops_group_id: Option<bool>,
     ) -> Answer<()> {
         check_xattr_name(name)?;
-        let mut volume = self.write_lock()?;
+        let mut volume = self.write_lock_for(caller)?;
         volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
-        if drops_group_id {
-            let mode = volume.stat(ino).map_err(to_errno)?.mode;
+        let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
+        let loses = || name == ACCESS_LIST && mode & SET_GID != 0 && !caller.is_in(gid);
+        if drops_group_id.unwrap_or_else(loses) {
             let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }

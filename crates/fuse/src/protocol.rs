@@ -1,5 +1,8 @@
 //! What the kernel and a FUSE file system say to each other: the structures of Linux's `include/uapi/linux/fuse.h`,
 //! in the byte order of the machine.
+//!
+//! *Older kernels* send shorter structures and fewer requests. What came after 7.23 (Linux 3.15) as the end of a
+//! structure is a structure of its own here, which is taken only where both sides said that they know it.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -8,6 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAJOR: u32 = 7;
 /// The minor number of it: statx is the newest that we answer.
 pub const MINOR: u32 = 39;
+/// The oldest that it speaks (Linux 3.15): before that the structures are others.
+pub const MINOR_LEAST: u32 = 23;
 
 /// What a request asks for.
 pub mod opcode {
@@ -103,7 +108,7 @@ pub const GETATTR_HANDLE: u32 = 1;
 pub const WRITE_CACHE: u32 = 1;
 /// Bit of [`WriteIn::write_flags`]: the write takes set-user-id bits away.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// Bit of [`SetxattrIn::setxattr_flags`]: the access list takes the set-group-id bit away.
+/// Bit of [`SetxattrMoreIn::setxattr_flags`]: the access list takes the set-group-id bit away.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Bit of [`FsyncIn::fsync_flags`]: the content only.
 pub const FSYNC_DATA: u32 = 1;
@@ -138,7 +143,9 @@ incoming! {
         length_bytes: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32,
         extensions: u16, padding: u16,
     }
-    InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
+    InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
+    /// What follows [`InitIn`] with [`can::INIT_EXT`].
+    InitMoreIn { flags2: u32, unused: [u32; 11], }
     ForgetIn { lookups: u64, }
     GetattrIn { getattr_flags: u32, padding: u32, handle: u64, }
     BatchForgetIn { count: u32, padding: u32, }
@@ -163,7 +170,9 @@ incoming! {
         handle: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32,
     }
     FsyncIn { handle: u64, fsync_flags: u32, padding: u32, }
-    SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    SetxattrIn { size: u32, flags: u32, }
+    /// What follows [`SetxattrIn`] with [`can::SETXATTR_EXT`].
+    SetxattrMoreIn { setxattr_flags: u32, padding: u32, }
     GetxattrIn { size: u32, padding: u32, }
     IoctlIn { handle: u64, flags: u32, command: u32, argument: u64, in_bytes: u32, out_bytes: u32, }
     FallocateIn { handle: u64, offset: u64, length: u64, mode: u32, padding: u32, }
@@ -219,7 +228,8 @@ pub const INVALIDATE_INODE: i32 = 2;
 
 const _: () = {
     assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
-    assert!(size_of::<InitIn>() == 64 && size_of::<InitOut>() == 64);
+    assert!(size_of::<InitIn>() == 16 && size_of::<InitMoreIn>() == 48 && size_of::<InitOut>() == 64);
+    assert!(size_of::<SetxattrIn>() == 8 && size_of::<SetxattrMoreIn>() == 8);
     assert!(size_of::<SetattrIn>() == 88 && size_of::<WriteIn>() == 40 && size_of::<CopyFileRangeIn>() == 56);
     assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128 && size_of::<AttrOut>() == 104);
     assert!(size_of::<StatfsOut>() == 80 && size_of::<StatxOut>() == 288);
