@@ -24,6 +24,7 @@ use crate::{
     Errno, FileSystem, MountOptions,
     connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
     file_system::{Answer, Caller, Change, OpenMode, WriteMode},
+    ioctl::Request,
     passage::Passage,
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
     write_back::WriteBack,
@@ -164,8 +165,8 @@ struct Adapter {
     root: Ino,
     connection: Arc<Connection>,
     write_back: WriteBack,
-    /// What both sides can do, once the kernel has said what it can.
-    taken: OnceLock<u64>,
+    /// There once the kernel has said what it can.
+    taken: OnceLock<Taken>,
 }
 
 impl Adapter {
@@ -196,7 +197,7 @@ impl Adapter {
         match header.opcode {
             opcode::INIT => {
                 let offer = Offer::take(arguments)?;
-                out.put(&init(&offer, *self.taken.get_or_init(|| taken(offer.flags))));
+                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer)).flags));
             }
             opcode::DESTROY => {
                 // `umount` returns when this is answered.
@@ -319,7 +320,9 @@ impl Adapter {
                 fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
                 out.put(&wire::WriteOut { size, padding: 0 });
             }
-            // No FLUSH: the kernel writes its cache back before it would ask, and stops asking after the first answer.
+            // The kernel writes its cache back before it asks. It stops asking where the first answer is that there is
+            // no such request; before Linux 5.9 (so surely before 7.32) it stops writing back then, too.
+            opcode::FLUSH if self.taken.get().is_some_and(|taken| taken.minor < 32) => {}
             opcode::FSYNC => {
                 fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
                 if fs.has_writer(ino) {
@@ -359,11 +362,21 @@ impl Adapter {
             opcode::REMOVEXATTR => fs.remove_xattr(ino, arguments.name()?)?,
             opcode::IOCTL => {
                 let wire::IoctlIn { handle, command, in_bytes, .. } = arguments.take()?;
-                let answer = fs.ioctl(caller, ino, handle != 0, command, arguments.bytes(in_bytes)?)?;
+                let request = Request::parse(command, arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
+                if request.protects() && fs.has_writer(ino) {
+                    // What was written before can be written back, and afterwards it would be refused.
+                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let (connection, node) = (self.connection.clone(), header.node);
+                    self.write_back.then(node, reply, move |out| {
+                        put_ioctl(&fs.ioctl(caller, ino, handle != 0, &request)?, out);
+                        let _ = connection.invalidate(node, ATTRIBUTES_ONLY);
+                        Ok(())
+                    });
+                    return Ok(());
+                }
+                put_ioctl(&fs.ioctl(caller, ino, handle != 0, &request)?, out);
                 // Flags are attributes, and the kernel does not know that they change others. Failing, it has none.
                 let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
-                out.put(&wire::IoctlOut::default());
-                out.extend(&answer);
             }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
@@ -461,7 +474,7 @@ impl Adapter {
     }
 
     fn both_can(&self, what: u64) -> bool {
-        self.taken.get().is_some_and(|taken| taken & what != 0)
+        self.taken.get().is_some_and(|taken| taken.flags & what != 0)
     }
 
     fn ino(&self, node: u64) -> Ino {
@@ -536,6 +549,11 @@ fn put_attr(stat: &Stat, kept: Duration, out: &mut Output) {
     out.put(&wire::AttrOut { attr_kept_s, attr_kept_ns, attr: attr(stat), ..Default::default() });
 }
 
+fn put_ioctl(answer: &[u8], out: &mut Output) {
+    out.put(&wire::IoctlOut::default());
+    out.extend(answer);
+}
+
 /// The answer that is still to be given.
 fn waiting(reply: &mut Option<Reply>) -> Reply {
     reply.take().expect("nobody has answered yet")
@@ -550,7 +568,15 @@ fn none(reply: &mut Option<Reply>) {
 
 /// What the kernel says of itself in its first request.
 struct Offer {
+    minor: u32,
     max_readahead: u32,
+    flags: u64,
+}
+
+/// What both sides can do.
+struct Taken {
+    /// Of the kernel's version.
+    minor: u32,
     flags: u64,
 }
 
@@ -565,17 +591,19 @@ impl Offer {
         if flags & can::INIT_EXT != 0 {
             flags |= u64::from(arguments.take::<wire::InitMoreIn>()?.flags2) << 32;
         }
-        Ok(Offer { max_readahead, flags })
+        Ok(Offer { minor, max_readahead, flags })
     }
 }
 
-/// What we take of what the kernel offers.
-fn taken(offered: u64) -> u64 {
-    let taken = offered & WANTED;
-    match taken & can::HANDLE_KILLPRIV_V2 {
-        // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
-        0 => taken & !can::ATOMIC_O_TRUNC,
-        _ => taken,
+impl Taken {
+    /// What we take of what the kernel offers.
+    fn of(offer: &Offer) -> Taken {
+        let mut flags = offer.flags & WANTED;
+        if flags & can::HANDLE_KILLPRIV_V2 == 0 {
+            // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
+            flags &= !can::ATOMIC_O_TRUNC;
+        }
+        Taken { minor: offer.minor, flags }
     }
 }
 
@@ -752,7 +780,8 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_offer_is_not_taken() {
         let both = (can::WRITEBACK_CACHE | 1 << 1) as u32;
-        assert_eq!(taken(offer(30, both, &[]).unwrap().flags), can::WRITEBACK_CACHE);
+        assert_eq!(Taken::of(&offer(30, both, &[]).unwrap()).flags, can::WRITEBACK_CACHE);
+        let taken = |flags| Taken::of(&Offer { minor: 36, max_readahead: 0, flags }).flags;
         assert_eq!(taken(0), 0);
         assert_eq!(taken(u64::MAX), WANTED);
         assert_eq!(taken(can::ATOMIC_O_TRUNC), 0, "privileges would stay");
@@ -762,7 +791,7 @@ mod tests {
     fn kernels_of_each_age_are_understood() {
         // The request had 16 bytes up to Linux 5.16 (7.35), and has 64 since.
         for minor in [23, 31, 34, 35] {
-            let Offer { max_readahead, flags } = offer(minor, 1 << 5, &[]).unwrap();
+            let Offer { max_readahead, flags, .. } = offer(minor, 1 << 5, &[]).unwrap();
             assert_eq!((max_readahead, flags), (128 << 10, 1 << 5), "7.{minor}");
         }
         let mut more = [0; 12];

@@ -29,7 +29,10 @@ use f2fs::{
 use rustix::fs::RenameFlags;
 
 use crate::{
-    Atime, Errno, FsyncMode, MountOptions, errno, flusher::Flusher, inodes::Inodes, ioctl, ioctl::TrimRange,
+    Atime, Errno, FsyncMode, MountOptions, errno,
+    flusher::Flusher,
+    inodes::Inodes,
+    ioctl::{self, Request, TrimRange},
 };
 
 pub use content::{OpenMode, WriteMode};
@@ -444,19 +447,10 @@ impl FileSystem {
     }
 
     /// Answers an ioctl. `writes` is whether the file was opened for writing to ask.
-    pub fn ioctl(
-        &self,
-        caller: Caller,
-        ino: Ino,
-        writes: bool,
-        command: u32,
-        data: &[u8],
-    ) -> Answer<Vec<u8>> {
-        use ioctl::Request;
-        let request = Request::parse(command, data).ok_or(Errno::NOTTY)?;
+    pub fn ioctl(&self, caller: Caller, ino: Ino, writes: bool, request: &Request) -> Answer<Vec<u8>> {
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
-        match request {
+        match *request {
             Request::ReleaseSaved => {
                 // What others are still to write could not be written any more. (What the one who asks has not yet
                 // synced, neither: Linux would write it first, but here the kernel has it.)
@@ -482,7 +476,15 @@ impl FileSystem {
             _ => {}
         }
         if let Some(set) = request.change(&stat) {
-            self.write_lock()?.set_attr(ino, &set).map_err(to_errno)?;
+            let mut volume = self.write_lock_for(caller)?;
+            let flags = volume.stat(ino).map_err(to_errno)?.flags;
+            let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
+            // The kernel checks that only of those who ask by the usual numbers, and not before Linux 5.13
+            // (`fileattr_set_prepare`).
+            if !caller.is_privileged() && (caller.uid != stat.uid || protects) {
+                return Err(Errno::PERM);
+            }
+            volume.set_attr(ino, &set).map_err(to_errno)?;
             return Ok(Vec::new());
         }
         let volume = self.read_lock()?;

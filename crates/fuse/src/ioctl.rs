@@ -132,6 +132,14 @@ impl Request {
         }
     }
 
+    /// Whether it makes an inode immutable or append-only: what was written before counts all the same.
+    pub fn protects(&self) -> bool {
+        match self {
+            Request::SetFlags(flags) | Request::SetExtended { flags, .. } => flags & PROTECTING != 0,
+            _ => false,
+        }
+    }
+
     /// What to change on the inode that says `stat`, for those that change something.
     pub fn change(&self, stat: &Stat) -> Option<SetAttr> {
         match *self {
@@ -177,6 +185,8 @@ impl Request {
     }
 }
 
+/// Flags that only an administrator sets and takes away.
+pub const PROTECTING: u32 = flag::IMMUTABLE | flag::APPEND;
 const ENCRYPT_FLAG: u32 = 0x800;
 const VERITY_FLAG: u32 = 0x10_0000;
 const NOCOW_FLAG: u32 = 0x80_0000;

@@ -316,6 +316,83 @@ fn flags_are_honoured() {
 }
 
 #[test]
+fn what_was_written_counts_whatever_flags_come() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench.shell(
+        "touch log; chattr +a log; for n in 1 2 3; do echo $n >> log; done
+         exec 3> fixed; echo before >&3; chattr +i fixed; exec 3>&-
+         exec 4>> open; echo one >&4; chattr +a open; echo two >> open; echo three >&4; exec 4>&-",
+    );
+    // More than one request, and none of them begins where the last one ended.
+    let large = noise(3 << 20, 13);
+    bench.shell("touch large; chattr +a large");
+    for chunk in large.chunks(700_001) {
+        let mut file = OpenOptions::new().append(true).open(bench.path("large")).unwrap();
+        file.write_all(chunk).unwrap();
+        file.sync_all().unwrap();
+    }
+    through_the_image(&mut bench);
+    let content = |name: &str| fs::read_to_string(bench.path(name)).unwrap();
+    assert_eq!(content("log"), "1\n2\n3\n");
+    assert_eq!(content("fixed"), "before\n");
+    assert_eq!(content("open"), "one\ntwo\nthree\n");
+    assert!(fs::read(bench.path("large")).unwrap() == large);
+
+    // Who has it open to append may say that he no longer appends, which the kernel lets him.
+    let mut file = OpenOptions::new().append(true).open(bench.path("log")).unwrap();
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty()).unwrap();
+    file.write_all_at(b"forged", 0).unwrap();
+    file.sync_all().unwrap_err();
+    file.seek(SeekFrom::End(0)).unwrap();
+    file.write_all(b"4\n").unwrap();
+    drop(file);
+    through_the_image(&mut bench);
+    assert_eq!(fs::read_to_string(bench.path("log")).unwrap(), "1\n2\n3\n4\n");
+    bench.unmount_clean();
+}
+
+#[test]
+fn flags_are_changed_by_owners_and_administrators() {
+    needs_fuse!("python3");
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: acting as others takes root");
+    }
+    let mut bench = Bench::mounted(64);
+    bench.shell("chmod 755 .; echo x > roots; chmod 666 roots; echo x > own; chown 2000 own");
+    let ask = "
+import fcntl, os, struct, sys
+name, (user, number, flags) = sys.argv[1], (int(arg, 0) for arg in sys.argv[2:])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+try:
+    fcntl.ioctl(os.open(name, os.O_RDONLY), number, struct.pack('II', flags, 0))
+    print('done')
+except PermissionError:
+    print('refused')
+";
+    fs::write(bench.beside("flags.py"), ask).unwrap();
+    let ask = |arguments: String| bench.shell(&format!("python3 ../flags.py {arguments}"));
+    // The number of 32-bit programs, which the kernel passes on as it is, and the usual one.
+    for number in ["0x40046602", "0x40086602"] {
+        for (name, flags, said) in [
+            ("roots", "0x40", "refused\n"), // not to be dumped
+            ("roots", "0x10", "refused\n"), // immutable
+            ("own", "0x10", "refused\n"),
+            ("own", "0x20", "refused\n"), // append-only
+            ("own", "0x40", "done\n"),
+        ] {
+            assert_eq!(ask(format!("{name} 2000 {number} {flags}")), said, "{number} {name} {flags}");
+        }
+        assert_eq!(ask(format!("own 0 {number} 0x50")), "done\n");
+        assert_eq!(ask(format!("own 2000 {number} 0x40")), "refused\n");
+        assert_eq!(ask(format!("own 0 {number} 0")), "done\n");
+    }
+    bench.unmount_clean();
+}
+
+#[test]
 fn ranges_are_allocated_punched_zeroed_and_found() {
     needs_fuse!();
     let mut bench = Bench::mounted(128);

@@ -35,6 +35,31 @@ impl Volume {
         self.stamp(ino)
     }
 
+    /// Writes to a regular file what a cache has of it, which knows no smaller pieces than blocks. To an append-only
+    /// file this is no appending: what is there stays, only zeroes become something, in whichever order that comes;
+    /// and it is not permitted where something else was to stand in place of what stays.
+    pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
+        drop(inode);
+        if !appends_only || offset >= size || data.is_empty() {
+            return self.write(ino, offset, data);
+        }
+        self.begin()?;
+        drop(self.writable_file(ino)?);
+        let mut merged = data.to_vec();
+        let mut there = vec![0; data.len().min((size - offset).try_into().unwrap_or(usize::MAX))];
+        let length = self.read(ino, offset, &mut there)?;
+        let mut changes = false;
+        for (new, old) in merged.iter_mut().zip(&there[..length]).filter(|(_, old)| **old != 0) {
+            changes |= new != old;
+            *new = *old;
+        }
+        self.write_content(ino, offset, &merged)?;
+        self.stamp(ino)?;
+        if changes { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
     /// Sets the size of a regular file. What lies past it is gone; what is added reads as zeroes.
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;

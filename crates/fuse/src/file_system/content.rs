@@ -147,7 +147,11 @@ impl FileSystem {
             false => caller.is_privileged(),
         };
         let mut volume = self.lock(privileged)?;
-        if let Err(errno) = volume.write(ino, offset, data).map_err(to_errno) {
+        let written = match from_cache {
+            true => volume.write_cached(ino, offset, data),
+            false => volume.write(ino, offset, data),
+        };
+        if let Err(errno) = written.map_err(to_errno) {
             if from_cache {
                 self.inodes.write_failed(ino, errno);
             }
