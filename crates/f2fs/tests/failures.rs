@@ -4,7 +4,7 @@ mod support;
 
 use std::{path::Path, sync::Arc};
 
-use block::{Device, Fault, Faulty, MemoryDevice, Verb};
+use block::{Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result, Volume,
     units::Ino,
@@ -109,6 +109,60 @@ fn a_write_that_fails_once_is_repeated() {
     assert!(failures > 30 && (4..=6).contains(&stopped), "{stopped} of {failures}");
 }
 
+/// A checkpoint that failed at any of its writes is tried again; where the power goes meanwhile, the one before counts,
+/// with all its tables.
+#[test]
+fn a_checkpoint_that_is_tried_again_leaves_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = {
+        let device = Arc::new(MemoryDevice::from_bytes(&fresh(&path)));
+        let mut volume = open(device.clone(), OnError::Continue);
+        // More than the journals hold.
+        for n in 0..140 {
+            let ino = volume.create(ROOT, format!("old {n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.write(ino, 0, &[1; 40_000]).unwrap();
+        }
+        volume.unmount().unwrap();
+        device.to_vec()
+    };
+    let (mut nth, mut cuts) = (0, 0);
+    loop {
+        let fault = Fault::ErrorAt { verb: Verb::Write, nth };
+        let faulty = Faulty::new(MemoryDevice::from_bytes(&image), vec![fault]);
+        let device = Arc::new(Recording::with_data(faulty));
+        let mut volume = open(device.clone(), OnError::Continue);
+        for n in 0..140 {
+            volume.unlink(ROOT, format!("old {n}").as_bytes()).unwrap();
+        }
+        volume.checkpoint().unwrap_err();
+        if volume.read_only_reason().is_some() {
+            // Its last block, which cannot be tried again.
+            break;
+        }
+        let before = device.trace().len();
+        for n in 0..60 {
+            volume.create(ROOT, format!("new {n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        }
+        volume.checkpoint().unwrap();
+        let trace = device.take_trace();
+        for at in before..trace.len() {
+            let left = Arc::new(MemoryDevice::from_bytes(&image));
+            power_cut(&trace, at, &Survivors::All, &*left).unwrap();
+            let mut volume = open(left.clone(), OnError::ReadOnly);
+            // With the two dots.
+            let count = volume.entries(ROOT, 0).unwrap().count();
+            assert!([142, 62].contains(&count), "write {nth}, cut after {at}: {count} entries");
+            volume.unmount().unwrap();
+            std::fs::write(&path, left.to_vec()).unwrap();
+            support::assert_clean(&path);
+            cuts += 1;
+        }
+        nth += 1;
+    }
+    assert!(nth > 3 && cuts > 10, "{nth} writes failed, {cuts} cuts");
+}
+
 #[test]
 fn a_flush_that_fails_ends_changes() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,4 +252,26 @@ fn an_insertion_that_fails_half_way_loses_nothing() {
         let there = is_at(&volume, n, &mut found) || is_at(&volume, n + 300, &mut found);
         assert!(there, "block {n}");
     }
+}
+
+/// What was reserved past a file's end stays reserved when a write there fails.
+#[test]
+fn a_write_that_fails_gives_back_only_what_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = fresh(&dir.path().join("image"));
+    let device = Arc::new(MemoryDevice::from_bytes(&image));
+    let mut volume = open(device.clone(), OnError::Continue);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 4096 + 100]).unwrap();
+    volume.allocate_range(ino, 0, 1 << 20, true).unwrap();
+    volume.unmount().unwrap();
+    let bad = volume.address(&volume.inode(ino).unwrap(), 0).unwrap();
+    drop(volume);
+    let at = u64::from(bad.0) * 4096;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 4096 };
+    let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&device.to_vec()), vec![fault]));
+    let mut volume = open(device, OnError::Continue);
+    let blocks = volume.stat(ino).unwrap().sectors;
+    assert!(matches!(volume.write(ino, 200, &[2; 100]), Err(Error::Io { .. })));
+    assert_eq!((volume.stat(ino).unwrap().sectors, volume.stat(ino).unwrap().size), (blocks, 4096 + 100));
 }

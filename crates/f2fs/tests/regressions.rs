@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use block::{Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
+use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Volume,
     format::{BlockSize, inode::inline},
@@ -223,4 +223,39 @@ fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
     let volume = Volume::open(device, Options::new(Time::default)).unwrap();
     assert_eq!(volume.lookup(ROOT, b"d").unwrap(), ino);
     assert_eq!(volume.stat(ROOT).unwrap().links, 2);
+}
+
+/// Numbers of nodes that are free again can be given out, whatever comes and goes between two checkpoints.
+#[test]
+fn files_that_come_and_go_do_not_use_up_inodes() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device, &[], BlockSize::B4K);
+    for _ in 0..300_000 {
+        volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
+        volume.unlink(ROOT, b"name").unwrap();
+    }
+}
+
+/// What is reserved at once does not stay in memory as a whole, and neither does what is given back.
+#[test]
+fn long_ranges_leave_the_memory_as_they_go() {
+    const CACHE: u64 = 4 << 20;
+    const LONG: u64 = 40 << 30;
+    let device = Arc::new(Counted::new(MemoryDevice::new(64 << 30)));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let options = Options { cache_bytes: CACHE as usize, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let mut waits = |what: &str, change: &mut dyn FnMut(&mut Volume) -> f2fs::Result<()>| {
+        device.take_counts();
+        change(&mut volume).unwrap();
+        // A node for each 1018 blocks has changed.
+        let changed_bytes = LONG / 1018;
+        let written_bytes = device.take_counts().written_bytes;
+        assert!(changed_bytes - written_bytes.min(changed_bytes) < CACHE, "{what}: {written_bytes} written");
+    };
+    waits("reserve", &mut |volume| volume.allocate_range(ino, 0, LONG, false));
+    waits("zero", &mut |volume| volume.zero_range(ino, 0, LONG, false));
+    waits("punch", &mut |volume| volume.punch_hole(ino, 1, LONG - 2));
+    assert_eq!(volume.stat(ino).unwrap().size, LONG);
 }

@@ -3,17 +3,18 @@
 //! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
 //! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
 
-use super::{Volume, fsync::SinceCheckpoint, log::Log};
+use super::{Volume, fsync::SinceCheckpoint, journal, log::Log};
 use crate::{
     Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
+        nat::NatEntry,
         orphan,
-        sit::SegmentType,
+        sit::{SegmentType, SitEntry},
         summary::{Journal, encode_compact},
     },
-    units::{BlockAddr, CheckpointVer, Ino},
+    units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
 /// Why a checkpoint is written.
@@ -23,6 +24,14 @@ pub(super) enum Reason {
     Sync,
     /// The volume is closed.
     Unmount,
+}
+
+/// All of a checkpoint but its last block is on the device.
+struct Prepared {
+    next: Checkpoint,
+    last: Vec<u8>,
+    nat: journal::Prepared<Nid, NatEntry>,
+    sit: journal::Prepared<SegNo, SitEntry>,
 }
 
 /// Flags that a checkpoint takes over from the one before; every other is set by what holds now.
@@ -66,8 +75,8 @@ impl Volume {
         }
         let result = self.prepare(reason);
         // What was borrowed may only be written to when the checkpoint counts.
-        let (next, last) = if borrowed { self.fail_on_error(result) } else { self.stop_on_error(result) }?;
-        let result = self.commit(next, &last);
+        let prepared = if borrowed { self.fail_on_error(result) } else { self.stop_on_error(result) }?;
+        let result = self.commit(prepared);
         self.fail_on_error(result)
     }
 
@@ -81,9 +90,9 @@ impl Volume {
 
     /// Writes all of a checkpoint but its last block, which it gives back. Until that is written the checkpoint before
     /// counts, and all this can be done again.
-    fn prepare(&mut self, reason: Reason) -> Result<(Checkpoint, Vec<u8>)> {
-        let nat = Journal::Nat(self.nat.write_back(&self.io)?);
-        let sit = Journal::Sit(self.sit.write_back(&self.io)?);
+    fn prepare(&mut self, reason: Reason) -> Result<Prepared> {
+        let nat = self.nat.write_back(&self.io)?;
+        let sit = self.sit.write_back(&self.io)?;
         self.write_summaries()?;
 
         let pack = 1 - self.pack;
@@ -102,13 +111,14 @@ impl Volume {
         next.next_free_nid = self.nat.next_free();
         next.elapsed_seconds = self.now;
         next.logs = SegmentType::ALL.map(|kind| self.logs.get(kind).position());
-        next.sit_bitmap = self.sit.bitmap().to_vec();
-        next.nat_bitmap = self.nat.bitmap().to_vec();
+        next.sit_bitmap = sit.bitmap.clone();
+        next.nat_bitmap = nat.bitmap.clone();
 
         let size = self.geometry.block_size;
         let payload = self.superblock.cp_payload;
         next.summaries_start = 1 + payload + orphan::blocks(orphans.len(), size) as u32;
-        let (compact, summaries) = self.encode_summaries(&nat, &sit, reason);
+        let journals = (Journal::Nat(nat.journal.clone()), Journal::Sit(sit.journal.clone()));
+        let (compact, summaries) = self.encode_summaries(&journals.0, &journals.1, reason);
         next.flags = next.flags.set(Flags::COMPACT_SUM, compact);
         let summary_blocks = (summaries.len() / size.bytes()) as u32;
         next.pack_blocks = next.summaries_start + summary_blocks + (FIXED_BLOCKS - 1);
@@ -120,15 +130,15 @@ impl Volume {
         bytes.extend(summaries);
         let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
         self.io.write(start, at, &bytes)?;
-        Ok((next, last))
+        Ok(Prepared { next, last, nat, sit })
     }
 
     /// Makes a prepared checkpoint count.
-    fn commit(&mut self, next: Checkpoint, last: &[u8]) -> Result<()> {
+    fn commit(&mut self, Prepared { next, last, nat, sit }: Prepared) -> Result<()> {
         let pack = 1 - self.pack;
         let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
         self.io.flush()?;
-        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, last)?;
+        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, &last)?;
         self.io.flush()?;
 
         self.checkpoint = next;
@@ -136,15 +146,11 @@ impl Volume {
         self.opened_seconds = (self.options.clock)().seconds;
         self.changed = false;
         self.since_checkpoint = SinceCheckpoint::default();
-        self.after_commit()
-    }
-
-    /// What only a new checkpoint allows.
-    fn after_commit(&mut self) -> Result<()> {
+        self.nat.committed(nat);
         let discard = self.options.discard;
         let io = &self.io;
         let mut result = Ok(());
-        self.sit.committed(|addr, blocks| {
+        self.sit.committed(sit, |addr, blocks| {
             if discard && result.is_ok() {
                 result = io.discard(addr, blocks);
             }

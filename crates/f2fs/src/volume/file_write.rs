@@ -19,6 +19,16 @@ use crate::{
     units::{BlockAddr, Ino, Time},
 };
 
+/// So much of a file is reserved or given back as one operation: some hundred nodes of addresses. What is longer is
+/// several, between which nodes leave the memory, and a checkpoint makes room.
+const PIECE_BYTES: u64 = 1 << 30;
+
+/// A range of a file in pieces that end where every cluster does.
+pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = (offset / PIECE_BYTES..end.div_ceil(PIECE_BYTES)).map(|n| n * PIECE_BYTES);
+    starts.map(move |start| offset.max(start)..end.min(start + PIECE_BYTES))
+}
+
 impl Volume {
     /// Writes to a regular file; it grows where the data reaches past its end.
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
@@ -88,7 +98,10 @@ impl Volume {
         }
         self.end_of(&inode, offset, length)?;
         drop(inode);
-        self.punch(ino, offset, offset + length)?;
+        for piece in pieces(offset, offset + length) {
+            self.begin()?;
+            self.punch(ino, piece.start, piece.end)?;
+        }
         self.stamp(ino)
     }
 
@@ -99,7 +112,13 @@ impl Volume {
         let inode = self.writable_file(ino)?;
         let end = self.end_of(&inode, offset, length)?;
         drop(inode);
-        self.allocate_blocks(ino, offset, end, keep_size)
+        let log = self.geometry.block_size.log();
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
+        for piece in pieces(offset, end) {
+            self.begin()?;
+            self.allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+        }
+        Ok(())
     }
 
     /// Makes a hole from one byte of a file to another.
@@ -189,9 +208,17 @@ impl Volume {
             false => self.write_blocks(ino, offset, data, kind),
         };
         if let Err(error) = written {
-            // What lies past the end must neither be counted nor come to light when the file grows.
-            let size = self.inode(ino)?.head().size.get();
-            self.cut(ino, size)?;
+            // What lies past the end must neither be counted nor come to light when the file grows. What was
+            // reserved there before stays.
+            let inode = self.inode(ino)?;
+            let (end_of_file, has_reserved) = (inode.head().size.get(), inode.has_advise(advise::KEEP_SIZE));
+            drop(inode);
+            match has_reserved {
+                true => {
+                    self.punch(ino, end_of_file.max(offset), end.next_multiple_of(size.bytes() as u64))?
+                }
+                false => self.cut(ino, end_of_file)?,
+            }
             return Err(error);
         }
         self.grow(ino, end)

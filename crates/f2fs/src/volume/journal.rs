@@ -35,6 +35,14 @@ pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize
     Split { journal, blocks }
 }
 
+/// What a table wrote for a checkpoint that does not count yet.
+pub struct Prepared<K, E> {
+    /// Entries for the journal, in table order.
+    pub journal: Vec<(K, E)>,
+    /// Which copy of each block counts with that checkpoint.
+    pub bitmap: Vec<u8>,
+}
+
 /// Blocks of a table on their way to the device: neighbours leave as one write.
 pub struct TableRun<'a> {
     io: &'a Io,

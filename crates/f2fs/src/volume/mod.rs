@@ -78,6 +78,9 @@ use crate::{
 
 /// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
 const CHANGED_NODE_BYTES: usize = 64;
+/// Of all numbers of nodes one in so many may have changed since the last checkpoint (Linux, `DEF_NAT_CACHE_THRESHOLD`
+/// and `excess_dirty_nats`).
+const CHANGED_NODES_SHARE: usize = 10;
 
 /// An open volume.
 pub struct Volume {
@@ -306,7 +309,10 @@ impl Volume {
             self.write_nodes()?;
         }
         self.make_room()?;
-        if self.nat.changed_entries() > self.options.cache_bytes / CHANGED_NODE_BYTES {
+        let few = self.options.cache_bytes / CHANGED_NODE_BYTES;
+        // Numbers that are free again can be given out after a checkpoint only.
+        let most = few.min(self.geometry.nids_end().0 as usize / CHANGED_NODES_SHARE);
+        if self.nat.changed_entries() > most && !self.options.checkpoint_when_asked {
             self.write_checkpoint(checkpoint::Reason::Sync)?;
             self.changed = true;
         }

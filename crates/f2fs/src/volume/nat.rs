@@ -2,7 +2,8 @@
 //!
 //! *Invariants*: an entry in `changes` overrides the table; `changes` holds exactly the entries that differ from
 //! the blocks of the table, because they changed since the last checkpoint or lie in its journal. A nid that
-//! was freed since the last checkpoint is not given out before the next one.
+//! was freed since the last checkpoint is not given out before the next one. Copies of blocks that count are not
+//! written to: a checkpoint that failed half way is prepared again as if it had never been.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,7 +12,11 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{geometry::Geometry, io::Io, journal};
+use super::{
+    geometry::Geometry,
+    io::Io,
+    journal::{self, Prepared},
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -154,34 +159,28 @@ impl Nat {
         self.changes.len()
     }
 
-    /// Which copy of each block counts.
-    pub fn bitmap(&self) -> &[u8] {
-        &self.bitmap
-    }
-
-    /// Writes what changed: as much as fits into the journal, which is returned, the rest into the other copy
-    /// of each block of the table. Only the next checkpoint makes it count.
-    pub fn write_back(&mut self, io: &Io) -> Result<Vec<(Nid, NatEntry)>> {
+    /// Writes what changed: as much as fits is for the journal, the rest goes into the other copy of each block of
+    /// the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
+    pub fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
         let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
         let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
-        let bitmap = self.bitmap.clone();
-        if let Err(error) = self.write_blocks(io, &split.blocks) {
-            // The copies that count are those that counted before; the next attempt writes the others again.
-            self.bitmap = bitmap;
-            return Err(error);
-        }
+        let bitmap = self.write_blocks(io, &split.blocks)?;
         let journal = split.journal.iter().map(|nid| (*nid, self.changes[nid].entry)).collect();
-        for nid in split.blocks.values().flatten() {
-            self.changes.remove(nid);
-        }
-        for change in self.changes.values_mut() {
-            change.dirty = false;
-            change.was_used = !change.entry.is_free();
-        }
-        Ok(journal)
+        Ok(Prepared { journal, bitmap })
     }
 
-    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<()> {
+    /// The checkpoint counts now. Nothing has changed since [`write_back`](Self::write_back).
+    pub fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
+        self.bitmap = prepared.bitmap;
+        let kept = prepared.journal.into_iter();
+        self.changes = kept
+            .map(|(nid, entry)| (nid, Change { entry, dirty: false, was_used: !entry.is_free() }))
+            .collect();
+    }
+
+    /// Returns which copies count then.
+    fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
+        let mut bitmap = self.bitmap.clone();
         let mut run = journal::TableRun::new(io);
         for (index, nids) in blocks {
             let mut block = self.block(io, *index)?.to_vec();
@@ -191,10 +190,12 @@ impl Nat {
             }
             let second = !bits::msb(&self.bitmap, *index as usize);
             run.push(self.geometry.nat_block(*index, second), Place::Nat(nids[0]), &block)?;
-            bits::set_msb(&mut self.bitmap, *index as usize, second);
+            bits::set_msb(&mut bitmap, *index as usize, second);
+            // Where it does not come to count, what is new in it is overridden all the same.
             self.remember(*index, block.into());
         }
-        run.finish()
+        run.finish()?;
+        Ok(bitmap)
     }
 
     /// A block of the table, without the changes.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{Volume, map_write::Slot};
+use super::{Volume, file_write::pieces, map_write::Slot};
 use crate::{
     Error, Result,
     format::inode::{flag, inline},
@@ -32,8 +32,12 @@ impl Volume {
         drop(inode);
         let log = self.geometry.block_size.log();
         self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
-        self.punch(ino, offset, end)?;
-        self.allocate_blocks(ino, offset, end, keep_size)
+        for piece in pieces(offset, end) {
+            self.begin()?;
+            self.punch(ino, piece.start, piece.end)?;
+            self.allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+        }
+        Ok(())
     }
 
     /// Takes a range out of a regular file: what follows moves up to `offset`, and the size shrinks (Linux,

@@ -9,7 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use super::{geometry::Geometry, io::Io, journal};
+use super::{
+    geometry::Geometry,
+    io::Io,
+    journal::{self, Prepared},
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -338,30 +342,25 @@ impl Sit {
         Ok(())
     }
 
-    /// Which copy of each block counts.
-    pub fn bitmap(&self) -> &[u8] {
-        &self.bitmap
-    }
-
-    /// Writes what changed: as much as fits into the journal, which is returned, the rest into the other copy
-    /// of each block of the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
-    pub fn write_back(&mut self, io: &Io) -> Result<Vec<(SegNo, SitEntry)>> {
+    /// Writes what changed: as much as fits is for the journal, the rest goes into the other copy of each block of
+    /// the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
+    pub fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
         let changed: BTreeSet<SegNo> = self.dirty.iter().chain(&self.in_journal).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
         let split = journal::split(keys, self.geometry.summary.sit_journal_entries());
-        let bitmap = self.bitmap.clone();
-        if let Err(error) = self.write_blocks(io, &split.blocks) {
-            // The copies that count are those that counted before; the next attempt writes the others again.
-            self.bitmap = bitmap;
-            return Err(error);
-        }
-        self.in_journal = split.journal.iter().copied().collect();
-        split.journal.into_iter().map(|number| Ok((number, self.segment(io, number)?.entry()))).collect()
+        let bitmap = self.write_blocks(io, &split.blocks)?;
+        let entries = split.journal.into_iter();
+        let journal = entries
+            .map(|number| Ok((number, self.segment(io, number)?.entry())))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Prepared { journal, bitmap })
     }
 
-    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<()> {
+    /// Returns which copies count then.
+    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
         let size = self.geometry.block_size;
+        let mut bitmap = self.bitmap.clone();
         let mut run = journal::TableRun::new(io);
         for (index, segments) in blocks {
             let table = self.table(io, *index)?;
@@ -372,14 +371,17 @@ impl Sit {
             // Entries that stay in the journal override the block in any case.
             let second = !bits::msb(&self.bitmap, *index as usize);
             run.push(self.geometry.sit_block(*index, second), Place::Sit(segments[0]), &block)?;
-            bits::set_msb(&mut self.bitmap, *index as usize, second);
+            bits::set_msb(&mut bitmap, *index as usize, second);
         }
-        run.finish()
+        run.finish()?;
+        Ok(bitmap)
     }
 
     /// The checkpoint counts now: what it frees may be written, and discarded. `freed` is told each run of blocks
-    /// that became free, as first block and count.
-    pub fn committed(&mut self, mut freed: impl FnMut(BlockAddr, u32)) {
+    /// that became free, as first block and count. Nothing has changed since [`write_back`](Self::write_back).
+    pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(BlockAddr, u32)) {
+        self.bitmap = prepared.bitmap;
+        self.in_journal = prepared.journal.into_iter().map(|(number, _)| number).collect();
         for number in std::mem::take(&mut self.dirty) {
             let (table, index) = sit::position(number, self.geometry.block_size);
             let table = self.tables[table as usize].as_mut().expect("a dirty segment's block is loaded");
