@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
     Volume,
-    format::{BlockSize, sit::SegmentType},
+    format::{BlockSize, inode::flag, sit::SegmentType},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
-    volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, XattrMode},
+    volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::copy;
 
@@ -464,6 +464,118 @@ fn a_cut_during_recovery_means_another_recovery() {
             }
         }
     }
+}
+
+/// Of two fsyncs that share a flush, and of one with several nodes, any part may have reached the device. What the
+/// next session finds stays, whatever that one fsyncs before the power goes again.
+#[test]
+fn no_chain_runs_into_that_of_a_session_before() {
+    const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
+    let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let open = |device: Arc<dyn Device>| Volume::open(device, options()).unwrap();
+    let contents = |volume: &Volume| NAMES.map(|name| read(volume, volume.lookup(ROOT, name).unwrap()));
+    let image = {
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        for name in NAMES {
+            let ino = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
+            // So long that there is a node of addresses beside the inode.
+            volume.write(ino, 0, &[1; 4_000_000]).unwrap();
+        }
+        volume.unmount().unwrap();
+        device.to_vec()
+    };
+    let device = Arc::new(Recording::with_data(MemoryDevice::from_bytes(&image)));
+    let mut volume = open(device.clone());
+    for name in &NAMES[..2] {
+        let ino = volume.lookup(ROOT, name).unwrap();
+        volume.write(ino, 0, &[2; 4096]).unwrap();
+        volume.write(ino, 3_900_000, &[2; 4096]).unwrap();
+        volume.write_file(ino, false).unwrap();
+    }
+    let trace = device.take_trace();
+    drop(volume);
+    let mut cuts = 0;
+    for at in 1..=trace.len() {
+        let unflushed = block::unflushed_writes(&trace, at).len();
+        for mask in 0..1 << unflushed.min(10) {
+            let memory = Arc::new(MemoryDevice::from_bytes(&image));
+            power_cut(&trace, at, &Survivors::Mask(mask), &*memory).unwrap();
+            let mut volume = open(memory.clone());
+            let found = contents(&volume);
+            let three = volume.lookup(ROOT, NAMES[2]).unwrap();
+            volume.write(three, 4096, &[3; 4096]).unwrap();
+            // As many nodes as the first fsync before.
+            volume.write(three, 3_900_000, &[3; 4096]).unwrap();
+            volume.fsync(three, false).unwrap();
+            drop(volume);
+            let after = contents(&open(memory));
+            let what = format!("{at} of {} requests, survivors {mask:b}", trace.len());
+            assert!(after[..2] == found[..2], "{what}: what was not touched has changed");
+            assert!(after[2][4096..8192] == [3; 4096], "{what}: an fsync is lost");
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 20, "{cuts} cuts were tried");
+}
+
+/// What was asked not to be rolled forward does not come back later either.
+#[test]
+fn a_chain_that_was_refused_is_gone() {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let files = [b"a", b"b", b"c"].map(|name| volume.create(ROOT, name, &NewNode::new(FILE)).unwrap());
+    volume.unmount().unwrap();
+    for ino in files {
+        volume.write(ino, 0, &[1; 9000]).unwrap();
+        volume.fsync(ino, false).unwrap();
+    }
+    drop(volume);
+    let options = Options { roll_forward: false, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(device.clone(), options).unwrap();
+    assert!(files.iter().all(|ino| read(&volume, *ino).is_empty()));
+    volume.write(files[0], 0, &[2; 5000]).unwrap();
+    volume.fsync(files[0], false).unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    assert!(read(&volume, files[0]) == [2; 5000]);
+    assert!(files[1..].iter().all(|ino| read(&volume, *ino).is_empty()));
+}
+
+/// A name that went while another link stayed is not lost to a new file of that name.
+#[test]
+fn a_link_keeps_a_file_whose_name_is_taken_again() {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let old = volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
+    volume.write(old, 0, b"old").unwrap();
+    volume.checkpoint().unwrap();
+    volume.link(old, ROOT, b"other").unwrap();
+    volume.unlink(ROOT, b"name").unwrap();
+    let new = volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
+    volume.write(new, 0, b"new").unwrap();
+    volume.fsync(new, false).unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let read_name = |name: &[u8]| read(&volume, volume.lookup(ROOT, name).unwrap());
+    assert_eq!((read_name(b"name"), read_name(b"other")), (b"new".to_vec(), b"old".to_vec()));
+}
+
+#[test]
+fn recovery_leaves_no_two_names_that_fold_alike() {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    let mut volume = support::format_on(device.clone(), &["casefold"], BlockSize::B4K);
+    let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    volume.set_attr(dir, &SetAttr { flags: Some(flag::CASEFOLD), ..SetAttr::default() }).unwrap();
+    volume.create(dir, b"name", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    volume.unlink(dir, b"name").unwrap();
+    let new = volume.create(dir, b"NAME", &NewNode::new(FILE)).unwrap();
+    volume.fsync(new, false).unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let names: Vec<_> = volume.entries(dir, 0).unwrap().map(|entry| entry.unwrap().name).collect();
+    assert!(names.iter().any(|name| name == b"NAME") && !names.iter().any(|name| name == b"name"));
 }
 
 #[test]

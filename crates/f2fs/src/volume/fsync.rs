@@ -45,6 +45,8 @@ pub(super) struct SinceCheckpoint {
     pub unmarked: FxHashSet<Ino>,
     /// Directories in which names were made or removed, but not moved.
     names: FxHashMap<Ino, ChangedNames>,
+    /// The first node that was written after the checkpoint is on the device for sure.
+    anchored: bool,
     /// Blocks that were taken, whatever was given back.
     pub taken_blocks: u64,
     /// Blocks that were given back: the next checkpoint makes them usable.
@@ -96,6 +98,7 @@ impl Volume {
         if self.write_file(ino, data_only)? {
             let result = self.io.flush();
             self.fail_on_error(result)?;
+            self.since_checkpoint.anchored = true;
         }
         Ok(())
     }
@@ -167,11 +170,29 @@ impl Volume {
         for nid in others {
             self.write_node(*nid, Marks::default())?;
         }
+        self.anchor_chain()?;
         self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
         if is_new {
             self.since_checkpoint.named.insert(ino);
         }
         self.since_checkpoint.unmarked.remove(&ino);
+        Ok(())
+    }
+
+    /// Before a marked node is written: the first node of the chain, where there is one, must be on the device. If that
+    /// one were lost and the marked one not, opening the volume would see no chain, and the chain of the next session
+    /// would run into this one's.
+    fn anchor_chain(&mut self) -> Result<()> {
+        let kind = SegmentType::WarmNode;
+        let is_first = self.logs.get(kind).position() == self.checkpoint.logs[kind.index()];
+        if is_first || self.since_checkpoint.anchored {
+            return Ok(());
+        }
+        let result = self.logs.write(&self.io, kind);
+        self.stop_on_error(result)?;
+        let result = self.io.flush();
+        self.fail_on_error(result)?;
+        self.since_checkpoint.anchored = true;
         Ok(())
     }
 
@@ -200,9 +221,7 @@ impl Volume {
 
     /// Notes that content of a file is copied elsewhere, without being changed.
     pub(super) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
-        let is_durable =
-            self.nat.is_checkpointed(&self.io, ino.into())? || self.since_checkpoint.named.contains(&ino);
-        if is_durable {
+        if self.is_durable(ino)? {
             self.since_checkpoint.moved_out.insert(ino);
         }
         Ok(())
@@ -226,6 +245,11 @@ impl Volume {
         Ok(!since.renamed.contains(&dir)
             && since.brings_names_back(dir)
             && self.nat.is_checkpointed(&self.io, dir.into())?)
+    }
+
+    /// Whether opening the volume after a cut would find this inode, by the checkpoint or by an fsync.
+    pub(super) fn is_durable(&self, ino: Ino) -> Result<bool> {
+        Ok(self.nat.is_checkpointed(&self.io, ino.into())? || self.since_checkpoint.named.contains(&ino))
     }
 
     /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and

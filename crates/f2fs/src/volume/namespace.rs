@@ -208,9 +208,15 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         self.require_orphan_room(found.ino)?;
-        let loses_name =
-            inode.head().links.get() > 1 && inode.last_name() == name && inode.head().pino.get() == dir.0;
+        let stays = inode.head().links.get() > 1;
+        let loses_name = stays && inode.last_name() == name && inode.head().pino.get() == dir.0;
         drop(inode);
+        let folds = self.inode(dir)?.has_flag(flag::CASEFOLD);
+        if (stays || folds) && self.is_durable(found.ino)? {
+            // Recovery finds the name again: a new file there would take the old one's last link, though others were
+            // made since; and one whose name differs in its case would stand beside it.
+            self.since_checkpoint.renamed.insert(dir);
+        }
         if loses_name {
             // Recovery would enter it under the name that goes.
             self.inode_mut(found.ino)?.head_mut().advise |= advise::LOST_PINO;

@@ -22,6 +22,7 @@ use crate::{
     format::{
         FileType, bits,
         block_size::NODE_FOOTER_BYTES,
+        checkpoint::Flags,
         hash::name_hash,
         inode::{advise, flag, inline},
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
@@ -68,10 +69,40 @@ impl Volume {
         Ok(self.checkpoint.is_written_after(NodeFooter::of(&footer).cp_ver))
     }
 
-    /// Brings back what was fsynced, removes orphans, and writes a checkpoint if there was anything to do.
+    /// Brings back what was fsynced and removes orphans. Unless the volume was unmounted and nothing is to be done, it
+    /// has a new checkpoint then: there may be nodes of the old version further on, of which the first was lost or
+    /// which are not wanted, and no chain of this session may run into them.
     pub(super) fn recover(&mut self) -> Result<()> {
-        let rolls_forward = self.options.roll_forward && self.has_chain()?;
-        let chain = if rolls_forward { self.read_chain()? } else { Chain::default() };
+        let chain = self.wanted_chain()?;
+        let is_clean =
+            self.checkpoint.flags.has(Flags::UMOUNT) && self.orphans.is_empty() && !self.has_chain()?;
+        if chain.addrs.is_empty() && !is_clean {
+            self.start()?;
+            self.write_checkpoint(Reason::Sync)?;
+        }
+        self.take_over(&chain)
+    }
+
+    /// Recovers in memory only; the device is not written.
+    pub(super) fn recover_in_memory(&mut self) -> Result<()> {
+        let chain = self.wanted_chain()?;
+        let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
+        let below = self.io.device().clone();
+        self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
+        self.take_over(&chain)?;
+        self.access = reason;
+        Ok(())
+    }
+
+    fn wanted_chain(&self) -> Result<Chain> {
+        match self.options.roll_forward && self.has_chain()? {
+            true => self.read_chain(),
+            false => Ok(Chain::default()),
+        }
+    }
+
+    /// Takes over a chain, removes orphans, and writes a checkpoint if there was anything to do.
+    fn take_over(&mut self, chain: &Chain) -> Result<()> {
         if chain.addrs.is_empty() && self.orphans.is_empty() {
             return Ok(());
         }
@@ -91,19 +122,9 @@ impl Volume {
             self.inode_mut(ino)?.head_mut().links.set(0);
             self.evict(ino)?;
         }
-        self.recover_files(&chain)?;
+        self.recover_files(chain)?;
         self.write_checkpoint(Reason::Sync)?;
         self.avoid.clear();
-        Ok(())
-    }
-
-    /// Recovers in memory only; the device is not written.
-    pub(super) fn recover_in_memory(&mut self) -> Result<()> {
-        let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
-        let below = self.io.device().clone();
-        self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
-        self.recover()?;
-        self.access = reason;
         Ok(())
     }
 
