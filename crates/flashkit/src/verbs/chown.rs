@@ -1,7 +1,7 @@
 //! `chown`: changes owner and group.
 
 use anyhow::{Context, Result};
-use f2fs::volume::SetAttr;
+use f2fs::{Volume, format::FileType, units::Ino, volume::SetAttr};
 
 use crate::{
     render,
@@ -31,12 +31,27 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let top = volume.resolve(args.target.path.as_bytes(), false)?;
-        let set = SetAttr { uid: args.owner.0, gid: args.owner.1, ..SetAttr::default() };
         for (ino, path, _) in super::chmod::reach(volume, top, &args.target.path, args.recursive)? {
-            volume.set_attr(ino, &set).with_context(|| render::name(&path))?;
+            change(volume, ino, args.owner).with_context(|| render::name(&path))?;
         }
         Ok(())
     })
+}
+
+/// As chown(2), which takes what privilege a program gives with its owner: set-ID bits and capabilities.
+fn change(volume: &mut Volume, ino: Ino, (uid, gid): (Option<u32>, Option<u32>)) -> f2fs::Result<()> {
+    let stat = volume.stat(ino)?;
+    let mut set = SetAttr { uid, gid, ..SetAttr::default() };
+    if stat.kind != FileType::Directory {
+        // A set-group-ID bit without the group's execution is no privilege.
+        let lost = if stat.mode & 0o010 == 0 { 0o4000 } else { 0o6000 };
+        set.permissions = (stat.mode & lost != 0).then_some(stat.mode & 0o7777 & !lost);
+        match volume.remove_xattr(ino, b"security.capability") {
+            Ok(()) | Err(f2fs::Error::NoAttribute) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    volume.set_attr(ino, &set)
 }
 
 /// Either number may be absent, but not both.

@@ -57,7 +57,7 @@ fn put(from: &Path, to: &Target, further: &Further) -> Result<()> {
     let leaf = from.file_name().with_context(name)?.as_encoded_bytes().to_vec();
     to.change(further, |volume| {
         let (dir, leaf) = destination(volume, to, &leaf)?;
-        let ino = match volume.lookup(dir, &leaf) {
+        let ino = match volume.resolve_from(dir, &leaf, true) {
             Ok(there) => {
                 volume.truncate(there, 0)?;
                 there
