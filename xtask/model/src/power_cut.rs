@@ -15,14 +15,14 @@ use block::{
     unflushed_writes,
 };
 use f2fs::{format::node::NodeFooter, units::Ino, volume::InPlace};
-use guest::Op;
+use guest::{Bytes, Content, Op};
 
 use crate::{
     difference::{Leeway, check_with},
     engine::{Engine, StepClock},
     fsck::fsck_after_cut,
     generator::Generator,
-    model::{Body, Id, Inode, Model},
+    model::{Body, Id, Inode, Model, ROOT},
     sequence::{Failure, Pair, shrink},
     setup::{Setup, copy},
     tally::Tally,
@@ -41,6 +41,8 @@ pub enum Mode {
 
 /// One cut after so many is also judged by fsck.f2fs.
 const JUDGED_EVERY: u64 = 97;
+/// After one cut in so many the volume is used and cut again; after the others it is unmounted.
+const CUT_AGAIN_EVERY: usize = 3;
 /// How every failure of a cut begins.
 const CUT: &str = "cut after request";
 /// Runs to shrink a failure in.
@@ -210,15 +212,18 @@ impl Record {
         fsck_after_cut(&device)
     }
 
-    /// Opens what a cut has left, compares it with what it may be, and opens it once more.
+    /// Opens what a cut has left, compares it with what it may be, and opens it once more: unmounted, or cut again.
     fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize) -> Result<()> {
         let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
-        let mut engine = Engine::open(device, self.setup.settings, StepClock::default())?;
+        let mut engine = Engine::open(device.clone(), self.setup.settings, StepClock::default())?;
         let mut found = Vec::new();
         for (model, leeway) in &candidates {
             match check_with(model, &engine, facts, leeway) {
                 Err(difference) => found.push(format!("{difference:#}")),
+                Ok(()) if at % CUT_AGAIN_EVERY == 0 => {
+                    return self.cut_again((model, leeway), engine, device, at as u64);
+                }
                 Ok(()) => {
                     engine.apply(&Op::Unmount { dir: "/".into() })?;
                     return check_with(model, &engine, facts, leeway).context("after recovery and a remount");
@@ -226,6 +231,35 @@ impl Record {
             }
         }
         Err(anyhow!("it is none of {} states that it may be in: {}", candidates.len(), found.join("; ")))
+    }
+
+    /// Goes on after a cut: one file is overwritten and fsynced, and the power fails again. That file must be so, and
+    /// everything else as it was.
+    fn cut_again(
+        &self,
+        (found, leeway): (&Model, &Leeway),
+        mut engine: Engine,
+        device: Arc<dyn Device>,
+        seed: u64,
+    ) -> Result<()> {
+        let clock = StepClock::default();
+        let mut model = found.clone();
+        let is_whole = |id: &Id| leeway.content != Some(*id);
+        let names = model.inodes().filter(|(id, inode)| inode.data().is_some() && is_whole(id));
+        let in_root = names.filter_map(|(id, _)| model.name_of(id).filter(|(dir, _)| *dir == ROOT));
+        let Some(name) = in_root.map(|(_, name)| name).min() else { return Ok(()) };
+        let path = Bytes([b"/", &name[..]].concat());
+        let content = Content::Noise { seed, length: 9000 };
+        let write = Op::Write { path: path.clone(), offset: 0, content };
+        let written = engine.apply(&write);
+        let synced = written.and_then(|()| engine.apply(&Op::Fsync { path, data_only: false }));
+        // It may be immutable, or the volume full.
+        if synced.is_err() || model.apply(&write, clock.now()).is_err() {
+            return Ok(());
+        }
+        drop(engine);
+        let engine = Engine::open(device, self.setup.settings, clock)?;
+        check_with(&model, &engine, self.setup.facts, leeway).context("after a second cut")
     }
 
     /// The states that a cut may leave.
