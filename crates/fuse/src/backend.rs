@@ -271,7 +271,7 @@ impl Adapter {
             }
             opcode::LINK => {
                 let old = self.ino(arguments.take::<wire::LinkIn>()?.old_node);
-                self.put_entry(ino, &fs.link(old, ino, arguments.name()?)?, out);
+                self.put_entry(ino, &fs.link(caller, old, ino, arguments.name()?)?, out);
             }
             opcode::OPEN => {
                 let wire::OpenIn { flags, open_flags } = arguments.take()?;
@@ -380,7 +380,7 @@ impl Adapter {
             }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
-                fs.allocate(ino, offset, length, mode)?;
+                fs.allocate(caller, ino, offset, length, mode)?;
             }
             opcode::LSEEK => {
                 let wire::LseekIn { offset, whence, .. } = arguments.take()?;
@@ -404,8 +404,8 @@ impl Adapter {
                 const MOST: u64 = 64 << 20;
                 let wire::CopyFileRangeIn { offset_in, node_out, offset_out, length, .. } =
                     arguments.take()?;
-                let to = self.ino(node_out);
-                let size = fs.copy(ino, offset_in, to, offset_out, length.min(MOST))? as u32;
+                let (from, to) = ((ino, offset_in), (self.ino(node_out), offset_out));
+                let size = fs.copy(caller, from, to, length.min(MOST))? as u32;
                 out.put(&wire::WriteOut { size, padding: 0 });
             }
             // The kernel then does without, where it can.
@@ -433,7 +433,7 @@ impl Adapter {
 
     fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {
         match self.fs.lookup(dir, name) {
-            Err(Errno::NOENT) if self.fs.names_are_exact(dir) => {
+            Err(Errno::NOENT) if self.fs.absence_lasts() => {
                 // Node 0: there is no such name, and the kernel may remember that.
                 out.put(&wire::EntryOut { name_kept_s: KEPT.as_secs(), ..Default::default() });
             }
@@ -445,8 +445,8 @@ impl Adapter {
     fn list(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
         let room = read.size as usize;
         self.fs.list(dir, read.offset, |volume, entry| {
-            let kind =
-                entry.kind.map_or_else(|| volume.inode(entry.ino).map(|inode| inode.file_type()), Ok)?;
+            // Nothing else shows in a listing of what an inode says, so a damaged one hides nobody.
+            let kind = entry.kind.or_else(|| volume.inode(entry.ino).ok().map(|inode| inode.file_type()));
             let fits = out.bytes().len() + dirent_bytes(&entry.name) <= room;
             if fits {
                 put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
@@ -459,17 +459,21 @@ impl Adapter {
         let room = read.size as usize;
         let name_kept = self.name_kept(dir);
         self.fs.list(dir, read.offset, |volume, entry| {
-            let stat = volume.stat(entry.ino)?;
             let fits = out.bytes().len() + size_of::<wire::EntryOut>() + dirent_bytes(&entry.name) <= room;
-            if fits {
-                out.put(&self.entry(&stat, name_kept, attr_kept(&self.fs, &stat)));
-                put_dirent(entry.ino, entry.next_cookie, stat.kind, &entry.name, out);
-                // With each entry the kernel gets a reference, but not with the two dots.
-                if entry.name != b"." && entry.name != b".." {
-                    self.fs.listed(stat.ino);
-                }
+            if !fits {
+                return Ok(false);
             }
-            Ok(fits)
+            let stat = volume.stat(entry.ino).ok();
+            // Without facts (node 0) the kernel lists the name alone, and asks for it when somebody wants to know more.
+            let facts = stat.as_ref().map(|stat| self.entry(stat, name_kept, attr_kept(&self.fs, stat)));
+            out.put(&facts.unwrap_or_default());
+            let kind = stat.as_ref().map(|stat| stat.kind).or(entry.kind);
+            put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
+            // With facts the kernel gets a reference, but not with the two dots.
+            if stat.is_some() && entry.name != b"." && entry.name != b".." {
+                self.fs.listed(entry.ino);
+            }
+            Ok(true)
         })
     }
 
@@ -708,9 +712,9 @@ fn dirent_bytes(name: &[u8]) -> usize {
     (size_of::<wire::Dirent>() + name.len()).next_multiple_of(8)
 }
 
-fn put_dirent(ino: Ino, next: u64, kind: FileType, name: &[u8], out: &mut Output) {
-    // The kinds of readdir(3) are those of a mode.
-    let kind = u32::from(kind.mode_bits() >> 12);
+fn put_dirent(ino: Ino, next: u64, kind: Option<FileType>, name: &[u8], out: &mut Output) {
+    // The kinds of readdir(3) are those of a mode, or 0 where nobody knows.
+    let kind = kind.map_or(0, |kind| u32::from(kind.mode_bits() >> 12));
     out.put(&wire::Dirent { ino: ino.0.into(), next, name_bytes: name.len() as u32, kind });
     out.extend(name);
     let end = dirent_bytes(name) - size_of::<wire::Dirent>() - name.len();
@@ -764,7 +768,7 @@ mod tests {
     fn entries_of_listings_are_filled_up() {
         for name in [&b"a"[..], b"12345678", b"a name that is longer"] {
             let mut out = Output::new(0);
-            put_dirent(Ino(5), 9, FileType::Directory, name, &mut out);
+            put_dirent(Ino(5), 9, Some(FileType::Directory), name, &mut out);
             assert_eq!(out.bytes().len(), dirent_bytes(name));
             assert_eq!(out.bytes()[20], 4, "DT_DIR");
         }

@@ -20,6 +20,7 @@ use f2fs::{
     format::{
         FileType,
         inode::{DeviceNumber, flag},
+        superblock::Features,
         xattr,
     },
     units::{Ino, Time},
@@ -239,6 +240,10 @@ impl FileSystem {
         let volume = self.read_lock()?;
         let found = if name == b"." { Ok(dir) } else { volume.lookup(dir, name) };
         let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
+        if name == b"." && stat.links == 0 {
+            // It goes with the last reference, and may be about to: there is no new one (open_by_handle_at(2)).
+            return Err(Errno::NOENT);
+        }
         self.inodes.looked_up(stat.ino);
         Ok(stat)
     }
@@ -247,6 +252,12 @@ impl FileSystem {
     pub fn names_are_exact(&self, dir: Ino) -> bool {
         self.read_lock()
             .is_ok_and(|volume| volume.inode(dir).is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD)))
+    }
+
+    /// Whether it may be remembered that there is no such name: not where empty directories can become casefolded, for
+    /// then what is made there has names that were looked for before.
+    pub fn absence_lasts(&self) -> bool {
+        self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
     }
 
     /// The kernel gives references back.
@@ -294,8 +305,8 @@ impl FileSystem {
     }
 
     /// Gives an inode one more name; the kernel gets a reference to it.
-    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
-        self.make(self.write_lock()?, |volume| volume.link(ino, dir, name).map(|()| ino))
+    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
+        self.make(self.write_lock_for(caller)?, |volume| volume.link(ino, dir, name).map(|()| ino))
     }
 
     fn make(
@@ -338,7 +349,7 @@ impl FileSystem {
             flags if flags.is_empty() => RenameMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        let mut volume = self.write_lock()?;
+        let mut volume = self.write_lock_for(caller)?;
         if mode == RenameMode::Replace {
             self.hold_target(&mut volume, to_dir, to)?;
         }
@@ -460,7 +471,7 @@ impl FileSystem {
                 return self.write_lock()?.release_saved(ino).map(blocks).map_err(to_errno);
             }
             Request::ReserveSaved => {
-                return self.write_lock()?.reserve_saved(ino).map(blocks).map_err(to_errno);
+                return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
             }
             Request::Trim(_) if !caller.is_privileged() => return Err(Errno::PERM),
             Request::Trim(range) => return self.trim(range).map(|trimmed| range.done(trimmed)),
@@ -494,6 +505,10 @@ impl FileSystem {
     /// Tells the device what is free, and says how many bytes that were. What a part of the volume is asked for is done
     /// for all of it: nobody misses free blocks.
     fn trim(&self, range: TrimRange) -> Answer<u64> {
+        if !self.settings.checkpoints {
+            // What the last checkpoint needs must stay, and only another one would tell it from what is free.
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut volume = self.write_lock()?;
         let block_size = volume.geometry().block_size;
         let volume_bytes = volume.superblock().blocks << block_size.log();
@@ -602,6 +617,9 @@ impl FileSystem {
     /// What is done in idle times: one section is cleaned, where that is worthwhile. No request, so it does not
     /// count as one.
     pub fn clean_in_idle_time(&self) -> Answer<()> {
+        if !self.settings.checkpoints {
+            return Ok(());
+        }
         let mut volume = self.quiet_write_lock()?;
         if volume.read_only_reason().is_none() && volume.is_fragmented() {
             volume.clean(1, self.settings.cleaning).map_err(to_errno)?;
@@ -617,10 +635,12 @@ impl FileSystem {
         if volume.read_only_reason().is_some() {
             return Ok(());
         }
+        let mut ended = Ok(());
         for ino in self.inodes.drain() {
-            volume.release(ino)?;
+            // One that is damaged stays where it is, and everything else becomes durable all the same.
+            ended = ended.and(volume.release(ino));
         }
-        if self.settings.checkpoints { volume.unmount() } else { Ok(()) }
+        if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
     }
 
     /// Renews the time of the last access, where the mount and the inode want that.
@@ -680,7 +700,45 @@ fn to_errno(error: f2fs::Error) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use block::{Device, MemoryDevice};
+    use f2fs::{
+        mkfs::{self, DeviceSize, NewVolume, Plan},
+        units::Nid,
+        volume::Options,
+    };
+
     use super::*;
+
+    #[test]
+    fn a_damaged_file_without_a_name_does_not_take_along_what_others_wrote() {
+        const BYTES: u64 = 64 << 20;
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let size = DeviceSize { path: String::new(), bytes: BYTES };
+        let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
+        let options = || Options::new(Time::default);
+        let mut volume = NewVolume::begin(device.clone(), &plan, true, options()).unwrap().finish().unwrap();
+        let root = volume.superblock().root_ino;
+        let ino = volume.create(root, b"gone", &NewNode::new(0o100_644)).unwrap();
+        // So far in that there is a node for it, which nobody looks at until the file goes.
+        volume.write(ino, 4 << 20, b"x").unwrap();
+        volume.unmount().unwrap();
+        let node = Nid(volume.inode(ino).unwrap().child(0).0);
+        let addr = volume.nat_entry(node).unwrap().addr;
+        drop(volume);
+        device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
+
+        let volume = Volume::open(device.clone(), options()).unwrap();
+        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()));
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        fs.lookup(root, b"gone").unwrap();
+        fs.unlink(root, b"gone").unwrap();
+        fs.create(caller, root, b"new", 0o100_644, 0, None).unwrap();
+        assert!(fs.unmount().is_err(), "it is damaged");
+        let volume = Volume::open(device, options()).unwrap();
+        assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
+    }
 
     #[test]
     fn privilege_is_lost_as_linux_has_it() {

@@ -361,6 +361,7 @@ impl MountOptions {
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
+            checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
                 OnError::Continue => volume::OnError::Continue,
                 OnError::ReadOnly | OnError::Panic => volume::OnError::ReadOnly,

@@ -119,5 +119,16 @@ fn limits_of_quota_hold_for_users() {
     bench.shell(&format!("cat dir/fits > /dev/null; {more} count=100"));
     let said = bench.shell(&format!("{user} {more} count=200 2>&1 || true"));
     assert!(said.contains("quota"), "the file is as long as the administrator made it: {said}");
+    bench.shell("fallocate -l 4M dir/fits");
+    let (from, to) = (File::open(bench.path("others")).unwrap(), bench.path("dir/fits"));
+    let to = OpenOptions::new().write(true).open(to).unwrap();
+    let copied =
+        rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut (4 << 20)), 1 << 20).unwrap();
+    assert!(copied > 0);
+    drop((from, to));
+    let large = "0".repeat(3000);
+    bench.shell(&format!("setfattr -n user.large -v {large} dir/fits; ln dir/fits dir/linked"));
+    let said = bench.shell(&format!("{user} fallocate -l 6M dir/fits 2>&1 || true"));
+    assert!(said.contains("quota"), "{said}");
     bench.unmount_clean();
 }

@@ -29,6 +29,37 @@ fn signals_leave_a_clean_volume() {
 }
 
 #[test]
+fn without_checkpoints_everything_is_as_it_was_before() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let (old, new) = (vec![1; 4 << 20], vec![2; 4 << 20]);
+    fs::write(bench.path("kept"), &old).unwrap();
+    fs::write(bench.path("removed"), "still there").unwrap();
+    bench.unmount_clean();
+    bench.mount("checkpoint=disable");
+    fs::remove_file(bench.path("removed")).unwrap();
+    // Far more than there is room for, if what is freed cannot be used again.
+    let mut refused = None;
+    for round in 0..30 {
+        let written = File::create(bench.path("kept")).and_then(|mut file| {
+            file.write_all(&new)?;
+            file.sync_all()
+        });
+        if let Err(error) = written {
+            refused = Some((round, error.kind()));
+            break;
+        }
+    }
+    assert!(matches!(refused, Some((2.., std::io::ErrorKind::StorageFull))), "{refused:?}");
+    bench.shell("! fstrim . 2> /dev/null");
+    bench.unmount_clean();
+    bench.mount("");
+    assert!(fs::read(bench.path("kept")).unwrap() == old);
+    assert_eq!(fs::read_to_string(bench.path("removed")).unwrap(), "still there");
+    bench.unmount_clean();
+}
+
+#[test]
 fn the_volume_is_clean_when_umount_returns() {
     needs_fuse!();
     let mut bench = Bench::mounted(256);

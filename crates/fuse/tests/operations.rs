@@ -309,6 +309,14 @@ fn flags_are_honoured() {
     ] {
         assert_eq!(fails(script), "refused\n", "{script}");
     }
+    // What leaves an append-only directory by exchange is removed from it.
+    bench.shell("mkdir logs; echo new > file; echo old > logs/file; chattr +a logs");
+    let (outside, inside) = (bench.path("file"), bench.path("logs/file"));
+    for (from, to) in [(&outside, &inside), (&inside, &outside)] {
+        let exchanged = rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE);
+        assert_eq!(exchanged, Err(Errno::PERM), "{from:?}");
+    }
+    bench.shell("chattr -a logs; rm -r logs");
     bench.shell("echo two >> log; test \"$(cat log)\" = $'one\\ntwo'");
     assert!(bench.shell("lsattr fixed log").contains("----i"));
     bench.shell("chattr -i fixed dir; chattr -a log; rm -r fixed log dir");
@@ -389,6 +397,47 @@ except PermissionError:
         assert_eq!(ask(format!("own 2000 {number} 0x40")), "refused\n");
         assert_eq!(ask(format!("own 0 {number} 0")), "done\n");
     }
+    bench.unmount_clean();
+}
+
+#[test]
+fn handles_find_what_is_there_and_say_what_is_gone() {
+    needs_fuse!("python3");
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: opening by handle takes root");
+    }
+    let mut bench = Bench::mounted(64);
+    let by_handle = "
+import ctypes, errno, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_uint), ('kind', ctypes.c_int), ('data', ctypes.c_char * 128)]
+mount = os.open('.', os.O_RDONLY)
+def handle(name):
+    found, mount_id = Handle(128), ctypes.c_int()
+    assert libc.name_to_handle_at(-100, name.encode(), ctypes.byref(found), ctypes.byref(mount_id), 0) == 0
+    return found
+def opened(handle):
+    fd = libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), 'open_by_handle_at')
+    return os.fdopen(fd)
+open('kept', 'w').write('kept')
+open('gone', 'w').write('gone')
+kept, gone = handle('kept'), handle('gone')
+assert opened(kept).read() == 'kept' and opened(gone).read() == 'gone'
+os.unlink('gone')
+# The kernel lets go of it when it finds the time.
+for attempt in range(500):
+    try:
+        opened(gone).close()
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+        break
+    time.sleep(0.01)
+";
+    fs::write(bench.beside("handle.py"), by_handle).unwrap();
+    assert_eq!(bench.shell("python3 ../handle.py"), "ESTALE\n");
     bench.unmount_clean();
 }
 

@@ -4,10 +4,12 @@ mod support;
 
 use std::{
     fs,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use f2fs::{Volume, volume::Options};
 use support::Bench;
 
 /// Unpacks a golden image.
@@ -98,6 +100,55 @@ fn what_is_no_volume_or_no_option_is_refused_with_a_reason() {
     assert!(refused.to_lowercase().contains("f2fs"), "{refused}");
     let refused = bench.try_mount("quiet").expect_err("there is no such option");
     assert!(refused.contains("quiet") && refused.contains("active_logs"), "{refused}");
+}
+
+#[test]
+fn a_damaged_inode_hides_no_other() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench.shell("mkdir dir; for name in a b c d; do echo $name > dir/$name; done");
+    bench.unmount();
+    let image = block::FileDevice::open(bench.image(), block::OpenOptions::default()).unwrap();
+    let volume = Volume::open(Arc::new(image), Options::read_only()).unwrap();
+    let dir = volume.lookup(volume.superblock().root_ino, b"dir").unwrap();
+    let damaged = ["b", "c"].map(|name| volume.lookup(dir, name.as_bytes()).unwrap());
+    let blocks = damaged.map(|ino| volume.nat_entry(ino.into()).unwrap().addr);
+    drop(volume);
+    let image = fs::File::options().write(true).open(bench.image()).unwrap();
+    for block in blocks {
+        image.write_all_at(&[0xA5; 4096], u64::from(block.0) * 4096).unwrap();
+    }
+    drop(image);
+
+    bench.mount("");
+    // Who looks at the entries gets their facts with the next ones.
+    let facts =
+        |entry: fs::DirEntry| (entry.file_name(), entry.metadata().map_err(|error| error.raw_os_error()));
+    let mut found: Vec<_> =
+        fs::read_dir(bench.path("dir")).unwrap().map(|entry| facts(entry.unwrap())).collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    assert!(found.iter().map(|(name, _)| name).eq(["a", "b", "c", "d"].iter()), "{found:?}");
+    let damaged = Some(Some(rustix::io::Errno::UCLEAN.raw_os_error()));
+    let errors: Vec<_> = found.into_iter().map(|(_, facts)| facts.err()).collect();
+    assert_eq!(errors, [None, damaged, damaged, None]);
+    assert_eq!(fs::read_to_string(bench.path("dir/d")).unwrap(), "d\n");
+    bench.shell("rm dir/a dir/d");
+    assert_eq!(fs::read_dir(bench.path("dir")).unwrap().count(), 2);
+    bench.unmount();
+}
+
+#[test]
+fn names_looked_for_before_a_directory_is_casefolded_are_found_then() {
+    needs_fuse!();
+    let mut bench = Bench::new(64, &["-O", "casefold", "-C", "utf8"]);
+    bench.mount("");
+    bench.shell(
+        "mkdir new emptied; echo x > emptied/file
+         for name in new/Name emptied/Name; do ! stat $name 2> /dev/null; done
+         rm emptied/file; chattr +F new emptied
+         for dir in new emptied; do echo found > $dir/nAME; test \"$(cat $dir/Name)\" = found; done",
+    );
+    bench.unmount_clean();
 }
 
 #[test]

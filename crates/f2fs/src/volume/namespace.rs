@@ -299,7 +299,7 @@ impl Volume {
             (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
             (RenameMode::Exchange, None) => return Err(Error::NotFound),
             (RenameMode::Exchange, Some(target)) => {
-                if fixed(&*self.inode(target.ino)?) {
+                if fixed(&*self.inode(target.ino)?) || self.inode(to_dir)?.has_flag(flag::APPEND) {
                     return Err(Error::NotPermitted);
                 }
                 let other = self.inode(target.ino)?;

@@ -83,6 +83,11 @@ impl Volume {
         self.take_over(&chain)
     }
 
+    fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
+        self.inode_mut(ino)?.head_mut().links.set(0);
+        self.evict(ino)
+    }
+
     /// Recovers in memory only; the device is not written.
     pub(super) fn recover_in_memory(&mut self) -> Result<()> {
         let chain = self.wanted_chain()?;
@@ -119,8 +124,11 @@ impl Volume {
             }
         }
         for ino in self.orphans.clone() {
-            self.inode_mut(ino)?.head_mut().links.set(0);
-            self.evict(ino)?;
+            match self.remove_orphan(ino) {
+                // It stays on the list, and harms nobody but itself.
+                Ok(()) | Err(Error::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         self.recover_files(chain)?;
         self.write_checkpoint(Reason::Sync)?;

@@ -169,13 +169,19 @@ impl FileSystem {
 
     /// Copies between files of the volume, or within one; says how many bytes, fewer than asked for at the end of
     /// the source. The kernel has refused ranges that overlap.
-    pub fn copy(&self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, length: u64) -> Answer<u64> {
+    pub fn copy(
+        &self,
+        caller: Caller,
+        (from, from_offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        length: u64,
+    ) -> Answer<u64> {
         self.renew_atime(from);
         let mut buf = vec![0; COPY_BYTES.min(length.try_into().unwrap_or(COPY_BYTES))];
         let mut done = 0;
         while done < length {
             let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
-            let mut volume = self.write_lock()?;
+            let mut volume = self.write_lock_for(caller)?;
             let count = volume.read(from, from_offset + done, &mut buf[..step]).map_err(to_errno)?;
             if count == 0 {
                 break;
@@ -191,7 +197,7 @@ impl FileSystem {
 
     /// Reserves, frees, zeroes or shifts a range, with the modes of fallocate(2). Those that shift do not come from
     /// Linux's FUSE, which refuses them before it asks.
-    pub fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
+    pub fn allocate(&self, caller: Caller, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
         const COLLAPSE_RANGE: u32 = 8;
@@ -201,7 +207,7 @@ impl FileSystem {
         if length == 0 {
             return Err(Errno::INVAL);
         }
-        let mut volume = self.write_lock()?;
+        let mut volume = self.write_lock_for(caller)?;
         match mode & !KEEP_SIZE {
             0 => volume.allocate_range(ino, offset, length, keep_size),
             PUNCH_HOLE if keep_size => volume.punch_hole(ino, offset, length),
