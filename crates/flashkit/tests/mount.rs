@@ -126,6 +126,7 @@ fn with_helper(place: &Place, script: &str) -> Output {
          mount --bind $sbin real
          ln -s $PWD/real/* helpers/
          ln -sf {PROGRAM} helpers/mount.fuse.flashkit
+         ln -sf {PROGRAM} helpers/mount.fuseblk.flashkit
          mount --bind helpers $sbin
          ended() {{ flock --timeout 60 image true; }}
          {script}"

@@ -10,15 +10,21 @@ use fuse::{Mount, MountOptions, Ready, spawn_daemon};
 
 use crate::target::Image;
 
-/// Names under which the program is a helper of mount(8).
-const HELPER_NAMES: [&str; 2] = ["mount.fuse.flashkit", "mount.flashkit"];
+/// Names under which the program is a helper of mount(8). It takes the second for what root has mounted, whose type
+/// that is: to remount.
+const HELPER_NAMES: [&str; 3] = ["mount.fuse.flashkit", "mount.fuseblk.flashkit", "mount.flashkit"];
 
 /// Arguments of `mount`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  flashkit mount card.img /mnt/card\n  \
                         flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
                         In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
-                        /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0")]
+                        /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
+                        To remount with other flags:\n  \
+                        flashkit mount card.img /mnt/card -o remount,ro\n\n\
+                        `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer takes the program also installed as \
+                        /sbin/mount.fuseblk.flashkit; without it, it hands back all options, and Linux refuses. \
+                        `mount --options-mode ignore -o ...` does not.")]
 pub struct Args {
     #[command(flatten)]
     image: Image,
@@ -128,5 +134,8 @@ mod tests {
         assert_eq!(call(&["flashkit", "mount", "a.img", "/mnt"]), None);
         let words = ["mount.flashkit", "-rv", "a", "b"];
         assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "ro", "--", "a", "b"]);
+        let words = ["mount.fuseblk.flashkit", "/dev/loop0", "/mnt", "-o", "rw,remount,blksize=4096"];
+        let wanted = ["flashkit", "mount", "-o", "rw,remount,blksize=4096", "--", "/dev/loop0", "/mnt"];
+        assert_eq!(call(&words).unwrap(), wanted);
     }
 }
