@@ -6,6 +6,7 @@
 
 use std::{
     ffi::CString,
+    fs::File,
     io::{self, IoSlice, IoSliceMut},
     ops::Range,
     os::{
@@ -44,8 +45,15 @@ pub struct How<'a> {
 }
 
 /// An open `/dev/fuse` that belongs to a mount.
+///
+/// *Whoever kills us*, the kernel closes the device and the mount is dead; but only once no thread of ours waits in the
+/// kernel for an answer of ours. One that waited would hold `umount`, and every `sync` of the machine, for ever. So what
+/// asks us is asked for by other processes ([`unmount`], [`write_back`]), and we are not the last in a namespace of
+/// mounts: the kernel leaves it, which unmounts, before it closes files; but an open one holds the namespace.
 pub struct Connection {
     device: OwnedFd,
+    /// Where there is no /proc there is none.
+    _namespace: Option<File>,
 }
 
 /// Who mounted, and so can unmount.
@@ -72,13 +80,15 @@ impl Connection {
     /// Root gets a mount with a block device, as mount(8) makes one for an image: a loop device, which we do not
     /// read or write. Who may not have one gets a mount without.
     pub fn mount(dir: &Path, how: &How<'_>) -> io::Result<(Connection, Mounter)> {
-        match mount_directly(dir, how) {
-            Ok(connection) => Ok((connection, Mounter::Ourselves)),
+        let namespace = File::open("/proc/self/ns/mnt").ok();
+        let (device, mounter) = match mount_directly(dir, how) {
+            Ok(device) => (device, Mounter::Ourselves),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Ok((mount_by_helper(dir, how)?, Mounter::Helper))
+                (mount_by_helper(dir, how)?, Mounter::Helper)
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error),
+        };
+        Ok((Connection { device, _namespace: namespace }, mounter))
     }
 
     /// Waits for a request and puts it into `buffer`; `None` at the end of the mount.
@@ -160,20 +170,40 @@ impl Drop for Reply {
 
 /// Takes a mount out of the tree: for good, or as soon as nobody uses it any more.
 pub fn unmount(dir: &Path, mounter: Mounter, lazily: bool) -> io::Result<()> {
-    match mounter {
-        Mounter::Ourselves => {
+    let (program, flags) = match (mounter, lazily) {
+        (Mounter::Ourselves, false) => ("umount", &[][..]),
+        (Mounter::Ourselves, true) => ("umount", &["-l"][..]),
+        (Mounter::Helper, false) => ("fusermount3", &["-uq", "--"][..]),
+        (Mounter::Helper, true) => ("fusermount3", &["-uqz", "--"][..]),
+    };
+    match run_for(program, flags, dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && mounter == Mounter::Ourselves => {
             let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
             Ok(rustix::mount::unmount(dir, flags)?)
         }
-        Mounter::Helper => {
-            let flags = if lazily { "-uqz" } else { "-uq" };
-            let status = Command::new("fusermount3").arg(flags).arg("--").arg(dir).status()?;
-            if status.success() { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
-        }
+        run => run,
     }
 }
 
-fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
+/// Has the kernel write back what it has of a mount in its cache.
+pub fn write_back(dir: &Path) -> io::Result<()> {
+    match run_for("sync", &["-f"], dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(rustix::fs::syncfs(&root)?)
+        }
+        run => run,
+    }
+}
+
+/// Runs a program with a mount's directory as its last argument.
+fn run_for(program: &str, flags: &[&str], dir: &Path) -> io::Result<()> {
+    let run =
+        Command::new(program).args(flags).arg(dir).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
+    if run.success() { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+}
+
+fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
     let mut data = format!(
@@ -194,15 +224,15 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
     if let Ok(token) = LoopDevice::attach(how.image, !how.flags.contains(MountFlags::RDONLY)) {
         let data = format!("{data},blksize={BLOCK_BYTES}");
         if mount(token.path().as_os_str().as_bytes(), WITH_DEVICE, data).is_ok() {
-            return Ok(Connection { device });
+            return Ok(device);
         }
     }
     mount(how.source.as_bytes(), WITHOUT_DEVICE, data)?;
-    Ok(Connection { device })
+    Ok(device)
 }
 
 /// What root's helper does for everybody: it mounts, and passes the open device through a socket.
-fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
+fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let names = [
         (MountFlags::RDONLY, "ro"),
         (MountFlags::NOEXEC, "noexec"),
@@ -244,6 +274,5 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<Connection> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    let device = device.ok_or_else(|| io::Error::other("fusermount3 passed no device"))?;
-    Ok(Connection { device })
+    device.ok_or_else(|| io::Error::other("fusermount3 passed no device"))
 }

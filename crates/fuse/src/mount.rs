@@ -10,7 +10,6 @@ use std::{
 
 use block::{Device, FileDevice};
 use f2fs::Volume;
-use rustix::fs::OFlags;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -20,7 +19,7 @@ use crate::{
     FileSystem, MountOptions, Settings,
     backend::{self, Unmounter},
     background::Background,
-    clock,
+    clock, connection,
     options::OptionError,
 };
 
@@ -163,9 +162,7 @@ pub fn remount(dir: &Path, options: &MountOptions) -> Result<()> {
 /// Unmounts, or where somebody still uses the mount, takes it out of the tree.
 fn end_mount(dir: &Path, unmounter: &Unmounter) {
     // What the kernel still has in its cache comes to us now, for it is lost with the connection.
-    if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
-        let _ = rustix::fs::syncfs(&root);
-    }
+    let _ = connection::write_back(dir);
     if unmounter.unmount(false).is_err() {
         let _ = unmounter.unmount(true);
     }

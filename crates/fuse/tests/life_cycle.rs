@@ -160,6 +160,47 @@ fn a_crash_keeps_what_was_synced() {
 }
 
 #[test]
+fn killed_while_it_ends_it_lets_go_of_the_kernel() {
+    needs_fuse!();
+    // Whoever waited for the mount then would wait for ever, and with him every sync(2) of the machine.
+    for round in 0..10 {
+        let mut bench = Bench::mounted(128);
+        let mut in_use = File::create(bench.path("in use")).unwrap();
+        in_use.write_all(&vec![7; 16 << 20]).unwrap();
+        for number in 0..100 {
+            fs::write(bench.path(&format!("f{number}")), [7; 5000]).unwrap();
+        }
+        if round % 2 == 0 {
+            drop(in_use);
+        }
+        bench.signal("TERM");
+        std::thread::sleep(Duration::from_millis(6 * round));
+        bench.kill();
+        // In time or not.
+        let _ = Command::new("umount").arg("-l").arg(bench.path("")).stderr(Stdio::null()).status();
+        bench.mount("");
+        assert!(bench.path("f99").exists() || fs::read_dir(bench.path("")).is_ok());
+        bench.unmount_clean();
+    }
+}
+
+#[test]
+fn the_last_in_a_namespace_of_mounts_lets_go_of_the_kernel() {
+    needs_fuse!("unshare");
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: a namespace of its own takes root");
+    }
+    let mut bench = Bench::new(64, &[]);
+    for _ in 0..3 {
+        bench.mount_apart();
+        // Nobody else sees the mount, or can end it.
+        bench.kill();
+    }
+    bench.mount("");
+    bench.unmount_clean();
+}
+
+#[test]
 fn a_checkpoint_comes_by_itself() {
     needs_fuse!();
     let mut bench = Bench::new(64, &[]);

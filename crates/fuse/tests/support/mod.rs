@@ -86,8 +86,19 @@ impl Bench {
 
     /// Mounts it in a process of its own; the process's messages where it does not come to that.
     pub fn try_mount(&mut self, options: &str) -> Result<(), String> {
+        self.mount_by(Command::new(mounter()), options)
+    }
+
+    /// Mounts it in a namespace of mounts that only the process that answers is in.
+    pub fn mount_apart(&mut self) {
+        let mut command = Command::new("unshare");
+        command.arg("--mount").arg("--").arg(mounter());
+        self.mount_by(command, "").expect("it can be mounted");
+    }
+
+    fn mount_by(&mut self, mut mounter: Command, options: &str) -> Result<(), String> {
         assert!(self.mounted.is_none(), "it is mounted already");
-        let mut child = Command::new(mounter())
+        let mut child = mounter
             .args([self.image(), self.path("")])
             .arg(options)
             .stdout(Stdio::piped())
@@ -178,11 +189,36 @@ impl Bench {
         assert!(run.success());
     }
 
+    /// Kills the process that answers, and wants it to be gone soon, whatever it was doing.
+    pub fn kill(&mut self) {
+        let connection = self.connection();
+        let mut child = self.mounted.take().expect("it is mounted");
+        child.kill().expect("it can be killed");
+        let started = Instant::now();
+        while child.try_wait().expect("it is our child").is_none() {
+            if started.elapsed() > PATIENCE / 3 {
+                // Nothing on this machine could sync otherwise.
+                let _ = connection.map(|path| std::fs::write(path.join("abort"), "1"));
+                let _ = Command::new("umount").arg("-l").arg(self.path("")).status();
+                panic!("it cannot be killed");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Where the kernel's end of the mount can be controlled, if it is in the process's namespace.
+    fn connection(&self) -> Option<PathBuf> {
+        let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).ok()?;
+        let dir = self.path("").into_os_string().into_string().ok()?;
+        let line = mounts.lines().find(|line| line.contains(&dir))?;
+        let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+        let device = major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?;
+        Some(PathBuf::from(format!("/sys/fs/fuse/connections/{device}")))
+    }
+
     /// Kills the process that answers, as a crash would, and clears the dead mount away.
     pub fn crash(&mut self) {
-        let mut child = self.mounted.take().expect("it is mounted");
-        child.kill().expect("it runs");
-        child.wait().expect("it is our child");
+        self.kill();
         let run = Command::new("umount").arg("-l").arg(self.path("")).status().expect("umount is there");
         assert!(run.success());
     }
