@@ -69,6 +69,8 @@ struct Soak {
     dirs: Vec<Ino>,
     rng: Rng,
     files: Vec<File>,
+    /// What is read or to be written; used again, so that the memory that grows is the engine's.
+    bytes: Vec<u8>,
     /// The content that was written last.
     content: u32,
     /// Names that were given.
@@ -110,6 +112,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
         dirs,
         rng: Rng::new(seed),
         files: Vec::new(),
+        bytes: Vec::with_capacity(2 * FILE_BLOCKS as usize * BLOCK),
         content: 0,
         names: 0,
         asked_blocks: 0,
@@ -143,11 +146,11 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     }
     soak.verify()?;
     soak.volume.unmount()?;
-    let Soak { volume, files, operations, tally, .. } = soak;
+    let Soak { volume, files, operations, tally, mut bytes, .. } = soak;
     drop(volume);
     let volume = open()?;
     for file in &files {
-        check(&volume, file)?;
+        check(&volume, file, &mut bytes)?;
     }
     drop(volume);
     fsck_image(&image)?;
@@ -231,12 +234,12 @@ impl Soak {
     /// Writes blocks of new content.
     fn write(&mut self, at: usize, start: u64, length: u64) -> f2fs::Result<()> {
         let file = &mut self.files[at];
-        let mut data = Vec::with_capacity(length as usize * BLOCK);
         let first = self.content + 1;
+        self.bytes.clear();
         for n in 0..length as u32 {
-            data.extend_from_slice(&block(first + n));
+            self.bytes.extend_from_slice(&block(first + n));
         }
-        self.volume.write(file.ino, start * BLOCK as u64, &data)?;
+        self.volume.write(file.ino, start * BLOCK as u64, &self.bytes)?;
         self.content += length as u32;
         self.asked_blocks += length;
         let end = (start + length) as usize;
@@ -314,11 +317,11 @@ impl Soak {
 
     fn read(&mut self) -> Result<()> {
         let at = self.pick();
-        check(&self.volume, &self.files[at])
+        check(&self.volume, &self.files[at], &mut self.bytes)
     }
 
-    fn verify(&self) -> Result<()> {
-        self.files.iter().try_for_each(|file| check(&self.volume, file))
+    fn verify(&mut self) -> Result<()> {
+        self.files.iter().try_for_each(|file| check(&self.volume, file, &mut self.bytes))
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -387,11 +390,12 @@ impl fmt::Display for Tally {
 }
 
 /// A file holds what was written to it.
-fn check(volume: &Volume, file: &File) -> Result<()> {
-    let mut bytes = vec![0; file.blocks.len() * BLOCK];
+fn check(volume: &Volume, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
+    bytes.clear();
+    bytes.resize(file.blocks.len() * BLOCK, 0);
     let size = volume.stat(file.ino)?.size;
     ensure!(size == bytes.len() as u64, "{} has {size} bytes, wanted {}", file.ino, bytes.len());
-    volume.read(file.ino, 0, &mut bytes)?;
+    volume.read(file.ino, 0, bytes)?;
     for (n, (seen, content)) in bytes.chunks_exact(BLOCK).zip(&file.blocks).enumerate() {
         ensure!(*seen == block(*content), "{}: block {n} is not what was written", file.ino);
     }

@@ -1,9 +1,4 @@
 //! Changing directories: entering and removing names.
-//!
-//! *Invariant*: what the index of a directory says is at most optimistic: a hash that it does not know is not
-//! there, a bucket that it says is full is full. Everything else is looked up.
-
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Volume, dir::Found};
 use crate::{
@@ -24,79 +19,6 @@ use super::map_write::Slot;
 /// Blocks that entering a name may take: the inode's or a converted directory's block, a new block of the
 /// directory and the nodes on the way to it.
 pub(super) const ENTRY_BLOCKS: u64 = 6;
-/// Hashes that all indexes together remember at most.
-const HASHES_MAX: usize = 4 << 20;
-
-/// What is remembered about a directory while names are entered, so that a million names do not mean a million
-/// walks through all levels.
-#[derive(Default)]
-pub(super) struct DirIndex {
-    /// Hashes of all names, where all are known: of directories that were seen small.
-    hashes: Option<FxHashSet<u32>>,
-    /// By level and bucket: one more than the slots that a name may have to fit there; 0 is not known.
-    room: Vec<FxHashMap<u32, u8>>,
-}
-
-/// The indexes of the directories that were written to.
-#[derive(Default)]
-pub(super) struct DirIndexes {
-    map: FxHashMap<Ino, DirIndex>,
-}
-
-impl DirIndexes {
-    fn of(&mut self, dir: Ino) -> &mut DirIndex {
-        self.map.entry(dir).or_default()
-    }
-
-    /// Forgets a directory.
-    pub fn forget(&mut self, dir: Ino) {
-        self.map.remove(&dir);
-    }
-
-    /// Begins to remember all names of a directory, given those that it has.
-    fn learn(&mut self, dir: Ino, hashes: FxHashSet<u32>) {
-        let remembered: usize =
-            self.map.values().filter_map(|index| index.hashes.as_ref()).map(|set| set.len()).sum();
-        if remembered > HASHES_MAX {
-            self.map.clear();
-        }
-        *self.of(dir) = DirIndex { hashes: Some(hashes), room: Vec::new() };
-    }
-
-    /// Whether a directory surely has no name with this hash.
-    pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
-        let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
-        hashes.is_some_and(|hashes| !hashes.contains(&hash))
-    }
-
-    /// Whether a bucket surely has no room for so many slots together.
-    fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
-        let known = self.map.get(&dir).and_then(|index| index.room.get(level as usize)?.get(&bucket));
-        known.is_some_and(|room| slots >= usize::from(*room))
-    }
-
-    fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
-        let index = self.of(dir);
-        if index.room.len() <= level as usize {
-            index.room.resize_with(level as usize + 1, FxHashMap::default);
-        }
-        index.room[level as usize].insert(bucket, slots as u8);
-    }
-
-    fn entered(&mut self, dir: Ino, hash: u32) {
-        if let Some(hashes) = self.map.get_mut(&dir).and_then(|index| index.hashes.as_mut()) {
-            hashes.insert(hash);
-        }
-    }
-
-    /// A bucket has room again.
-    fn left(&mut self, dir: Ino, level: u32, bucket: u32) {
-        if let Some(rooms) = self.map.get_mut(&dir).and_then(|index| index.room.get_mut(level as usize)) {
-            rooms.remove(&bucket);
-        }
-    }
-}
-
 impl Volume {
     /// A directory that may be changed, and a name that it may have.
     pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
@@ -192,14 +114,13 @@ impl Volume {
             return Dentries::new(self.inode_mut(dir)?.inline_area_mut(), at).remove(found.slot);
         }
         let mut area = Dentries::new(self.dir_block_mut(dir, found.block)?, at);
+        let hash = area.raw(found.slot).hash.get();
         area.remove(found.slot)?;
         let empty = area.is_empty_from(0);
+        let dir_level = self.inode(dir)?.head().dir_level;
+        self.dirs.left(dir, hash, dir_hash::level_of(found.block, dir_level));
         if empty {
             self.free_blocks(dir, found.block..found.block + 1)?;
-        }
-        let dir_level = self.inode(dir)?.head().dir_level;
-        if let Some((level, bucket)) = dir_hash::level_of(found.block, dir_level) {
-            self.dirs.left(dir, level, bucket as u32);
         }
         Ok(())
     }
@@ -240,15 +161,13 @@ impl Volume {
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !inline::DENTRY;
         inode.head_mut().size.set(0);
-        let mut hashes = FxHashSet::default();
-        for entry in old.entries() {
-            hashes.insert(entry?.hash);
-        }
-        self.dirs.learn(dir, hashes);
         if dir_level == 0 {
+            let hashes = old.entries().map(|entry| Ok(entry?.hash)).collect::<Result<Vec<_>>>()?;
+            self.dirs.learn(dir, hashes);
             Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(&old);
             return self.grow_dir(dir, 0, 1);
         }
+        self.dirs.learn(dir, []);
         // Level 0 has several buckets: each name goes into its own. The dots stay first, in block 0.
         let mut first = Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0));
         let mut rest = Vec::new();

@@ -9,6 +9,7 @@ use block::Device;
 
 use super::{
     Access, ActiveLogs, Counters, Geometry, Io, NewNode, Options, Volume,
+    dir_index::DirIndexes,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -80,14 +81,14 @@ impl Volume {
         io.write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
         let opened_seconds = (options.clock)().seconds;
         Ok(Volume {
-            nat: Nat::new(geometry, &checkpoint, Vec::new(), 0)?,
+            nat: Nat::new(geometry, &checkpoint, Vec::new(), 0, options.nat_bytes())?,
             sit,
             logs: Logs::new(logs, geometry.block_size.bytes()),
-            nodes: NodeCache::new(options.cache_bytes / 2 / geometry.block_size.bytes()),
+            nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
+            dirs: DirIndexes::new(options.name_bytes()),
             pages: Pages::default(),
             orphans: Default::default(),
             held: Default::default(),
-            dirs: Default::default(),
             summaries: Default::default(),
             counters: Counters::default(),
             format: NodeFormat::of(&superblock),

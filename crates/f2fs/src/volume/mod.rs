@@ -12,6 +12,7 @@ mod checkpoint;
 mod compress;
 mod devices;
 mod dir;
+mod dir_index;
 mod dir_write;
 mod file;
 mod file_write;
@@ -103,7 +104,7 @@ pub struct Volume {
     orphans: BTreeSet<Ino>,
     /// Inodes that stay although they may lose their last name, and how often they are held.
     held: FxHashMap<Ino, u32>,
-    dirs: dir_write::DirIndexes,
+    dirs: dir_index::DirIndexes,
     /// Summaries of closed segments that have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
     /// Seconds of the clock when the newest checkpoint was written, or the volume was opened.
@@ -301,7 +302,7 @@ impl Volume {
         self.start()?;
         self.load_limits()?;
         self.changed = true;
-        let most = self.options.cache_bytes / 4 / self.geometry.block_size.bytes();
+        let most = self.options.dirty_bytes() / self.geometry.block_size.bytes();
         if self.pages.len() > most {
             self.write_pages()?;
         }

@@ -29,8 +29,8 @@ use crate::{
 
 /// Locks over the cached blocks.
 const SHARDS: usize = 16;
-/// Blocks that each shard keeps at most.
-const SHARD_BLOCKS: usize = 64;
+/// Blocks that each shard keeps at most, however much memory there is.
+const SHARD_BLOCKS_MAX: usize = 64;
 /// Blocks that are read at once, at most, when free nids are looked for.
 const AHEAD_MAX: u32 = 16;
 
@@ -41,6 +41,8 @@ pub struct Nat {
     bitmap: Vec<u8>,
     changes: FxHashMap<Nid, Change>,
     cache: [Mutex<FxHashMap<u32, Arc<[u8]>>>; SHARDS],
+    /// Blocks that each shard keeps.
+    shard_blocks: usize,
     free: VecDeque<Nid>,
     /// Next block to look for free nids in.
     scan: u32,
@@ -58,12 +60,13 @@ struct Change {
 }
 
 impl Nat {
-    /// The table as a checkpoint and its journal say.
+    /// The table as a checkpoint and its journal say. It keeps about so many bytes of blocks.
     pub fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
         journal: Vec<(Nid, NatEntry)>,
         pack: u8,
+        cache_bytes: usize,
     ) -> Result<Nat> {
         let end = geometry.nids_end();
         let mut changes = FxHashMap::default();
@@ -80,6 +83,7 @@ impl Nat {
             bitmap: checkpoint.nat_bitmap.clone(),
             changes,
             cache: Default::default(),
+            shard_blocks: (cache_bytes / geometry.block_size.bytes() / SHARDS).clamp(1, SHARD_BLOCKS_MAX),
             free: VecDeque::new(),
             scan: nat::position(first_free, geometry.block_size).0,
             ahead: 1,
@@ -217,7 +221,7 @@ impl Nat {
 
     fn remember(&self, index: u32, block: Arc<[u8]>) {
         let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
-        if shard.len() >= SHARD_BLOCKS && !shard.contains_key(&index) {
+        if shard.len() >= self.shard_blocks && !shard.contains_key(&index) {
             // Which one goes hardly matters: the table is a hundredth of what its entries point to.
             if let Some(victim) = shard.keys().next().copied() {
                 shard.remove(&victim);

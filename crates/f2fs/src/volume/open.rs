@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 
 use super::{
     Access, Counters, Geometry, Io, Options, Volume,
+    dir_index::DirIndexes,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -59,10 +60,11 @@ impl Volume {
         let access = access(&superblock, &checkpoint, &options);
         let opened_seconds = (options.clock)().seconds;
         let mut volume = Volume {
-            nat: Nat::new(geometry, &checkpoint, tail.nat_journal, pack)?,
+            nat: Nat::new(geometry, &checkpoint, tail.nat_journal, pack, options.nat_bytes())?,
             sit: Sit::new(geometry, &checkpoint, tail.sit_journal, pack)?,
             logs: Logs::new(logs, geometry.block_size.bytes()),
-            nodes: NodeCache::new(options.cache_bytes / 2 / geometry.block_size.bytes()),
+            nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
+            dirs: DirIndexes::new(options.name_bytes()),
             pages: Pages::default(),
             orphans: tail.orphans,
             counters: Counters {
@@ -81,7 +83,6 @@ impl Volume {
             pack,
             opened_seconds,
             held: Default::default(),
-            dirs: Default::default(),
             summaries: Default::default(),
             changed: false,
             opened_segment: true,

@@ -50,7 +50,8 @@ pub struct Options {
     pub clock: Clock,
     /// Seed of everything that is random: generations of inodes.
     pub seed: u64,
-    /// Memory for caches, in bytes. Dirty pages and nodes take at most about half of it.
+    /// Memory for caches, in bytes: half of it for nodes, a quarter for dirty pages, an eighth each for the NAT and for
+    /// what is remembered of directories.
     pub cache_bytes: usize,
     /// Logs to write to.
     pub active_logs: ActiveLogs,
@@ -107,6 +108,26 @@ impl Options {
     /// The usual options for reading only. The clock stands still, for nothing is stamped.
     pub fn read_only() -> Options {
         Options { read_only: true, ..Options::new(Time::default) }
+    }
+
+    /// Bytes of blocks of nodes, clean and dirty.
+    pub(super) fn node_bytes(&self) -> usize {
+        self.cache_bytes / 2
+    }
+
+    /// Bytes of dirty pages, and of dirty nodes, from which on they are written.
+    pub(super) fn dirty_bytes(&self) -> usize {
+        self.cache_bytes / 4
+    }
+
+    /// Bytes of blocks of the NAT.
+    pub(super) fn nat_bytes(&self) -> usize {
+        self.cache_bytes / 8
+    }
+
+    /// Bytes of what is remembered about directories.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.cache_bytes / 8
     }
 }
 

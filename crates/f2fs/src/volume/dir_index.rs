@@ -1,0 +1,167 @@
+//! What is remembered about directories while names are entered, so that a million names do not mean a million walks
+//! through all levels.
+//!
+//! *Invariants*: what an index says is at most optimistic: a hash that it does not know is not there, a bucket that it
+//! says is full is full; everything else is looked up. What all indexes together remember is bounded: before it is
+//! more, they forget everything.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::units::Ino;
+
+/// Memory for one hash or bucket, in bytes: a number and a byte in a table that is half full.
+const ITEM_BYTES: usize = 8;
+/// Memory for a directory, in such items.
+const DIR_ITEMS: usize = 16;
+
+/// One directory's.
+#[derive(Default)]
+struct DirIndex {
+    /// Hashes of all names, where all are known: of directories that were seen small.
+    hashes: Option<FxHashSet<u32>>,
+    /// Hashes that several names have, or had. They stay, for nobody counts the names.
+    shared: FxHashSet<u32>,
+    /// By level and bucket: one more than the slots that a name may have to fit there.
+    room: Vec<FxHashMap<u32, u8>>,
+}
+
+impl DirIndex {
+    fn items(&self) -> usize {
+        let hashes = self.hashes.as_ref().map_or(0, FxHashSet::len) + self.shared.len();
+        DIR_ITEMS + hashes + self.room.iter().map(FxHashMap::len).sum::<usize>()
+    }
+}
+
+/// The indexes of the directories that were written to.
+pub(super) struct DirIndexes {
+    map: FxHashMap<Ino, DirIndex>,
+    /// Items that all have together.
+    items: usize,
+    items_max: usize,
+}
+
+impl DirIndexes {
+    /// None yet; they will take at most about so many bytes.
+    pub fn new(most_bytes: usize) -> DirIndexes {
+        DirIndexes { map: FxHashMap::default(), items: 0, items_max: most_bytes / ITEM_BYTES }
+    }
+
+    /// Begins to remember all names of a directory, given the hashes of those that it has.
+    pub fn learn(&mut self, dir: Ino, hashes: impl IntoIterator<Item = u32>) {
+        self.forget(dir);
+        self.map.insert(dir, DirIndex { hashes: Some(FxHashSet::default()), ..DirIndex::default() });
+        self.add(DIR_ITEMS);
+        hashes.into_iter().for_each(|hash| self.entered(dir, hash));
+    }
+
+    /// Forgets a directory.
+    pub fn forget(&mut self, dir: Ino) {
+        if let Some(index) = self.map.remove(&dir) {
+            self.items -= index.items();
+        }
+    }
+
+    /// Whether a directory surely has no name with this hash.
+    pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
+        let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
+        hashes.is_some_and(|hashes| !hashes.contains(&hash))
+    }
+
+    /// Whether a bucket surely has no room for so many slots together.
+    pub fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
+        let known = self.map.get(&dir).and_then(|index| index.room.get(level as usize)?.get(&bucket));
+        known.is_some_and(|room| slots >= usize::from(*room))
+    }
+
+    /// A bucket has no room for so many slots together.
+    pub fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
+        let mut more = 0;
+        let index = self.map.entry(dir).or_insert_with(|| {
+            more += DIR_ITEMS;
+            DirIndex::default()
+        });
+        if index.room.len() <= level as usize {
+            index.room.resize_with(level as usize + 1, FxHashMap::default);
+        }
+        more += usize::from(index.room[level as usize].insert(bucket, slots as u8).is_none());
+        self.add(more);
+    }
+
+    /// A name has been entered.
+    pub fn entered(&mut self, dir: Ino, hash: u32) {
+        let Some(index) = self.map.get_mut(&dir) else { return };
+        let Some(hashes) = &mut index.hashes else { return };
+        let is_new = hashes.insert(hash) || index.shared.insert(hash);
+        self.add(is_new.into());
+    }
+
+    /// A name has been removed from a bucket of a level, where it was in one: that has room again.
+    pub fn left(&mut self, dir: Ino, hash: u32, bucket: Option<(u32, u64)>) {
+        let Some(index) = self.map.get_mut(&dir) else { return };
+        if let Some(hashes) = index.hashes.as_mut().filter(|_| !index.shared.contains(&hash)) {
+            self.items -= usize::from(hashes.remove(&hash));
+        }
+        let Some((level, bucket)) = bucket else { return };
+        if let Some(rooms) = index.room.get_mut(level as usize) {
+            self.items -= usize::from(rooms.remove(&(bucket as u32)).is_some());
+        }
+    }
+
+    fn add(&mut self, more: usize) {
+        self.items += more;
+        if self.items > self.items_max {
+            (self.map, self.items) = Default::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: Ino = Ino(7);
+
+    fn counted(indexes: &DirIndexes) -> usize {
+        indexes.map.values().map(DirIndex::items).sum()
+    }
+
+    #[test]
+    fn names_that_come_and_go_leave_nothing() {
+        let mut indexes = DirIndexes::new(1 << 20);
+        indexes.learn(DIR, [1, 2]);
+        let before = indexes.items;
+        for hash in 10..100_000 {
+            indexes.entered(DIR, hash);
+            indexes.set_full(DIR, 1, hash % 3, 2);
+            assert!(!indexes.lacks(DIR, hash) && indexes.is_full(DIR, 1, hash % 3, 2));
+            indexes.left(DIR, hash, Some((1, u64::from(hash % 3))));
+            assert!(indexes.lacks(DIR, hash) && !indexes.is_full(DIR, 1, hash % 3, 2));
+        }
+        assert_eq!((indexes.items, counted(&indexes)), (before, before));
+        assert!(!indexes.lacks(DIR, 1) && indexes.lacks(DIR, 3));
+        indexes.forget(DIR);
+        assert_eq!(indexes.items, 0);
+        assert!(!indexes.lacks(DIR, 3), "what is forgotten is looked up");
+    }
+
+    #[test]
+    fn a_hash_that_two_names_have_stays_when_one_goes() {
+        let mut indexes = DirIndexes::new(1 << 20);
+        indexes.learn(DIR, [5, 5]);
+        indexes.left(DIR, 5, None);
+        assert!(!indexes.lacks(DIR, 5));
+        assert_eq!(indexes.items, counted(&indexes));
+    }
+
+    #[test]
+    fn too_much_is_forgotten() {
+        let mut indexes = DirIndexes::new(8 << 10);
+        for dir in 0..10_000 {
+            indexes.learn(Ino(dir), [1]);
+            indexes.set_full(Ino(dir), 0, 0, 1);
+            assert!(indexes.items <= 1 << 10 && indexes.items == counted(&indexes));
+        }
+        indexes.learn(DIR, 0..2000);
+        assert!(!indexes.lacks(DIR, 2001), "more than fits");
+    }
+}
