@@ -13,7 +13,8 @@ use block::{
 use support::{SIZE, run, sparse_file};
 
 fn unix(dir: &Path) -> (Address, String) {
-    let address = Address::Unix(dir.join("socket"));
+    // A name that needs care in a URI and in QEMU's options.
+    let address = Address::Unix(dir.join("a socket, 50% &#+=?é"));
     let uri = address.to_string();
     (address, uri)
 }

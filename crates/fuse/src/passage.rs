@@ -14,11 +14,17 @@ use std::{
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
+/// Uses that are refused after one for which there was no pipe, or no way from the file into it: asking each time
+/// would cost more than the way spares.
+const RESTS: u32 = 1000;
+
 /// The way that one thread uses. Its pipe is there from the first use on, and new after a failure.
 pub struct Passage {
     room_bytes: usize,
     /// Empty between uses.
     pipe: Option<Pipe>,
+    /// Uses that are still to be refused.
+    rests: u32,
 }
 
 struct Pipe {
@@ -30,7 +36,7 @@ impl Passage {
     /// For messages of a head and so many bytes, wherever they begin.
     pub fn new(most_bytes: usize) -> Passage {
         // Each page takes a slot, and so does the head; the first and the last page may be there in part.
-        Passage { room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(), pipe: None }
+        Passage { room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(), pipe: None, rests: 0 }
     }
 
     /// Sends a head and ranges of a file as one message. After a failure it may have gone out or not.
@@ -46,11 +52,17 @@ impl Passage {
         if (1 + ranges.iter().map(pages).sum::<u64>()) * page > self.room_bytes as u64 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        if self.rests > 0 {
+            self.rests -= 1;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.rests = RESTS;
         let pipe = match self.pipe.take() {
             Some(pipe) => pipe,
             None => Pipe::new(self.room_bytes)?,
         };
         pipe.fill(head, file, ranges)?;
+        self.rests = 0;
         let total = head.len() + bytes(ranges) as usize;
         let sent = rustix::pipe::splice(&pipe.output, None, to, None, total, SpliceFlags::empty())?;
         if sent != total {
@@ -135,6 +147,11 @@ mod tests {
             let mut passage = Passage::new(64 << 10);
             passage.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()
         };
+        let mut passage = Passage::new(64 << 10);
+        let mut send = |range: Range<u64>| passage.send(into.as_fd(), b"head", file.as_fd(), &[range]);
+        assert!(send((1 << 20)..(1 << 20) + 4096).is_err());
+        assert_eq!(send(0..4096).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!((1..RESTS).all(|_| send(0..4096).is_err()) && send(0..4096).is_ok());
         assert_eq!(refused((1 << 20) - 4096..(1 << 20) + 4096), io::ErrorKind::UnexpectedEof);
         assert_eq!(refused(0..1 << 20), io::ErrorKind::OutOfMemory);
     }

@@ -6,6 +6,8 @@ use crate::{Device, FileDevice, MemoryDevice};
 
 /// Zeroes that are written at once, in bytes.
 const ZEROES: usize = 1 << 20;
+/// As many parts as an answer may reasonably hold; the client asks again for the rest.
+const PARTS_MAX: usize = 4096;
 
 /// A device as an NBD server shows it. The defaults do for every device.
 pub trait Export: Device {
@@ -28,7 +30,7 @@ pub trait Export: Device {
     }
 
     /// The parts of a range in order: their lengths in bytes, and whether each is a hole that reads as
-    /// zeroes. At least one part, none of them empty, together at most the range.
+    /// zeroes. At least one part and not too many, none of them empty, together at most the range.
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
         vec![(range.end - range.start, false)]
     }
@@ -78,6 +80,9 @@ impl Export for MemoryDevice {
             push(&mut parts, start - at, true);
             push(&mut parts, end - start, false);
             at = end;
+            if parts.len() >= PARTS_MAX {
+                return parts;
+            }
         }
         push(&mut parts, range.end - at, true);
         parts
@@ -95,8 +100,7 @@ impl Export for FileDevice {
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
         let mut parts = Vec::new();
         let mut at = range.start;
-        // As many as a reply may reasonably hold; the client asks again for the rest.
-        while at < range.end && parts.len() < 4096 {
+        while at < range.end && parts.len() < PARTS_MAX {
             let (end, is_hole) = self.extent(at, range.end);
             push(&mut parts, end - at, is_hole);
             at = end;
@@ -136,5 +140,27 @@ impl<E: Export + ?Sized> Export for Arc<E> {
 
     fn is_read_only(&self) -> bool {
         (**self).is_read_only()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_parts_are_told_of_than_an_answer_holds() {
+        let device = MemoryDevice::new(64 << 20);
+        for page in 0..8192 {
+            device.write(page * 8192, &[7; 4096]).expect("within the device");
+        }
+        let mut at = 0;
+        while at < 64 << 20 {
+            let parts = device.allocation(at..64 << 20);
+            assert!((1..=PARTS_MAX + 1).contains(&parts.len()));
+            for (length, is_hole) in parts {
+                assert_eq!((length, is_hole), (4096, at % 8192 != 0));
+                at += length;
+            }
+        }
     }
 }

@@ -14,9 +14,14 @@ mod wire;
 
 use std::{
     collections::HashMap,
+    ffi::{OsStr, OsString},
     fmt, io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
-    os::unix::{fs::FileTypeExt, net::UnixListener},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::FileTypeExt,
+        net::UnixListener,
+    },
     path::PathBuf,
     str::FromStr,
     sync::{
@@ -64,7 +69,10 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> io::Result<Address> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
-        let path = text.strip_prefix("unix:").or_else(|| text.strip_prefix("nbd+unix:///?socket="));
+        let path = match text.strip_prefix(UNIX_URI) {
+            Some(escaped) => Some(unescape(escaped).ok_or_else(|| invalid("an escape without its digits"))?),
+            None => text.strip_prefix("unix:").map(Into::into),
+        };
         if let Some(path) = path {
             return match path.is_empty() {
                 true => Err(invalid("unix: needs a path")),
@@ -85,10 +93,39 @@ impl fmt::Display for Address {
     /// As the URI that NBD clients take.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Unix(path) => write!(f, "nbd+unix:///?socket={}", path.display()),
+            Address::Unix(path) => write!(f, "{UNIX_URI}{}", escape(path.as_os_str())),
             Address::Tcp(address) => write!(f, "nbd://{address}"),
         }
     }
+}
+
+/// How the URI of a Unix socket begins.
+const UNIX_URI: &str = "nbd+unix:///?socket=";
+
+/// A path as part of a URI's query (RFC 3986); what has no meaning there stays as it is.
+fn escape(path: &OsStr) -> String {
+    let mut escaped = String::new();
+    for &byte in path.as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(byte.into());
+            }
+            _ => escaped += &format!("%{byte:02X}"),
+        }
+    }
+    escaped
+}
+
+fn unescape(escaped: &str) -> Option<OsString> {
+    let mut bytes = Vec::new();
+    let mut parts = escaped.split('%');
+    bytes.extend(parts.next()?.bytes());
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend(rest.bytes());
+    }
+    Some(OsString::from_vec(bytes))
 }
 
 /// A server at work. Dropping it stops it.

@@ -192,9 +192,9 @@ fn arguments(setup: &QemuSetup, work: &Path) -> Vec<String> {
         "-device virtio-serial-pci,addr=2".into(),
         format!("-device virtserialport,chardev=port,name={PORT}"),
         format!(
-            "-drive if=none,id=card,format=raw,cache=none,discard={},file=nbd+unix:///?socket={}",
+            "-drive if=none,id=card,format=raw,cache=none,discard={},file={}",
             if host.discard { "unmap" } else { "ignore" },
-            at("card")
+            Address::Unix(work.join("card"))
         ),
         format!(
             "-device virtio-blk-pci,drive=card,serial=card,request-merging=off,seg-max-adjust=off,queue-size=4,\

@@ -12,23 +12,32 @@ use block::{Device, Geometry};
 use super::read_ahead::PAGE_BYTES;
 
 /// A device in front of which blocks are kept. Every write reaches it at once.
+///
+/// *Invariant*: the blocks are locked while the device is read or written, so that what is kept is what it has.
 pub(super) struct Kept {
     device: Arc<dyn Device>,
     blocks: Mutex<Blocks>,
 }
 
 struct Blocks {
-    content: HashMap<u64, Box<[u8]>>,
-    /// In the order in which they came.
-    order: VecDeque<u64>,
+    content: HashMap<u64, Block>,
+    /// Numbers and turns of the blocks in the order in which they came, and of some that have been forgotten since.
+    order: VecDeque<(u64, u64)>,
+    turn: u64,
     most: usize,
+}
+
+struct Block {
+    bytes: Box<[u8]>,
+    /// When it came.
+    turn: u64,
 }
 
 impl Kept {
     /// Nothing yet, and room for `memory_bytes`.
     pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> Kept {
         let most = (memory_bytes as usize / PAGE_BYTES).max(1);
-        let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), most };
+        let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), turn: 0, most };
         Kept { device, blocks: Mutex::new(blocks) }
     }
 
@@ -41,15 +50,18 @@ impl Blocks {
     fn keep(&mut self, offset_bytes: u64, bytes: &[u8]) {
         for (number, block) in numbers(offset_bytes, bytes.len() as u64).zip(bytes.chunks_exact(PAGE_BYTES)) {
             if let Some(kept) = self.content.get_mut(&number) {
-                kept.copy_from_slice(block);
+                kept.bytes.copy_from_slice(block);
                 continue;
             }
             while self.content.len() >= self.most {
                 let Some(oldest) = self.order.pop_front() else { break };
-                self.content.remove(&oldest);
+                if self.is_here(oldest) {
+                    self.content.remove(&oldest.0);
+                }
             }
-            self.content.insert(number, block.into());
-            self.order.push_back(number);
+            self.turn += 1;
+            self.content.insert(number, Block { bytes: block.into(), turn: self.turn });
+            self.order.push_back((number, self.turn));
         }
     }
 
@@ -59,15 +71,24 @@ impl Blocks {
         if range.end - range.start > self.content.len() as u64 {
             self.content.retain(|number, _| !range.contains(number));
         } else {
-            range.clone().for_each(|number| drop(self.content.remove(&number)));
+            range.for_each(|number| drop(self.content.remove(&number)));
         }
-        self.order.retain(|number| !range.contains(number));
+        if self.order.len() > 2 * self.content.len() + PAGE_BYTES {
+            let mut order = std::mem::take(&mut self.order);
+            order.retain(|one| self.is_here(*one));
+            self.order = order;
+        }
+    }
+
+    /// Whether that block is still the one that came then.
+    fn is_here(&self, (number, turn): (u64, u64)) -> bool {
+        self.content.get(&number).is_some_and(|block| block.turn == turn)
     }
 
     /// Fills `buf` if all of it is here.
     fn get(&self, offset_bytes: u64, buf: &mut [u8]) -> bool {
         let numbers = numbers(offset_bytes, buf.len() as u64);
-        let found: Option<Vec<&[u8]>> = numbers.map(|n| Some(&**self.content.get(&n)?)).collect();
+        let found: Option<Vec<&[u8]>> = numbers.map(|n| Some(&*self.content.get(&n)?.bytes)).collect();
         let Some(found) = found else { return false };
         buf.chunks_exact_mut(PAGE_BYTES).zip(found).for_each(|(part, block)| part.copy_from_slice(block));
         true
@@ -91,24 +112,25 @@ impl Device for Kept {
     }
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        let is_whole = is_whole(offset_bytes, buf.len());
-        if is_whole && self.blocks().get(offset_bytes, buf) {
-            return Ok(());
+        if !is_whole(offset_bytes, buf.len()) {
+            return self.device.read(offset_bytes, buf);
         }
-        self.device.read(offset_bytes, buf)?;
-        if is_whole {
-            self.blocks().keep(offset_bytes, buf);
+        let mut blocks = self.blocks();
+        if !blocks.get(offset_bytes, buf) {
+            self.device.read(offset_bytes, buf)?;
+            blocks.keep(offset_bytes, buf);
         }
         Ok(())
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.device.write(offset_bytes, buf)?;
-        match is_whole(offset_bytes, buf.len()) {
-            true => self.blocks().keep(offset_bytes, buf),
-            false => self.blocks().forget(offset_bytes, buf.len() as u64),
+        let mut blocks = self.blocks();
+        let written = self.device.write(offset_bytes, buf);
+        match written.is_ok() && is_whole(offset_bytes, buf.len()) {
+            true => blocks.keep(offset_bytes, buf),
+            false => blocks.forget(offset_bytes, buf.len() as u64),
         }
-        Ok(())
+        written
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -116,7 +138,8 @@ impl Device for Kept {
     }
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.blocks().forget(offset_bytes, length_bytes);
+        let mut blocks = self.blocks();
+        blocks.forget(offset_bytes, length_bytes);
         self.device.discard(offset_bytes, length_bytes)
     }
 }
@@ -147,5 +170,24 @@ mod tests {
         (3..7).for_each(|n| assert_eq!(read(n), 0));
         read(2);
         assert_eq!(device.counts().reads, 8, "it had to go");
+    }
+
+    #[test]
+    fn what_was_forgotten_and_came_again_is_no_longer_the_oldest() {
+        let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
+        let kept = Kept::new(device.clone(), 2 * 4096);
+        kept.write(0, &[1; 4096]).unwrap();
+        kept.write(4096, &[2; 4096]).unwrap();
+        for _ in 0..10_000 {
+            kept.discard(0, 4096).unwrap();
+            kept.write(0, &[3; 4096]).unwrap();
+        }
+        assert!(kept.blocks().order.len() <= PAGE_BYTES + 5);
+        kept.write(8192, &[4; 4096]).unwrap();
+        let mut block = [0; 4096];
+        kept.read(0, &mut block).unwrap();
+        assert_eq!((block, device.counts().reads), ([3; 4096], 0));
+        kept.read(4096, &mut block).unwrap();
+        assert_eq!((block, device.counts().reads), ([2; 4096], 1));
     }
 }
