@@ -8,10 +8,15 @@ use f2fs::{
     format::{
         BlockSize,
         inode::{Algorithm, Compression},
+        quota::QuotaKind,
     },
     mkfs::{self, Overprovision, Plan},
+    volume::QuotaLimits,
 };
-use guest::{Content, Manifest, Op, Scope, differences, op::Allocate};
+use guest::{
+    Content, Manifest, Op, Scope, differences,
+    op::{Allocate, Answer},
+};
 use model::{Case, manifest};
 use xtask::{
     Disk, Image, Judge, Machine, Vm,
@@ -395,4 +400,91 @@ fn linux_reads_what_we_write_on_its_volumes() {
         volumes.push(Ours { name: name.into(), manifest: read(&files[0]), image });
     }
     compare(&volumes);
+}
+
+/// Number of EDQUOT and EXDEV on the judge's machine.
+const OVER_QUOTA: i32 = 122;
+const OTHER_PROJECT: i32 = 18;
+
+#[test]
+fn linux_sees_our_projects_and_keeps_to_limits_that_we_set() {
+    let dir = scratch();
+    let at = At::root();
+    let options = mkfs::Options {
+        features: mkfs::parse_features("extra_attr,project_quota,quota").expect("known features"),
+        ..mkfs::Options::new([0x5A; 16])
+    };
+    let ops = [
+        at.mkdir("project"),
+        Op::Project { path: at.path("project"), id: 42, inherit: true },
+        at.prose("project/heir", 10_000),
+        at.text("other", "of a project with a large number"),
+        at.project("other", 4_000_000_000),
+        at.text("user", "1000's"),
+        at.chown("user", 1000, 0),
+        at.text("more", "soon 1000's"),
+        at.text("too many", "never 1000's"),
+        at.text("group", "500's"),
+        at.chown("group", 0, 500),
+    ];
+    let ours = write_sized(dir.path(), "limits", 128, &options, &ops);
+    let path = ours.image.path.clone();
+    let project =
+        |name: &[u8]| ours.manifest.entries.iter().find(|it| it.path.0 == name).map(|it| it.project);
+    assert_eq!((project(b"project/heir"), project(b"other")), (Some(42), Some(4_000_000_000)));
+    let limits = [
+        (
+            QuotaKind::User,
+            1000,
+            QuotaLimits { space_hard_kib: 1024, inodes_hard: 2, ..QuotaLimits::default() },
+        ),
+        (QuotaKind::Group, 500, QuotaLimits { space_hard_kib: 256, ..QuotaLimits::default() }),
+        (QuotaKind::Project, 42, QuotaLimits { space_hard_kib: 4096, ..QuotaLimits::default() }),
+    ];
+    let mut volume = engine::open(&path).expect("it opens");
+    for (kind, id, limit) in limits {
+        volume.set_quota_limits(kind, id, limit).expect("limits can be set");
+    }
+    volume.unmount().expect("it closes");
+    drop(volume);
+    compare(&[ours]);
+
+    let mut vm = Vm::boot(Machine::Amd64, &[Disk::writable(&path)]).expect("the machine boots");
+    let mut stage = golden::stage::Stage::new(&mut vm, 0, PathBuf::new());
+    // Without these it counts, and refuses nothing.
+    stage.mount("usrquota,grpquota,prjquota").expect("Linux mounts it");
+    let at = stage.at();
+    let allowed = [
+        Op::KeepToLimits,
+        at.noise("user", 900 << 10),
+        at.chown("more", 1000, 0),
+        at.noise("group", 200 << 10),
+    ];
+    stage.run(allowed).expect("that is within the limits");
+    let space = vm.run(Op::Space { dir: at.path("project") }).expect("Linux answers").answer;
+    let Some(Answer::Space { total_bytes, .. }) = space else { panic!("{space:?}") };
+    assert_eq!(total_bytes, 4 << 20, "the room of a project is its limit");
+    for (op, errno) in [
+        (at.noise("user", 2 << 20), OVER_QUOTA),
+        (at.chown("too many", 1000, 0), OVER_QUOTA),
+        (at.noise("group", 400 << 10), OVER_QUOTA),
+        (at.noise("project/heir", 8 << 20), OVER_QUOTA),
+        (at.rename("other", "project/other"), OTHER_PROJECT),
+    ] {
+        let refused = vm.attempt(op.clone()).expect("the guest answers").err().map(|refusal| refusal.errno);
+        assert_eq!(refused, Some(errno), "{op:?}");
+    }
+    golden::stage::Stage::new(&mut vm, 0, PathBuf::new()).unmount().expect("Linux unmounts");
+    drop(vm);
+    model::fsck::fsck_image(&path).unwrap();
+    let volume = engine::open_read_only(&path).expect("it opens");
+    for (kind, id, limit) in limits {
+        let now = volume.quota_of(kind, id).expect("the quota is there");
+        let used_kib = now.space.get().div_ceil(1024);
+        assert_eq!(now.block_hard_limit.get(), limit.space_hard_kib, "{kind:?}");
+        assert!(
+            (limit.space_hard_kib / 2..=limit.space_hard_kib).contains(&used_kib),
+            "{kind:?}: {used_kib}"
+        );
+    }
 }

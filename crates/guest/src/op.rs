@@ -74,6 +74,8 @@ pub enum Op {
     Flags { path: Bytes, set: u32, clear: u32 },
     /// Sets the project of a file or directory.
     Project { path: Bytes, id: u32, inherit: bool },
+    /// Gives up, until the guest ends, what lets an administrator exceed limits of quota.
+    KeepToLimits,
     /// Chooses a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
     Compression { path: Bytes, algorithm: u8, log_cluster: u8 },
     /// Compresses a file now (f2fs, compress_mode=user).

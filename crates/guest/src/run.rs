@@ -19,6 +19,7 @@ use rustix::{
     },
     io::Errno,
     mount::{MountFlags, UnmountFlags},
+    thread::CapabilitySet,
 };
 
 use crate::{
@@ -148,6 +149,11 @@ impl Runner {
                 ioctl::set_flags(&file, flags)?;
             }
             Op::Project { path, id, inherit } => ioctl::set_project(self.readable(path)?, *id, *inherit)?,
+            Op::KeepToLimits => {
+                let mut sets = rustix::thread::capabilities(None)?;
+                sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+                rustix::thread::set_capabilities(None, sets)?;
+            }
             Op::Compression { path, algorithm, log_cluster } => {
                 ioctl::set_compression(self.writable(path)?, *algorithm, *log_cluster)?;
             }

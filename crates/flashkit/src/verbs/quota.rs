@@ -51,7 +51,8 @@ enum What {
 #[command(
     group = ArgGroup::new("who").required(true),
     group = ArgGroup::new("limit").required(true).multiple(true),
-    after_help = "A soft limit may be exceeded for a week, a hard one never; 0 is no limit.\n\n\
+    after_help = "A soft limit may be exceeded for a week, a hard one never; 0 is no limit. Linux keeps to limits on mounts \
+        with usrquota, grpquota and prjquota.\n\n\
         Examples:\n  flashkit quota set card.img --project 7 --blocks 0:2G\n  flashkit quota set card.img --group 100 --inodes 9000:10000"
 )]
 struct Set {
