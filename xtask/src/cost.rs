@@ -10,7 +10,7 @@ use lab::{
     target::{Machine, Programs},
 };
 
-use crate::uml_kernel;
+use crate::{interrupt, uml_kernel};
 
 /// Prints the table: for each cell whose name has all of the words ours, and Linux's below.
 ///
@@ -31,6 +31,7 @@ pub fn cost(
         volume_bytes,
         seed,
         programs: Programs { machine: Machine::Virtual, kernel, agent, flashkit: None },
+        stop: interrupt::stop(),
     };
     let work = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     writeln!(out, "| cell | | asked | data | node | meta | ratio | writes | flushes | discards |")?;
@@ -41,6 +42,7 @@ pub fn cost(
         if words.iter().any(|word| !name.contains(word.as_str())) {
             continue;
         }
+        interrupt::check()?;
         let [ours, linux] = costs.both(&cell, work.path()).with_context(|| name.clone())?;
         line(out, &name, "ours", &ours)?;
         line(out, "", "Linux", &linux)?;

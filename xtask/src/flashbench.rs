@@ -21,7 +21,7 @@ use flash::{
 };
 use guest::op::Answer;
 
-use crate::{Disk, Machine, Vm, step::Step, workspace::var};
+use crate::{Disk, Machine, Vm, interrupt, step::Step, workspace::var};
 
 /// Devices of the probe's judged ones, those of the first that have a unit that can be told.
 pub const SEEDS: [u64; 10] = [1000, 1001, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010];
@@ -89,6 +89,7 @@ pub fn run(seeds: &[u64], out: &mut impl Write) -> Result<()> {
          |---|---|---|---|---|---:|---:|---:|---:|"
     )?;
     for (disk, subject) in subjects.iter().enumerate() {
+        interrupt::check()?;
         let step = Step::begin(&subject.name);
         subject.measure(&mut vm, &format!("/disk/{disk}"), out)?;
         out.flush()?;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use model::{Case, Setup, Tally, power_cut, sequence};
 
-use crate::{agreement, ping_pong};
+use crate::{agreement, interrupt, ping_pong};
 
 /// Operations of a sequence beside the model.
 const SEQUENCE: usize = 1500;
@@ -50,6 +50,7 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
     for seed in limits.seed.. {
         for setup in &setups {
+            interrupt::check()?;
             match sequence::hunt(setup, seed, SEQUENCE) {
                 Ok(counted) => tally.add(&counted),
                 Err(report) => bail!("{report}"),
@@ -90,6 +91,7 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
     for seed in limits.seed.. {
         for case in &cases {
+            interrupt::check()?;
             match power_cut::hunt(&case.setup, seed, case.steps, case.mode) {
                 Ok(tried) => {
                     done += tried.cuts;

@@ -17,6 +17,7 @@ pub mod flashbench;
 pub mod golden;
 pub mod hunt;
 pub mod initramfs;
+pub mod interrupt;
 pub mod judge;
 pub mod kernel;
 pub mod linux_source;

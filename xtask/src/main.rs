@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, kernel::Kernel, soak, spec, stock_guest,
-    study, uml_kernel, workspace,
+    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, interrupt, kernel::Kernel, soak, spec,
+    stock_guest, study, uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -149,6 +149,7 @@ enum Task {
 }
 
 fn main() -> Result<()> {
+    interrupt::listen()?;
     let mut out = std::io::stdout().lock();
     match Arguments::parse().task {
         Task::Spec { check } => spec::run(workspace::root(), check)?,

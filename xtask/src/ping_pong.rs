@@ -24,6 +24,7 @@ use model::{
 use rustix::io::Errno;
 
 use crate::{
+    interrupt,
     judge::{complaints, link_devices},
     kernel::Machine,
     vm::{Disk, Vm},
@@ -132,6 +133,7 @@ impl Game<'_> {
     fn linux(&mut self, unclean: bool) -> Result<()> {
         self.mount()?;
         for _ in 0..OPS {
+            interrupt::check()?;
             let op = self.next_op();
             let before = self.model.clone();
             let wanted = self.model.apply(&op, self.clock.step());

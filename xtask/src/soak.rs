@@ -26,6 +26,8 @@ use model::{
     setup::{Maker, store},
 };
 
+use crate::interrupt;
+
 /// Size of the volume.
 const VOLUME_BYTES: u64 = 512 << 20;
 /// Memory for the engine's caches.
@@ -128,6 +130,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
             soak.step().with_context(|| format!("operation {}", soak.operations))?;
         }
         soak.clean()?;
+        interrupt::check()?;
         if started.elapsed() - told >= Duration::from_secs(60) || started.elapsed() >= end {
             told = started.elapsed();
             let resident = resident_bytes()?;

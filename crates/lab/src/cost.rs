@@ -91,6 +91,8 @@ pub struct Costs {
     pub seed: u64,
     /// The guest's programs.
     pub programs: Programs,
+    /// Ends the work.
+    pub stop: Stop,
 }
 
 impl Costs {
@@ -142,7 +144,7 @@ impl Costs {
             programs: Some(self.programs.clone()),
             pace: Pace::Virtual,
             traced: true,
-            stop: Stop::default(),
+            stop: self.stop.clone(),
         };
         let most_bytes = u64::from(setting.profile.host.max_request_bytes);
         let mut target = setting.start_on(image)?;

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use anyhow::Result;
 
-use crate::workspace::var;
+use crate::{interrupt, workspace::var};
 
 /// One line of the result.
 struct Line {
@@ -70,7 +70,9 @@ pub fn bench() -> Result<()> {
     let dir = tempfile::tempdir_in(var("bench")?)?;
     let mut lines = tools::lines(dir.path())?;
     lines.extend(mount::lines()?);
+    interrupt::check()?;
     lines.extend(engine::lines()?);
+    interrupt::check()?;
     lines.extend(device::lines()?);
     println!();
     for line in &lines {

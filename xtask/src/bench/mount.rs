@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail};
 use super::{Line, Wanted};
 use crate::{
     filling::{build, our_program},
+    interrupt,
     step::Step,
 };
 
@@ -87,6 +88,7 @@ pub(super) fn lines() -> Result<Vec<Line>> {
     let mut rounds: [Vec<Speeds>; Peer::ALL.len()] = Default::default();
     for round in 0..ROUNDS {
         for turn in 0..Peer::ALL.len() {
+            interrupt::check()?;
             let peer = Peer::ALL[(round + turn) % Peer::ALL.len()];
             let step = Step::begin(&format!("work on a mount of {peer:?}, round {} of {ROUNDS}", round + 1));
             rounds[peer as usize].push(Mounted::new(peer)?.measure()?);
