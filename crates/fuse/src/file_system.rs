@@ -353,15 +353,13 @@ impl FileSystem {
         if mode == RenameMode::Replace {
             self.hold_target(&mut volume, to_dir, to)?;
         }
-        volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)?;
-        if leaves_whiteout {
-            let nothing = DeviceNumber { major: 0, minor: 0 };
-            let mode = FileType::CharDevice.mode_bits();
-            let new =
-                NewNode { uid: caller.uid, gid: caller.gid, device: Some(nothing), ..NewNode::new(mode) };
-            volume.create_for(from_dir, from, &new, 0).map_err(to_errno)?;
+        if !leaves_whiteout {
+            return volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno);
         }
-        Ok(())
+        let device = Some(DeviceNumber { major: 0, minor: 0 });
+        let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
+        let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
+        volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout).map_err(to_errno)
     }
 
     /// Before a name goes: an inode that goes with it stays as long as the kernel has references.
@@ -481,6 +479,9 @@ impl FileSystem {
                     .choose_compression(ino, algorithm, log_cluster_blocks)
                     .map_err(to_errno)?;
                 return Ok(Vec::new());
+            }
+            Request::SetFlags(flags) if flags & !(ioctl::KNOWN_FLAGS | stat.flags) != 0 => {
+                return Err(Errno::OPNOTSUPP);
             }
             Request::GetSaved if stat.compression.is_none() => return Err(Errno::INVAL),
             Request::GetCompression if stat.compression.is_none() => return Err(Errno::NODATA),
@@ -704,21 +705,57 @@ mod tests {
 
     use block::{Device, MemoryDevice};
     use f2fs::{
+        format::quota::QuotaKind,
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Nid,
-        volume::Options,
+        volume::{Options, QuotaLimits},
     };
 
     use super::*;
 
+    /// An empty volume.
+    fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
+        let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
+        let features = mkfs::parse_features(features).unwrap();
+        let plan = Plan::new(&mkfs::Options { features, ..mkfs::Options::new([7; 16]) }, &[size]).unwrap();
+        let new = NewVolume::begin(device.clone(), &plan, true, Options::new(Time::default)).unwrap();
+        new.finish().unwrap()
+    }
+
+    fn mounted(volume: Volume) -> FileSystem {
+        FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()))
+    }
+
+    #[test]
+    fn where_there_may_be_no_whiteout_nothing_moves() {
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");
+        let root = volume.superblock().root_ino;
+        let user = Caller { uid: 2000, gid: 2000, pid: 0 };
+        let new = NewNode { uid: user.uid, gid: user.gid, ..NewNode::new(0o100_644) };
+        let ino = volume.create(root, b"from", &new).unwrap();
+        let limits = QuotaLimits { inodes_hard: 1, ..QuotaLimits::default() };
+        volume.set_quota_limits(QuotaKind::User, user.uid, limits).unwrap();
+        let fs = mounted(volume);
+        let rename = |caller| fs.rename(caller, (root, b"from"), (root, b"to"), RenameFlags::WHITEOUT);
+        assert_eq!(rename(user), Err(Errno::DQUOT));
+        assert_eq!(fs.lookup(root, b"from").unwrap().ino, ino);
+        assert_eq!(fs.lookup(root, b"to").map(|stat| stat.ino), Err(Errno::NOENT));
+        rename(Caller { uid: 0, ..user }).unwrap();
+        assert_eq!(fs.lookup(root, b"to").unwrap().ino, ino);
+        assert_eq!(fs.lookup(root, b"from").unwrap().kind, FileType::CharDevice);
+        // Two names of one inode: nothing happens (rename(2)).
+        fs.link(user, ino, root, b"other").unwrap();
+        let other = (root, &b"other"[..]);
+        fs.rename(user, other, (root, b"to"), RenameFlags::WHITEOUT).unwrap();
+        assert_eq!(fs.lookup(root, b"other").unwrap().ino, ino);
+        fs.unmount().unwrap();
+    }
+
     #[test]
     fn a_damaged_file_without_a_name_does_not_take_along_what_others_wrote() {
-        const BYTES: u64 = 64 << 20;
-        let device = Arc::new(MemoryDevice::new(BYTES));
-        let size = DeviceSize { path: String::new(), bytes: BYTES };
-        let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
+        let device = Arc::new(MemoryDevice::new(64 << 20));
         let options = || Options::new(Time::default);
-        let mut volume = NewVolume::begin(device.clone(), &plan, true, options()).unwrap().finish().unwrap();
+        let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
         let ino = volume.create(root, b"gone", &NewNode::new(0o100_644)).unwrap();
         // So far in that there is a node for it, which nobody looks at until the file goes.
@@ -729,8 +766,7 @@ mod tests {
         drop(volume);
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
 
-        let volume = Volume::open(device.clone(), options()).unwrap();
-        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()));
+        let fs = mounted(Volume::open(device.clone(), options()).unwrap());
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
         fs.lookup(root, b"gone").unwrap();
         fs.unlink(root, b"gone").unwrap();

@@ -306,6 +306,8 @@ fn flags_are_honoured() {
         "echo two > log",
         "rm -f log",
         "truncate -s 0 log",
+        // No such flag in F2FS.
+        "chattr +j log",
     ] {
         assert_eq!(fails(script), "refused\n", "{script}");
     }

@@ -66,7 +66,7 @@ impl Volume {
     }
 
     /// What a new inode takes over from its directory: the group, and the default list if there is one.
-    fn inherit(&self, dir: Ino, new: &NewNode) -> Result<(NewNode, Option<Acl>)> {
+    pub(super) fn inherit(&self, dir: Ino, new: &NewNode) -> Result<(NewNode, Option<Acl>)> {
         let mut new = new.clone();
         let parent = self.inode(dir)?;
         if parent.head().mode.get() & SET_GID != 0 {

@@ -269,6 +269,56 @@ impl Volume {
         mode: RenameMode,
     ) -> Result<()> {
         self.begin()?;
+        self.move_name(from_dir, from, to_dir, to, mode)
+    }
+
+    /// The same, and a new inode that is no directory has the old name then. Both happen or neither, in a checkpoint,
+    /// too. Where both names are of one inode nothing moves, and nothing is made.
+    pub fn rename_leaving(
+        &mut self,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        mode: RenameMode,
+        new: &NewNode,
+    ) -> Result<()> {
+        self.begin()?;
+        let kind = FileType::from_mode(new.mode)
+            .filter(|kind| *kind != FileType::Directory)
+            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no file", new.mode).into()))?;
+        if mode == RenameMode::Exchange {
+            return Err(Error::Invalid("an exchange leaves no name".into()));
+        }
+        self.check_change(from_dir, from)?;
+        self.check_change(to_dir, to)?;
+        let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+        if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
+            return self.move_name(from_dir, from, to_dir, to, mode);
+        }
+        // What can be refused is refused before the name moves.
+        self.require_space(2 * ENTRY_BLOCKS + 2)?;
+        let (new, _) = self.inherit(from_dir, new)?;
+        let project = inherited_project(&*self.inode(from_dir)?);
+        self.admit_new([new.uid, new.gid, project], 0)?;
+        let ino = Ino(self.take_nid()?.0);
+        let node = self.new_inode(ino, from_dir, from, kind, &new)?;
+        self.add_node(node)?;
+        if let Err(error) = self.move_name(from_dir, from, to_dir, to, mode) {
+            self.evict(ino)?;
+            return Err(error);
+        }
+        self.enter(from_dir, from, ino, kind)?;
+        self.note_name(from_dir, from, Some(ino))?;
+        self.touch_dir(from_dir)
+    }
+
+    fn move_name(
+        &mut self,
+        from_dir: Ino,
+        from: &[u8],
+        to_dir: Ino,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
         if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {

@@ -182,12 +182,14 @@ impl FileSystem {
         while done < length {
             let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
             let mut volume = self.write_lock_for(caller)?;
-            let count = volume.read(from, from_offset + done, &mut buf[..step]).map_err(to_errno)?;
-            if count == 0 {
-                break;
-            }
-            match volume.write(to, to_offset + done, &buf[..count]) {
-                Ok(()) => done += count as u64,
+            let count = volume.read(from, from_offset + done, &mut buf[..step]).and_then(|count| {
+                volume.write(to, to_offset + done, &buf[..count])?;
+                Ok(count)
+            });
+            match count {
+                Ok(0) => break,
+                Ok(count) => done += count as u64,
+                // What was copied counts, and who asks for the rest is told.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(to_errno(error)),
             }
