@@ -92,19 +92,68 @@ fn what_was_fsynced_comes_back_and_the_rest_does_not() {
     support::assert_clean(&path);
 }
 
+/// In place it is one write, in a new one two: the block and the node with its address.
 #[test]
-fn an_fsynced_overwrite_costs_two_writes_and_a_flush() {
+fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
+    use block::Verb::{Flush, Write};
+    for (in_place, costs) in [
+        (InPlace::Fsync, &[(Write, 4096), (Flush, 0)][..]),
+        (InPlace::Never, &[(Write, 4096), (Write, 4096), (Flush, 0)]),
+    ] {
+        let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[1; 1 << 20]).unwrap();
+        volume.unmount().unwrap();
+        drop(volume);
+        let options = Options { in_place, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(device.clone(), options).unwrap();
+        for n in 0..2 {
+            device.take_trace();
+            volume.write(ino, 40_960, &[2 + n; 4096]).unwrap();
+            volume.fsync(ino, false).unwrap();
+            let writes = |request: &Request| request.verb != Verb::Read;
+            let verbs: Vec<_> = device.take_trace().into_iter().filter(writes).collect();
+            let verbs: Vec<_> = verbs.iter().map(|request| (request.verb, request.length_bytes)).collect();
+            assert_eq!(verbs, costs);
+        }
+    }
+}
+
+/// A file that was overwritten as a whole, in whatever order, is overwritten where it is when it is synced: in commands as
+/// large as can be. What was not neighbours goes to the log.
+#[test]
+fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
+    const BLOCKS: u64 = 1000;
     let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &[1; 1 << 20]).unwrap();
+    volume.write(ino, 0, &vec![1; BLOCKS as usize * 4096]).unwrap();
     volume.checkpoint().unwrap();
+    let first = volume.address(&volume.inode(ino).unwrap(), 0).unwrap();
     device.take_trace();
-    volume.write(ino, 40_960, &[2; 4096]).unwrap();
+    for n in 0..BLOCKS {
+        let at = n * 617 % BLOCKS;
+        volume.write(ino, at * 4096, &[at as u8; 4096]).unwrap();
+    }
     volume.fsync(ino, false).unwrap();
-    let verbs: Vec<_> = device.trace().iter().map(|request| (request.verb, request.length_bytes)).collect();
-    use block::Verb::{Flush, Write};
-    assert_eq!(verbs, [(Write, 4096), (Write, 4096), (Flush, 0)]);
+    let writes = |trace: Vec<Request>| -> Vec<u64> {
+        let writes = trace.into_iter().filter(|request| request.verb == Verb::Write);
+        writes.map(|request| request.length_bytes / 4096).collect()
+    };
+    let lengths = writes(device.take_trace());
+    assert!(lengths.iter().sum::<u64>() <= BLOCKS + 1 && lengths.len() <= 6, "{lengths:?}");
+    assert_eq!(volume.address(&volume.inode(ino).unwrap(), 0).unwrap(), first);
+    for n in 0..BLOCKS / 2 {
+        volume.write(ino, 2 * n * 4096, &[7; 4096]).unwrap();
+    }
+    volume.fsync(ino, false).unwrap();
+    let lengths = writes(device.take_trace());
+    assert!(lengths.len() <= 6, "{lengths:?}");
+    assert_ne!(volume.address(&volume.inode(ino).unwrap(), 0).unwrap(), first);
+    let content = read(&volume, ino);
+    let wanted = |n: usize| if n % 2 == 0 { 7 } else { n as u8 };
+    assert!(content.chunks(4096).enumerate().all(|(n, block)| block == [wanted(n); 4096]));
 }
 
 /// A database makes its journal, syncs it and the directory, and removes it, again and again. Recovery finds the name of

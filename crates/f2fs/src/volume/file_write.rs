@@ -2,12 +2,18 @@
 //!
 //! *Invariants*: a block that gets a place for the first time goes to its log at once, and changes in the log's
 //! pending run as long as it is there; only parts of blocks that are on the device already wait as pages, and
-//! the few blocks that an fsync will overwrite in place. So a file's blocks follow one another on the device as
+//! blocks that an fsync is likely to overwrite in place. So a file's blocks follow one another on the device as
 //! they follow one another in the file. Space is made sure of before anything changes.
 
 use std::ops::Range;
 
-use super::{InPlace, Volume, allocate, fsync::IN_PLACE_BLOCKS_MAX, map_write::Slot, node_cache::Change};
+use super::{
+    InPlace, Volume,
+    allocate::{self, Asks},
+    fsync::IN_PLACE_BLOCKS_MAX,
+    map_write::Slot,
+    node_cache::Change,
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -22,6 +28,8 @@ use crate::{
 /// So much of a file is reserved or given back as one operation: some hundred nodes of addresses. What is longer is
 /// several, between which nodes leave the memory, and a checkpoint makes room.
 const PIECE_BYTES: u64 = 1 << 30;
+/// Neighbours that are overwritten as one write, at most: eight commands of 120 KiB.
+const NEIGHBOURS_MOST: usize = 240;
 
 /// A range of a file in pieces that end where every cluster does.
 pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
@@ -299,12 +307,12 @@ impl Volume {
         let whole = data.len() == bytes;
         if whole
             && old.is_real()
-            && (allocate::in_place(self.options.in_place, false, false) || self.is_pinned(ino)?)
+            && (allocate::in_place(self.options.in_place, Asks::Nobody, 1) || self.is_pinned(ino)?)
         {
             self.write_in_place(old, Place::File(ino, block), data)?;
             return Ok(0);
         }
-        if old.is_real() && (!whole || self.waits_for_fsync(ino)) {
+        if old.is_real() && (!whole || self.waits_for_fsync(ino)?) {
             let mut page = vec![0; bytes].into_boxed_slice();
             if !whole {
                 self.read_block(old, Place::File(ino, block), &mut page)?;
@@ -328,11 +336,14 @@ impl Volume {
     }
 
     /// Whether an overwritten block waits as a page: an fsync that is likely to follow will write it in place, and
-    /// then no node has to be written for its address.
-    fn waits_for_fsync(&self, ino: Ino) -> bool {
-        self.options.in_place == InPlace::Fsync
-            && self.synced.contains(&ino)
-            && self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX)
+    /// then no node has to be written for its address. Of a file that fits into memory all do: neighbours come together.
+    fn waits_for_fsync(&self, ino: Ino) -> Result<bool> {
+        if self.options.in_place != InPlace::Fsync {
+            return Ok(false);
+        }
+        let size_blocks = self.inode(ino)?.head().size.get() >> self.geometry.block_size.log();
+        let synced_few = self.synced.contains(&ino) && self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX);
+        Ok(synced_few || size_blocks <= self.most_pages() as u64)
     }
 
     /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only
@@ -479,64 +490,80 @@ impl Volume {
     /// Writes all pages to their logs.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
-            self.write_page(ino, block, false)?;
+            self.write_page(ino, block)?;
         }
         Ok(())
     }
 
-    /// Writes the pages of a file for an fsync: in place where `in_place` and the policy say so, and then neighbours
-    /// leave as one write.
-    pub(super) fn write_pages_of(&mut self, ino: Ino, in_place: bool) -> Result<()> {
+    /// Writes the pages of a file for an fsync: in place where the policy says so, and then neighbours leave as one
+    /// write.
+    pub(super) fn write_pages_of(&mut self, ino: Ino) -> Result<()> {
         let blocks = self.pages.blocks_of(ino, 0, u64::MAX);
+        let few = blocks.len() <= IN_PLACE_BLOCKS_MAX;
+        let asks = if few { Asks::FewSynced } else { Asks::ManySynced };
         let mut rest = &blocks[..];
-        while let [block, ..] = *rest {
-            let count = match self.stays_at(ino, block, in_place)? {
-                Some(addr) => self.write_neighbours(ino, rest, addr, in_place)?,
-                None => {
-                    self.write_page(ino, block, in_place)?;
-                    1
-                }
-            };
-            rest = &rest[count..];
+        while !rest.is_empty() {
+            let (addr, count) = self.neighbours(ino, rest)?;
+            let (these, others) = rest.split_at(count);
+            match addr {
+                Some(addr) if self.stays(ino, asks, count)? => self.write_neighbours(ino, these, addr)?,
+                _ => these.iter().try_for_each(|block| self.append_page(ino, *block))?,
+            }
+            rest = others;
         }
         Ok(())
     }
 
-    /// Overwrites at `addr` as many of these pages as are neighbours in the file and on the device, and says how many
-    /// that were.
-    fn write_neighbours(&mut self, ino: Ino, blocks: &[u64], addr: BlockAddr, fsync: bool) -> Result<usize> {
-        let mut bytes = Vec::new();
-        let mut count = 0;
-        for (n, &block) in blocks.iter().enumerate() {
-            let is_next = block == blocks[0] + n as u64;
-            if n > 0 && !(is_next && self.stays_at(ino, block, fsync)? == Some(BlockAddr(addr.0 + n as u32)))
-            {
-                break;
-            }
-            bytes.extend_from_slice(self.pages.get(ino, block).expect("it was listed"));
+    /// How many of these pages of a file, from the first on, are neighbours in the file and on the device, and where the
+    /// first is there; as many as make a large write.
+    fn neighbours(&self, ino: Ino, blocks: &[u64]) -> Result<(Option<BlockAddr>, usize)> {
+        let inode = self.inode(ino)?;
+        let Some(first) = self.overwritable(&inode, blocks[0])? else { return Ok((None, 1)) };
+        let mut count = 1;
+        while count < blocks.len().min(NEIGHBOURS_MOST)
+            && blocks[count] == blocks[0] + count as u64
+            && self.overwritable(&inode, blocks[count])? == Some(BlockAddr(first.0 + count as u32))
+        {
             count += 1;
         }
-        self.write_in_place(addr, Place::File(ino, blocks[0]), &bytes)?;
-        for block in &blocks[..count] {
-            self.pages.remove(ino, *block);
-        }
-        Ok(count)
+        Ok((Some(first), count))
     }
 
-    /// The address at which a page will be overwritten, if it does not go to a log.
-    fn stays_at(&self, ino: Ino, block: u64, fsync: bool) -> Result<Option<BlockAddr>> {
-        let inode = self.inode(ino)?;
+    /// Overwrites these pages, which are neighbours, at `addr`.
+    fn write_neighbours(&mut self, ino: Ino, blocks: &[u64], addr: BlockAddr) -> Result<()> {
+        let pages = blocks.iter().map(|block| self.pages.get(ino, *block).expect("it was listed"));
+        let bytes = pages.collect::<Vec<_>>().concat();
+        self.write_in_place(addr, Place::File(ino, blocks[0]), &bytes)?;
+        for block in blocks {
+            self.pages.remove(ino, *block);
+        }
+        Ok(())
+    }
+
+    /// The address of a page's block on the device, if it could be overwritten there.
+    fn overwritable(&self, inode: &NodeBlock, block: u64) -> Result<Option<BlockAddr>> {
         if inode.compression().is_some() || inode.is_directory() {
             return Ok(None);
         }
-        let policy = allocate::in_place(self.options.in_place, fsync, false);
-        let old = self.address(&inode, block)?;
-        let stays = old.is_real() && (policy || inode.has_inline(inline::PIN));
-        Ok(stays.then_some(old))
+        Ok(Some(self.address(inode, block)?).filter(|addr| addr.is_real()))
     }
 
-    /// Writes a page to its log, or in place where `fsync` and the policy say so.
-    pub(super) fn write_page(&mut self, ino: Ino, block: u64, fsync: bool) -> Result<()> {
+    /// Whether so many neighbours of a file are overwritten where they are.
+    fn stays(&self, ino: Ino, asks: Asks, neighbours: usize) -> Result<bool> {
+        Ok(allocate::in_place(self.options.in_place, asks, neighbours) || self.is_pinned(ino)?)
+    }
+
+    /// Writes a page that nobody syncs: to its log, unless the policy says otherwise.
+    pub(super) fn write_page(&mut self, ino: Ino, block: u64) -> Result<()> {
+        let addr = self.overwritable(&*self.inode(ino)?, block)?;
+        match addr {
+            Some(addr) if self.stays(ino, Asks::Nobody, 1)? => self.write_neighbours(ino, &[block], addr),
+            _ => self.append_page(ino, block),
+        }
+    }
+
+    /// Writes a page to its log.
+    fn append_page(&mut self, ino: Ino, block: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         if inode.compression().is_some() {
             drop(inode);
@@ -544,13 +571,9 @@ impl Volume {
         }
         let kind = self.log_of_data(&inode);
         drop(inode);
-        let stays = self.stays_at(ino, block, fsync)?;
         let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
         let Some(page) = self.pages.remove(ino, block) else { return Ok(()) };
-        let result = match stays {
-            Some(old) => self.write_in_place(old, Place::File(ino, block), &page),
-            None => self.relocate(ino, slot, block, kind, &page).map(drop),
-        };
+        let result = self.relocate(ino, slot, block, kind, &page).map(drop);
         if result.is_err() {
             self.pages.insert(ino, block, page);
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{ActiveLogs, InPlace, Volume, checkpoint::Reason, node_cache::Change, node_write::Marks};
+use super::{ActiveLogs, Volume, checkpoint::Reason, node_cache::Change, node_write::Marks};
 use crate::{
     Error, Place, Result,
     format::{
@@ -133,9 +133,7 @@ impl Volume {
             self.synced.clear();
         }
         self.synced.insert(ino);
-        let in_place = self.options.in_place != InPlace::Never
-            && (data_only || self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX + 1));
-        self.write_pages_of(ino, in_place)?;
+        self.write_pages_of(ino)?;
         self.write_marked(ino, data_only)?;
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]

@@ -117,6 +117,21 @@ impl Logs {
         result
     }
 
+    /// Puts blocks that are overwritten in front of the run that begins right behind them; says whether there is one.
+    pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
+        let end = addr.index() + bytes.len() / self.block_bytes;
+        let mut runs = self.logs.iter_mut().map(|log| &mut log.run);
+        let follows = |run: &&mut Run| !run.bytes.is_empty() && run.start.index() == end;
+        match runs.find(follows) {
+            Some(run) if run.bytes.len() + bytes.len() <= RUN_BYTES => {
+                run.bytes.splice(0..0, bytes.iter().copied());
+                run.start = addr;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Whether so much waits for a device that does not take it that no more should.
     pub fn is_choked(&self) -> bool {
         self.stuck.len() >= STUCK_MAX

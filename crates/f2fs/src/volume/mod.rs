@@ -302,7 +302,7 @@ impl Volume {
         self.start()?;
         self.load_limits()?;
         self.changed = true;
-        let most = self.options.dirty_bytes() / self.geometry.block_size.bytes();
+        let most = self.most_pages();
         if self.pages.len() > most {
             self.write_pages()?;
         }
@@ -318,6 +318,11 @@ impl Volume {
             self.changed = true;
         }
         Ok(())
+    }
+
+    /// Changed pages, and changed nodes, that wait in memory at most.
+    fn most_pages(&self) -> usize {
+        self.options.dirty_bytes() / self.geometry.block_size.bytes()
     }
 
     /// Counts blocks that were taken.

@@ -24,8 +24,8 @@ pub enum ActiveLogs {
 pub enum InPlace {
     /// Never: everything goes to the logs.
     Never,
-    /// When an fsync writes few blocks, so that no node has to be written for them; and when free sections run
-    /// short.
+    /// When an fsync writes few blocks, so that no node has to be written for them; or many neighbours, which a log
+    /// would take in no fewer commands.
     #[default]
     Fsync,
     /// Whenever the block has an address.
