@@ -17,6 +17,7 @@ pub mod nbd;
 pub mod op;
 pub mod overwrite;
 pub mod pattern;
+pub mod room;
 pub mod run;
 pub mod threads;
 pub mod tree;

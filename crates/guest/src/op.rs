@@ -122,10 +122,12 @@ pub enum Op {
     Load { dir: Bytes, load: Load, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
-    /// Answers with what running programs of a name have used.
-    Usage { name: String },
+    /// Answers with the memory of the programs of a name.
+    Memory { name: String },
     /// Runs a program to its end; answers with what it printed.
     Execute { program: Bytes, arguments: Vec<Bytes> },
+    /// Asks a process to end that has gone into the background, and waits until it has.
+    End { process: u32 },
 }
 
 /// What [`Op::Allocate`] does.
@@ -205,13 +207,8 @@ pub enum Answer {
         /// What a user may still write.
         free_bytes: u64,
     },
-    /// What programs have used.
-    Usage {
-        /// Time of a processor, without their kernel's.
-        user_ns: u64,
-        /// Memory of their own: what holds no pages of files.
-        memory_bytes: u64,
-    },
+    /// Memory of programs' own: what holds no pages of files, in bytes.
+    Memory(u64),
     /// What a program printed.
     Output {
         /// Its exit code; where a signal ended it, 128 and the signal's number.

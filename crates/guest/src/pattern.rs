@@ -9,7 +9,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{SplitMix, noise};
+use crate::{
+    content::{SplitMix, noise},
+    room,
+};
 
 /// What is done to a file. Each record is visited once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,11 +85,11 @@ impl RecordFile for File {
     }
 
     fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
-        self.write_all_at(record, at)
+        room::wait_for(|| self.write_all_at(record, at))
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
+        room::wait_for(|| self.sync_all())
     }
 }
 
@@ -144,7 +147,11 @@ impl Pattern {
         Ok(self.file_bytes / length)
     }
 
-    fn open(&self, path: &Path) -> io::Result<File> {
+    /// Opens the file at `path` for it, and empties it where records are created.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         match self.access {
             Access::Read { .. } => options.read(true),

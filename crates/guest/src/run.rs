@@ -202,10 +202,7 @@ impl Runner {
             }
             Op::Threads { name, go_on } => threads::tell(name, *go_on)?,
             Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
-            Op::Usage { name } => {
-                let (user_ns, memory_bytes) = threads::usage(name)?;
-                return Ok(Some(Answer::Usage { user_ns, memory_bytes }));
-            }
+            Op::Memory { name } => return Ok(Some(Answer::Memory(threads::memory(name)?))),
             Op::NbdAttach { server, device } => {
                 return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
             }
@@ -230,11 +227,13 @@ impl Runner {
                     stderr: Bytes(output.stderr),
                 }));
             }
+            Op::End { process } => threads::end(*process)?,
         }
         Ok(None)
     }
 
-    fn at(&self, path: &Bytes) -> PathBuf {
+    /// Where a path of an operation's is.
+    pub fn at(&self, path: &Bytes) -> PathBuf {
         let below = path.as_path();
         if self.root == Path::new("") {
             return below.to_owned();

@@ -5,10 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    param::clock_ticks_per_second,
-    process::{Pid, Signal, kill_process},
-};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Stops all threads whose name begins so, or lets them go on.
 ///
@@ -26,20 +23,29 @@ pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
     }
 }
 
-/// What all programs of this name have used: nanoseconds of a processor in the programs themselves, and bytes of
-/// memory that hold no pages of files.
+/// Asks a process to end, and waits until it has. It is a child of this one, as whoever has no parent any more is of init.
+///
+/// # Errors
+/// It is none, or had ended by itself.
+pub fn end(process: u32) -> io::Result<()> {
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    if let Some((_, status)) = waitpid(Some(id), WaitOptions::NOHANG)? {
+        return Err(io::Error::other(format!("process {process} had ended already: {status:?}")));
+    }
+    kill_process(id, Signal::TERM)?;
+    waitpid(Some(id), WaitOptions::empty())?;
+    Ok(())
+}
+
+/// Memory of all programs of this name, in bytes, without pages of files.
 ///
 /// # Errors
 /// The kernel does not tell.
-pub fn usage(name: &str) -> io::Result<(u64, u64)> {
-    let (mut user_ns, mut memory_bytes) = (0, 0);
-    for (_, dir) in called(|it| it == name)? {
-        // One that ends meanwhile has used nothing any more.
-        let read = |file| fs::read_to_string(dir.join(file)).unwrap_or_default();
-        user_ns += user_ticks(&read("stat")).unwrap_or(0) * 1_000_000_000 / clock_ticks_per_second();
-        memory_bytes += own_bytes(&read("status")).unwrap_or(0);
-    }
-    Ok((user_ns, memory_bytes))
+pub fn memory(name: &str) -> io::Result<u64> {
+    let processes = called(|it| it == name)?;
+    // One that ends meanwhile has none any more.
+    let status = |dir: &Path| fs::read_to_string(dir.join("status")).unwrap_or_default();
+    Ok(processes.iter().filter_map(|(_, dir)| own_bytes(&status(dir))).sum())
 }
 
 /// The processes of a name, and where the kernel tells about them.
@@ -58,11 +64,6 @@ fn called(is_meant: impl Fn(&str) -> bool) -> io::Result<Vec<(Pid, PathBuf)>> {
     Ok(found)
 }
 
-/// proc(5), /proc/PID/stat: the 14th field, where the name in brackets may have blanks.
-fn user_ticks(stat: &str) -> Option<u64> {
-    stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()
-}
-
 /// proc(5), /proc/PID/status.
 fn own_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -76,14 +77,33 @@ mod tests {
     #[test]
     fn a_thread_that_is_not_there_is_not_found() {
         assert_eq!(tell("no such thread", true).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(usage("no such program").unwrap(), (0, 0));
+        assert_eq!(memory("no such program").unwrap(), 0);
     }
 
     #[test]
-    fn this_program_has_used_something() {
+    #[allow(clippy::zombie_processes, reason = "whom it ends is waited for by what is tested")]
+    fn a_process_ends_once_and_says_when_it_had_ended_before() {
+        let shell = |script: &str| {
+            let child = std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+            Pid::from_child(&child)
+        };
+        let id = shell("while :; do sleep 1; done").as_raw_nonzero().get() as u32;
+        end(id).unwrap();
+        assert!(end(id).is_err(), "it is gone");
+        let short = shell("exit 7");
+        // It stays a child until somebody asks; when it has ended is seen without asking.
+        let stat = format!("/proc/{}/stat", short.as_raw_nonzero());
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let said = end(short.as_raw_nonzero().get() as u32).unwrap_err().to_string();
+        assert!(said.contains("had ended already"), "{said}");
+    }
+
+    #[test]
+    fn this_program_has_memory() {
         // A name of proc(5) ends after 15 characters.
         let name = fs::read_to_string("/proc/self/comm").unwrap();
-        assert!(usage(name.trim_end()).unwrap().1 > 0);
-        assert_eq!(user_ticks("7 (a) b) S 1 7 7 0 -1 4 10 0 3 0 250 40 0 0"), Some(250));
+        assert!(memory(name.trim_end()).unwrap() > 0);
     }
 }

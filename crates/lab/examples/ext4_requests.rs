@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         }),
         pace: Pace::Virtual,
         traced: true,
+        cleaned: false,
         stop: Stop::default(),
     };
     let page_bytes = setting.profile.flash.page_bytes;

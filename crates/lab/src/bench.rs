@@ -200,7 +200,10 @@ impl Bench {
         let caches = if can_drop_caches() { "caches dropped" } else { "pages of files given up" };
         Record {
             form: FORM,
-            cell: Cell { experiment, file_system: FileSystem::new(kind), preset: Preset::Here },
+            cell: Cell {
+                place: Some(self.place.dir.display().to_string()),
+                ..Cell::new(experiment, FileSystem::new(kind), Preset::Here)
+            },
             suited: None,
             seed: self.seed,
             scale: self.scale,

@@ -42,22 +42,21 @@ impl Check {
         matches!(self, Check::Faults { .. })
     }
 
+    /// Whether it could not be asked, and could be now: its program is here.
+    pub fn is_due(&self, kind: &str) -> bool {
+        let is_here = |program| std::env::split_paths(&path()).any(|dir| dir.join(program).is_file());
+        matches!(self, Check::NotChecked { .. }) && checker(kind).is_some_and(|(program, _)| is_here(program))
+    }
+
     /// Checks the volume in `image` without changing it.
     pub fn of(kind: &str, image: &Path) -> Check {
-        let (program, arguments): (&str, &[&str]) = match kind {
-            "ext4" => ("e2fsck", &["-f", "-n"]),
-            "f2fs" | OURS | THROUGH_FUSE => ("fsck.f2fs", &["--dry-run"]),
-            "vfat" => ("fsck.vfat", &["-n"]),
-            "exfat" => ("fsck.exfat", &["-n"]),
-            "btrfs" => ("btrfs", &["check", "--readonly"]),
-            "xfs" => ("xfs_repair", &["-n", "-f"]),
-            other => return Check::NotChecked { why: format!("there is no checker for {other}") },
+        let Some((program, arguments)) = checker(kind) else {
+            return Check::NotChecked { why: format!("there is no checker for {kind}") };
         };
-        let path = std::env::var("PATH").unwrap_or_default();
         let output = Command::new(program)
             .args(arguments)
             .arg(image)
-            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+            .env("PATH", path())
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .output();
@@ -84,6 +83,24 @@ impl Check {
     }
 }
 
+/// The checker of a type of file system, and what makes it change nothing.
+fn checker(kind: &str) -> Option<(&'static str, &'static [&'static str])> {
+    Some(match kind {
+        "ext4" => ("e2fsck", &["-f", "-n"]),
+        "f2fs" | OURS | THROUGH_FUSE => ("fsck.f2fs", &["--dry-run"]),
+        "vfat" => ("fsck.vfat", &["-n"]),
+        "exfat" => ("fsck.exfat", &["-n"]),
+        "btrfs" => ("btrfs", &["check", "--readonly"]),
+        "xfs" => ("xfs_repair", &["-n", "-f"]),
+        _ => return None,
+    })
+}
+
+/// Where programs are looked for: checkers are not on every user's path.
+fn path() -> String {
+    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +119,14 @@ mod tests {
             std::fs::write(&image, bytes).unwrap();
             assert!(matches!(Check::of(kind, &image), Check::Faults { .. }), "{kind}");
         }
-        assert!(matches!(Check::of("nilfs2", &image), Check::NotChecked { .. }));
+        let none = Check::of("nilfs2", &image);
+        assert!(matches!(none, Check::NotChecked { .. }) && !none.is_due("nilfs2"));
+    }
+
+    #[test]
+    fn what_could_not_be_checked_is_due_once_its_checker_is_there() {
+        let not_checked = Check::NotChecked { why: "e2fsck is not installed".into() };
+        assert!(not_checked.is_due("ext4"));
+        assert!(!Check::Clean { program: "e2fsck".into() }.is_due("ext4"));
     }
 }

@@ -144,6 +144,7 @@ impl Costs {
             programs: Some(self.programs.clone()),
             pace: Pace::Virtual,
             traced: true,
+            cleaned: false,
             stop: self.stop.clone(),
         };
         let most_bytes = u64::from(setting.profile.host.max_request_bytes);

@@ -21,13 +21,29 @@ pub struct Cell {
     pub file_system: FileSystem,
     /// On what.
     pub preset: Preset,
+    /// In which directory, where that is one of this machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 impl Cell {
-    /// How commands and files name it: `write_fsync.f2fs.desktop`, and options between.
+    /// A cell on a modelled device.
+    pub fn new(experiment: Experiment, file_system: FileSystem, preset: Preset) -> Cell {
+        Cell { experiment, file_system, preset, place: None }
+    }
+
+    /// How commands and files name it: `write_fsync.f2fs.desktop`, and options between; `write_fsync.ext4.here+mnt+card`
+    /// for a directory.
     pub fn id(&self) -> String {
         let name: String = self.file_system.name().chars().map(of_file_name).collect();
-        format!("{}.{}.{}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
+        let place: String = self.place.iter().flat_map(|place| place.bytes()).map(of_place).collect();
+        format!("{}.{}.{}{place}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
+    }
+
+    /// How tables name what was measured.
+    pub fn subject(&self) -> String {
+        let name = self.file_system.name();
+        self.place.as_ref().map_or(name.clone(), |place| format!("{name} in {place}"))
     }
 
     /// Whether it can be done: bare flash takes file systems that are made for it, which are asked for their times
@@ -47,13 +63,22 @@ impl Cell {
 
     /// The place of its record among others.
     pub fn rank(&self) -> (Preset, Experiment, bool, String) {
-        (self.preset, self.experiment, !self.file_system.is_ours(), self.file_system.name())
+        (self.preset, self.experiment, !self.file_system.is_ours(), self.subject())
     }
 }
 
 /// A character of a name as it may stand in a file's name.
 fn of_file_name(c: char) -> char {
     if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' }
+}
+
+/// A byte of a directory's path as it stands in a file's name: no two directories have the same.
+fn of_place(byte: u8) -> String {
+    match byte {
+        b'/' => "+".into(),
+        b if b.is_ascii_alphanumeric() || b"-_=,".contains(&b) => char::from(b).into(),
+        b => format!("%{b:02x}"),
+    }
 }
 
 /// What a file system went through before an experiment begins.
@@ -86,8 +111,10 @@ impl FromStr for Age {
 pub struct Plan {
     /// The cells, in the order in which they are begun.
     pub cells: Vec<Cell>,
-    /// How large.
+    /// How large; [`scale_of`](Plan::scale_of) a cell may differ.
     pub scale: Scale,
+    /// Another number of writes whose times are taken.
+    pub timed_writes: Option<u64>,
     /// Another size of the cards than their own.
     pub card_bytes: Option<u64>,
     /// What file systems go through before.
@@ -103,6 +130,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How large everything of a cell is: on the flash of 2003 as many writes are timed as then.
+    pub fn scale_of(&self, cell: &Cell) -> Scale {
+        match (self.timed_writes, cell.preset) {
+            (Some(writes), _) => self.scale.with_timed_writes(writes),
+            (None, Preset::Nor) => self.scale.with_writes_of_2003(),
+            (None, _) => self.scale,
+        }
+    }
+
     /// Cells for all of these. The kernel's file systems are left out where there is no guest to run them.
     pub fn cells(
         experiments: &[Experiment],
@@ -114,8 +150,7 @@ impl Plan {
         for preset in presets {
             for experiment in experiments {
                 for file_system in file_systems {
-                    let cell =
-                        Cell { experiment: *experiment, file_system: file_system.clone(), preset: *preset };
+                    let cell = Cell::new(*experiment, file_system.clone(), *preset);
                     if cell.makes_sense() && (has_guest || file_system.kind == OURS) {
                         cells.push(cell);
                     }
@@ -153,8 +188,24 @@ mod tests {
     #[test]
     fn cells_are_named_so_that_files_can_be() {
         let file_system = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs,active_logs=2");
-        let cell = Cell { experiment: Experiment::Mount, file_system, preset: Preset::Phone };
+        let cell = Cell::new(Experiment::Mount, file_system, Preset::Phone);
         assert_eq!(cell.id(), "mount.f2fs__-s_2_mode=lfs,active_logs=2.phone");
+    }
+
+    #[test]
+    fn directories_have_names_of_their_own() {
+        let at = |place: &str| {
+            let cell = Cell::new(Experiment::Mount, FileSystem::new("ext4"), Preset::Here);
+            Cell { place: Some(place.into()), ..cell }
+        };
+        assert_eq!(at("/mnt/my card").id(), "mount.ext4.here+mnt+my%20card");
+        assert_eq!(at("/mnt").subject(), "ext4 in /mnt");
+        assert!(
+            ["/a.b", "/a+b", "/a/b", "/a%2eb"]
+                .map(|place| at(place).id())
+                .windows(2)
+                .all(|pair| pair[0] != pair[1])
+        );
     }
 
     #[test]

@@ -149,6 +149,7 @@ impl Record {
         self.failure.is_none()
             && self.cost_failure.is_none()
             && !self.check.has_faults()
+            && !self.check.is_due(&self.cell.file_system.kind)
             && self.cell == planned.cell
             && self.suited == planned.suited
             && (&old.flashkit, &old.build, &old.formatter) == (&new.flashkit, &new.build, &new.formatter)
@@ -276,7 +277,7 @@ pub(crate) mod tests {
         };
         Record {
             form: FORM,
-            cell: Cell { experiment, file_system: FileSystem::new(kind), preset: Preset::Desktop },
+            cell: Cell::new(experiment, FileSystem::new(kind), Preset::Desktop),
             suited: None,
             seed: 1,
             scale: Scale::of_file(64 << 20),
@@ -320,7 +321,7 @@ pub(crate) mod tests {
             one.is_done(&planned)
         };
         assert!(done(|record| record.took_s = 7.0));
-        let changes: [fn(&mut Record); 14] = [
+        let changes: [fn(&mut Record); 15] = [
             |record| record.cell.file_system.mount = "mode=lfs".into(),
             |record| record.cell.preset = Preset::Phone,
             |record| record.suited = Some("-z 2".into()),
@@ -335,6 +336,7 @@ pub(crate) mod tests {
             |record| record.versions.guest_kernel = Some("Linux 6.6".into()),
             |record| record.form = 0,
             |record| record.failure = Some("no space".into()),
+            |record| record.check = Check::NotChecked { why: "its checker was not installed".into() },
         ];
         for (n, change) in changes.into_iter().enumerate() {
             assert!(!done(change), "{n}");

@@ -35,6 +35,9 @@ pub struct Scale {
     /// Writes whose times are taken; originally 10 thousand to a million (lavinen-2003).
     #[serde(default)]
     pub timed_writes: u64,
+    /// The same in all parts after the first, where those have fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timed_writes_later: Option<u64>,
     /// Size that a card is cut to, so that it can be filled, where times of writes are taken.
     #[serde(default)]
     pub timed_card_bytes: u64,
@@ -60,6 +63,7 @@ impl Scale {
             tree_files: 170_000,
             tree_mean_bytes: 1880,
             timed_writes: 100_000,
+            timed_writes_later: None,
             timed_card_bytes: 4 << 30,
             transactions: 8000,
             phone_actions: 20_000,
@@ -82,6 +86,7 @@ impl Scale {
             tree_files: part(full.tree_files).max(10),
             tree_mean_bytes: full.tree_mean_bytes,
             timed_writes: part(full.timed_writes).max(LEAST_WRITES),
+            timed_writes_later: None,
             timed_card_bytes: whole(part(full.timed_card_bytes), CARD_STEP_BYTES).max(LEAST_CARD_BYTES),
             transactions: part(full.transactions).max(LEAST_UNITS),
             phone_actions: part(full.phone_actions).max(LEAST_UNITS),
@@ -97,7 +102,12 @@ impl Scale {
 
     /// The same with another number of writes whose times are taken.
     pub fn with_timed_writes(self, writes: u64) -> Scale {
-        Scale { timed_writes: writes.max(1), ..self }
+        Scale { timed_writes: writes.max(1), timed_writes_later: None, ..self }
+    }
+
+    /// The same with as many writes as were timed of JFFS2 of Nov 27 (lavinen-2003).
+    pub fn with_writes_of_2003(self) -> Scale {
+        Scale { timed_writes: 100_000, timed_writes_later: Some(10_000), ..self }
     }
 
     /// The same with another file for the writes with fsync.

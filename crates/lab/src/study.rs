@@ -143,10 +143,11 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
 /// What a cell's target is made from.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = cell.preset.profile().map_err(io::Error::other)?;
+    let scale = plan.scale_of(cell);
     let cut_bytes = match (cell.experiment, plan.age) {
         _ if cell.preset.is_raw() => None,
-        (Experiment::Latency, _) => Some(plan.scale.timed_card_bytes),
-        (_, Some(_)) => Some(plan.scale.aged_card_bytes()),
+        (Experiment::Latency, _) => Some(scale.timed_card_bytes),
+        (_, Some(_)) => Some(scale.aged_card_bytes()),
         (_, None) => None,
     };
     let size_bytes = plan.card_bytes.or(cut_bytes);
@@ -157,10 +158,11 @@ fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
         file_system: suited(&cell.file_system, &profile),
         preset: cell.preset,
         profile,
-        scale: plan.scale,
+        scale,
         programs: plan.programs.clone(),
         pace: Pace::Virtual,
         traced: false,
+        cleaned: cell.experiment == Experiment::Latency || plan.age.is_some(),
         stop: stop.clone(),
     })
 }
@@ -175,10 +177,10 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         cell: cell.clone(),
         suited: (*chosen != cell.file_system).then(|| format!("{} {}", chosen.mkfs.join(" "), chosen.mount)),
         seed: plan.seed,
-        scale: plan.scale,
+        scale: setting.scale,
         age: plan.age,
         clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
-        dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&plan.scale)),
+        dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&setting.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
         versions: Versions {
             guest_kernel: if is_ours { None } else { kernel() },
@@ -222,7 +224,7 @@ fn costs(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Fail
 
 fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
     How {
-        scale: plan.scale,
+        scale: setting.scale,
         age: plan.age,
         seed: plan.seed,
         mount: (&setting.file_system.kind, &setting.file_system.mount),
@@ -254,6 +256,7 @@ mod tests {
         Plan {
             cells: Plan::cells(&Experiment::ALL, &ours, &[Preset::Desktop], false),
             scale: Scale::of_file(4 << 20),
+            timed_writes: None,
             card_bytes: None,
             age: None,
             seed: 1,

@@ -73,6 +73,7 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     let plan = Plan {
         cells: Plan::cells(&[Experiment::WriteFsync, Experiment::Copy], &ours, &[Preset::Desktop], false),
         scale: Scale::of_file(2 << 20),
+        timed_writes: None,
         card_bytes: Some(1 << 30),
         age: None,
         seed: 1,

@@ -58,7 +58,8 @@ pub struct Args {
     cell: Option<String>,
     #[command(flatten)]
     sizes: Sizes,
-    /// Another number of writes whose times are taken. Originally 10000 to 1000000.
+    /// Another number of writes whose times are taken. On the preset nor it is 100000 and then 10000 a part, as in 2003,
+    /// where it is not said.
     #[arg(long)]
     writes: Option<u64>,
     /// Another size of the card than its own.
@@ -164,6 +165,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             scale: args.sizes.scale(),
             programs: programs.clone(),
             traced: false,
+            cleaned: false,
             pace: flash::Pace::Virtual,
             stop: stop.clone(),
         };
@@ -264,13 +266,10 @@ impl Args {
             Some(jobs) => jobs,
             None => std::thread::available_parallelism().map_or(1, usize::from),
         };
-        let mut scale = self.sizes.scale();
-        if let Some(writes) = self.writes {
-            scale = scale.with_timed_writes(writes);
-        }
         Ok(Plan {
             cells,
-            scale,
+            scale: self.sizes.scale(),
+            timed_writes: self.writes,
             card_bytes: self.card_size,
             age: self.age,
             seed: self.seed,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Files;
-use crate::overwrite::now_ns;
+use crate::{overwrite::now_ns, room};
 
 /// The directory, and what is open in it.
 #[derive(Debug)]
@@ -26,12 +26,9 @@ impl Dir {
 
     fn open(&mut self, path: &str, make: bool) -> io::Result<&File> {
         if !self.open.contains_key(path) {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(make)
-                .truncate(false)
-                .open(self.path.join(path))?;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(make).truncate(false);
+            let file = room::wait_for(|| options.open(self.path.join(path)))?;
             self.open.insert(path.to_owned(), file);
         }
         Ok(&self.open[path])
@@ -40,11 +37,12 @@ impl Dir {
 
 impl Files for Dir {
     fn make_dir(&mut self, path: &str) -> io::Result<()> {
-        fs::create_dir(self.path.join(path))
+        room::wait_for(|| fs::create_dir(self.path.join(path)))
     }
 
     fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.open(path, true)?.write_all_at(bytes, at)
+        let file = self.open(path, true)?;
+        room::wait_for(|| file.write_all_at(bytes, at))
     }
 
     fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
@@ -52,7 +50,8 @@ impl Files for Dir {
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
-        self.open(path, true)?.set_len(size)
+        let file = self.open(path, true)?;
+        room::wait_for(|| file.set_len(size))
     }
 
     fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
@@ -64,7 +63,7 @@ impl Files for Dir {
                 &dir
             }
         };
-        if data_only { file.sync_data() } else { file.sync_all() }
+        room::wait_for(|| if data_only { file.sync_data() } else { file.sync_all() })
     }
 
     fn close(&mut self, path: &str) -> io::Result<()> {
@@ -77,7 +76,7 @@ impl Files for Dir {
         if let Some(file) = self.open.remove(from) {
             self.open.insert(to.to_owned(), file);
         }
-        fs::rename(self.path.join(from), self.path.join(to))
+        room::wait_for(|| fs::rename(self.path.join(from), self.path.join(to)))
     }
 
     fn remove(&mut self, path: &str) -> io::Result<()> {

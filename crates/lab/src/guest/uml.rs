@@ -1,6 +1,7 @@
 //! User-mode Linux as a program: how it is started, told what to do, and ended.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
     os::{
@@ -24,6 +25,7 @@ use guest::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    param::clock_ticks_per_second,
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use tempfile::TempDir;
@@ -197,12 +199,33 @@ impl<M: EventModel> Uml<M> {
             return None;
         }
         let threads = fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?;
-        let ran = threads.map(|thread| {
-            // proc(5): nanoseconds on a processor, nanoseconds waiting for one, number of times
-            let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        });
-        ran.sum()
+        threads.map(|thread| ran_ns(&thread.ok()?.path())).sum()
+    }
+
+    /// The host's processes in which the guest's programs run, each in one of its own: to the guest's kernel, all that
+    /// they compute is its own, so it cannot be asked.
+    pub fn programs(&self) -> BTreeSet<u32> {
+        let id = self.program.id();
+        let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        // Where the host's kernel does not list them, none are known.
+        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        lists
+            .flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<u32>>())
+            .collect()
+    }
+
+    /// What one of them has computed so far; nothing once it has ended.
+    pub fn computed_ns(&self, program: u32) -> Option<u64> {
+        ran_ns(Path::new(&format!("/proc/{program}")))
+    }
+
+    /// What all those have computed that have ended, as exactly as the host's kernel tells.
+    pub fn ended_computed_ns(&self) -> Option<u64> {
+        // proc(5), /proc/PID/stat: the 16th and 17th field, in ticks; the name in brackets may have blanks.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.program.id())).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let ticks = fields.get(13)?.parse::<u64>().ok()? + fields.get(14)?.parse::<u64>().ok()?;
+        Some(ticks * 1_000_000_000 / clock_ticks_per_second())
     }
 
     fn reply(&mut self) -> Result<Reply, Failure> {
@@ -218,6 +241,11 @@ impl<M> Drop for Uml<M> {
     fn drop(&mut self) {
         kill(&mut self.program);
     }
+}
+
+/// What a process or thread has computed (proc(5), schedstat: nanoseconds on a processor, waiting for one, times).
+fn ran_ns(dir: &Path) -> Option<u64> {
+    fs::read_to_string(dir.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
 fn kill(program: &mut Child) {

@@ -87,17 +87,33 @@ impl fmt::Display for Change {
 pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
     let mut changes = Vec::new();
     for old in before {
-        match after.iter().find(|new| new.cell == old.cell) {
+        match counterpart(old, before, after) {
             Some(new) => compare_cell(old, new, &mut changes),
             None => changes.push(Change::Only { cell: old.cell.clone(), run: 1 }),
         }
     }
     for new in after {
-        if before.iter().all(|old| old.cell != new.cell) {
+        if counterpart(new, after, before).is_none() {
             changes.push(Change::Only { cell: new.cell.clone(), run: 2 });
         }
     }
     changes
+}
+
+/// The record in `others` that one of `own` is compared with: of the same cell; or, where each run has measured only one
+/// directory, of that one's, wherever it was.
+fn counterpart<'a>(record: &Record, own: &[Record], others: &'a [Record]) -> Option<&'a Record> {
+    let same = |other: &&Record| other.cell == record.cell;
+    let elsewhere = |other: &&Record| {
+        let place = record.cell.place.clone();
+        place.is_some() && other.cell.place.is_some() && Cell { place, ..other.cell.clone() } == record.cell
+    };
+    let only = |records: &'a [Record]| {
+        let mut found = records.iter().filter(elsewhere);
+        found.next().filter(|_| found.next().is_none())
+    };
+    let is_only_one = own.iter().filter(elsewhere).count() == 1;
+    others.iter().find(same).or_else(|| only(others).filter(|_| is_only_one))
 }
 
 fn compare_cell(old: &Record, new: &Record, changes: &mut Vec<Change>) {
@@ -174,6 +190,22 @@ mod tests {
         assert_eq!(compare(&[run(10.0, 6)], &[run(16.0, 6)]).len(), 2);
         let few = compare(&[run(10.0, 6)], &[run(16.0, 5)]);
         assert!(few.iter().all(|change| matches!(change, Change::TooFewRuns { .. })), "{few:?}");
+    }
+
+    #[test]
+    fn a_directory_is_compared_with_itself_or_with_the_only_other() {
+        let at = |place: &str, value: f64| {
+            let mut one = record(Copy, "ext4", &[value; 4]);
+            one.cell.place = Some(place.into());
+            one
+        };
+        assert_eq!(compare(&[at("/a", 1.0), at("/b", 2.0)], &[at("/b", 2.0), at("/a", 1.0)]), []);
+        assert_eq!(compare(&[at("/a", 1.0)], &[at("/b", 2.0)]).len(), 4, "all figures");
+        let changes = compare(&[at("/a", 1.0), at("/b", 2.0)], &[at("/c", 1.0)]);
+        assert!(
+            changes.len() == 3 && changes.iter().all(|it| matches!(it, Change::Only { .. })),
+            "{changes:?}"
+        );
     }
 
     #[test]

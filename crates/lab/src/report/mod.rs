@@ -136,7 +136,9 @@ pub fn sheets(records: &[Record]) -> Vec<Sheet> {
 
 /// Whether these sheets are of runs that were told different things.
 fn is_mixed(sheets: &[Sheet]) -> bool {
-    sheets.windows(2).any(|pair| (pair[0].seed, pair[0].scale) != (pair[1].seed, pair[1].scale))
+    // How many writes are timed, each sheet of them says itself.
+    let told = |sheet: &Sheet| (sheet.seed, sheet.scale.with_timed_writes(0));
+    sheets.windows(2).any(|pair| told(&pair[0]) != told(&pair[1]))
 }
 
 /// The sheet of records of one experiment on one machine, of which there is at least one.
@@ -169,7 +171,7 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
                 phase,
             })
         };
-        let name = record.cell.file_system.name();
+        let name = record.cell.subject();
         Row {
             name: if record.is_indicative() { format!("{name}, indicative") } else { name },
             kind: record.cell.file_system.kind.clone(),

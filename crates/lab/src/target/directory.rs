@@ -8,7 +8,12 @@ use std::{
     time::Instant,
 };
 
-use ::guest::{Op, Runner};
+use ::guest::{
+    Op, Runner,
+    load::{self, Files},
+    pattern::RecordFile,
+    tree::{self, Planter},
+};
 use flash::{Trace, counters::Counters};
 use rustix::fs::Advice;
 use tempfile::TempDir;
@@ -57,13 +62,116 @@ impl DirectoryTarget {
                     false => forget(self.dir.path()),
                 }
             }
+            // What takes long is left early where that is wished.
+            Op::Pattern { path, pattern } => {
+                let of = pattern.open(&self.runner.at(path))?;
+                pattern.run_on(&mut self.until_stopped(of)).map(|_| ())
+            }
+            Op::Plant { dir, tree } => {
+                tree.plant(&mut self.until_stopped(tree::Dir(self.runner.at(dir)))).map(|_| ())
+            }
+            Op::Load { dir, load, stage } => {
+                let mut dir = self.until_stopped(load::Dir::new(self.runner.at(dir)));
+                load.run_on(*stage, &mut dir).map(|_| ())
+            }
             other => self.runner.run(other, &mut |_| Ok(())).map(|_| ()),
         }
+    }
+
+    fn until_stopped<T>(&self, of: T) -> UntilStopped<T> {
+        UntilStopped { of, stop: self.stop.clone() }
     }
 
     /// Only this file system, not the whole machine.
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.dir.path())?.as_fd())?)
+    }
+}
+
+/// What is done record by record, or file by file, until it is wished that the work ends. What the kernel does in one call,
+/// such as to write back all that it has gathered, is waited for.
+struct UntilStopped<T> {
+    of: T,
+    stop: Stop,
+}
+
+impl<T> UntilStopped<T> {
+    /// What is worked on, unless the work is to end.
+    fn go_on(&mut self) -> io::Result<&mut T> {
+        match self.stop.is_wished() {
+            true => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped")),
+            false => Ok(&mut self.of),
+        }
+    }
+}
+
+impl RecordFile for UntilStopped<File> {
+    fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()> {
+        self.go_on()?.read_record(record, at)
+    }
+
+    fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
+        self.go_on()?.write_record(record, at)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.go_on()?.sync()
+    }
+}
+
+impl Planter for UntilStopped<tree::Dir> {
+    fn make_dir(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.make_dir(path)
+    }
+
+    fn make_file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.go_on()?.make_file(path, content)
+    }
+}
+
+impl Files for UntilStopped<load::Dir> {
+    fn make_dir(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.make_dir(path)
+    }
+
+    fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.go_on()?.write(path, at, bytes)
+    }
+
+    fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.go_on()?.read(path, at, bytes)
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
+        self.go_on()?.truncate(path, size)
+    }
+
+    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
+        self.go_on()?.sync(path, data_only)
+    }
+
+    fn close(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.close(path)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.go_on()?.rename(from, to)
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.remove(path)
+    }
+
+    fn sync_all(&mut self) -> io::Result<()> {
+        self.go_on()?.sync_all()
+    }
+
+    fn size(&mut self, path: &str) -> io::Result<u64> {
+        self.go_on()?.size(path)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.of.now_ns()
     }
 }
 
@@ -76,6 +184,9 @@ impl Target for DirectoryTarget {
         let started_ns = now_ns();
         let done = self.perform(op);
         let ended_ns = self.started.elapsed().as_nanos() as u64;
+        if self.stop.is_wished() {
+            return Err(Failure::Stopped);
+        }
         done.map_err(|error| Failure::Refused {
             op: format!("{op:?}"),
             errno: error.raw_os_error().unwrap_or(0),
@@ -124,4 +235,37 @@ fn forget(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::guest::{
+        Pattern,
+        pattern::{Access, Order, Sync},
+    };
+
+    #[test]
+    fn a_file_under_way_is_left_when_that_is_wished() {
+        let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
+        let mut target = DirectoryTarget::new(dir.path(), &stop).unwrap();
+        // An hour's work on any disk, if nobody ended it; nothing of it is read back from a disk.
+        let pattern = Pattern {
+            access: Access::Create,
+            order: Order::Sequential,
+            file_bytes: 1 << 40,
+            record_bytes: 512,
+            sync: Sync::Each,
+        };
+        let wish = stop.clone();
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            wish.wish();
+        });
+        let ended = target.run(&Op::Pattern { path: "/mnt/file".into(), pattern });
+        assert!(matches!(ended, Err(Failure::Stopped)), "{ended:?}");
+        later.join().unwrap();
+        drop(target);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is left of it");
+    }
 }

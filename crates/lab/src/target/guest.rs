@@ -1,6 +1,7 @@
 //! The kernel's file systems: user-mode Linux in virtual time.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
@@ -12,7 +13,7 @@ use guest::{Bytes, Op, op::Answer};
 use super::{
     MOUNT_POINT, Setting, THROUGH_FUSE, Target,
     chip::{self, Told},
-    engine,
+    cleaner, engine,
 };
 use crate::{
     guest::{Card, Failure, Limits, Measured, Setup, Uml, host_file, host_files},
@@ -36,6 +37,10 @@ pub struct GuestTarget {
     counted: Counters,
     /// What bare flash has done so far.
     told: Option<Told>,
+    /// The host's processes in which the guest's init runs.
+    own_programs: BTreeSet<u32>,
+    /// The process that cleans what is mounted.
+    cleaner: Option<u32>,
 }
 
 impl GuestTarget {
@@ -61,6 +66,8 @@ impl GuestTarget {
             image: image.to_owned(),
             counted: Counters::default(),
             told: None,
+            own_programs: BTreeSet::new(),
+            cleaner: None,
         };
         target.boot(Model::new(setting.profile.clone(), true))?;
         Ok(target)
@@ -95,15 +102,24 @@ impl GuestTarget {
             }
             self.told = Some(chip::told(&mut uml)?);
         }
-        if self.is_through_fuse() {
+        if self.is_through_fuse() || self.has_cleaner() {
             uml.run(&host_files())?;
         }
+        if self.has_cleaner() {
+            cleaner::prepare(&mut uml)?;
+        }
+        self.own_programs = uml.programs();
         self.uml = Some(uml);
         Ok(())
     }
 
     fn is_through_fuse(&self) -> bool {
         self.setting.file_system.kind == THROUGH_FUSE
+    }
+
+    /// Whether a program cleans what is mounted.
+    fn has_cleaner(&self) -> bool {
+        self.setting.cleaned && self.setting.file_system.kind == "nilfs2"
     }
 
     fn uml(&mut self) -> Result<&mut Uml<Model>, Failure> {
@@ -121,6 +137,18 @@ impl GuestTarget {
                 let written = self.uml()?.run(op)?;
                 let synced = self.uml()?.run(&Op::Fsync { path: MOUNT_POINT.into(), data_only: false })?;
                 Ok(written.and(synced))
+            }
+            Op::Mount { source, dir, .. } if self.has_cleaner() => {
+                let mounted = self.uml()?.run(op)?;
+                let text = |path: &Bytes| path.as_path().display().to_string();
+                self.cleaner = Some(cleaner::start(self.uml()?, &text(source), &text(dir))?);
+                Ok(mounted)
+            }
+            Op::Unmount { .. } => {
+                if let Some(process) = self.cleaner.take() {
+                    cleaner::end(self.uml()?, process)?;
+                }
+                self.uml()?.run(op)
             }
             _ => self.uml()?.run(op),
         }
@@ -156,20 +184,26 @@ impl GuestTarget {
         }
     }
 
-    /// What the program that mounts our file system has used so far: time of a processor beside its kernel's, and
-    /// memory of its own.
-    fn daemon(&mut self) -> Result<(u64, u64), Failure> {
+    /// Memory of the program that mounts our file system.
+    fn daemon_bytes(&mut self) -> Result<u64, Failure> {
         let programs = self.setting.programs.as_ref();
         let program = programs.and_then(|it| it.flashkit.as_ref()?.file_name());
         let mut name = program.unwrap_or_default().as_encoded_bytes().to_vec();
         name.truncate(NAME_BYTES);
         let name = String::from_utf8_lossy(&name).into_owned();
-        match self.uml()?.run(&Op::Usage { name })?.answer {
-            Some(Answer::Usage { user_ns, memory_bytes }) => Ok((user_ns, memory_bytes)),
-            other => {
-                Err(io::Error::other(format!("asked for what a program uses, it says {other:?}")).into())
-            }
+        match self.uml()?.run(&Op::Memory { name })?.answer {
+            Some(Answer::Memory(bytes)) => Ok(bytes),
+            other => Err(io::Error::other(format!("asked for a program's memory, it says {other:?}")).into()),
         }
+    }
+
+    /// What the guest's programs have computed outside its kernel so far, without its init: those that run, and those that
+    /// have ended.
+    pub fn computed_ns(&self) -> u64 {
+        let Some(uml) = &self.uml else { return 0 };
+        let running = uml.programs().into_iter().filter(|program| !self.own_programs.contains(program));
+        let running_ns: u64 = running.filter_map(|program| uml.computed_ns(program)).sum();
+        running_ns + uml.ended_computed_ns().unwrap_or(0)
     }
 
     /// Whether what a program of ours uses is to be counted.
@@ -180,11 +214,11 @@ impl GuestTarget {
 
 impl Target for GuestTarget {
     fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        let before = if self.counts_daemon() { self.daemon()?.0 } else { 0 };
+        let before_ns = if self.counts_daemon() { self.computed_ns() } else { 0 };
         let mut measured = self.perform(op)?;
         if self.counts_daemon() {
-            // One that has ended is not counted any more.
-            let used_ns = self.daemon()?.0.saturating_sub(before);
+            // What has ended is told less exactly than what runs.
+            let used_ns = self.computed_ns().saturating_sub(before_ns);
             measured.cpu_ns = measured.cpu_ns.map(|kernel_ns| kernel_ns + used_ns);
         }
         if let (Some(uml), Some(before)) = (&mut self.uml, &mut self.told) {
@@ -236,7 +270,7 @@ impl Target for GuestTarget {
         else {
             return Ok(None);
         };
-        let of_daemon = if self.counts_daemon() { self.daemon()?.1 } else { 0 };
+        let of_daemon = if self.counts_daemon() { self.daemon_bytes()? } else { 0 };
         Ok(kernel_bytes(&String::from_utf8_lossy(&text.0)).map(|kernel| kernel + of_daemon))
     }
 }

@@ -3,6 +3,7 @@
 //! *Invariant*: a target does [`Op`]s of the one vocabulary and tells what each took on the card's clock.
 
 mod chip;
+mod cleaner;
 mod directory;
 mod engine;
 mod guest;
@@ -121,6 +122,8 @@ pub struct Setting {
     pub pace: Pace,
     /// Whether requests to the card are remembered.
     pub traced: bool,
+    /// Whether a program that cleans in the background runs beside a file system that has one.
+    pub cleaned: bool,
     /// Ends the work early.
     pub stop: Stop,
 }
