@@ -46,9 +46,8 @@ const LIMITS: QuotaLimits =
     QuotaLimits { inodes_hard: 120, inodes_soft: 0, space_hard_kib: 64 << 10, space_soft_kib: 0 };
 /// Operations between looks at the clock, and turns of background cleaning.
 const STRIDE: u64 = 500;
-/// Growth of memory that is still noise, in bytes: half of it are blocks of the NAT, which the engine keeps and which
-/// are all seen only once the numbers of new nodes have gone round; the rest are buffers that the allocator keeps.
-const GROWTH_BYTES: u64 = 4 << 20;
+/// Growth of memory that is still noise, in bytes: what the allocator keeps, and pages of the program.
+const GROWTH_BYTES: u64 = 2 << 20;
 /// Operations on the full volume until the engine has seen all that it caches, however slow the machine.
 const SETTLING: u64 = 150_000;
 const BLOCK: usize = 4096;
