@@ -330,7 +330,10 @@ impl Adapter {
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
             }
-            opcode::FSYNCDIR | opcode::SYNCFS => fs.sync()?,
+            opcode::FSYNCDIR => {
+                fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
+            }
+            opcode::SYNCFS => fs.sync()?,
             opcode::READDIR => self.list(ino, &arguments.take()?, out)?,
             opcode::READDIRPLUS => self.list_with_facts(ino, &arguments.take()?, out)?,
             opcode::STATFS => {

@@ -167,8 +167,8 @@ impl Volume {
             Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(&old);
             return self.grow_dir(dir, 0, 1);
         }
-        self.dirs.learn(dir, []);
-        // Level 0 has several buckets: each name goes into its own. The dots stay first, in block 0.
+        // Level 0 has several buckets: each name goes into its own. The dots, whose hashes are 0, stay first, in block 0.
+        self.dirs.learn(dir, [0, 0]);
         let mut first = Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0));
         let mut rest = Vec::new();
         for entry in old.entries() {

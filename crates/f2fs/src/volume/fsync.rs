@@ -13,6 +13,7 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType,
+        checkpoint::Flags,
         inode::{advise, flag},
         node::NodeBlock,
         node_path::NodeKind,
@@ -27,6 +28,8 @@ pub(super) const IN_PLACE_BLOCKS_MAX: usize = 8;
 const SYNCED_MAX: usize = 4096;
 /// Changed names that are remembered of a directory.
 const NAMES_MAX: usize = 16;
+/// Directories of which changed names are remembered.
+const NAMED_DIRS_MAX: usize = 4096;
 
 /// What fsync has to know about the time since the last checkpoint.
 #[derive(Default)]
@@ -45,8 +48,8 @@ pub(super) struct SinceCheckpoint {
     pub unmarked: FxHashSet<Ino>,
     /// Directories in which names were made or removed, but not moved.
     names: FxHashMap<Ino, ChangedNames>,
-    /// The first node that was written after the checkpoint is on the device for sure.
-    anchored: bool,
+    /// There are more of them than are remembered.
+    names_elsewhere: bool,
     /// Blocks that were taken, whatever was given back.
     pub taken_blocks: u64,
     /// Blocks that were given back: the next checkpoint makes them usable.
@@ -64,7 +67,7 @@ enum ChangedNames {
 impl SinceCheckpoint {
     /// Notes that a name was made for a new inode, or removed.
     fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
-        let changed = self.names.entry(dir).or_insert_with(|| ChangedNames::Few(BTreeMap::new()));
+        let Some(changed) = self.changed_names(dir) else { return };
         if let ChangedNames::Few(names) = changed {
             names.insert(name.into(), ino);
             if names.len() > NAMES_MAX {
@@ -75,14 +78,24 @@ impl SinceCheckpoint {
 
     /// Notes that a name was made for an inode that has or had others.
     pub fn note_link(&mut self, dir: Ino) {
-        self.names.insert(dir, ChangedNames::Others);
+        if let Some(changed) = self.changed_names(dir) {
+            *changed = ChangedNames::Others;
+        }
+    }
+
+    fn changed_names(&mut self, dir: Ino) -> Option<&mut ChangedNames> {
+        if self.names.len() >= NAMED_DIRS_MAX && !self.names.contains_key(&dir) {
+            self.names_elsewhere = true;
+            return None;
+        }
+        Some(self.names.entry(dir).or_insert_with(|| ChangedNames::Few(BTreeMap::new())))
     }
 
     /// Whether recovery brings back the names of a directory as they are now. Of a name that was removed it would
     /// bring back what had it, unless a new file has it since.
     fn brings_names_back(&self, dir: Ino) -> bool {
         match self.names.get(&dir) {
-            None => true,
+            None => !self.names_elsewhere,
             Some(ChangedNames::Few(names)) => {
                 names.values().all(|ino| ino.is_some_and(|ino| self.named.contains(&ino)))
             }
@@ -98,7 +111,6 @@ impl Volume {
         if self.write_file(ino, data_only)? {
             let result = self.io.flush();
             self.fail_on_error(result)?;
-            self.since_checkpoint.anchored = true;
         }
         Ok(())
     }
@@ -119,6 +131,8 @@ impl Volume {
             return Ok(false);
         }
         if is_directory && data_only && self.names_are_written(ino)? {
+            drop(inode);
+            self.write_logs()?;
             return Ok(true);
         }
         if !is_as_checkpointed && self.needs_checkpoint(&inode)? {
@@ -135,13 +149,19 @@ impl Volume {
         self.synced.insert(ino);
         self.write_pages_of(ino)?;
         self.write_marked(ino, data_only)?;
+        self.write_logs()?;
+        Ok(true)
+    }
+
+    /// Sends what an fsync has put into the logs on its way, data before the nodes that name it.
+    fn write_logs(&mut self) -> Result<()> {
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
         {
             let result = self.logs.write(&self.io, kind);
             self.stop_on_error(result)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Writes the changed nodes of a file that roll-forward can use: the inode last, and only the last one marked,
@@ -168,29 +188,11 @@ impl Volume {
         for nid in others {
             self.write_node(*nid, Marks::default())?;
         }
-        self.anchor_chain()?;
         self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
         if is_new {
             self.since_checkpoint.named.insert(ino);
         }
         self.since_checkpoint.unmarked.remove(&ino);
-        Ok(())
-    }
-
-    /// Before a marked node is written: the first node of the chain, where there is one, must be on the device. If that
-    /// one were lost and the marked one not, opening the volume would see no chain, and the chain of the next session
-    /// would run into this one's.
-    fn anchor_chain(&mut self) -> Result<()> {
-        let kind = SegmentType::WarmNode;
-        let is_first = self.logs.get(kind).position() == self.checkpoint.logs[kind.index()];
-        if is_first || self.since_checkpoint.anchored {
-            return Ok(());
-        }
-        let result = self.logs.write(&self.io, kind);
-        self.stop_on_error(result)?;
-        let result = self.io.flush();
-        self.fail_on_error(result)?;
-        self.since_checkpoint.anchored = true;
         Ok(())
     }
 
@@ -232,6 +234,7 @@ impl Volume {
             && self.nodes.dirty_of(ino).is_empty()
             && self.pages.has_fewer(ino, 1)
             && !since.names.contains_key(&ino)
+            && !since.names_elsewhere
             && ![&since.renamed, &since.moved_out, &since.shrunk, &since.unmarked]
                 .iter()
                 .any(|set| set.contains(&ino))
@@ -251,7 +254,9 @@ impl Volume {
     }
 
     /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and
-    /// more careful about renames).
+    /// more careful about renames). After a clean end the first one is a checkpoint in any case: then a volume that was
+    /// cut with a chain is one that was not unmounted, which gets a new version when it is opened, and no chain runs
+    /// into nodes that a session before has left.
     fn needs_checkpoint(&self, inode: &NodeBlock) -> Result<bool> {
         let head = inode.head();
         let parent = Ino(head.pino.get());
@@ -265,6 +270,7 @@ impl Volume {
             || since.moved_out.contains(&inode.ino())
             || since.shrunk.contains(&inode.ino())
             || since.renamed.contains(&parent)
+            || self.checkpoint.flags.has(Flags::UMOUNT)
             || !self.nat.is_checkpointed(&self.io, parent.into())?
             || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
             || self.options.active_logs == ActiveLogs::Two

@@ -70,12 +70,20 @@ impl Volume {
     }
 
     /// Brings back what was fsynced and removes orphans. Unless the volume was unmounted and nothing is to be done, it
-    /// has a new checkpoint then: there may be nodes of the old version further on, of which the first was lost or
-    /// which are not wanted, and no chain of this session may run into them.
+    /// has a new checkpoint then: there may be nodes of the old version further on, of which the first was lost, and
+    /// no chain of this session may run into them.
+    ///
+    /// # Errors
+    /// There is something to bring back, and that is not wanted (Linux refuses as well): what follows would mix with it.
     pub(super) fn recover(&mut self) -> Result<()> {
+        let has_chain = self.has_chain()?;
+        if has_chain && !self.options.roll_forward {
+            let what = "fsync has written since the last checkpoint; without rolling that forward the volume opens \
+                        for reading only";
+            return Err(Error::Invalid(what.into()));
+        }
         let chain = self.wanted_chain()?;
-        let is_clean =
-            self.checkpoint.flags.has(Flags::UMOUNT) && self.orphans.is_empty() && !self.has_chain()?;
+        let is_clean = self.checkpoint.flags.has(Flags::UMOUNT) && self.orphans.is_empty() && !has_chain;
         if chain.addrs.is_empty() && !is_clean {
             self.start()?;
             self.write_checkpoint(Reason::Sync)?;
