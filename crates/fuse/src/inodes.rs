@@ -21,6 +21,9 @@ struct Known {
     lookups: u64,
     /// Times that it is open for writing.
     writers: u32,
+    /// Somebody has it open who may write anywhere, also where it has become append-only since (Linux asks when a file
+    /// is opened).
+    overwritable: bool,
     /// The volume has been told to keep it although it loses its last name.
     held: bool,
     /// It was opened, and its access time has not been looked at since.
@@ -80,11 +83,22 @@ impl Inodes {
         std::mem::replace(&mut known.cached, true)
     }
 
+    /// Who opened a file for writing may do so anywhere in it.
+    pub fn opened_to_overwrite(&self, ino: Ino) {
+        self.shard(ino).entry(ino).or_default().overwritable = true;
+    }
+
+    /// Whether somebody has it open who may.
+    pub fn is_overwritable(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.overwritable)
+    }
+
     /// A file that was open for writing is closed.
     pub fn closed_writer(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
             known.fails &= known.writers > 0;
+            known.overwritable &= known.writers > 0;
         }
     }
 

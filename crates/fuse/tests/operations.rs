@@ -332,7 +332,8 @@ fn what_was_written_counts_whatever_flags_come() {
     bench.shell(
         "touch log; chattr +a log; for n in 1 2 3; do echo $n >> log; done
          exec 3> fixed; echo before >&3; chattr +i fixed; exec 3>&-
-         exec 4>> open; echo one >&4; chattr +a open; echo two >> open; echo three >&4; exec 4>&-",
+         exec 4>> open; echo one >&4; chattr +a open; echo two >> open; echo three >&4; exec 4>&-
+         echo before > anywhere; sync anywhere; exec 5<> anywhere; chattr +a anywhere; printf after >&5; exec 5>&-",
     );
     // More than one request, and none of them begins where the last one ended.
     let large = noise(3 << 20, 13);
@@ -347,6 +348,7 @@ fn what_was_written_counts_whatever_flags_come() {
     assert_eq!(content("log"), "1\n2\n3\n");
     assert_eq!(content("fixed"), "before\n");
     assert_eq!(content("open"), "one\ntwo\nthree\n");
+    assert_eq!(content("anywhere"), "aftere\n", "who had it open goes on as before");
     assert!(fs::read(bench.path("large")).unwrap() == large);
 
     // Who has it open to append may say that he no longer appends, which the kernel lets him.

@@ -46,6 +46,17 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         drop(inode);
+        self.put(ino, offset, data)
+    }
+
+    /// Writes to a regular file for who opened it before it became append-only.
+    pub fn overwrite(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.begin()?;
+        drop(self.writable_file(ino)?);
+        self.put(ino, offset, data)
+    }
+
+    fn put(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }

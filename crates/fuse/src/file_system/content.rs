@@ -66,6 +66,9 @@ impl FileSystem {
             self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
         }
         let cached = self.inodes.opened(ino, mode.write, !mode.keeps_atime);
+        if mode.write && !mode.append {
+            self.inodes.opened_to_overwrite(ino);
+        }
         // What the kernel has is read without our knowing. Who opens a file to read it will.
         let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
         if reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino) {
@@ -77,6 +80,9 @@ impl FileSystem {
     /// A new file is open already.
     pub fn opened_new(&self, ino: Ino, write: bool) {
         self.inodes.opened(ino, write, false);
+        if write {
+            self.inodes.opened_to_overwrite(ino);
+        }
     }
 
     /// Closes what [`open`](Self::open) has opened.
@@ -148,6 +154,7 @@ impl FileSystem {
         };
         let mut volume = self.lock(privileged)?;
         let written = match from_cache {
+            _ if self.inodes.is_overwritable(ino) => volume.overwrite(ino, offset, data),
             true => volume.write_cached(ino, offset, data),
             false => volume.write(ino, offset, data),
         };
