@@ -82,7 +82,7 @@ impl Volume {
                         for reading only";
             return Err(Error::Invalid(what.into()));
         }
-        let chain = self.wanted_chain()?;
+        let chain = self.wanted_chain(has_chain)?;
         let is_clean = self.checkpoint.flags.has(Flags::UMOUNT) && self.orphans.is_empty() && !has_chain;
         if chain.addrs.is_empty() && !is_clean {
             self.start()?;
@@ -98,7 +98,7 @@ impl Volume {
 
     /// Recovers in memory only; the device is not written.
     pub(super) fn recover_in_memory(&mut self) -> Result<()> {
-        let chain = self.wanted_chain()?;
+        let chain = self.wanted_chain(self.has_chain()?)?;
         let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
         let below = self.io.device().clone();
         self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
@@ -107,8 +107,8 @@ impl Volume {
         Ok(())
     }
 
-    fn wanted_chain(&self) -> Result<Chain> {
-        match self.options.roll_forward && self.has_chain()? {
+    fn wanted_chain(&self, has_chain: bool) -> Result<Chain> {
+        match self.options.roll_forward && has_chain {
             true => self.read_chain(),
             false => Ok(Chain::default()),
         }
