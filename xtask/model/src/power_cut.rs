@@ -126,9 +126,13 @@ impl Record {
         let keeps = |request: &Request| request.verb != Verb::Read;
         self.trace.extend(device.take_trace().into_iter().filter(keeps));
         let done = self.trace.len();
-        if pair.engine.volume().last_checkpoint().version != version {
+        let is_commit = pair.engine.volume().last_checkpoint().version != version;
+        if is_commit {
             self.commits.push(Commit { begun, done, state: before });
-            return Ok(());
+            if self.setup.settings.in_place == InPlace::Never {
+                return Ok(());
+            }
+            // An fsync may have overwritten in place before its checkpoint counts.
         }
         let (id, data_only) = match op {
             Op::Fsync { path, data_only } => (pair.model.find(&path.0).ok(), *data_only),
@@ -137,7 +141,7 @@ impl Record {
         };
         let Some(id) = id else { return Ok(()) };
         if let Body::Dir(_) = pair.model.inode(id).body {
-            return self.check_names(&pair.model, id);
+            return if is_commit { Ok(()) } else { self.check_names(&pair.model, id) };
         }
         let file = pair.model.inode(id).clone();
         let name = pair.model.name_of(id);

@@ -148,6 +148,13 @@ impl Volume {
         }
         self.synced.insert(ino);
         self.write_pages_of(ino)?;
+        if self.changed && self.checkpoint.flags.has(Flags::UMOUNT) {
+            // The first one after a clean end: now a volume that is cut with a chain is always one that was not
+            // unmounted, which gets a new version when it is opened, and no chain runs into nodes that a session
+            // before has left.
+            self.write_checkpoint(Reason::Sync)?;
+            return Ok(false);
+        }
         self.write_marked(ino, data_only)?;
         self.write_logs()?;
         Ok(true)
@@ -254,9 +261,7 @@ impl Volume {
     }
 
     /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and
-    /// more careful about renames). After a clean end the first one is a checkpoint in any case: then a volume that was
-    /// cut with a chain is one that was not unmounted, which gets a new version when it is opened, and no chain runs
-    /// into nodes that a session before has left.
+    /// more careful about renames).
     fn needs_checkpoint(&self, inode: &NodeBlock) -> Result<bool> {
         let head = inode.head();
         let parent = Ino(head.pino.get());
@@ -270,7 +275,6 @@ impl Volume {
             || since.moved_out.contains(&inode.ino())
             || since.shrunk.contains(&inode.ino())
             || since.renamed.contains(&parent)
-            || self.checkpoint.flags.has(Flags::UMOUNT)
             || !self.nat.is_checkpointed(&self.io, parent.into())?
             || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
             || self.options.active_logs == ActiveLogs::Two
