@@ -11,7 +11,7 @@ use std::{fmt, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use block::{
-    Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
+    ATOMIC_BYTES, Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
     unflushed_writes,
 };
 use f2fs::{format::node::NodeFooter, units::Ino, volume::InPlace};
@@ -253,7 +253,8 @@ impl Record {
         let in_root = names.filter_map(|(id, _)| model.name_of(id).filter(|(dir, _)| *dir == ROOT));
         let Some(name) = in_root.map(|(_, name)| name).min() else { return Ok(()) };
         let path = Bytes([b"/", &name[..]].concat());
-        let content = Content::Noise { seed, length: 9000 };
+        // Whole sectors: of a file that was being overwritten each one may be old or new, but is all one or the other.
+        let content = Content::Noise { seed, length: 18 * ATOMIC_BYTES as u64 };
         let write = Op::Write { path: path.clone(), offset: 0, content };
         let written = engine.apply(&write);
         let synced = written.and_then(|()| engine.apply(&Op::Fsync { path, data_only: false }));
