@@ -24,9 +24,8 @@ use f2fs::{
         xattr,
     },
     units::{Ino, Time},
-    volume::{NewNode, Policy, RenameMode, SetAttr, Space, Stat, XattrMode},
+    volume::{NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, XattrMode, without_privilege},
 };
-
 use rustix::fs::RenameFlags;
 
 use crate::{
@@ -41,9 +40,6 @@ pub use content::{OpenMode, WriteMode};
 /// What an operation gives.
 pub type Answer<T> = std::result::Result<T, Errno>;
 
-const SET_UID: u16 = 0o4000;
-const SET_GID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
 /// The extended attribute that is an access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Seconds after which a relative access time is renewed.
@@ -480,7 +476,7 @@ impl FileSystem {
                     .map_err(to_errno)?;
                 return Ok(Vec::new());
             }
-            Request::SetFlags(flags) if flags & !(ioctl::KNOWN_FLAGS | stat.flags) != 0 => {
+            Request::SetFlags(flags) if flags & !(flag::SHOWN | stat.flags) != 0 => {
                 return Err(Errno::OPNOTSUPP);
             }
             Request::GetSaved if stat.compression.is_none() => return Err(Errno::INVAL),
@@ -685,16 +681,6 @@ fn refuse_sealed(stat: &Stat) -> Answer<()> {
     if stat.sealed { Err(Errno::PERM) } else { Ok(()) }
 }
 
-/// The permissions that are left when a mode loses its privilege, if it has any. The set-group-id bit of a file that
-/// the group cannot execute stays when somebody of the group takes it (Linux, `setattr_should_drop_sgid`).
-fn without_privilege(mode: u16, is_in_group: impl FnOnce() -> bool) -> Option<u16> {
-    let mut lost = mode & SET_UID;
-    if mode & SET_GID != 0 && (mode & GROUP_EXECUTE != 0 || !is_in_group()) {
-        lost |= SET_GID;
-    }
-    (lost != 0).then_some(mode & !lost & 0o7777)
-}
-
 fn to_errno(error: f2fs::Error) -> Errno {
     errno::of(&error)
 }
@@ -774,18 +760,5 @@ mod tests {
         assert!(fs.unmount().is_err(), "it is damaged");
         let volume = Volume::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
-    }
-
-    #[test]
-    fn privilege_is_lost_as_linux_has_it() {
-        assert_eq!(without_privilege(0o106_755, || true), Some(0o755));
-        assert_eq!(
-            without_privilege(0o106_745, || true),
-            Some(0o2745),
-            "without group execute the bit stays"
-        );
-        assert_eq!(without_privilege(0o106_745, || false), Some(0o745), "for those of the group");
-        assert_eq!(without_privilege(0o102_745, || true), None);
-        assert_eq!(without_privilege(0o100_644, || false), None);
     }
 }

@@ -156,7 +156,7 @@ impl Request {
     /// The bytes to answer with, of requests that only ask.
     pub fn answer(&self, stat: &Stat, label: &str) -> Vec<u8> {
         match self {
-            Request::GetFlags => shown_flags(stat).to_ne_bytes().to_vec(),
+            Request::GetFlags => stat.shown_flags().to_ne_bytes().to_vec(),
             Request::GetVersion => u64::from(stat.generation).to_ne_bytes().to_vec(),
             Request::GetExtended => {
                 let mut bytes = vec![0; FSXATTR_BYTES];
@@ -187,32 +187,6 @@ impl Request {
 
 /// Flags that only an administrator sets and takes away.
 pub const PROTECTING: u32 = flag::IMMUTABLE | flag::APPEND;
-/// Flags that Linux's f2fs shows; it takes no others (`F2FS_GETTABLE_FS_FL`).
-pub const KNOWN_FLAGS: u32 = flag::COMPRESS
-    | flag::SYNC
-    | flag::IMMUTABLE
-    | flag::APPEND
-    | flag::NODUMP
-    | flag::NOATIME
-    | flag::NOCOMPRESS
-    | flag::INDEX
-    | flag::DIRSYNC
-    | flag::PROJECT_INHERIT
-    | flag::CASEFOLD
-    | ENCRYPT_FLAG
-    | VERITY_FLAG
-    | NOCOW_FLAG
-    | INLINE_DATA_FLAG;
-const ENCRYPT_FLAG: u32 = 0x800;
-const VERITY_FLAG: u32 = 0x10_0000;
-const NOCOW_FLAG: u32 = 0x80_0000;
-const INLINE_DATA_FLAG: u32 = 0x1000_0000;
-
-/// The flags as Linux's f2fs shows them: some stand for what is not stored as a flag (`f2fs_fileattr_get`).
-fn shown_flags(stat: &Stat) -> u32 {
-    let or = |condition: bool, bit: u32| if condition { bit } else { 0 };
-    stat.flags | or(stat.encrypted, ENCRYPT_FLAG) | or(stat.sealed, VERITY_FLAG) | or(stat.pinned, NOCOW_FLAG)
-}
 
 /// Flags in both forms: as `chattr` has them, and as `struct fsxattr` has them.
 const EXTENDED: [(u32, u32); 6] = [

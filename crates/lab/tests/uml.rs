@@ -241,11 +241,17 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
         work: work.path().to_owned(),
         jobs: 1,
     };
-    let run = || run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
+    twice(&plan)?;
+    Ok(())
+}
+
+/// Runs the first cell of a plan: the first of two records that are the same.
+fn twice(plan: &Plan) -> Result<Record> {
+    let run = || run_cell(plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
     let (first, second) = (run()?, run()?);
     assert!(first.is_complete(), "{first:#?}");
     assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear));
-    Ok(())
+    Ok(first)
 }
 
 /// What single writes to a small chip take: the first of two records that are the same.
@@ -262,11 +268,7 @@ fn latencies_twice(programs: Programs, preset: Preset) -> Result<Record> {
         work: work.path().to_owned(),
         jobs: 1,
     };
-    let run = || run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
-    let (first, second) = (run()?, run()?);
-    assert!(first.is_complete(), "{first:#?}");
-    assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear));
-    Ok(first)
+    twice(&plan)
 }
 
 /// UBIFS on bare NAND flash takes at least what the pages of a write take, and the same each time.

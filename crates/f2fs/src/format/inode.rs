@@ -202,16 +202,40 @@ pub mod flag {
     pub const NOATIME: u32 = 0x80;
     /// The file must not be compressed.
     pub const NOCOMPRESS: u32 = 0x400;
+    /// Shown, never stored: content or names are encrypted.
+    pub const ENCRYPT: u32 = 0x800;
     /// Shown for hashed directories.
     pub const INDEX: u32 = 0x1000;
     /// Changes of the directory are synchronous.
     pub const DIRSYNC: u32 = 0x1_0000;
+    /// Shown, never stored: sealed with fs-verity.
+    pub const VERITY: u32 = 0x10_0000;
+    /// Shown, never stored: the blocks must not move.
+    pub const NOCOW: u32 = 0x80_0000;
+    /// Shown, never stored: the content lies in the inode.
+    pub const INLINE_DATA: u32 = 0x1000_0000;
     /// New entries take the directory's project id.
     pub const PROJECT_INHERIT: u32 = 0x2000_0000;
     /// Names are looked up without regard to case.
     pub const CASEFOLD: u32 = 0x4000_0000;
     /// The file stands for a whole device.
     pub const DEVICE_ALIAS: u32 = 0x8000_0000;
+    /// Those that Linux shows; it takes no others (Linux, `F2FS_GETTABLE_FS_FL`).
+    pub const SHOWN: u32 = COMPRESS
+        | SYNC
+        | IMMUTABLE
+        | APPEND
+        | NODUMP
+        | NOATIME
+        | NOCOMPRESS
+        | ENCRYPT
+        | INDEX
+        | DIRSYNC
+        | VERITY
+        | NOCOW
+        | INLINE_DATA
+        | PROJECT_INHERIT
+        | CASEFOLD;
 }
 
 /// Bytes of all extra attributes that this code knows.

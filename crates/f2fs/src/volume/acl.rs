@@ -1,14 +1,11 @@
 //! Access control lists: what new inodes take over, and that list and mode say the same.
 
-use super::{NewNode, Volume, XattrMode};
+use super::{NewNode, SET_GID, Volume, XattrMode};
 use crate::{
     Place, Result,
     format::{FileType, acl::Acl, xattr::index},
     units::Ino,
 };
-
-/// The bit of a mode that makes new inodes of a directory take over its group (`S_ISGID`).
-const SET_GID: u16 = 0o2000;
 
 impl Volume {
     /// Makes an inode as a program does: in a directory with the set-group-id bit it gets the directory's group; the

@@ -126,8 +126,8 @@ impl Volume {
     pub fn write_file(&mut self, ino: Ino, data_only: bool) -> Result<bool> {
         self.start()?;
         let inode = self.inode(ino)?;
-        let (is_directory, is_as_checkpointed) = (inode.is_directory(), self.is_as_checkpointed(ino));
-        if is_directory && is_as_checkpointed {
+        let is_directory = inode.is_directory();
+        if is_directory && self.is_as_checkpointed(ino) {
             return Ok(false);
         }
         if is_directory && data_only && self.names_are_written(ino)? {
@@ -135,7 +135,7 @@ impl Volume {
             self.write_logs()?;
             return Ok(true);
         }
-        if !is_as_checkpointed && self.needs_checkpoint(&inode)? {
+        if self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
             drop(inode);
             if self.changed {
                 self.write_checkpoint(Reason::Sync)?;

@@ -62,7 +62,7 @@ pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
 pub use options::{ActiveLogs, Clock, InPlace, OnError, Options};
 pub use quota::QuotaLimits;
-pub use stat::{Space, Stat};
+pub use stat::{SET_GID, Space, Stat, without_privilege};
 
 use crate::{
     Error, Place, Result,

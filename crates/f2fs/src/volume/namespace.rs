@@ -302,11 +302,13 @@ impl Volume {
         let ino = Ino(self.take_nid()?.0);
         let node = self.new_inode(ino, from_dir, from, kind, &new)?;
         self.add_node(node)?;
-        if let Err(error) = self.move_name(from_dir, from, to_dir, to, mode) {
+        let moved = self
+            .move_name(from_dir, from, to_dir, to, mode)
+            .and_then(|()| self.enter(from_dir, from, ino, kind));
+        if let Err(error) = moved {
             self.evict(ino)?;
             return Err(error);
         }
-        self.enter(from_dir, from, ino, kind)?;
         self.note_name(from_dir, from, Some(ino))?;
         self.touch_dir(from_dir)
     }

@@ -11,6 +11,12 @@ use crate::{
     units::{Ino, Time},
 };
 
+/// The set-user-ID bit of a mode (`S_ISUID`).
+const SET_UID: u16 = 0o4000;
+/// The set-group-ID bit of a mode: new inodes of such a directory take over its group (`S_ISGID`).
+pub const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
 /// Facts of an inode, as `statx` gives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
@@ -66,31 +72,26 @@ impl Stat {
     /// The flags that `lsattr` shows: the stored ones that Linux passes on, and those that stand for other facts
     /// (Linux, `f2fs_fileattr_get`).
     pub fn shown_flags(&self) -> u32 {
-        const ENCRYPTED: u32 = 0x800;
-        const SEALED: u32 = 0x10_0000;
-        const PINNED: u32 = 0x80_0000;
-        const INLINE: u32 = 0x1000_0000;
-        let shown = flag::COMPRESS
-            | flag::SYNC
-            | flag::IMMUTABLE
-            | flag::APPEND
-            | flag::NODUMP
-            | flag::NOATIME
-            | flag::NOCOMPRESS
-            | flag::INDEX
-            | flag::DIRSYNC
-            | flag::PROJECT_INHERIT
-            | flag::CASEFOLD;
         let facts = [
-            (self.encrypted, ENCRYPTED),
-            (self.sealed, SEALED),
-            (self.pinned, PINNED),
-            (self.inline, INLINE),
+            (self.encrypted, flag::ENCRYPT),
+            (self.sealed, flag::VERITY),
+            (self.pinned, flag::NOCOW),
+            (self.inline, flag::INLINE_DATA),
         ];
         let stored =
             if self.kind == FileType::Regular { self.flags & !flag::PROJECT_INHERIT } else { self.flags };
-        facts.into_iter().filter(|(fact, _)| *fact).fold(stored & shown, |flags, (_, bit)| flags | bit)
+        facts.into_iter().filter(|(fact, _)| *fact).fold(stored & flag::SHOWN, |flags, (_, bit)| flags | bit)
     }
+}
+
+/// The permissions that are left when a mode loses its privilege, if it has any. The set-group-id bit of a file that
+/// the group cannot execute stays when somebody of the group takes it (Linux, `setattr_should_drop_sgid`).
+pub fn without_privilege(mode: u16, is_in_group: impl FnOnce() -> bool) -> Option<u16> {
+    let mut lost = mode & SET_UID;
+    if mode & SET_GID != 0 && (mode & GROUP_EXECUTE != 0 || !is_in_group()) {
+        lost |= SET_GID;
+    }
+    (lost != 0).then_some(mode & !lost & 0o7777)
 }
 
 /// Room of a volume, as `statfs` gives it.
@@ -168,5 +169,23 @@ impl Volume {
             stat.size = self.read_link(ino)?.len() as u64;
         }
         Ok(stat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privilege_is_lost_as_linux_has_it() {
+        assert_eq!(without_privilege(0o106_755, || true), Some(0o755));
+        assert_eq!(
+            without_privilege(0o106_745, || true),
+            Some(0o2745),
+            "without group execute the bit stays"
+        );
+        assert_eq!(without_privilege(0o106_745, || false), Some(0o745), "for those of the group");
+        assert_eq!(without_privilege(0o102_745, || true), None);
+        assert_eq!(without_privilege(0o100_644, || false), None);
     }
 }

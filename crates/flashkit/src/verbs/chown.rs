@@ -1,7 +1,12 @@
 //! `chown`: changes owner and group.
 
 use anyhow::{Context, Result};
-use f2fs::{Volume, format::FileType, units::Ino, volume::SetAttr};
+use f2fs::{
+    Volume,
+    format::FileType,
+    units::Ino,
+    volume::{SetAttr, without_privilege},
+};
 
 use crate::{
     render,
@@ -43,9 +48,7 @@ fn change(volume: &mut Volume, ino: Ino, (uid, gid): (Option<u32>, Option<u32>))
     let stat = volume.stat(ino)?;
     let mut set = SetAttr { uid, gid, ..SetAttr::default() };
     if stat.kind != FileType::Directory {
-        // A set-group-ID bit without the group's execution is no privilege.
-        let lost = if stat.mode & 0o010 == 0 { 0o4000 } else { 0o6000 };
-        set.permissions = (stat.mode & lost != 0).then_some(stat.mode & 0o7777 & !lost);
+        set.permissions = without_privilege(stat.mode, || true);
         match volume.remove_xattr(ino, b"security.capability") {
             Ok(()) | Err(f2fs::Error::NoAttribute) => {}
             Err(error) => return Err(error),

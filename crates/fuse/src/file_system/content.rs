@@ -5,10 +5,10 @@ use std::{ops::Range, os::fd::BorrowedFd};
 use f2fs::{
     format::{FileType, inode::flag},
     units::Ino,
-    volume::{SetAttr, Stat},
+    volume::{SetAttr, Stat, without_privilege},
 };
 
-use super::{Answer, Caller, Change, FileSystem, refuse_sealed, to_errno, without_privilege};
+use super::{Answer, Caller, Change, FileSystem, refuse_sealed, to_errno};
 use crate::Errno;
 
 /// Bytes that one step of a copy within the volume moves while it has the volume for itself.
