@@ -268,8 +268,7 @@ impl Game<'_> {
         self.tally.operations += 1;
         let is_full = [Err(Errno::NOSPC), Err(Errno::TOOBIG)].contains(&seen);
         if matches!(op, Op::SetXattr { .. }) && is_full {
-            // How much fits depends on the room in the inode, which is as large as its maker made it; and Linux has
-            // another error for a value that alone is too large.
+            // How much fits depends on the room in the inode, which is as large as its maker made it.
             self.model = before;
             return Ok(());
         }

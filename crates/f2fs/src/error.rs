@@ -118,6 +118,9 @@ pub enum Error {
     /// No such extended attribute.
     #[error("no such attribute")]
     NoAttribute,
+    /// An extended attribute for which the inode and its xattr node have no room.
+    #[error("no room for the extended attribute")]
+    AttributeTooLarge,
     /// The name is taken.
     #[error("already exists")]
     Exists,

@@ -8,8 +8,8 @@ use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut
 use f2fs::{
     Error, Volume,
     format::{BlockSize, inode::inline},
-    units::{Ino, Time},
-    volume::{NewNode, Options, Policy, SetAttr, XattrMode},
+    units::{BlockAddr, Ino, Nid, SegNo, Time},
+    volume::{NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::copy;
 
@@ -258,4 +258,183 @@ fn long_ranges_leave_the_memory_as_they_go() {
     waits("zero", &mut |volume| volume.zero_range(ino, 0, LONG, false));
     waits("punch", &mut |volume| volume.punch_hole(ino, 1, LONG - 2));
     assert_eq!(volume.stat(ino).unwrap().size, LONG);
+}
+
+/// Blocks that the segment table calls valid.
+fn blocks_in_use(volume: &Volume) -> u64 {
+    let segments = 0..volume.geometry().segments;
+    segments.map(|n| u64::from(volume.sit_entry(SegNo(n)).unwrap().valid_blocks)).sum()
+}
+
+/// Where on the device bytes are to be others: a block, a place in it, and the bytes.
+type Damage = (BlockAddr, usize, Vec<u8>);
+
+/// What damages the file of a number.
+type Damager<'a> = &'a dyn Fn(&Volume, Ino) -> Damage;
+
+/// A file whose name went while somebody had it open, cut there; and of which a node then is changed on the device.
+fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDevice>, Ino) {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
+    // So much that there are blocks below the inode and below two more nodes.
+    volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    volume.set_xattr(ino, b"user.large", &[2; 3000], XattrMode::Set).unwrap();
+    let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+    volume.write(other, 0, &[3; 100_000]).unwrap();
+    volume.set_xattr(other, b"user.large", &[4; 3000], XattrMode::Set).unwrap();
+    volume.hold(ino);
+    volume.unlink(ROOT, b"gone").unwrap();
+    volume.checkpoint().unwrap();
+    let (addr, at, bytes) = damage(&volume, ino);
+    drop(volume);
+    device.write(u64::from(addr.0) * 4096 + at as u64, &bytes).unwrap();
+    (device, ino)
+}
+
+/// Its blocks were given up one by one up to the damage, and counted not at all; and what it said to be its own
+/// attributes went with it.
+#[test]
+fn a_damaged_orphan_harms_nobody_but_itself() {
+    let node = |volume: &Volume, nid: Nid| volume.nat_entry(nid).unwrap().addr;
+    let far = 0x7FFF_FFFF_u32.to_le_bytes().to_vec();
+    // Where a node's addresses begin, and the inode's nid of its xattr node.
+    let (in_inode, xattr_nid) = (360, 76);
+    let cases: [(&str, Damager<'_>); 4] = [
+        ("an address in the inode", &|volume, ino| (node(volume, ino.into()), in_inode + 40, far.clone())),
+        ("an address in a node", &|volume, ino| {
+            let child = Nid(volume.inode(ino).unwrap().child(1).0);
+            (node(volume, child), 40, far.clone())
+        }),
+        ("a node", &|volume, ino| {
+            let child = Nid(volume.inode(ino).unwrap().child(1).0);
+            (node(volume, child), 0, vec![0xA5; 4096])
+        }),
+        ("another's attributes", &|volume, ino| {
+            let other = volume.lookup(ROOT, b"other").unwrap();
+            let nid = volume.inode(other).unwrap().xattr_nid();
+            (node(volume, ino.into()), xattr_nid, nid.0.to_le_bytes().to_vec())
+        }),
+    ];
+    for (case, damage) in cases {
+        let (device, ino) = damaged_orphan(damage);
+        for round in 0..3 {
+            let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+            assert!(volume.orphans().contains(&ino), "{case}: what is left of it is not lost");
+            let valid = volume.counters().valid_blocks;
+            assert_eq!(valid, blocks_in_use(&volume), "{case}, round {round}");
+            let name = format!("new{round}");
+            let new = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.write(new, 0, &vec![round; 3 << 20]).unwrap();
+            let other = volume.lookup(ROOT, b"other").unwrap();
+            assert_eq!(volume.get_xattr(other, b"user.large").unwrap(), [4; 3000], "{case}");
+            let mut content = vec![0; 100_000];
+            assert_eq!(volume.read(other, 0, &mut content).unwrap(), content.len());
+            assert!(content.iter().all(|byte| *byte == 3), "{case}");
+            volume.unmount().unwrap();
+        }
+    }
+}
+
+/// The name was gone, the error said that it was not, and nobody knew of the inode any more.
+#[test]
+fn a_damaged_file_that_loses_its_name_becomes_an_orphan() {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    for name in [&b"removed"[..], b"replaced", b"new"] {
+        let ino = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    }
+    volume.unmount().unwrap();
+    let damaged = [&b"removed"[..], b"replaced"].map(|name| {
+        let ino = volume.lookup(ROOT, name).unwrap();
+        let child = Nid(volume.inode(ino).unwrap().child(1).0);
+        let addr = volume.nat_entry(child).unwrap().addr;
+        device.write(u64::from(addr.0) * 4096, &[0xA5; 4096]).unwrap();
+        ino
+    });
+    drop(volume);
+    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    volume.unlink(ROOT, b"removed").unwrap();
+    volume.rename(ROOT, b"new", ROOT, b"replaced", RenameMode::Replace).unwrap();
+    assert!(damaged.iter().all(|ino| volume.orphans().contains(ino)));
+    assert_eq!(volume.counters().valid_blocks, blocks_in_use(&volume));
+    volume.unmount().unwrap();
+}
+
+/// Moving and linking asked for six free blocks, though the directory had room.
+#[test]
+fn a_full_volume_moves_and_links_files() {
+    for inline_dentry in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        support::mkfs(&path, 64 << 20, &[]);
+        let options = Options { inline_dentry, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+        for name in [&b"old"[..], b"victim", b"other"] {
+            volume.create(dir, name, &NewNode::new(FILE)).unwrap();
+        }
+        let large = volume.create(ROOT, b"large", &NewNode::new(FILE)).unwrap();
+        volume.set_xattr(large, b"user.first", &[1; 100], XattrMode::Set).unwrap();
+        let mut at = 0;
+        for step in [1 << 20, 4096] {
+            while volume.write(large, at, &vec![7; step]).is_ok() {
+                at += step as u64;
+            }
+        }
+        assert_eq!(volume.free_user_blocks(), 0);
+
+        volume.rename(dir, b"old", dir, b"new", RenameMode::NoReplace).unwrap();
+        volume.rename(dir, b"new", dir, b"victim", RenameMode::Replace).unwrap();
+        volume.rename(dir, b"victim", ROOT, b"moved", RenameMode::Replace).unwrap();
+        volume.rename(dir, b"other", ROOT, b"moved", RenameMode::Exchange).unwrap();
+        let other = volume.lookup(dir, b"other").unwrap();
+        // What the victim had is free again, and is taken once more.
+        while volume.write(large, at, &[7; 4096]).is_ok() {
+            at += 4096;
+        }
+        assert_eq!(volume.free_user_blocks(), 0);
+        volume.link(other, dir, b"linked").unwrap();
+        let refused = |result: f2fs::Result<()>| matches!(result, Err(Error::NoSpace { .. }));
+        assert!(refused(volume.create(dir, b"more", &NewNode::new(FILE)).map(drop)));
+        // Until the directory has no room any more; then nothing of it happens.
+        let mut links = 2;
+        let full = loop {
+            let name = format!("{links}{}", "n".repeat(200));
+            match volume.link(other, dir, name.as_bytes()) {
+                Ok(()) => links += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, Error::NoSpace { .. }) && links > 3, "{links} links: {full}");
+        assert_eq!(volume.stat(other).unwrap().links, links);
+        let name = "m".repeat(255);
+        assert!(refused(volume.rename(ROOT, b"moved", dir, name.as_bytes(), RenameMode::Replace)));
+        assert!(volume.lookup(ROOT, b"moved").is_ok() && volume.lookup(dir, name.as_bytes()).is_err());
+        // There is room in the inode for a small attribute, and for a large one there would be elsewhere.
+        volume.set_xattr(large, b"user.first", &[2; 100], XattrMode::Set).unwrap();
+        assert!(refused(volume.set_xattr(large, b"user.more", &[1; 2000], XattrMode::Set)));
+        volume.unmount().unwrap();
+        drop(volume);
+        support::assert_clean(&path);
+    }
+}
+
+/// They were called a full volume, which is what programs were told (Linux, `__f2fs_setxattr`).
+#[test]
+fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
+    let mut volume = support::format_on(Arc::new(MemoryDevice::new(64 << 20)), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let mut set =
+        |name: &str, bytes: usize, mode| volume.set_xattr(ino, name.as_bytes(), &vec![1; bytes], mode);
+    let too_large = |result| matches!(result, Err(Error::AttributeTooLarge));
+    assert!(too_large(set("user.a", 5000, XattrMode::Set)));
+    assert!(too_large(set("user.a", 65_536, XattrMode::Replace)), "before it is looked for");
+    assert!(matches!(set("user.a", 10, XattrMode::Replace), Err(Error::NoAttribute)));
+    set("user.a", 3000, XattrMode::Create).unwrap();
+    assert!(too_large(set("user.a", 5000, XattrMode::Create)));
+    assert!(matches!(set("user.a", 10, XattrMode::Create), Err(Error::Exists)));
+    assert!(too_large(set("user.b", 2000, XattrMode::Set)), "beside the other");
+    set("user.b", 1000, XattrMode::Set).unwrap();
 }

@@ -19,6 +19,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         E::OtherProject => Errno::XDEV,
         E::NotFound => Errno::NOENT,
         E::NoAttribute => Errno::NODATA,
+        E::AttributeTooLarge => Errno::TOOBIG,
         E::Exists => Errno::EXIST,
         E::NotDirectory => Errno::NOTDIR,
         E::IsDirectory => Errno::ISDIR,
@@ -56,5 +57,6 @@ mod tests {
         assert_eq!(of(&f2fs::Error::NotEmpty), Errno::NOTEMPTY);
         assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
         assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);
+        assert_eq!(of(&f2fs::Error::AttributeTooLarge), Errno::TOOBIG);
     }
 }

@@ -194,6 +194,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
         Error::OtherProject => Errno::XDEV,
         Error::NotFound => Errno::NOENT,
         Error::NoAttribute => Errno::NODATA,
+        Error::AttributeTooLarge => Errno::TOOBIG,
         Error::Exists => Errno::EXIST,
         Error::NotDirectory => Errno::NOTDIR,
         Error::IsDirectory => Errno::ISDIR,

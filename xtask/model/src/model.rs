@@ -682,7 +682,7 @@ impl Model {
         let mut next = inode.xattrs.clone();
         next.insert(name.to_vec(), value);
         if stored_bytes(&next) > most {
-            return Err(Errno::NOSPC);
+            return Err(Errno::TOOBIG);
         }
         (inode.xattrs, inode.ctime) = (next, now);
         Ok(())

@@ -11,7 +11,7 @@ const MAGIC: u32 = 0xF2F5_2011;
 /// Bytes of the header: magic, reference count (1), four unused words.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of an entry before its name: index, length of the name, length of the value.
-const ENTRY_HEAD_BYTES: usize = 4;
+pub const ENTRY_HEAD_BYTES: usize = 4;
 /// Longest name in bytes, without the prefix that the index stands for.
 pub const NAME_MAX: usize = 255;
 

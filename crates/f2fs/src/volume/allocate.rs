@@ -170,8 +170,9 @@ impl Volume {
         if !self.geometry.in_main(addr) {
             return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
         }
+        self.sit.release(&self.io, addr, self.now)?;
         self.since_checkpoint.freed_blocks += 1;
-        self.sit.release(&self.io, addr, self.now)
+        Ok(())
     }
 
     /// Closes the segment of a log and opens the next. With `even_prefree`, segments count as free that only the

@@ -160,6 +160,11 @@ impl Volume {
         let entries = xattr::entries(&old, Place::Xattr(ino))?.collect::<Result<Vec<Entry<'_>>>>()?;
         let is_it = |entry: &Entry<'_>| entry.index == index && entry.name == name;
         let same = entries.iter().find(|entry| is_it(entry));
+        let added = value.map(|value| Entry { index, name, value });
+        // What can never fit is refused first, as in Linux (`__f2fs_setxattr`).
+        if value.is_some_and(|value| xattr::HEADER_BYTES + xattr::ENTRY_HEAD_BYTES + value.len() > room) {
+            return Err(Error::AttributeTooLarge);
+        }
         match (same, mode) {
             (Some(_), XattrMode::Create) => return Err(Error::Exists),
             (None, XattrMode::Replace) => return Err(Error::NoAttribute),
@@ -167,15 +172,9 @@ impl Volume {
             _ => {}
         }
         let kept = entries.iter().filter(|entry| !is_it(entry)).copied();
-        let added = value.map(|value| Entry { index, name, value });
-        let fits =
-            |entry: &Entry<'_>| entry.stored_bytes() <= room && entry.value.len() <= usize::from(u16::MAX);
-        if added.as_ref().is_some_and(|entry| !fits(entry)) {
-            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
-        }
         let stream = xattr::build(kept.chain(added));
         if stream.len() > room {
-            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+            return Err(Error::AttributeTooLarge);
         }
         if stream.len() > inline_room && !had_node {
             self.require_space(1)?;

@@ -19,6 +19,7 @@ use super::map_write::Slot;
 /// Blocks that entering a name may take: the inode's or a converted directory's block, a new block of the
 /// directory and the nodes on the way to it.
 pub(super) const ENTRY_BLOCKS: u64 = 6;
+
 impl Volume {
     /// A directory that may be changed, and a name that it may have.
     pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
@@ -38,7 +39,37 @@ impl Volume {
         Ok(())
     }
 
-    /// Enters a name that is not there yet. The caller has made sure of [`ENTRY_BLOCKS`].
+    /// Refuses where entering a name, and so many blocks besides, may take more than there is. A name for which the
+    /// directory has room as it is takes nothing: a full volume still moves and links files.
+    pub(super) fn require_entry_space(&self, dir: Ino, name: &[u8], more: u64) -> Result<()> {
+        match self.require_space(ENTRY_BLOCKS + more) {
+            Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => self.require_space(more),
+            result => result,
+        }
+    }
+
+    /// Whether a directory has room for a name without a new block.
+    fn has_entry_room(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+        let inode = self.directory(dir)?;
+        let slots = slots_for(name.len());
+        if inode.has_inline(inline::DENTRY) {
+            let area = Dentries::new(inode.inline_area(), Place::Dir(dir, 0));
+            return Ok(area.room_for(slots).is_some());
+        }
+        let Some(wanted) = self.wanted(&inode, name)? else { return Ok(false) };
+        for level in 0..self.depth(&inode)? {
+            for block in dir_hash::bucket(level, inode.head().dir_level, wanted.hash()) {
+                // A block that is not there would be made before the next one is looked at.
+                let Some(bytes) = self.file_block(&inode, block)? else { return Ok(false) };
+                if Dentries::new(&*bytes, Place::Dir(dir, block)).room_for(slots).is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Enters a name that is not there yet. The caller has made sure of its [space](Self::require_entry_space).
     pub(super) fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
         let inode = self.directory(dir)?;
         if inode.has_advise(advise::ENCRYPT) {

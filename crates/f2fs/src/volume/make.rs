@@ -151,7 +151,7 @@ impl Volume {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        self.require_space(super::dir_write::ENTRY_BLOCKS)?;
+        self.require_entry_space(dir, name, 0)?;
         let kind = self.inode(ino)?.file_type();
         self.enter(dir, name, ino, kind)?;
         self.inode_mut(ino)?.set_last_name(dir, name);

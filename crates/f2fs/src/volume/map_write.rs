@@ -207,23 +207,32 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees `count` addresses from a slot on; `block` is the file's block of the first, for errors.
+    /// Frees `count` addresses from a slot on; `block` is the file's block of the first, for errors. An address that
+    /// cannot be freed stays, and keeps none of the others.
     fn free_addrs(&mut self, ino: Ino, slot: Slot, count: usize, block: u64) -> Result<()> {
         self.drop_extent(ino)?;
         let node = self.node_mut(slot.nid)?;
         let old: Vec<BlockAddr> = node.addrs(slot.index..slot.index + count).collect();
-        let mut freed = 0;
-        for (n, _) in old.iter().enumerate().filter(|(_, addr)| **addr != BlockAddr::NULL) {
-            node.set_addr(slot.index + n, BlockAddr::NULL);
-            freed += 1;
+        let unreserved = match old.contains(&BlockAddr::COMPRESS) {
+            true => self.forget_saved(ino, &old)?,
+            false => 0,
+        };
+        let (mut freed, mut result) = (Vec::new(), Ok(()));
+        for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| *addr != BlockAddr::NULL) {
+            let released = match addr.is_real() {
+                true => self.release_block(addr, Place::File(ino, block + n as u64)),
+                false => Ok(()),
+            };
+            match released {
+                Ok(()) => freed.push(slot.index + n),
+                failed => result = result.and(failed),
+            }
         }
-        if old.contains(&BlockAddr::COMPRESS) {
-            freed -= self.forget_saved(ino, &old)?;
-        }
-        for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| addr.is_real()) {
-            self.release_block(addr, Place::File(ino, block + n as u64))?;
-        }
-        self.uncount_blocks(ino, freed)
+        let blocks = (freed.len() as u64).saturating_sub(unreserved);
+        let node = self.node_mut(slot.nid)?;
+        freed.into_iter().for_each(|index| node.set_addr(index, BlockAddr::NULL));
+        self.uncount_blocks(ino, blocks)?;
+        result
     }
 
     /// Frees everything of a file from `from` on: blocks, and nodes that have nothing left.
@@ -291,8 +300,8 @@ impl Volume {
             }
         }
         if from <= start {
-            self.node_mut(parent)?.set_child(child, Nid::NULL);
             self.remove_node(nid)?;
+            self.node_mut(parent)?.set_child(child, Nid::NULL);
             // remove_node has counted it out of the volume already.
             self.drop_blocks(ino, 1)?;
         }

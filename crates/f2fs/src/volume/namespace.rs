@@ -5,14 +5,14 @@
 
 use super::{Volume, dir_write::ENTRY_BLOCKS};
 use crate::{
-    Error, Result,
+    Error, Place, Result,
     format::{
         FileType,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
         orphan,
     },
-    units::{Ino, Time},
+    units::{Ino, Nid, Time},
 };
 
 /// Bytes of a path with its terminating zero, at most: Linux takes no longer target, and reads it from one page.
@@ -86,7 +86,7 @@ impl Volume {
         if self.inode(dir)?.has_advise(advise::ENCRYPT) {
             return Err(Error::NoKey);
         }
-        self.require_space(ENTRY_BLOCKS + 2)?;
+        self.require_entry_space(dir, name, 2)?;
         let project = inherited_project(&*self.inode(dir)?);
         // A directory whose entries do not lie in its inode begins with a block.
         let first = u64::from(kind == FileType::Directory && !self.options.inline_dentry);
@@ -177,7 +177,7 @@ impl Volume {
             return Err(Error::Exists);
         }
         self.check_project(dir, ino)?;
-        self.require_space(ENTRY_BLOCKS)?;
+        self.require_entry_space(dir, name, 0)?;
         self.enter(dir, name, ino, kind)?;
         self.since_checkpoint.note_link(dir);
         let now = self.time();
@@ -295,7 +295,7 @@ impl Volume {
             return self.move_name(from_dir, from, to_dir, to, mode);
         }
         // What can be refused is refused before the name moves.
-        self.require_space(2 * ENTRY_BLOCKS + 2)?;
+        self.require_entry_space(to_dir, to, ENTRY_BLOCKS + 2)?;
         let (new, _) = self.inherit(from_dir, new)?;
         let project = inherited_project(&*self.inode(from_dir)?);
         self.admit_new([new.uid, new.gid, project], 0)?;
@@ -363,7 +363,6 @@ impl Volume {
                 if source.ino == target.ino {
                     return Ok(());
                 }
-                self.require_space(ENTRY_BLOCKS)?;
                 self.set_target(from_dir, &source, target.ino, other_kind)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
@@ -396,7 +395,7 @@ impl Volume {
                 self.drop_link(target.ino)?;
             }
             (_, None) => {
-                self.require_space(ENTRY_BLOCKS)?;
+                self.require_entry_space(to_dir, to, 0)?;
                 self.enter(to_dir, to, source.ino, kind)?;
                 // Entering may have moved an inline directory's entries into blocks.
                 let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
@@ -437,8 +436,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes an inode with all that it has.
+    /// Removes an inode with all that it has. One that is damaged keeps what cannot be removed, and is an orphan then.
     pub(super) fn evict(&mut self, ino: Ino) -> Result<()> {
+        if self.require_orphans_fit().is_ok() {
+            self.orphans.insert(ino);
+        }
         let inode = self.inode(ino)?;
         let xattr_nid = inode.xattr_nid();
         let has_map = !inode.has_inline(inline::DATA | inline::DENTRY)
@@ -450,7 +452,13 @@ impl Volume {
         if has_map {
             self.free_from(ino, 0)?;
         }
-        if xattr_nid.0 != 0 {
+        if xattr_nid != Nid::NULL {
+            let owner = self.nat.get(&self.io, xattr_nid)?.ino;
+            if owner != ino {
+                let what = format!("{xattr_nid} is to be its xattr node, and belongs to {owner}");
+                return Err(Error::corrupt(Place::Xattr(ino), what));
+            }
+            self.inode_mut(ino)?.head_mut().xattr_nid.set(Nid::NULL.0);
             self.remove_node(xattr_nid)?;
         }
         self.remove_node(ino.into())?;
@@ -560,7 +568,11 @@ impl Volume {
             self.orphans.insert(ino);
             return Ok(());
         }
-        self.evict(ino)
+        match self.evict(ino) {
+            // The name has gone all the same, and what is damaged waits for fsck among the orphans.
+            Err(Error::Corrupt { .. }) => Ok(()),
+            result => result,
+        }
     }
 
     pub(super) fn add_links(&mut self, ino: Ino, change: i32) -> Result<()> {
