@@ -23,8 +23,9 @@ use rustix::fs::{OFlags, RenameFlags};
 use crate::{
     Errno, FileSystem, MountOptions,
     connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
-    file_system::{Answer, Caller, Change, OpenMode, WriteMode},
+    file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
     ioctl::Request,
+    mounts::Mounts,
     passage::Passage,
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
     write_back::WriteBack,
@@ -105,7 +106,9 @@ pub fn mount(
     // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
-    let adapter = Arc::new(Adapter { fs, root, connection, write_back, taken: OnceLock::new() });
+    let device =
+        Mounts::read().and_then(|mounts| mounts.device_on(&dir.to_string_lossy()).map(str::to_owned));
+    let adapter = Arc::new(Adapter { fs, root, connection, write_back, taken: OnceLock::new(), device });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
 }
@@ -114,6 +117,11 @@ impl Session {
     /// What ends the mount.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// The number of the device that the table of mounts shows, where it shows one.
+    pub fn device(&self) -> Option<&str> {
+        self.adapter.device.as_deref()
     }
 
     /// Answers requests until the file system is unmounted.
@@ -167,6 +175,8 @@ struct Adapter {
     write_back: WriteBack,
     /// There once the kernel has said what it can.
     taken: OnceLock<Taken>,
+    /// The number of the device that the table of mounts shows.
+    device: Option<String>,
 }
 
 impl Adapter {
@@ -366,6 +376,9 @@ impl Adapter {
             opcode::IOCTL => {
                 let wire::IoctlIn { handle, command, in_bytes, .. } = arguments.take()?;
                 let request = Request::parse(command, arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
+                if request.changes() && self.is_remounted_read_only() {
+                    return Err(Errno::ROFS);
+                }
                 if request.protects() && fs.has_writer(ino) {
                     // What was written before can be written back, and afterwards it would be refused.
                     let (reply, fs) = (waiting(reply), self.fs.clone());
@@ -478,6 +491,13 @@ impl Adapter {
             }
             Ok(true)
         })
+    }
+
+    /// Whether the file system may not be changed any more (`mount -o remount,ro`). The kernel sees to that itself, but for
+    /// requests of which it does not know that they change something.
+    fn is_remounted_read_only(&self) -> bool {
+        let device = self.device.as_deref();
+        device.is_some_and(|device| Mounts::read().is_some_and(|mounts| mounts.is_read_only(device)))
     }
 
     fn both_can(&self, what: u64) -> bool {
@@ -673,9 +693,24 @@ fn change(asked: &wire::SetattrIn) -> Change {
     };
     Change {
         size: has(valid::SIZE).then_some(asked.size),
-        set,
         drops_privilege: has(valid::KILL_SUIDGID),
-        atime_is_given: has(valid::ATIME) && !has(valid::ATIME_NOW),
+        times: times_from(asked),
+        set,
+    }
+}
+
+/// Where times come from. Of a regular file, of which it keeps the times itself, the kernel says the new ones even where
+/// it is asked for now; but then all are alike.
+fn times_from(asked: &wire::SetattrIn) -> TimesFrom {
+    let has = |bits: u32| asked.valid & bits == bits;
+    let is_status = asked.mtime == asked.ctime && asked.mtime_nanoseconds == asked.ctime_nanoseconds;
+    let mtime_is_now = has(valid::MTIME | valid::MTIME_NOW) || has(valid::MTIME | valid::CTIME) && is_status;
+    match (has(valid::ATIME), has(valid::ATIME_NOW)) {
+        (true, true) if mtime_is_now => TimesFrom::Now,
+        (true, _) => TimesFrom::Caller,
+        (false, _) if !has(valid::MTIME) || has(valid::SIZE) => TimesFrom::Elsewhere,
+        (false, _) if has(valid::CTIME) => TimesFrom::CallerOrCache,
+        (false, _) => TimesFrom::Caller,
     }
 }
 

@@ -116,8 +116,22 @@ pub struct Change {
     pub set: SetAttr,
     /// A new size takes set-user-id and set-group-id bits away.
     pub drops_privilege: bool,
-    /// The time of the last access is not just now.
-    pub atime_is_given: bool,
+    /// Where the times come from.
+    pub times: TimesFrom,
+}
+
+/// Where the times of a [`Change`] come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimesFrom {
+    /// There are none, or they come with something else.
+    #[default]
+    Elsewhere,
+    /// All of them are just now, as `touch` has it.
+    Now,
+    /// Somebody gives one of them or leaves one out (utimensat(2)).
+    Caller,
+    /// From somebody, or from the kernel's cache: it writes back what it knows of a file that somebody has written.
+    CallerOrCache,
 }
 
 /// The volume while it is read.
@@ -417,10 +431,17 @@ impl FileSystem {
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
         let mut volume = self.write_lock_for(caller)?;
         let before = volume.stat(ino).map_err(to_errno)?;
-        let Change { size, mut set, drops_privilege, atime_is_given } = *change;
+        let Change { size, mut set, drops_privilege, times } = *change;
+        let given = match times {
+            TimesFrom::Elsewhere | TimesFrom::Now => false,
+            TimesFrom::Caller => true,
+            // Of what nobody has open to write the kernel knows no other time than we do.
+            TimesFrom::CallerOrCache => !self.has_writer(ino) && set.mtime != Some(before.mtime),
+        };
         let owned = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || size.is_some();
-        let refused = before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || atime_is_given)
-            || before.flags & flag::IMMUTABLE != 0 && set.atime.is_some();
+        // As Linux has it (`may_setattr`).
+        let refused = before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || given)
+            || before.flags & flag::IMMUTABLE != 0 && times == TimesFrom::Now;
         if refused {
             return Err(Errno::PERM);
         }

@@ -132,6 +132,24 @@ impl Request {
         }
     }
 
+    /// Whether it changes anything.
+    pub fn changes(&self) -> bool {
+        match self {
+            Request::SetFlags(_)
+            | Request::SetExtended { .. }
+            | Request::Trim(_)
+            | Request::ReleaseSaved
+            | Request::ReserveSaved
+            | Request::SetCompression { .. } => true,
+            Request::GetFlags
+            | Request::GetVersion
+            | Request::GetExtended
+            | Request::GetLabel
+            | Request::GetSaved
+            | Request::GetCompression => false,
+        }
+    }
+
     /// Whether it makes an inode immutable or append-only: what was written before counts all the same.
     pub fn protects(&self) -> bool {
         match self {

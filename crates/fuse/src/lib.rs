@@ -21,6 +21,7 @@ mod flusher;
 mod inodes;
 mod ioctl;
 mod mount;
+mod mounts;
 mod options;
 mod passage;
 mod protocol;

@@ -120,7 +120,7 @@ impl Mount {
     /// it answers.
     pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let Mount { fs, session, image, dir, options, .. } = self;
-        let unmounter = session.unmounter();
+        let (unmounter, device) = (session.unmounter(), session.device().map(str::to_owned));
         let (ends, end) = mpsc::channel();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let (handle, on_signal) = (signals.handle(), ends.clone());
@@ -131,7 +131,9 @@ impl Mount {
         });
         thread::spawn(move || ends.send(End::Session(session.run())));
         let background = Background::start(fs.clone(), &options);
-        set_cache_limits(&dir);
+        if let Some(device) = &device {
+            set_cache_limits(device);
+        }
         ready().map_err(Error::Session)?;
 
         let result = match end.recv().expect("the session thread sends before it ends") {
@@ -189,9 +191,7 @@ fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<(Arc<dyn De
 
 /// Lets the kernel read ahead further than the 128 KiB that it gives FUSE, and keep more of what it may keep dirty than
 /// the hundredth that it gives FUSE. Only root may, and it is a matter of speed.
-fn set_cache_limits(dir: &Path) {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
-    let Some(device) = device_of_mount(&mounts, &dir.to_string_lossy()) else { return };
+fn set_cache_limits(device: &str) {
     // A mount with a block device shows that one's number, and its cache has a name of its own.
     for (name, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", DIRTY_PERCENT)] {
         let value = value.to_string();
@@ -201,33 +201,8 @@ fn set_cache_limits(dir: &Path) {
     }
 }
 
-/// The device number of a mount, from /proc/self/mountinfo (proc(5)); the last mount on a directory counts.
-fn device_of_mount<'a>(mounts: &'a str, dir: &str) -> Option<&'a str> {
-    let escaped =
-        dir.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
-    mounts.lines().rev().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let (device, _root, place) = (fields.next()?, fields.next()?, fields.next()?);
-        (place == escaped).then_some(device)
-    })
-}
-
 /// A seed that differs between mounts.
 fn seed() -> u64 {
     let time = clock::now();
     time.seconds as u64 ^ u64::from(time.nanoseconds) << 32 ^ u64::from(std::process::id())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_mount_on_a_directory_is_found() {
-        let mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-                      40 22 0:50 / /mnt/a\\040b rw - fuse.flashkit x rw\n\
-                      41 22 0:51 / /mnt/a\\040b rw - fuse.flashkit x rw\n";
-        assert_eq!(device_of_mount(mounts, "/mnt/a b"), Some("0:51"));
-        assert_eq!(device_of_mount(mounts, "/mnt"), None);
-    }
 }

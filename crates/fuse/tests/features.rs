@@ -14,6 +14,7 @@ use f2fs::{
     units::Time,
     volume::{NewNode, Options, QuotaLimits, SetAttr},
 };
+use fuse::MountOptions;
 use guest::ioctl;
 use rustix::{fs::FallocateFlags, io::Errno};
 use support::Bench;
@@ -83,6 +84,41 @@ fn files_are_compressed_released_and_reserved() {
     assert!(fs::read(&file).unwrap() == wanted);
     assert!(fs::read(bench.path("by.log")).unwrap() == text);
     bench.unmount();
+}
+
+#[test]
+fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: a mount is made read-only by root");
+    }
+    let mut bench = Bench::new(128, COMPRESSED);
+    bench.mount("allow_other,discard,compress_extension=log");
+    fs::write(bench.path("by.log"), b"again and again ".repeat(10_000)).unwrap();
+    let remount = |options: &str| {
+        let mut parsed = MountOptions::default();
+        parsed.apply(options).unwrap();
+        fuse::remount(&bench.path(""), &parsed)
+    };
+    // Until the kernel has told that the file is closed, it stays writable.
+    (0..200)
+        .find(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            remount("ro").is_ok()
+        })
+        .expect("it can be made read-only");
+    let file = File::open(bench.path("by.log")).unwrap();
+    let (release, reserve) =
+        (ioctl::release_compressed_blocks(&file), ioctl::reserve_compressed_blocks(&file));
+    assert_eq!((release, reserve), (Err(Errno::ROFS), Err(Errno::ROFS)));
+    assert!(ioctl::compressed_blocks(&file).is_ok(), "asking goes on");
+    let said = bench.shell("fstrim . 2>&1 || true; chattr +i by.log 2>&1 || true");
+    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    remount("rw").unwrap();
+    assert!(ioctl::release_compressed_blocks(&file).is_ok());
+    bench.shell("fstrim .");
+    drop(file);
+    bench.unmount_clean();
 }
 
 #[test]

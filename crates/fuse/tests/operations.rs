@@ -250,7 +250,7 @@ fn extended_attributes_and_access_lists_are_kept() {
         Some(Errno::NODATA.raw_os_error())
     );
     let too_big = xattr::set(&path, "user.huge", &noise(8000, 1)).unwrap_err();
-    assert_eq!(too_big.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    assert_eq!(too_big.raw_os_error(), Some(Errno::TOOBIG.raw_os_error()));
     bench.shell(
         "mkdir dir; setfacl -m u:2000:rwx,g:3000:r-x,m::rwx dir; setfacl -d -m u:2000:rwx,o::--- dir
          umask 077; touch dir/file; mkdir dir/sub; setfacl -m u:5000:rw file; chmod 640 file",
@@ -322,6 +322,78 @@ fn flags_are_honoured() {
     bench.shell("echo two >> log; test \"$(cat log)\" = $'one\\ntwo'");
     assert!(bench.shell("lsattr fixed log").contains("----i"));
     bench.shell("chattr -i fixed dir; chattr -a log; rm -r fixed log dir");
+    bench.unmount_clean();
+}
+
+#[test]
+fn times_of_protected_files_stay_as_linux_has_it() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    bench
+        .shell("echo x > plain; echo x > fixed; echo x > log; mkdir dir; chattr +i fixed dir; chattr +a log");
+    let nanoseconds = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let (now, omit) = (nanoseconds(rustix::fs::UTIME_NOW), nanoseconds(rustix::fs::UTIME_OMIT));
+    let given = Timespec { tv_sec: 1_000_000_000, tv_nsec: 5 };
+    let set = |bench: &Bench, name: &str, atime, mtime| {
+        let times = Timestamps { last_access: atime, last_modification: mtime };
+        rustix::fs::utimensat(CWD, bench.path(name), &times, AtFlags::empty())
+    };
+    for _ in 0..2 {
+        through_the_image(&mut bench);
+        for (atime, mtime) in [
+            (given, given),
+            (given, now),
+            (now, given),
+            (given, omit),
+            (omit, given),
+            (now, omit),
+            (omit, now),
+        ] {
+            for name in ["fixed", "log", "dir"] {
+                assert_eq!(set(&bench, name, atime, mtime), Err(Errno::PERM), "{name}: {atime:?} {mtime:?}");
+            }
+            set(&bench, "plain", atime, mtime).unwrap();
+        }
+        // Just now as a whole is all that an append-only file takes.
+        assert_eq!(set(&bench, "fixed", now, now), Err(Errno::PERM));
+        assert_eq!(set(&bench, "dir", now, now), Err(Errno::PERM));
+        set(&bench, "log", now, now).unwrap();
+        set(&bench, "plain", now, now).unwrap();
+    }
+    // What the kernel writes back is not what somebody gives.
+    bench.shell("echo more >> log; sync log; chattr -i fixed; ln fixed linked; chattr +i fixed; sync fixed");
+    bench.shell("chattr -i fixed dir; chattr -a log");
+    bench.unmount_clean();
+}
+
+#[test]
+fn attributes_that_do_not_fit_are_told_as_linux_does() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let file = bench.path("file");
+    fs::write(&file, "x").unwrap();
+    let set = |name: &str, bytes: usize| {
+        let done = xattr::set(&file, name, &vec![b'x'; bytes]);
+        done.map_err(|error| error.raw_os_error().unwrap_or_default())
+    };
+    let [too_large, range, no_space] = [Errno::TOOBIG, Errno::RANGE, Errno::NOSPC].map(Errno::raw_os_error);
+    for bytes in [5000, 65_536, 65_537] {
+        assert_eq!(set("user.large", bytes), Err(too_large), "{bytes}");
+    }
+    assert_eq!(set(&format!("user.{}", "n".repeat(251)), 1), Err(range));
+    set("user.large", 3000).unwrap();
+    assert_eq!(set("user.more", 2000), Err(too_large));
+    bench.shell("touch other; dd if=/dev/zero of=fill bs=1M conv=fsync status=none 2>/dev/null || true");
+    bench.shell("dd if=/dev/zero of=rest bs=4k conv=fsync status=none 2>/dev/null || true");
+    let full = (0..64).find_map(|n| {
+        fs::write(bench.path(&format!("small{n}")), "x").err().map(|error| error.raw_os_error().unwrap())
+    });
+    assert_eq!(full, Some(no_space));
+    let other = bench.path("other");
+    let refused = (0..16).find_map(|n| xattr::set(&other, format!("user.{n}"), &[b'x'; 1000]).err());
+    assert_eq!(refused.unwrap().raw_os_error(), Some(no_space));
+    // A full volume still moves what it has, over what has the name, too.
+    bench.shell("mv file moved; mv other moved; ln moved linked; test ! -e other; rm fill");
     bench.unmount_clean();
 }
 
