@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, OFlags},
+    fs::{Advice, FallocateFlags, FlockOperation, OFlags},
     io::Errno,
     ioctl,
 };
@@ -144,6 +144,14 @@ impl FileDevice {
     /// `None` where it is read past the page cache, which has rules of its own.
     pub fn file_to_read(&self) -> Option<BorrowedFd<'_>> {
         (!self.options.direct).then(|| self.file.as_fd())
+    }
+
+    /// Tells the host that what is read next lies here and there, so that it does not read on behind it; or that it may
+    /// again.
+    pub fn expect_scattered_reads(&self, scattered: bool) {
+        let advice = if scattered { Advice::Random } else { Advice::Normal };
+        // It is a matter of speed; not every file can be advised about.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, advice);
     }
 
     /// Changes the size of a regular file; new bytes are a hole.

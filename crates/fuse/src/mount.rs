@@ -93,10 +93,16 @@ impl Mount {
         let at = |source| Error::Volume { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
-        let (device, file) = open_devices(devices, &options)?;
+        let files = open_devices(devices, &options)?;
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
-        let volume =
-            Volume::open(device, options.volume_options(on_block_device, clock::now, seed())).map_err(at)?;
+        let volume_options = options.volume_options(on_block_device, clock::now, seed());
+        let volume = open_volume(&files, volume_options).map_err(at)?;
+        let file = match &files[..] {
+            [file] => Arc::downgrade(file),
+            _ => Weak::new(),
+        };
+        // They stay open for the volume's sake alone.
+        drop(files);
         let read_only_reason = match options.read_only {
             true => None,
             false => volume.read_only_reason().map(str::to_string),
@@ -170,23 +176,24 @@ fn end_mount(dir: &Path, unmounter: &Unmounter) {
     }
 }
 
-/// The device that the volume lies on, and the same as the file that it is, where it is a single one. The file does
-/// not stay open for our sake.
-fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<(Arc<dyn Device>, Weak<FileDevice>)> {
+/// The files and block devices that the volume lies on.
+fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<FileDevice>>> {
     let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
     let open = |path: &PathBuf| {
         let device = FileDevice::open(path, how);
         device.map(Arc::new).map_err(|source| Error::Device { path: path.clone(), source })
     };
-    let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let single = match &files[..] {
-        [file] => Arc::downgrade(file),
-        _ => Weak::new(),
-    };
-    let devices = files.into_iter().map(|file| file as Arc<dyn Device>).collect();
-    let image = paths.first().cloned().unwrap_or_default();
-    let joined = f2fs::volume::join(devices).map_err(|source| Error::Volume { path: image, source })?;
-    Ok((joined, single))
+    paths.iter().map(open).collect()
+}
+
+/// Opens the volume on them. That takes a few sectors from here and there; what the host would read on behind them takes a
+/// card longer.
+fn open_volume(files: &[Arc<FileDevice>], options: f2fs::volume::Options) -> f2fs::Result<Volume> {
+    files.iter().for_each(|file| file.expect_scattered_reads(true));
+    let devices = files.iter().map(|file| file.clone() as Arc<dyn Device>).collect();
+    let volume = f2fs::volume::join(devices).and_then(|device| Volume::open(device, options));
+    files.iter().for_each(|file| file.expect_scattered_reads(false));
+    volume
 }
 
 /// Lets the kernel read ahead further than the 128 KiB that it gives FUSE, and keep more of what it may keep dirty than
