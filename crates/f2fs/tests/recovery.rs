@@ -758,3 +758,63 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
     assert!(zones.len() >= 4, "nodes were in {zones:?}");
     assert!(apart <= zones.len() * 2, "{apart} fsyncs wrote to two zones");
 }
+
+/// On a volume that has been used for long no zone is free as a whole, and still the data and the nodes of an fsync lie
+/// in one, and come back from there.
+#[test]
+fn fsyncs_find_a_zone_on_an_aged_volume() {
+    const RECORDS: u64 = 1500;
+    const BLOCKS: usize = 600;
+    let bytes = 256 << 20;
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(bytes)));
+    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
+    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }]).unwrap();
+    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume =
+        NewVolume::begin(device.clone(), &plan, true, volume_options()).unwrap().finish().unwrap();
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let mut wanted = vec![1; BLOCKS * 4096];
+    volume.write(file, 0, &wanted).unwrap();
+    // New files take the place of older ones at random until all was written several times.
+    let (mut rng, mut live) = (Rng::new(3), Vec::new());
+    let goal = volume.last_checkpoint().user_blocks * 6 / 10;
+    for n in 0..1200 {
+        let name = format!("f{n}");
+        let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &vec![2; rng.below(300) as usize * 4096]).unwrap();
+        live.push(name);
+        while volume.counters().valid_blocks > goal {
+            let name = live.swap_remove(rng.below(live.len() as u64) as usize);
+            volume.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+    }
+    volume.checkpoint().unwrap();
+    let last = volume.last_checkpoint();
+    assert!(last.free_segments <= 2 * last.reserved_segments, "{} free segments", last.free_segments);
+
+    let geometry = *volume.geometry();
+    let (mut apart, mut zones) = (0, Vec::<u32>::new());
+    for n in 0..RECORDS {
+        let (at, record) = (rng.below(BLOCKS as u64) as usize * 4096, [(n % 251) as u8; 4096]);
+        device.take_trace();
+        volume.write(file, at as u64, &record).unwrap();
+        volume.fsync(file, false).unwrap();
+        wanted[at..at + record.len()].copy_from_slice(&record);
+        let writes = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
+        let addrs = writes.map(|request| BlockAddr((request.offset_bytes / 4096) as u32));
+        let mut of_fsync: Vec<u32> = addrs
+            .filter(|addr| geometry.in_main(*addr))
+            .map(|addr| geometry.position(addr).0.0 / 2)
+            .collect();
+        of_fsync.dedup();
+        apart += usize::from(of_fsync.len() > 1);
+        zones.extend(of_fsync.last().copied());
+        if n % 50 == 49 {
+            let left = Volume::open(device.clone(), Options::read_only()).unwrap();
+            assert!(read(&left, file) == wanted, "after {n} fsyncs");
+        }
+    }
+    zones.dedup();
+    assert!(zones.len() >= 3, "nodes were in {zones:?}");
+    assert!(apart <= 30, "{apart} of {RECORDS} fsyncs wrote to two zones");
+}

@@ -108,6 +108,8 @@ impl Volume {
         let log = self.logs.get_mut(kind);
         let addr = self.geometry.block(log.segment, log.offset);
         self.sit.take(&self.io, addr, kind, now)?;
+        self.since_fsync_blocks =
+            self.since_fsync_blocks.saturating_add(u32::from(kind == SegmentType::WarmData));
         log.summary.owners[usize::from(log.offset)] = owner;
         log.offset = match log.fills_holes {
             true => {
@@ -213,13 +215,20 @@ impl Volume {
     /// is for who has allocated a node and not yet written it.
     pub(super) fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
-        if nodes.fills_holes || data.fills_holes || self.share_zone(nodes.segment, data.segment) {
+        if self.share_zone(nodes.segment, data.segment) {
             return Ok(None);
         }
-        let (offset, data) = (nodes.offset, data.segment);
+        let (fills_holes, offset, data) = (nodes.fills_holes || data.fills_holes, nodes.offset, data.segment);
+        if fills_holes || !self.is_mostly_free()? {
+            return self.meet();
+        }
         let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
         self.enter_segment(SegmentType::WarmNode, segment, false)?;
         Ok(Some(self.geometry.block(segment, 0)))
+    }
+
+    fn is_mostly_free(&mut self) -> Result<bool> {
+        Ok(self.free_sections()? > self.geometry.sections / 2)
     }
 
     fn share_zone(&self, one: SegNo, other: SegNo) -> bool {
@@ -254,7 +263,12 @@ impl Volume {
     }
 
     /// Closes the segment of a log and goes on in another.
-    fn enter_segment(&mut self, kind: SegmentType, segment: SegNo, fills_holes: bool) -> Result<()> {
+    pub(super) fn enter_segment(
+        &mut self,
+        kind: SegmentType,
+        segment: SegNo,
+        fills_holes: bool,
+    ) -> Result<()> {
         let old = self.logs.get(kind).segment;
         let (summary, offset) = match fills_holes {
             true => {
@@ -299,6 +313,13 @@ impl Volume {
     ) -> Result<Option<(SegNo, bool)>> {
         let free_sections = self.sit.free_sections(&self.io, current)?;
         if next_segment(free_sections, self.reserved_sections()) == NextSegment::Holes {
+            let shared = match kind {
+                SegmentType::WarmData => self.holes_to_share(current)?,
+                _ => None,
+            };
+            if let Some(segment) = shared {
+                return Ok(Some((segment, true)));
+            }
             if let Some(segment) = self.find_holes(kind, current)? {
                 return Ok(Some((segment, true)));
             }

@@ -52,6 +52,8 @@ pub(super) struct SinceCheckpoint {
     names_elsewhere: bool,
     /// Blocks that were taken, whatever was given back.
     pub taken_blocks: u64,
+    /// No zone was found that data and nodes of fsyncs could share.
+    pub no_zone: bool,
     /// Blocks that were given back: the next checkpoint makes them usable.
     pub freed_blocks: u64,
 }

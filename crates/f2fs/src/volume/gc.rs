@@ -172,7 +172,7 @@ impl Volume {
     }
 
     fn free_and_clean(&mut self) -> Result<()> {
-        let least = LEAST_FREE_SECTIONS.min(self.reserved_sections());
+        let least = self.least_free_sections();
         let free = self.free_sections()?;
         let freed = self.since_checkpoint.freed_blocks;
         if checkpoint_for_room(free, least, self.reserved_sections(), freed) {
@@ -187,6 +187,11 @@ impl Volume {
         // What cleaning opened is no reason to look again.
         self.opened_segment = false;
         Ok(())
+    }
+
+    /// Below so many free sections there is cleaning.
+    pub(super) fn least_free_sections(&self) -> u32 {
+        LEAST_FREE_SECTIONS.min(self.reserved_sections())
     }
 
     pub(super) fn free_sections(&mut self) -> Result<u32> {

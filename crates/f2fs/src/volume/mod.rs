@@ -40,6 +40,7 @@ mod recovery;
 mod sit;
 mod stat;
 mod xattr;
+mod zone;
 
 use std::{
     borrow::Cow,
@@ -125,6 +126,8 @@ pub struct Volume {
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.
     opened_segment: bool,
+    /// Blocks that the data log has given out since an fsync last marked a node.
+    since_fsync_blocks: u32,
     /// The logs have been held against the segment table.
     logs_ready: bool,
     /// Kilobytes that were written before the volume was opened.

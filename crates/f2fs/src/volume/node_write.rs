@@ -131,6 +131,7 @@ impl Volume {
         let mut place = self.allocate(kind, owner)?;
         if marks.fsync {
             place.next = self.nodes_follow()?.unwrap_or(place.next);
+            self.since_fsync_blocks = 0;
         }
         if entry.addr.is_real() {
             self.release_block(entry.addr, Place::Nat(nid))?;
