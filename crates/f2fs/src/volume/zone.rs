@@ -188,7 +188,7 @@ mod tests {
         spots.add_free(SegNo(2), Fresh { data: false, nodes: false });
         assert_eq!(spots.nodes.unwrap().segment, SegNo(1));
         let fresh = Fresh { data: true, nodes: true };
-        [3, 4, 5].map(|number| spots.add_free(SegNo(number), fresh));
+        (3..6).for_each(|number| spots.add_free(SegNo(number), fresh));
         let [nodes, data] = [spots.nodes, spots.data].map(Option::unwrap);
         assert_eq!((nodes.segment, data.segment, spots.room()), (SegNo(3), SegNo(4), Some(512)));
         assert!(!nodes.fills_holes && !data.fills_holes);
