@@ -1,25 +1,30 @@
 //! Power cuts: a sequence is recorded, and then the power fails at each of its requests.
 //!
 //! *The oracle*: a cut leaves the newest checkpoint that was finished, or the one that was being written; on it,
-//! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on.
-//! Nothing else; and that has each directory that was fsynced with the names that it had then. A directory that gets a name back may have other times, and so may what loses the name; a block that
-//! was being written in place may be torn between sectors; and as one flush ends an fsync, a cut in the middle may leave
-//! the nodes without the data, as on Linux. Nor can anybody see that a node of addresses was torn, for it has no
-//! checksum: the content of the file that was being fsynced may be anything then.
+//! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on, and
+//! nothing else. A directory that was fsynced has the names that it had then. A directory that gets a name back may have
+//! other times, and so may what loses the name; a block that was being written in place may be torn between sectors; and
+//! as one flush ends an fsync, a cut in the middle may leave the nodes without the data, as on Linux. Nor can anybody see
+//! that a node of addresses was torn, for it has no checksum: the content of the file that was being fsynced may be
+//! anything then.
+//!
+//! *Cuts after cuts*: where the power fails once more while the volume is opened, the next opening finds the same; and
+//! what is fsynced after it was opened survives a cut without all that was not flushed, beside everything that had been
+//! found.
 
 use std::{fmt, sync::Arc};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use block::{
     ATOMIC_BYTES, Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
     unflushed_writes,
 };
-use f2fs::{format::node::NodeFooter, units::Ino, volume::InPlace};
+use f2fs::{Error, format::node::NodeFooter, units::Ino, volume::InPlace};
 use guest::{Bytes, Content, Op};
 
 use crate::{
     difference::{Leeway, check_with},
-    engine::{Engine, StepClock},
+    engine::{Engine, StepClock, errno},
     fsck::fsck_after_cut,
     generator::Generator,
     model::{Body, Id, Inode, Model, ROOT},
@@ -41,7 +46,8 @@ pub enum Mode {
 
 /// One cut after so many is also judged by fsck.f2fs.
 const JUDGED_EVERY: u64 = 97;
-/// After one cut in so many the volume is used and cut again; after the others it is unmounted.
+/// After one cut in so many the volume is cut again while it is opened, then used, and cut once more; after the others it
+/// is unmounted.
 const CUT_AGAIN_EVERY: usize = 3;
 /// How every failure of a cut begins.
 const CUT: &str = "cut after request";
@@ -123,8 +129,7 @@ impl Record {
         let version = pair.engine.volume().last_checkpoint().version;
         let begun = self.trace.len();
         pair.step(op).with_context(|| format!("{op:?}"))?;
-        let keeps = |request: &Request| request.verb != Verb::Read;
-        self.trace.extend(device.take_trace().into_iter().filter(keeps));
+        self.trace.extend(changes(device.take_trace()));
         let done = self.trace.len();
         let is_commit = pair.engine.volume().last_checkpoint().version != version;
         if is_commit {
@@ -173,13 +178,13 @@ impl Record {
         }
     }
 
-    /// Cuts the power everywhere, and says how many cuts that were.
+    /// Cuts the power everywhere, and says how many cuts that were, and how many more after those.
     ///
     /// # Errors
     /// The first cut that leaves what it must not, described.
-    pub fn cut_everywhere(&self, mode: Mode) -> Result<u64> {
+    pub fn cut_everywhere(&self, mode: Mode) -> Result<(u64, u64)> {
         let flushed = Arc::new(copy(&self.start)?);
-        let (mut last_flush, mut count) = (0, 0);
+        let (mut last_flush, mut count, mut further) = (0, 0, 0);
         for at in 0..=self.trace.len() {
             let so_far = &self.trace[last_flush..at];
             if so_far.last().is_some_and(|request| request.verb == Verb::Flush) {
@@ -190,13 +195,15 @@ impl Record {
             for survivors in choices(mode, unflushed_writes(pending, pending.len()).len(), at as u64) {
                 count += 1;
                 let judged = count % JUDGED_EVERY == 0;
-                self.cut(&flushed, pending, at, &survivors, judged)
+                further += self
+                    .cut(&flushed, pending, at, &survivors, judged)
                     .with_context(|| format!("{CUT} {at} of {}, {survivors:?}", self.trace.len()))?;
             }
         }
-        Ok(count)
+        Ok((count, further))
     }
 
+    /// One cut; says how many followed it.
     fn cut(
         &self,
         flushed: &Arc<MemoryDevice>,
@@ -204,67 +211,113 @@ impl Record {
         at: usize,
         survivors: &Survivors,
         judged: bool,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         if !judged {
             let device = Overlay::new(flushed.clone());
             power_cut(pending, pending.len(), survivors, &device)?;
-            return self.examine(Arc::new(device), pending, at);
+            return self.examine(Arc::new(device), pending, at, at % CUT_AGAIN_EVERY == 0);
         }
         let device = Arc::new(copy(flushed)?);
         power_cut(pending, pending.len(), survivors, &*device)?;
-        self.examine(device.clone(), pending, at)?;
-        fsck_after_cut(&device)
+        self.examine(device.clone(), pending, at, false)?;
+        fsck_after_cut(&device)?;
+        Ok(0)
     }
 
-    /// Opens what a cut has left, compares it with what it may be, and opens it once more: unmounted, or cut again.
-    fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize) -> Result<()> {
+    /// Opens what a cut has left, compares it with what it may be, and opens it once more: unmounted, or cut `again`. Says
+    /// how many cuts followed.
+    fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize, again: bool) -> Result<u64> {
         let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
-        let mut engine = Engine::open(device.clone(), self.setup.settings, StepClock::default())?;
-        let mut found = Vec::new();
+        let since = Arc::new(Recording::with_data(Overlay::new(device.clone())));
+        let opened: Arc<dyn Device> = if again { since.clone() } else { device };
+        let mut engine = Engine::open(opened, self.setup.settings, StepClock::default())?;
+        let mut differences = Vec::new();
         for (model, leeway) in &candidates {
-            match check_with(model, &engine, facts, leeway) {
-                Err(difference) => found.push(format!("{difference:#}")),
-                Ok(()) if at % CUT_AGAIN_EVERY == 0 => {
-                    return self.cut_again((model, leeway), engine, device, at as u64);
-                }
-                Ok(()) => {
-                    engine.apply(&Op::Unmount { dir: "/".into() })?;
-                    return check_with(model, &engine, facts, leeway).context("after recovery and a remount");
+            if let Err(difference) = check_with(model, &engine, facts, leeway) {
+                differences.push(format!("{difference:#}"));
+                continue;
+            }
+            let mut further = 0;
+            if again {
+                self.cut_opening((model, leeway), &since, at as u64)
+                    .context("cut again while it was opened")?;
+                further += 1;
+                let after = self.cut_after((model, leeway), &mut engine, &since, at as u64);
+                if after.context("cut again after it was used")? {
+                    return Ok(further + 1);
                 }
             }
+            engine.apply(&Op::Unmount { dir: "/".into() })?;
+            check_with(model, &engine, facts, leeway).context("after recovery and a remount")?;
+            return Ok(further);
         }
-        Err(anyhow!("it is none of {} states that it may be in: {}", candidates.len(), found.join("; ")))
+        let many = candidates.len();
+        Err(anyhow!("it is none of {many} states that it may be in: {}", differences.join("; ")))
     }
 
-    /// Goes on after a cut: one file is overwritten and fsynced, and the power fails again. That file must be so, and
-    /// everything else as it was.
-    fn cut_again(
+    /// Cuts the power somewhere in what was done since a volume began to be opened. What was found then must be found
+    /// again.
+    fn cut_opening(
         &self,
-        (found, leeway): (&Model, &Leeway),
-        mut engine: Engine,
-        device: Arc<dyn Device>,
+        found: (&Model, &Leeway),
+        since: &Recording<Overlay<Arc<dyn Device>>>,
         seed: u64,
     ) -> Result<()> {
-        let clock = StepClock::default();
+        let trace = changes(since.trace());
+        let mut rng = Rng::new(seed);
+        let at = (rng.next_u64() % (trace.len() as u64 + 1)) as usize;
+        let survivors = Survivors::Torn { seed: rng.next_u64() };
+        self.open_again(found, since, &trace[..at], &survivors)
+            .with_context(|| format!("after {at} of {} requests, {survivors:?}", trace.len()))
+    }
+
+    /// Goes on after a cut: one file is overwritten and fsynced, and the power fails with everything lost that was not
+    /// flushed. That file must be so, and everything else as it was. Says whether there was a file.
+    fn cut_after(
+        &self,
+        (found, leeway): (&Model, &Leeway),
+        engine: &mut Engine,
+        since: &Recording<Overlay<Arc<dyn Device>>>,
+        seed: u64,
+    ) -> Result<bool> {
         let mut model = found.clone();
         let is_whole = |id: &Id| leeway.content != Some(*id);
         let names = model.inodes().filter(|(id, inode)| inode.data().is_some() && is_whole(id));
         let in_root = names.filter_map(|(id, _)| model.name_of(id).filter(|(dir, _)| *dir == ROOT));
-        let Some(name) = in_root.map(|(_, name)| name).min() else { return Ok(()) };
+        let Some(name) = in_root.map(|(_, name)| name).min() else { return Ok(false) };
         let path = Bytes([b"/", &name[..]].concat());
         // Whole sectors: of a file that was being overwritten each one may be old or new, but is all one or the other.
         let content = Content::Noise { seed, length: 18 * ATOMIC_BYTES as u64 };
         let write = Op::Write { path: path.clone(), offset: 0, content };
-        let written = engine.apply(&write);
-        let synced = written.and_then(|()| engine.apply(&Op::Fsync { path, data_only: false }));
-        // It may be immutable, or the volume full.
-        if synced.is_err() || model.apply(&write, clock.now()).is_err() {
-            return Ok(());
+        match (engine.apply(&write), model.apply(&write, StepClock::default().now())) {
+            (Ok(()), Ok(())) => {}
+            // Nothing was written.
+            (Err(Error::NoSpace { .. }), _) => return Ok(false),
+            (Err(error), Err(wanted)) if errno(&error) == Some(wanted) => return Ok(false),
+            (done, wanted) => bail!("writing to {path:?}: {done:?}, wanted {wanted:?}"),
         }
-        drop(engine);
-        let engine = Engine::open(device, self.setup.settings, clock)?;
-        check_with(&model, &engine, self.setup.facts, leeway).context("after a second cut")
+        match engine.apply(&Op::Fsync { path, data_only: false }) {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+        self.open_again((&model, leeway), since, &changes(since.trace()), &Survivors::None)?;
+        Ok(true)
+    }
+
+    /// Opens what is left of the requests `trace` on a device, and compares it.
+    fn open_again(
+        &self,
+        (model, leeway): (&Model, &Leeway),
+        since: &Recording<Overlay<Arc<dyn Device>>>,
+        trace: &[Request],
+        survivors: &Survivors,
+    ) -> Result<()> {
+        let device = Overlay::new(since.inner().base().clone());
+        power_cut(trace, trace.len(), survivors, &device)?;
+        let engine = Engine::open(Arc::new(device), self.setup.settings, StepClock::default())?;
+        check_with(model, &engine, self.setup.facts, leeway)
     }
 
     /// The states that a cut may leave.
@@ -364,6 +417,11 @@ impl Fsync {
     }
 }
 
+/// What changes a device, of all requests.
+fn changes(trace: Vec<Request>) -> Vec<Request> {
+    trace.into_iter().filter(|request| request.verb != Verb::Read).collect()
+}
+
 /// What becomes of `unflushed` writes, in each cut at one place.
 fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
     if unflushed == 0 {
@@ -390,7 +448,7 @@ fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
 pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
     let (record, ops) = Record::new(setup, seed, steps)
         .map_err(|error| format!("{}, seed {seed}, without a cut: {error:#}", setup.name))?;
-    let cuts = record.cut_everywhere(mode).map_err(|error| {
+    let (cuts, further) = record.cut_everywhere(mode).map_err(|error| {
         let whole = format!("{error:#}");
         // Without what made a path, operations may fail by themselves: that does not count.
         let same = |error: &anyhow::Error| format!("{error:#}").contains(CUT);
@@ -399,7 +457,7 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::
         format!("{}(unshrunk: {whole})", failure.report(setup, seed))
     })?;
     let (checkpoints, fsyncs) = record.promises();
-    Ok(Cuts { cuts, requests: record.requests(), checkpoints, fsyncs, tally: record.tally })
+    Ok(Cuts { cuts, further, requests: record.requests(), checkpoints, fsyncs, tally: record.tally })
 }
 
 /// What was tried.
@@ -407,6 +465,8 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::
 pub struct Cuts {
     /// Power cuts.
     pub cuts: u64,
+    /// Power cuts that followed one of those.
+    pub further: u64,
     /// Requests that change the device, after each of which the power was cut.
     pub requests: usize,
     /// Checkpoints among them.
@@ -421,14 +481,14 @@ impl fmt::Display for Cuts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} power cuts at {} requests of {} checkpoints and {} fsyncs",
-            self.cuts, self.requests, self.checkpoints, self.fsyncs
+            "{} power cuts, {} more after those, at {} requests of {} checkpoints and {} fsyncs",
+            self.cuts, self.further, self.requests, self.checkpoints, self.fsyncs
         )
     }
 }
 
 /// Records a sequence and cuts the power everywhere.
-fn run(setup: &Setup, ops: &[Op], mode: Mode) -> Result<u64> {
+fn run(setup: &Setup, ops: &[Op], mode: Mode) -> Result<(u64, u64)> {
     let mut ops = ops.iter();
     Record::of(setup, |_| ops.next().cloned())?.cut_everywhere(mode)
 }
