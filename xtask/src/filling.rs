@@ -12,12 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use lab::system;
 use serde::Serialize;
 
 use crate::{
     measure::Cost,
     step::Step,
-    workspace::{root, run, system},
+    workspace::{root, run},
 };
 
 /// Size of the images: the kernel's sources take 1.6 GiB of it.
@@ -127,14 +128,14 @@ fn flashkit(tree: &Path, image: &Path) -> Result<Cost> {
 
 fn sload(tree: &Path, image: &Path) -> Result<Cost> {
     fs::File::create(image)?.set_len(IMAGE_MIB << 20)?;
-    let made = Cost::of(system("mkfs.f2fs").arg("-q").arg(image))?;
-    let loaded = Cost::of(system("sload.f2fs").arg("-P").arg("-f").arg(tree).arg(image))?;
+    let made = Cost::of(system::command("mkfs.f2fs").arg("-q").arg(image))?;
+    let loaded = Cost::of(system::command("sload.f2fs").arg("-P").arg("-f").arg(tree).arg(image))?;
     Ok(made.then(loaded))
 }
 
 fn mke2fs(tree: &Path, image: &Path) -> Result<Cost> {
     let size = format!("{IMAGE_MIB}M");
-    Cost::of(system("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(tree).arg(image).arg(size))
+    Cost::of(system::command("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(tree).arg(image).arg(size))
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -22,13 +22,14 @@ use guest::{
     Entry, Manifest, Op, Reply,
     op::{Answer, Message},
 };
+use lab::system;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
     initramfs,
     kernel::{Kernel, Machine},
-    workspace::{run, system},
+    workspace::run,
 };
 
 /// How long the guest may take to come up.
@@ -155,7 +156,7 @@ impl Vm {
         // A slow host must not look like a broken timer (no_timer_check).
         let kernel_line =
             format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check");
-        let mut command = system(program);
+        let mut command = system::command(program);
         command
             .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "3072"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])

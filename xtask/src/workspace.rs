@@ -7,6 +7,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use crate::interrupt;
+
 /// The root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
@@ -24,6 +26,7 @@ pub fn var(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// It cannot be started, or does not succeed; then the error carries all that it printed.
 pub fn run(command: &mut Command) -> Result<String> {
+    interrupt::check()?;
     let shown = format!("{command:?}");
     let output = command.output().with_context(|| format!("cannot start {shown}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -32,12 +35,4 @@ pub fn run(command: &mut Command) -> Result<String> {
         bail!("{shown}: {}\n{text}{errors}", output.status);
     }
     Ok(text)
-}
-
-/// A command that is also found where a user's PATH does not look: /sbin and /usr/sbin.
-pub fn system(program: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new(program);
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
-    command
 }

@@ -76,6 +76,8 @@ pub enum Op {
     Project { path: Bytes, id: u32, inherit: bool },
     /// Gives up, until the guest ends, what lets an administrator exceed limits of quota.
     KeepToLimits,
+    /// Lets what finds no room wait for it, until the guest ends: somebody makes some.
+    WaitForRoom,
     /// Chooses a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
     Compression { path: Bytes, algorithm: u8, log_cluster: u8 },
     /// Compresses a file now (f2fs, compress_mode=user).

@@ -158,7 +158,7 @@ impl Pattern {
             Access::Create => options.write(true).create(true).truncate(true),
             Access::Overwrite => options.write(true),
         };
-        options.open(path)
+        room::wait_for(|| options.open(path))
     }
 }
 

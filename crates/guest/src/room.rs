@@ -1,20 +1,38 @@
 //! Waiting for room, where somebody makes it.
 //!
 //! nilfs2 makes room by a program that cleans in the background, and says that there is none until that has come to it.
-//! Who writes to it has to try again.
+//! Who writes to it has to try again. An fsync that found no room may be asked again there, and only there: nilfs2 builds
+//! its segment anew, where others tell a lost write once and then say that all is well.
 
-use std::{io, thread, time::Duration};
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 /// How often it is tried again at most, and after what time.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Does something, and again while there is no room for it, for up to half a minute.
+/// Whether somebody makes room here.
+static IS_MADE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, all that finds no room is tried again.
+pub fn is_made() {
+    IS_MADE.store(true, Ordering::Relaxed);
+}
+
+/// Does something; where somebody makes room, again while there is none for it, for up to half a minute.
 ///
 /// # Errors
 /// That of the last try.
-pub fn wait_for<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..TRIES {
+pub fn wait_for<T>(act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    try_often(act, if IS_MADE.load(Ordering::Relaxed) { TRIES } else { 0 })
+}
+
+fn try_often<T>(mut act: impl FnMut() -> io::Result<T>, tries: u32) -> io::Result<T> {
+    for _ in 0..tries {
         match act() {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => thread::sleep(PAUSE),
             done => return done,
@@ -30,16 +48,19 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_tried_again_and_what_fails_is_not() {
         let mut tries = 0;
-        let done = wait_for(|| {
+        let mut full_twice = || {
             tries += 1;
             if tries < 3 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(tries) }
-        });
-        assert_eq!(done.unwrap(), 3);
+        };
+        let refused = wait_for(&mut full_twice);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull, "nobody makes room");
+        assert_eq!(try_often(full_twice, TRIES).unwrap(), 3);
         let mut tries = 0;
-        let failed: io::Result<()> = wait_for(|| {
+        let not_found = || {
             tries += 1;
             Err(io::ErrorKind::NotFound.into())
-        });
+        };
+        let failed: io::Result<()> = try_often(not_found, TRIES);
         assert_eq!((failed.unwrap_err().kind(), tries), (io::ErrorKind::NotFound, 1));
     }
 }

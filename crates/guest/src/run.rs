@@ -25,7 +25,7 @@ use rustix::{
 use crate::{
     Bytes, Entry, Manifest, Op, ioctl, load, manifest, nbd,
     op::{Allocate, Answer},
-    threads, tree, ubi,
+    room, threads, tree, ubi,
 };
 
 /// Does one operation after the other; remembers what is open.
@@ -66,7 +66,8 @@ impl Runner {
                 return Ok(Some(Answer::Manifest(Manifest::head(&dir)?)));
             }
             Op::Mkdir { path, mode } => {
-                rustix::fs::mkdir(self.at(path), Mode::from_raw_mode(*mode))?;
+                let (path, mode) = (self.at(path), Mode::from_raw_mode(*mode));
+                room::wait_for(|| Ok(rustix::fs::mkdir(&path, mode)?))?;
             }
             Op::Rmdir { path } => fs::remove_dir(self.at(path))?,
             Op::Write { path, offset, content } => {
@@ -154,6 +155,7 @@ impl Runner {
                 sets.effective.remove(CapabilitySet::SYS_RESOURCE);
                 rustix::thread::set_capabilities(None, sets)?;
             }
+            Op::WaitForRoom => room::is_made(),
             Op::Compression { path, algorithm, log_cluster } => {
                 ioctl::set_compression(self.writable(path)?, *algorithm, *log_cluster)?;
             }

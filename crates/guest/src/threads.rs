@@ -30,7 +30,9 @@ pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
 pub fn end(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     if let Some((_, status)) = waitpid(Some(id), WaitOptions::NOHANG)? {
-        return Err(io::Error::other(format!("process {process} had ended already: {status:?}")));
+        return Err(io::Error::other(format!(
+            "process {process}, which was to end now, had ended already: {status:?}"
+        )));
     }
     kill_process(id, Signal::TERM)?;
     waitpid(Some(id), WaitOptions::empty())?;

@@ -7,7 +7,10 @@ use std::{fs, io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{Content, SplitMix};
+use crate::{
+    content::{Content, SplitMix},
+    room,
+};
 
 /// Names in a directory of directories.
 const FAN_OUT: u64 = 24;
@@ -40,11 +43,11 @@ pub struct Dir(pub PathBuf);
 
 impl Planter for Dir {
     fn make_dir(&mut self, path: &str) -> io::Result<()> {
-        fs::create_dir(self.0.join(path))
+        room::wait_for(|| fs::create_dir(self.0.join(path)))
     }
 
     fn make_file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
-        fs::write(self.0.join(path), content)
+        room::wait_for(|| fs::write(self.0.join(path), content))
     }
 }
 

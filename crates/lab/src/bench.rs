@@ -161,15 +161,16 @@ impl Bench {
             progress(experiment, n);
             match self.once(experiment, stop)? {
                 Ok(phases) => runs.push(phases),
-                Err(Failure::Stopped) => break,
+                Err(Failure::Stopped) if runs.is_empty() => return Ok(None),
+                Err(Failure::Stopped) => {
+                    failure = Some(format!("stopped after {} of {} runs", runs.len(), self.runs));
+                    break;
+                }
                 Err(why) => {
                     failure = Some(why.to_string());
                     break;
                 }
             }
-        }
-        if runs.is_empty() && failure.is_none() {
-            return Ok(None);
         }
         Ok(Some(self.record(experiment, &runs, failure, started.elapsed().as_secs_f64())))
     }
@@ -208,6 +209,7 @@ impl Bench {
             seed: self.seed,
             scale: self.scale,
             age: None,
+            full_percent: None,
             clock: format!("wall, before reading {caches}"),
             dirty_bytes: None,
             profile: (source.clone(), options.clone()),

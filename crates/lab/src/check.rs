@@ -1,14 +1,13 @@
 //! Each file system's own checker, on what an experiment has left.
 
-use std::{
-    io,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{io, path::Path, process::Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::{OURS, THROUGH_FUSE};
+use crate::{
+    system,
+    target::{OURS, THROUGH_FUSE},
+};
 
 /// Longest output that is kept, in bytes.
 const SAID_BYTES: usize = 2000;
@@ -44,8 +43,8 @@ impl Check {
 
     /// Whether it could not be asked, and could be now: its program is here.
     pub fn is_due(&self, kind: &str) -> bool {
-        let is_here = |program| std::env::split_paths(&path()).any(|dir| dir.join(program).is_file());
-        matches!(self, Check::NotChecked { .. }) && checker(kind).is_some_and(|(program, _)| is_here(program))
+        let is_here = |(program, _)| system::find(program).is_some();
+        matches!(self, Check::NotChecked { .. }) && checker(kind).is_some_and(is_here)
     }
 
     /// Checks the volume in `image` without changing it.
@@ -53,17 +52,13 @@ impl Check {
         let Some((program, arguments)) = checker(kind) else {
             return Check::NotChecked { why: format!("there is no checker for {kind}") };
         };
-        let output = Command::new(program)
-            .args(arguments)
-            .arg(image)
-            .env("PATH", path())
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output();
+        let output = system::command(program).args(arguments).arg(image).stdin(Stdio::null()).output();
         let output = match output {
             Ok(output) => output,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Check::NotChecked { why: format!("{program} is not installed") };
+                return Check::NotChecked {
+                    why: format!("{program} is not installed; scripts/setup installs it"),
+                };
             }
             Err(error) => return Check::NotChecked { why: format!("{program}: {error}") },
         };
@@ -94,11 +89,6 @@ fn checker(kind: &str) -> Option<(&'static str, &'static [&'static str])> {
         "xfs" => ("xfs_repair", &["-n", "-f"]),
         _ => return None,
     })
-}
-
-/// Where programs are looked for: checkers are not on every user's path.
-fn path() -> String {
-    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     guest::{Failure, Totals},
     plan::Age,
+    preset::Preset,
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
     target::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
@@ -303,6 +304,11 @@ impl Experiment {
             Experiment::Latency if latency::Cleaner::of(kind).is_none() => &parts[..2],
             _ => parts,
         }
+    }
+
+    /// How much of a file system of this type a file fills when it begins, in percent, where that matters.
+    pub fn full_percent(self, kind: &str, preset: Preset) -> Option<u64> {
+        (self == Experiment::Latency).then(|| latency::full_percent(kind, preset.is_raw()))
     }
 
     /// Does it on a target that was just formatted. Each part goes to `done` when it is done, so that what was

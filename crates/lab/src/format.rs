@@ -4,13 +4,14 @@ use std::{
     fs::{File, OpenOptions},
     io,
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     record::digest,
+    system,
     target::{CHIP, DISK, OURS, THROUGH_FUSE, UBI_VOLUME},
 };
 
@@ -109,19 +110,19 @@ impl FileSystem {
         let stamp: &[&str] = if self.kind == "f2fs" { &["-T", &made_at] } else { &[] };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(image)?;
         file.set_len(size_bytes)?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        let output = Command::new(program)
+        let output = system::command(program)
             .args(arguments)
             .args(stamp)
             .args(&self.mkfs)
             .arg(image)
-            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
-            .env("LC_ALL", "C")
             .env("E2FSPROGS_FAKE_TIME", &made_at)
             .env("SOURCE_DATE_EPOCH", &made_at)
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot start {program}: {error}")))?;
+            .map_err(|error| {
+                let what = format!("cannot start {program} (scripts/setup installs it): {error}");
+                io::Error::new(error.kind(), what)
+            })?;
         if !output.status.success() {
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
@@ -133,9 +134,7 @@ impl FileSystem {
     /// Digest of the program that formats it; nothing where there is none on this machine.
     pub fn formatter_digest(&self) -> Option<String> {
         let (program, _) = self.program().ok()?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        let dirs = format!("{path}:/usr/sbin:/sbin");
-        std::env::split_paths(&dirs).find_map(|dir| digest(File::open(dir.join(program)).ok()?).ok())
+        digest(File::open(system::find(program)?).ok()?).ok()
     }
 
     fn program(&self) -> io::Result<(&'static str, &'static [&'static str])> {

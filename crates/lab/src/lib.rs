@@ -20,5 +20,6 @@ pub mod sample;
 pub mod scale;
 pub mod stop;
 pub mod study;
+pub mod system;
 pub mod target;
 pub mod wear;

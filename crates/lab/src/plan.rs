@@ -8,6 +8,7 @@ use crate::{
     experiment::{Experiment, Part},
     format::FileSystem,
     preset::Preset,
+    record::digest,
     scale::Scale,
     target::{OURS, Programs, THROUGH_FUSE},
 };
@@ -37,6 +38,7 @@ impl Cell {
     pub fn id(&self) -> String {
         let name: String = self.file_system.name().chars().map(of_file_name).collect();
         let place: String = self.place.iter().flat_map(|place| place.bytes()).map(of_place).collect();
+        let place = if place.len() > PLACE_MAX { digest_of(&place) } else { place };
         format!("{}.{}.{}{place}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
     }
 
@@ -65,6 +67,15 @@ impl Cell {
     pub fn rank(&self) -> (Preset, Experiment, bool, String) {
         (self.preset, self.experiment, !self.file_system.is_ours(), self.subject())
     }
+}
+
+/// A longer name of a directory stands in files' names as a digest, for those have at most 255 bytes.
+const PLACE_MAX: usize = 120;
+
+/// What stands for a name that is too long.
+fn digest_of(place: &str) -> String {
+    let digest = digest(place.as_bytes()).expect("memory can be read");
+    format!("+{}", &digest[..16])
 }
 
 /// A character of a name as it may stand in a file's name.
@@ -183,6 +194,8 @@ pub fn time_left(done: usize, all: usize, passed: Duration) -> Option<Duration> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -200,12 +213,11 @@ mod tests {
         };
         assert_eq!(at("/mnt/my card").id(), "mount.ext4.here+mnt+my%20card");
         assert_eq!(at("/mnt").subject(), "ext4 in /mnt");
-        assert!(
-            ["/a.b", "/a+b", "/a/b", "/a%2eb"]
-                .map(|place| at(place).id())
-                .windows(2)
-                .all(|pair| pair[0] != pair[1])
-        );
+        let (deep, deeper) = ("/deep".repeat(60), "/deep".repeat(61));
+        let places = ["/a.b", "/a+b", "/a/b", "/a%2eb", &deep, &deeper];
+        let ids: BTreeSet<String> = places.iter().map(|place| at(place).id()).collect();
+        assert_eq!(ids.len(), places.len());
+        assert!(ids.iter().all(|id| id.len() < 200), "a file's name has at most 255 bytes");
     }
 
     #[test]

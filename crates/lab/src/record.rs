@@ -44,6 +44,9 @@ pub struct Record {
     /// What the file system went through before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age: Option<Age>,
+    /// How much of the card a file fills while writes are timed, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_percent: Option<u64>,
     /// Which clock the figures are of.
     pub clock: String,
     /// Dirty data at which writing back begins, and at which writers wait; nothing for an engine in process.
@@ -128,6 +131,11 @@ impl Record {
         self.phases.iter().find(|phase| phase.part == part)
     }
 
+    /// How often it was measured, where that is done more than once.
+    pub fn runs(&self) -> usize {
+        self.phases.iter().filter_map(|phase| Some(phase.runs.as_ref()?.runs.len())).min().unwrap_or(1)
+    }
+
     /// What two records were told differently, of all that decides figures beside the file system and our program.
     pub fn differences(&self, other: &Record) -> Vec<&'static str> {
         let same = [
@@ -135,6 +143,7 @@ impl Record {
             ("seed", self.seed == other.seed),
             ("size", self.scale == other.scale),
             ("age", self.age == other.age),
+            ("share that is full", self.full_percent == other.full_percent),
             ("clock", self.clock == other.clock),
             ("card", self.profile == other.profile),
             ("dirty limit", self.dirty_bytes == other.dirty_bytes),
@@ -160,7 +169,9 @@ impl Record {
     /// surroundings and program is the same. Different devices may stand beside each other where they were measured.
     pub fn is_comparable(&self, other: &Record) -> bool {
         let is_real = self.cell.preset == Preset::Here;
-        (self.form, self.seed, self.scale, &self.clock) == (other.form, other.seed, other.scale, &other.clock)
+        let told = |one: &Record| (one.form, one.seed, one.scale, one.age, one.full_percent);
+        told(self) == told(other)
+            && self.clock == other.clock
             && (is_real || self.profile == other.profile)
             && (self.dirty_bytes.is_none()
                 || other.dirty_bytes.is_none()
@@ -201,13 +212,15 @@ impl Records {
         &self.dir
     }
 
-    fn path(&self, cell: &Cell) -> PathBuf {
-        self.dir.join("cells").join(format!("{}.json", cell.id()))
+    /// A file a cell, and one more for each age.
+    fn path(&self, cell: &Cell, age: Option<Age>) -> PathBuf {
+        let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
+        self.dir.join("cells").join(format!("{}{age}.json", cell.id()))
     }
 
-    /// The record of a cell, if there is one that can be read.
-    pub fn get(&self, cell: &Cell) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.path(cell)).ok()?).ok()
+    /// The record of a cell at an age, if there is one that can be read.
+    pub fn get(&self, cell: &Cell, age: Option<Age>) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.path(cell, age)).ok()?).ok()
     }
 
     /// Keeps a record: whole or not at all.
@@ -215,7 +228,7 @@ impl Records {
     /// # Errors
     /// It cannot be written.
     pub fn put(&self, record: &Record) -> io::Result<()> {
-        let path = self.path(&record.cell);
+        let path = self.path(&record.cell, record.age);
         let mut file = tempfile::NamedTempFile::new_in(self.dir.join("cells"))?;
         serde_json::to_writer_pretty(&mut file, record)?;
         file.write_all(b"\n")?;
@@ -282,6 +295,7 @@ pub(crate) mod tests {
             seed: 1,
             scale: Scale::of_file(64 << 20),
             age: None,
+            full_percent: None,
             clock: DEVICE_CLOCK.into(),
             dirty_bytes: None,
             profile: ("card".into(), "0".into()),
@@ -308,7 +322,7 @@ pub(crate) mod tests {
         let all = records.all(&mut |path, _| passed_over.push(path.to_owned())).unwrap();
         assert_eq!(all, [first.clone(), second.clone()]);
         assert_eq!(passed_over, [dir.path().join("cells/old.json")]);
-        assert_eq!(records.get(&second.cell), Some(second.clone()));
+        assert_eq!(records.get(&second.cell, None), Some(second.clone()));
         assert!(second.is_complete() && !first.is_complete());
     }
 
@@ -321,7 +335,7 @@ pub(crate) mod tests {
             one.is_done(&planned)
         };
         assert!(done(|record| record.took_s = 7.0));
-        let changes: [fn(&mut Record); 15] = [
+        let changes: [fn(&mut Record); 16] = [
             |record| record.cell.file_system.mount = "mode=lfs".into(),
             |record| record.cell.preset = Preset::Phone,
             |record| record.suited = Some("-z 2".into()),
@@ -329,6 +343,7 @@ pub(crate) mod tests {
             |record| record.seed = 2,
             |record| record.scale = Scale::full(),
             |record| record.age = "2".parse().ok(),
+            |record| record.full_percent = Some(90),
             |record| record.versions.flashkit = "0.0.1".into(),
             |record| record.versions.build = "another".into(),
             |record| record.versions.formatter = Some("another".into()),

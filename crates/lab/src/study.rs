@@ -59,7 +59,7 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
     let mut todo = Vec::new();
     for cell in &plan.cells {
         let planned = planned(plan, cell, &setting(plan, cell, stop)?);
-        if records.get(cell).is_some_and(|record| record.is_done(&planned)) {
+        if records.get(cell, plan.age).is_some_and(|record| record.is_done(&planned)) {
             outcome.kept += 1;
             tell(Event::Kept(cell.clone()));
         } else {
@@ -179,6 +179,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         seed: plan.seed,
         scale: setting.scale,
         age: plan.age,
+        full_percent: cell.experiment.full_percent(&chosen.kind, cell.preset),
         clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&setting.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
@@ -341,7 +342,7 @@ mod tests {
         plan.cells[1].file_system = FileSystem::new("ext4");
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
         assert_eq!((outcome.done, outcome.failed), (1, 1), "{:#?}", all(&records));
-        let failure = records.get(&plan.cells[1]).unwrap().failure.unwrap();
+        let failure = records.get(&plan.cells[1], None).unwrap().failure.unwrap();
         assert!(failure.contains("uml-kernel"), "{failure}");
 
         let stop = Stop::default();

@@ -1,11 +1,11 @@
 //! fsck.f2fs as a judge: an image on which it has anything to say is not a good image.
 
-use std::{os::unix::fs::FileExt, path::Path, process::Command};
+use std::{os::unix::fs::FileExt, path::Path};
 
 use anyhow::{Context, Result, bail};
 use block::MemoryDevice;
 
-use crate::setup::{store, store_parts};
+use crate::setup::{store, store_parts, system};
 
 /// What it says about a pack of the checkpoint of which the first block is all zeroes (then the offset of its checksum
 /// is wrong, too) or torn.
@@ -51,9 +51,7 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
     if u32::from_le_bytes(log_block_bytes) != 12 && named.is_none() {
         return Ok(String::new());
     }
-    let mut command = Command::new(named.unwrap_or_else(|| "fsck.f2fs".into()));
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    let mut command = system(named.unwrap_or_else(|| "fsck.f2fs".into()));
     // Without -f: with it, fsck.f2fs mends wrong quota as it goes, and does not count that as a finding; and takes
     // the segments that it mends it in for segments of a wrong type.
     // It is run where the image is: further devices of a volume have paths in its superblock, ours without a directory.

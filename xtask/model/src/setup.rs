@@ -1,6 +1,7 @@
 //! Volumes of every kind to run operations on.
 
 use std::{
+    ffi::OsStr,
     io::Write as _,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -295,7 +296,8 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
     Arc::into_inner(device).context("the volume has let go of its device")
 }
 
-fn system(program: &str) -> Command {
+/// A command that is also found where a user's PATH does not look, and speaks English.
+pub(crate) fn system(program: impl AsRef<OsStr>) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");

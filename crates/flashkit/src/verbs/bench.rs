@@ -65,13 +65,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             bar.set_message(format!("{}, run {} of {}", experiment.name(), n + 1, bench.runs));
         });
         let Some(record) = record.with_context(name)? else { break };
-        if let Some(records) = &records {
-            records.put(&record).with_context(keep)?;
-        }
         done.push(record);
     }
     bar.finish_and_clear();
     render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
+    // What was measured is on the screen before it can be lost.
+    for record in &done {
+        let Some(records) = &records else { break };
+        match records.get(&record.cell, None) {
+            Some(earlier) if stop.is_wished() && record.failure.is_some() => {
+                let name = record.cell.experiment.name();
+                eprintln!("{name}: {} runs of before stay in {}", earlier.runs(), keep());
+            }
+            _ => records.put(record).with_context(keep)?,
+        }
+    }
     if stop.is_wished() {
         eprintln!("stopped: what was measured until then is above");
         return Ok(ExitCode::from(INTERRUPTED));

@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut live = Live::new(plan.cells.len());
     let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
     live.end();
-    let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell)).collect();
+    let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell, plan.age)).collect();
     let all = super::report::read(records.dir())?;
     let page = args.output.join("report.html");
     super::report::write_page(&all, &page)?;

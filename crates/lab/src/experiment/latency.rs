@@ -46,16 +46,20 @@ impl Cleaner {
     }
 }
 
+/// How much of a file system of this type a file fills, in percent.
+pub(super) fn full_percent(kind: &str, is_raw: bool) -> u64 {
+    match kind {
+        _ if is_raw => RAW_FULL_PERCENT,
+        "nilfs2" => NILFS2_FULL_PERCENT,
+        _ => FULL_PERCENT,
+    }
+}
+
 impl Bench<'_> {
     pub(super) fn latencies(&mut self, scale: &Scale) -> Result<(), Failure> {
         self.target.run(&self.mount_op())?;
         let (total_bytes, free_bytes) = self.space()?;
-        let full_percent = match self.how.mount.0 {
-            _ if self.how.is_raw() => RAW_FULL_PERCENT,
-            "nilfs2" => NILFS2_FULL_PERCENT,
-            _ => FULL_PERCENT,
-        };
-        let full_bytes = total_bytes / 100 * full_percent;
+        let full_bytes = total_bytes / 100 * full_percent(self.how.mount.0, self.how.is_raw());
         let record = u64::from(RECORD_BYTES);
         let file_bytes = full_bytes.saturating_sub(total_bytes - free_bytes) / record * record;
         self.target.run(&file(pattern(Access::Create, Order::Sequential, file_bytes, Sync::End)))?;

@@ -183,7 +183,8 @@ impl<M: EventModel> Uml<M> {
                 Reply::Done { answer, log } => {
                     let totals = self.world.card().totals().since(&before);
                     let ended_ns = self.world.now_ns();
-                    let cpu_ns = self.cpu_ns().zip(cpu_before).map(|(after, before)| after - before);
+                    let cpu_ns =
+                        self.cpu_ns().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
                     return Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries, log });
                 }
                 Reply::Failed { errno, error, log } => return Err(Failure::refused(op, errno, error, log)),
@@ -203,15 +204,14 @@ impl<M: EventModel> Uml<M> {
     }
 
     /// The host's processes in which the guest's programs run, each in one of its own: to the guest's kernel, all that
-    /// they compute is its own, so it cannot be asked.
-    pub fn programs(&self) -> BTreeSet<u32> {
-        let id = self.program.id();
-        let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-        // Where the host's kernel does not list them, none are known.
-        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        lists
-            .flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<u32>>())
-            .collect()
+    /// they compute is its own, so it cannot be asked. Nothing where the host's kernel does not list them.
+    pub fn programs(&self) -> Option<BTreeSet<u32>> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?.flatten();
+        // Threads may end meanwhile.
+        let lists: Vec<String> =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok()).collect();
+        let programs = lists.iter().flat_map(|list| list.split(' ')).filter_map(|id| id.parse().ok());
+        (!lists.is_empty()).then(|| programs.collect())
     }
 
     /// What one of them has computed so far; nothing once it has ended.

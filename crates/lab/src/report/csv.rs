@@ -8,14 +8,15 @@ use crate::record::Record;
 pub fn csv(records: &[Record]) -> String {
     let mut out = String::from(
         "experiment,file_system,preset,profile,clock,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
-         read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases,cpu_ns,memory_bytes\n",
+         read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases,cpu_ns,memory_bytes,\
+         age,full_percent\n",
     );
     for record in records {
         for phase in &record.phases {
             let (totals, flash) = (&phase.totals, &phase.flash);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 record.cell.experiment.name(),
                 quoted(&record.cell.subject()),
                 record.cell.preset.name(),
@@ -41,6 +42,8 @@ pub fn csv(records: &[Record]) -> String {
                     .cost
                     .and_then(|cost| cost.memory_bytes)
                     .map_or(String::new(), |bytes| bytes.to_string()),
+                record.age.map_or(String::new(), |age| format!("{}:{}", age.times, age.full_percent)),
+                record.full_percent.map_or(String::new(), |percent| percent.to_string()),
             )
             .expect("a string takes everything");
         }
@@ -97,7 +100,8 @@ mod tests {
             "{}",
             lines[1]
         );
-        assert_eq!(lines[0].split(',').count(), 22);
+        assert_eq!(lines[0].split(',').count(), 24);
+        assert!(lines[1].ends_with(",,"), "neither aged nor full: {}", lines[1]);
     }
 
     #[test]

@@ -148,11 +148,7 @@ fn view(sheet: &Sheet, with_setup: bool) -> Result<View, Box<dyn Error>> {
         id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
         preset: sheet.preset.name(),
-        profile: if with_setup {
-            format!("{}, {}", sheet.profile, sheet.setup())
-        } else {
-            sheet.profile.clone()
-        },
+        profile: if with_setup { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
         charts,
         key: if times.is_empty() { Vec::new() } else { key.collect() },
         times,

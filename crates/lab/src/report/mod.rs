@@ -22,6 +22,7 @@ pub use verdict::{Verdict, verdicts};
 use crate::{
     check::Check,
     experiment::{Experiment, Part, Phase},
+    plan::Age,
     preset::Preset,
     published::published,
     record::Record,
@@ -46,6 +47,10 @@ pub struct Sheet {
     pub seed: u64,
     /// How large.
     pub scale: Scale,
+    /// What the file systems went through before.
+    pub age: Option<Age>,
+    /// How much of the card a file fills, in percent, where that matters.
+    pub full_percent: Option<u64>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -115,6 +120,18 @@ impl Sheet {
         format!("buffered file of {} MiB, seed {}", self.scale.buffered_bytes >> 20, self.seed)
     }
 
+    /// The card's name, and what was on it.
+    pub fn card(&self) -> String {
+        let mut card = self.profile.clone();
+        if let Some(Age { times, full_percent }) = self.age {
+            card += &format!(", aged: written {times} times, then {full_percent} % full");
+        }
+        if let Some(percent) = self.full_percent {
+            card += &format!(", {percent} % full");
+        }
+        card
+    }
+
     /// The parts of the experiment.
     pub fn parts(&self) -> &'static [Part] {
         self.experiment.parts()
@@ -137,13 +154,13 @@ pub fn sheets(records: &[Record]) -> Vec<Sheet> {
 /// Whether these sheets are of runs that were told different things.
 fn is_mixed(sheets: &[Sheet]) -> bool {
     // How many writes are timed, each sheet of them says itself.
-    let told = |sheet: &Sheet| (sheet.seed, sheet.scale.with_timed_writes(0));
+    let told = |sheet: &Sheet| (sheet.seed, sheet.scale.with_timed_writes(0), sheet.age);
     sheets.windows(2).any(|pair| told(&pair[0]) != told(&pair[1]))
 }
 
 /// The sheet of records of one experiment on one machine, of which there is at least one.
 fn sheet(of_sheet: &[&Record]) -> Sheet {
-    let Record { cell, seed, scale, profile, .. } = of_sheet[0];
+    let Record { cell, seed, scale, age, full_percent, profile, .. } = of_sheet[0];
     let (preset, experiment) = (cell.preset, cell.experiment);
     let yardstick = of_sheet
         .iter()
@@ -183,7 +200,17 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
         }
     });
     let rows = rows.collect();
-    Sheet { experiment, preset, profile: profile.0.clone(), seed: *seed, scale: *scale, rows }
+    let profile = profile.0.clone();
+    Sheet {
+        experiment,
+        preset,
+        profile,
+        seed: *seed,
+        scale: *scale,
+        age: *age,
+        full_percent: *full_percent,
+        rows,
+    }
 }
 
 /// A figure with as many digits as say something.

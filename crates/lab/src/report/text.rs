@@ -20,10 +20,10 @@ pub fn text(sheets: &[Sheet]) -> String {
 }
 
 fn table(sheet: &Sheet, with_setup: bool, out: &mut String) {
-    let Sheet { experiment, preset, profile, rows, .. } = sheet;
+    let Sheet { experiment, preset, rows, .. } = sheet;
     let setup = if with_setup { format!(", {}", sheet.setup()) } else { String::new() };
     let (number, title) = (experiment.number(), experiment.title());
-    line(out, &format!("{number}  {title} ({}, {profile}{setup})", preset.name()));
+    line(out, &format!("{number}  {title} ({}, {}{setup})", preset.name(), sheet.card()));
     let single_writes = lines(sheet);
     match preset {
         _ if !single_writes.is_empty() => times(&single_writes, out),

@@ -18,9 +18,8 @@ pub struct Verdict {
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     let mut groups: Vec<Vec<&Sheet>> = Vec::new();
     for sheet in sheets.iter().filter(|sheet| sheet.preset != Preset::Here) {
-        let is_same =
-            |one: &Sheet| (one.preset, one.seed, one.scale) == (sheet.preset, sheet.seed, sheet.scale);
-        match groups.iter_mut().find(|group| is_same(group[0])) {
+        let told = |one: &Sheet| (one.preset, one.seed, one.scale, one.age);
+        match groups.iter_mut().find(|group| told(group[0]) == told(sheet)) {
             Some(group) => group.push(sheet),
             None => groups.push(vec![sheet]),
         }

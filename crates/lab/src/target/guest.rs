@@ -107,8 +107,10 @@ impl GuestTarget {
         }
         if self.has_cleaner() {
             cleaner::prepare(&mut uml)?;
+            uml.run(&Op::WaitForRoom)?;
         }
-        self.own_programs = uml.programs();
+        self.cleaner = None;
+        self.own_programs = uml.programs().unwrap_or_default();
         self.uml = Some(uml);
         Ok(())
     }
@@ -198,12 +200,13 @@ impl GuestTarget {
     }
 
     /// What the guest's programs have computed outside its kernel so far, without its init: those that run, and those that
-    /// have ended.
-    pub fn computed_ns(&self) -> u64 {
-        let Some(uml) = &self.uml else { return 0 };
-        let running = uml.programs().into_iter().filter(|program| !self.own_programs.contains(program));
-        let running_ns: u64 = running.filter_map(|program| uml.computed_ns(program)).sum();
-        running_ns + uml.ended_computed_ns().unwrap_or(0)
+    /// have ended. Nothing where the host does not tell.
+    pub fn computed_ns(&self) -> Option<u64> {
+        let uml = self.uml.as_ref()?;
+        let programs = uml.programs()?;
+        let running = programs.iter().filter(|program| !self.own_programs.contains(program));
+        let running_ns: u64 = running.filter_map(|program| uml.computed_ns(*program)).sum();
+        Some(running_ns + uml.ended_computed_ns()?)
     }
 
     /// Whether what a program of ours uses is to be counted.
@@ -214,12 +217,13 @@ impl GuestTarget {
 
 impl Target for GuestTarget {
     fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        let before_ns = if self.counts_daemon() { self.computed_ns() } else { 0 };
+        let before_ns = if self.counts_daemon() { self.computed_ns() } else { None };
         let mut measured = self.perform(op)?;
         if self.counts_daemon() {
             // What has ended is told less exactly than what runs.
-            let used_ns = self.computed_ns().saturating_sub(before_ns);
-            measured.cpu_ns = measured.cpu_ns.map(|kernel_ns| kernel_ns + used_ns);
+            let used_ns =
+                self.computed_ns().zip(before_ns).map(|(after, before)| after.saturating_sub(before));
+            measured.cpu_ns = measured.cpu_ns.zip(used_ns).map(|(kernel_ns, used_ns)| kernel_ns + used_ns);
         }
         if let (Some(uml), Some(before)) = (&mut self.uml, &mut self.told) {
             let after = chip::told(uml)?;
