@@ -215,9 +215,11 @@ fn compare(case: &Case) {
     if !(read_only && tool == Tool::V1_15) {
         let mut ours = plan.logs.in_order().map(|segment| segment.0);
         if !read_only && plan.superblock.sections_per_zone > 1 {
-            // Ours begins beside the nodes of files, in their zone.
-            assert_eq!(ours[1], ours[4] + plan.superblock.segments_per_section, "{name}");
-            ours[1] = logs[1];
+            // Data of ours begins beside its nodes, in their zone: that of directories, and of files.
+            for (data, nodes) in [(0, 3), (1, 4)] {
+                assert_eq!(ours[data], ours[nodes] + plan.superblock.segments_per_section, "{name}");
+                ours[data] = logs[data];
+            }
         }
         assert_eq!(ours, logs, "{name}");
     }

@@ -2,11 +2,15 @@
 
 mod support;
 
+use std::{collections::BTreeSet, sync::Arc};
+
+use block::{MemoryDevice, Recording, Verb};
 use f2fs::{
     Error, Volume,
     format::inode::DeviceNumber,
-    units::Ino,
-    volume::{NewNode, RenameMode, XattrMode},
+    mkfs::{self, DeviceSize, NewVolume, Plan},
+    units::{BlockAddr, Ino},
+    volume::{NewNode, Options, RenameMode, XattrMode},
 };
 
 const ROOT: Ino = Ino(3);
@@ -290,6 +294,39 @@ fn a_full_volume_refuses_cleanly_and_recovers() {
     }
     volume.unmount().unwrap();
     support::assert_clean(&path);
+}
+
+/// Many small files, mostly nodes, without an fsync: a card would have to keep what was in the unwritten part of a zone.
+#[test]
+fn no_zone_is_left_half_written() {
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(256 << 20)));
+    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
+    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
+    let new = NewVolume::begin(device.clone(), &plan, true, Options::new(|| support::NOW)).unwrap();
+    let mut volume = new.finish().unwrap();
+    let geometry = *volume.geometry();
+    device.take_trace();
+    for n in 0..9000 {
+        let file = volume.create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        let length = if n % 5 == 0 { 6000 } else { 1000 };
+        volume.write(file, 0, &pattern(n, length)).unwrap();
+        if n % 3000 == 2999 {
+            volume.checkpoint().unwrap();
+        }
+    }
+    let writes = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
+    let blocks = writes.flat_map(|request| {
+        let start = (request.offset_bytes / 4096) as u32;
+        (start..start + (request.length_bytes / 4096) as u32).map(BlockAddr)
+    });
+    let written: BTreeSet<u32> =
+        blocks.filter(|block| geometry.in_main(*block)).map(|block| geometry.position(block).0.0).collect();
+    let open: Vec<u32> =
+        volume.last_checkpoint().logs.iter().map(|position| position.segment.0 / 2).collect();
+    let half = written.iter().filter(|segment| !written.contains(&(**segment ^ 1)));
+    let left: Vec<&u32> = half.filter(|segment| !open.contains(&(**segment / 2))).collect();
+    assert!(written.len() > 25, "{written:?}");
+    assert!(left.is_empty(), "of {written:?} these were left alone in their zones: {left:?}");
 }
 
 #[test]

@@ -403,7 +403,7 @@ fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> 
 
 /// Spreads the logs over the main area: nodes and directories at the start, data of files at a quarter and
 /// at half of it, each in a zone of its own. Where a zone has several sections, data and nodes of files share one, so
-/// that an fsync writes to one zone; mkfs.f2fs does not do that.
+/// that an fsync writes to one zone, and those of directories another, for checkpoints; mkfs.f2fs does not do that.
 fn logs(zones: u32, options: &Options, read_only: bool) -> Logs {
     let zone = |n: u32| SegNo(n * options.segments_per_zone());
     if read_only {
@@ -411,15 +411,18 @@ fn logs(zones: u32, options: &Options, read_only: bool) -> Logs {
         return Logs { hot_node: SegNo(zone(zones - 1).0 + last_section), ..Logs::default() };
     }
     let cold_data = (zones / 4).saturating_sub(1).max(4);
-    let warm_data = match options.sections_per_zone {
-        1 => zone((zones / 2).saturating_sub(1).max(cold_data + 1)),
-        _ => SegNo(zone(1).0 + options.segments_per_section),
+    let (hot_data, warm_data) = match options.sections_per_zone {
+        1 => (zone(3), zone((zones / 2).saturating_sub(1).max(cold_data + 1))),
+        _ => {
+            let beside = |n: u32| SegNo(zone(n).0 + options.segments_per_section);
+            (beside(0), beside(1))
+        }
     };
     Logs {
         hot_node: zone(0),
         warm_node: zone(1),
         cold_node: zone(2),
-        hot_data: zone(3),
+        hot_data,
         cold_data: zone(cold_data),
         warm_data,
     }

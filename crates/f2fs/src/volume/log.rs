@@ -27,6 +27,8 @@ pub struct Log {
     pub fills_holes: bool,
     /// Whose the segment's blocks are.
     pub summary: Summary,
+    /// Nodes that fsyncs wrote to it since its segment was opened, or the volume.
+    pub synced: u16,
     run: Run,
 }
 
@@ -45,6 +47,7 @@ impl Log {
             offset: position.offset,
             fills_holes: position.fills_holes,
             summary,
+            synced: 0,
             run: Run::default(),
         }
     }

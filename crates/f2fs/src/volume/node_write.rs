@@ -130,6 +130,7 @@ impl Volume {
         let owner = Owner { nid, version: 0, offset: 0 };
         let mut place = self.allocate(kind, owner)?;
         if marks.fsync {
+            self.logs.get_mut(kind).synced += 1;
             place.next = self.nodes_follow()?.unwrap_or(place.next);
             self.since_fsync_blocks = 0;
         }
