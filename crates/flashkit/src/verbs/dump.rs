@@ -141,7 +141,12 @@ pub fn run(args: &Args) -> Result<()> {
             ssa(&volume, SegNo(*segment), json).with_context(|| name(&image.image))
         }
         What::Node { image, nid } => {
-            let node = open(image)?.node(Nid(*nid)).with_context(|| name(&image.image))?;
+            let volume = open(image)?;
+            let entry = volume.nat_entry(Nid(*nid)).with_context(|| name(&image.image))?;
+            if !entry.addr.is_real() {
+                bail!("{}: there is no node {nid}", name(&image.image));
+            }
+            let node = volume.node(Nid(*nid)).with_context(|| name(&image.image))?;
             render::fields(&node_fields(&node), json)
         }
         What::Inode { target, further, ino } => {

@@ -45,6 +45,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let mut options = MountOptions::default();
     args.options.iter().try_for_each(|list| options.apply(list))?;
+    if !args.dir.is_dir() {
+        bail!("{}: a volume is mounted on a directory that is there", args.dir.display());
+    }
     if options.remount {
         return Ok(fuse::remount(&args.dir, &options)?);
     }

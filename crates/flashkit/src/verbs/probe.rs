@@ -25,7 +25,7 @@ use crate::{progress, render, size};
   flashkit probe /dev/mmcblk0
   flashkit probe /dev/sdX --write --html report.html
   flashkit probe bergmann-stick --write
-  flashkit probe unix:/tmp/sd.sock --write -y")]
+  flashkit probe unix:/tmp/sd.sock --write -y   # of card serve --realtime")]
 pub struct Args {
     /// A block device, a file, a card, a profile or its file, or an NBD server (unix:PATH, HOST:PORT or its
     /// URI).
@@ -135,6 +135,9 @@ impl Subject {
             }
             Subject::Served(address) => {
                 let device = Client::connect(address).with_context(|| target.to_owned())?;
+                eprintln!(
+                    "{target}: timed by this machine's clock; a modelled card takes its time where it is served with --realtime"
+                );
                 measure(target, options, quiet, &device, &WallClock::start())
             }
             Subject::Device(path) => {
