@@ -10,7 +10,7 @@ use f2fs::{
     format::{BlockSize, inode::flag, sit::SegmentType},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
-    volume::{ActiveLogs, InPlace, NewNode, Options, RenameMode, SetAttr, XattrMode},
+    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::{copy, store};
 
@@ -839,6 +839,17 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
         volume.write(file, block as u64 * 4096, &[byte; 4096]).unwrap();
         volume.fsync(file, n % 2 == 0).unwrap();
         records.push((block, byte, device.trace().len()));
+        // Others write, too, and nobody syncs that.
+        let name = |n: usize| format!("other{n}").into_bytes();
+        if n % 20 == 0 {
+            let other = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+            volume.write(other, 0, &vec![3; rng.below(60) as usize * 4096]).unwrap();
+        }
+        match n % 100 {
+            50 => volume.unlink(ROOT, &name(n / 20 * 20)).unwrap(),
+            99 => drop(volume.clean(1, Policy::Greedy).unwrap()),
+            _ => {}
+        }
         zones.push(zone(volume.nat_entry(file.into()).unwrap().addr));
     }
     drop(volume);
