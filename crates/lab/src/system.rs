@@ -1,6 +1,6 @@
 //! Programs of this machine's system: file systems' own, which are not on every user's path.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
 /// Where they are besides.
 const DIRS: &str = "/usr/sbin:/sbin";
@@ -9,6 +9,14 @@ const DIRS: &str = "/usr/sbin:/sbin";
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", path()).env("LC_ALL", "C");
+    command
+}
+
+/// A program that is killed when the thread ends that starts it, however that ends: a guest would go on for ever, with
+/// nobody to give it a calendar or a card.
+pub fn bound(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
 }
 

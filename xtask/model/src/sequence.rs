@@ -12,7 +12,7 @@ use crate::{
     engine::{Engine, StepClock, errno, rules},
     fsck::fsck,
     generator::Generator,
-    model::{Model, ROOT},
+    model::{Id, Model, ROOT},
     setup::Setup,
     tally::Tally,
 };
@@ -32,6 +32,8 @@ pub struct Pair {
     /// What was done.
     pub tally: Tally,
     clock: StepClock,
+    /// The root, and what mkfs put there.
+    formatted: Vec<Id>,
 }
 
 impl Pair {
@@ -46,6 +48,7 @@ impl Pair {
             engine,
             tally: Tally::default(),
             clock,
+            formatted: vec![ROOT],
         };
         pair.take_over()?;
         Ok(pair)
@@ -64,6 +67,7 @@ impl Pair {
             self.model.apply(&Op::Mkdir { path: path.clone(), mode: 0 }, self.clock.now())?;
             let id = self.model.find(&path.0)?;
             self.model.imitate(id, &volume.stat(entry.ino)?);
+            self.formatted.push(id);
         }
         self.model.imitate(ROOT, &volume.stat(root)?);
         Ok(())
@@ -93,8 +97,8 @@ impl Pair {
             return Ok(());
         }
         if let (Err(Error::AttributeTooLarge), Op::SetXattr { path, .. }) = (&done, op) {
-            if self.model.find(&path.0) == Ok(ROOT) {
-                // How much fits depends on the room in the inode, and the root is as its formatter made it.
+            if self.model.find(&path.0).is_ok_and(|id| self.formatted.contains(&id)) {
+                // How much fits depends on the room in the inode, which is as the formatter made it.
                 return Ok(());
             }
         }

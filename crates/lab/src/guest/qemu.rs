@@ -8,7 +8,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Stdio},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, channel},
@@ -23,6 +23,7 @@ use guest::{Op, Reply};
 use tempfile::TempDir;
 
 use super::{Failure, Limits, Measured, console_end};
+use crate::system;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// The name of the port to the agent.
@@ -71,7 +72,7 @@ impl Qemu {
         let work = tempfile::tempdir()?;
         let card = Arc::new(card);
         let server = Server::start(card.clone(), &Address::Unix(work.path().join("card")))?;
-        let mut program = Command::new(PROGRAM)
+        let mut program = system::bound(PROGRAM)
             .args(arguments(setup, work.path()))
             .process_group(0) // an interrupt is ours to hear
             .stdin(Stdio::piped())

@@ -13,7 +13,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
@@ -31,6 +31,7 @@ use rustix::{
 use tempfile::TempDir;
 
 use super::{Card, EventModel, Failure, Limits, Totals, World};
+use crate::system;
 
 /// How long the program may take until it connects to its calendar.
 const START_TIME: Duration = Duration::from_secs(30);
@@ -123,7 +124,10 @@ impl<M: EventModel> Uml<M> {
         let calendar = UnixListener::bind(at("calendar"))?;
         let listeners = (UnixListener::bind(at("card"))?, UnixListener::bind(at("mailbox"))?);
         let console = File::create(at("console"))?;
-        let mut program = Command::new(&setup.kernel)
+        File::open(&setup.kernel).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
+        })?;
+        let mut program = system::bound(&setup.kernel)
             .args(arguments(setup, work.path()))
             .env("TMPDIR", MEMORY_DIR)
             .process_group(0) // it has processes of its own, which end with it
@@ -131,9 +135,7 @@ impl<M: EventModel> Uml<M> {
             .stdout(console.try_clone()?)
             .stderr(console)
             .spawn()
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
-            })?;
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot start setpriv: {error}")))?;
         let connected = match setup.pace {
             Pace::RealTime => None,
             Pace::Virtual => match connection(&calendar, &mut program) {
