@@ -298,6 +298,37 @@ fn tar_of(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
+fn lists_come_from_texts_where_no_attribute_has_them() {
+    use f2fs::format::acl::Acl;
+
+    let text = "user::rw-,user:1000:rw-,group::r--,mask::rw-,other::r--";
+    let other = Acl::from_text("user::rwx,group::r-x,other::---").unwrap();
+    let bytes = tar_of(&[
+        pax(&[("SCHILY.acl.access", text.as_bytes()), ("SCHILY.acl.default", other.to_text().as_bytes())]),
+        member("d/", b'5', b"", |_| {}),
+        pax(&[
+            ("SCHILY.xattr.system.posix_acl_access", &other.to_system()),
+            ("SCHILY.acl.access", text.as_bytes()),
+        ]),
+        member("both", b'0', b"", |_| {}),
+        pax(&[("SCHILY.acl.access", other.to_text().as_bytes())]),
+        member("mode", b'0', b"", |_| {}),
+    ]);
+    let all = read_all(&mut TarSource::new(&bytes[..]), 3).unwrap();
+    let lists = |at: usize| -> Vec<_> {
+        let texts = all[at].0.meta.xattrs.iter();
+        texts.map(|xattr| (&xattr.name[17..], Acl::from_system(&xattr.value).unwrap().to_text())).collect()
+    };
+    assert_eq!(lists(0), [(&b"access"[..], text.into()), (b"default", other.to_text())]);
+    assert_eq!(lists(1), [(&b"access"[..], other.to_text())]);
+    assert!(lists(2).is_empty(), "the mode says it all");
+    let bad = tar_of(&[pax(&[("SCHILY.acl.access", b"nonsense")]), member("f", b'0', b"", |_| {})]);
+    assert!(
+        read_all(&mut TarSource::new(&bad[..]), 3).unwrap_err().to_string().contains("SCHILY.acl.access")
+    );
+}
+
+#[test]
 fn extended_headers_go_over_the_header() {
     let long = format!("{}/{}", "d".repeat(200), "f".repeat(255));
     let bytes = tar_of(&[

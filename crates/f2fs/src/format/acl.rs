@@ -152,6 +152,64 @@ impl Acl {
         bytes
     }
 
+    /// The list as a line of text, with numeric ids: `user::rw-,user:1000:r--,group::r--,mask::r--,other::r--`.
+    pub fn to_text(&self) -> String {
+        let entry = |AclEntry { who, permissions }: &AclEntry| {
+            let tag = match who {
+                Who::Owner | Who::User(_) => "user",
+                Who::OwningGroup | Who::Group(_) => "group",
+                Who::Mask => "mask",
+                Who::Other => "other",
+            };
+            let id = who.id().map(|id| id.to_string()).unwrap_or_default();
+            let may = |bit, letter| if permissions & bit != 0 { letter } else { '-' };
+            format!("{tag}:{id}:{}{}{}", may(4, 'r'), may(2, 'w'), may(1, 'x'))
+        };
+        self.entries.iter().map(entry).collect::<Vec<_>>().join(",")
+    }
+
+    /// Reads a list as archives have it: entries parted by commas or lines, in any order, as acl_to_text(3) prints
+    /// them; star and libarchive add the id of a name as a fourth part. An entry of a name that has none is left
+    /// out, for names mean nothing here. None where it is no list that makes sense.
+    pub fn from_text(text: &str) -> Option<Acl> {
+        let mut entries = Vec::new();
+        for line in text.split([',', '\n']) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let parts: Vec<&str> = line.split(':').map(str::trim).collect();
+            let (tag, name, letters, id) = match parts[..] {
+                // Of mask and other, star leaves the empty name out.
+                [tag, letters] => (tag, "", letters, None),
+                [tag, name, letters] => (tag, name, letters, None),
+                [tag, name, letters, id] => (tag, name, letters, Some(id)),
+                _ => return None,
+            };
+            let permissions = letters.chars().try_fold(0, |bits, letter| match letter {
+                'r' => Some(bits | 4),
+                'w' => Some(bits | 2),
+                'x' => Some(bits | 1),
+                '-' => Some(bits),
+                _ => None,
+            })?;
+            let named = |who: fn(u32) -> Who| id.unwrap_or(name).parse().ok().map(who);
+            let who = match tag {
+                "user" | "u" if name.is_empty() => Some(Who::Owner),
+                "user" | "u" => named(Who::User),
+                "group" | "g" if name.is_empty() => Some(Who::OwningGroup),
+                "group" | "g" => named(Who::Group),
+                "mask" | "m" => Some(Who::Mask),
+                "other" | "o" => Some(Who::Other),
+                _ => return None,
+            };
+            entries.extend(who.map(|who| AclEntry { who, permissions }));
+        }
+        entries.sort_by_key(|entry| (entry.who.tag(), entry.who.id()));
+        let acl = Acl { entries };
+        acl.is_valid().then_some(acl)
+    }
+
     /// Whether the entries are in order, each of owner, owning group and other is there once, permissions are
     /// within rwx, and there is at most one mask, and one where a user or group is named (Linux,
     /// `posix_acl_valid`). An empty list is valid: it says that there is none.
@@ -248,6 +306,23 @@ mod tests {
         assert_eq!(Acl::from_disk(&disk, AT).unwrap(), acl);
         assert_eq!(Acl::from_system(&system).unwrap(), acl);
         assert_eq!((acl.mode_bits(), acl.is_mode_only()), (0o760, false));
+    }
+
+    #[test]
+    fn texts_come_back() {
+        let text = "user::rwx,user:1000:rw-,group::r-x,group:70000:r--,mask::rw-,other::---";
+        assert_eq!(sample().to_text(), text);
+        assert_eq!(Acl::from_text(text).unwrap(), sample());
+        // As star, libarchive and getfacl have it.
+        let other = "mask:rw-\nother:---\nuser::rwx\ngroup::r-x\t#effective:r--\ngroup:staff:r--:70000\nuser:ann:rw-:1000";
+        assert_eq!(Acl::from_text(other).unwrap(), sample());
+        let unknown = Acl::from_text("user::rwx,user:ann:rw-,group::r-x,mask::rw-,other::---").unwrap();
+        assert_eq!(unknown.to_text(), "user::rwx,group::r-x,mask::rw-,other::---");
+        for text in
+            ["user::rwx", "user::rwx,group::r-x,other::a", "x::r,group::r,other::r", "a:b:c:d:e", "rwx"]
+        {
+            assert!(Acl::from_text(text).is_none(), "{text}");
+        }
     }
 
     #[test]

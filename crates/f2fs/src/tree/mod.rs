@@ -9,6 +9,7 @@
 //! what comes next.
 
 mod capability;
+mod compress;
 mod decompress;
 mod dir_sink;
 mod dir_source;
@@ -27,6 +28,7 @@ mod tar_sparse;
 mod transform;
 mod volume_source;
 
+pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
 pub use dir_sink::DirSink;
 pub use dir_source::DirSource;

@@ -1,8 +1,9 @@
 //! A tar stream as a sink: POSIX pax, as GNU tar, bsdtar and star read it.
 //!
 //! What does not fit a ustar header goes to an extended header before it: long or unusual names, large numbers,
-//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`. Sparse files can be stored as GNU
-//! tar does (pax format 1.0). Sockets have no place in tar and are lost.
+//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`; ACLs also as `SCHILY.acl.access` and
+//! `SCHILY.acl.default`, the only form that GNU tar takes. Sparse files can be stored as GNU tar does (pax format
+//! 1.0). Sockets have no place in tar and are lost.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -18,7 +19,7 @@ use super::{
     show,
     tar_header::{BLOCK_BYTES, TarHeader},
 };
-use crate::{Error, Result, units::Time};
+use crate::{Error, Result, format::acl::Acl, units::Time};
 
 /// Streams end on a multiple of this, as tape drives once wanted it and tar still writes it.
 const RECORD_BYTES: u64 = 10_240;
@@ -165,6 +166,11 @@ impl<W: Write> TarSink<W> {
             }
             for xattr in &meta.xattrs {
                 records.add(&[b"SCHILY.xattr.", &*xattr.name].concat(), &xattr.value);
+                if let Some(which) = xattr.name.strip_prefix(b"system.posix_acl_") {
+                    if let Ok(acl) = Acl::from_system(&xattr.value) {
+                        records.add(&[b"SCHILY.acl.", which].concat(), acl.to_text().as_bytes());
+                    }
+                }
             }
         }
         if !put_text(&mut header.user, meta.names.user.as_deref().unwrap_or("").as_bytes())

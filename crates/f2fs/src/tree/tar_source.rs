@@ -1,8 +1,8 @@
 //! A tar stream as a source: ustar, GNU and pax members with everything they can say about a file.
 //!
 //! The stream is read once, front to back, so it may be a pipe. Extended attributes are taken from
-//! `SCHILY.xattr` and `LIBARCHIVE.xattr` records, sparse files from GNU's four formats. The lists of a libarchive
-//! or star ACL are not; GNU tar and star store the attributes of ACLs too, and those are.
+//! `SCHILY.xattr` and `LIBARCHIVE.xattr` records, ACLs from these and from the texts of `SCHILY.acl` (GNU tar,
+//! star, libarchive), sparse files from GNU's four formats.
 
 use std::{io::Read, ops::Range};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    format::{NAME_MAX, inode::DeviceNumber},
+    format::{NAME_MAX, acl::Acl, inode::DeviceNumber},
     units::Time,
 };
 
@@ -58,6 +58,9 @@ struct Records {
     ctime: Option<Time>,
     names: Names,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// ACLs that are there as texts; those of `xattrs` count more.
+    access: Option<Acl>,
+    default: Option<Acl>,
     device_major: Option<u64>,
     device_minor: Option<u64>,
     sparse: SparseRecords,
@@ -173,6 +176,10 @@ impl<R: Read> TarSource<R> {
         let decimal = || if value.is_empty() { Some(None) } else { pax::decimal(value).map(Some) };
         let time = || if value.is_empty() { Some(None) } else { pax::time(value).map(Some) };
         let name = || (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned());
+        let acl = || match value {
+            b"" => Some(None),
+            _ => Acl::from_text(&String::from_utf8_lossy(value)).map(Some),
+        };
         match key {
             b"path" => records.path = bytes,
             b"linkpath" => records.link_path = bytes,
@@ -184,6 +191,8 @@ impl<R: Read> TarSource<R> {
             b"ctime" => records.ctime = time()?,
             b"uname" => records.names.user = name(),
             b"gname" => records.names.group = name(),
+            b"SCHILY.acl.access" => records.access = acl()?.filter(|acl| !acl.is_mode_only()),
+            b"SCHILY.acl.default" => records.default = acl()?.filter(|acl| !acl.entries.is_empty()),
             b"SCHILY.devmajor" => records.device_major = decimal()?,
             b"SCHILY.devminor" => records.device_minor = decimal()?,
             b"GNU.sparse.major" => records.sparse.leads = value == b"1",
@@ -297,6 +306,14 @@ impl<R: Read> TarSource<R> {
             },
             ..Metadata::default()
         };
+        for (name, acl) in [
+            (&b"system.posix_acl_access"[..], records.access),
+            (b"system.posix_acl_default", records.default),
+        ] {
+            if let Some(acl) = acl {
+                meta.set_xattr(name, acl.to_system());
+            }
+        }
         for (name, value) in records.xattrs.into_iter().filter(|(name, _)| storable(name)) {
             meta.set_xattr(&name, value);
         }

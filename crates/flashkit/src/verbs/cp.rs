@@ -107,6 +107,9 @@ fn place(volume: &Volume, from: &Target, to: &Path) -> Result<(PathBuf, std::ffi
     if to.as_os_str().as_encoded_bytes().ends_with(b"/") {
         bail!("{}: no such directory", to.display());
     }
+    if !folder.is_dir() {
+        bail!("{}: no such directory", folder.display());
+    }
     let leaf = to.file_name().with_context(|| to.display().to_string())?;
     Ok((folder.to_path_buf(), leaf.to_owned()))
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use f2fs::tree::{self, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
+use f2fs::tree::{self, Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
@@ -21,14 +21,14 @@ use crate::{
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flashkit export card.img photos/
-  flashkit export card.img:/etc etc.tar
+  flashkit export card.img:/etc etc.tar.xz
   flashkit export card.img - | tar t")]
 pub struct Args {
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
-    /// A directory, which is made if it is not there; a file named *.tar, which appears when it is complete; or - for a tar archive on standard
-    /// output.
+    /// A directory, which is made if it is not there; a tar archive named *.tar, *.tar.gz (*.tgz), *.tar.xz (*.txz)
+    /// or *.tar.zst (*.tzst), which appears when it is complete; or - for a tar archive on standard output.
     destination: PathBuf,
     #[command(flatten)]
     further: Further,
@@ -73,6 +73,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let to_stdout = args.destination == Path::new("-");
     let destination = || args.destination.display().to_string();
+    let archive = match args.destination.is_dir() {
+        true => None,
+        false => {
+            Compression::of_name(args.destination.as_os_str().as_encoded_bytes()).with_context(destination)?
+        }
+    };
     let done = if to_stdout {
         if io::stdout().is_terminal() {
             bail!("standard output is a terminal; name a directory or a .tar file");
@@ -81,12 +87,13 @@ pub fn run(args: &Args) -> Result<()> {
         let done = carry(args, &mut source, &mut sink).with_context(name)?;
         sink.into_inner().flush()?;
         done
-    } else if args.destination.extension().is_some_and(|extension| extension == "tar") {
+    } else if let Some(compression) = archive {
         let fresh = Fresh::new(&args.destination)?;
         let file = File::create(fresh.path()).with_context(destination)?;
-        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, file), args.sparse);
+        let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
+        let mut sink = TarSink::new(file, args.sparse);
         let done = carry(args, &mut source, &mut sink).with_context(name)?;
-        sink.into_inner().flush().with_context(destination)?;
+        sink.into_inner().finish().and_then(|mut file| file.flush()).with_context(destination)?;
         fresh.finish()?;
         done
     } else {
