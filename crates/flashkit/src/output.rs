@@ -94,21 +94,29 @@ pub struct Output {
     pub is_blank: bool,
     /// The file under construction; none for a block device.
     file: Option<Fresh>,
+    /// The file that it replaces, locked until then: nobody writes to what is about to go.
+    _replaced: Option<FileDevice>,
 }
 
 impl Output {
     /// A new file of this size in the place of `path` once it is [finished](Output::finish).
     pub fn file(path: &Path, bytes: u64) -> Result<Output> {
+        let name = || path.display().to_string();
+        let options = OpenOptions { write: true, direct: false };
+        let replaced = match FileDevice::open(path, options) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened.with_context(name)?),
+        };
         let file = Fresh::new(path)?;
-        let device = new_device(file.path(), bytes).with_context(|| path.display().to_string())?;
-        Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file) })
+        let device = new_device(file.path(), bytes).with_context(name)?;
+        Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file), _replaced: replaced })
     }
 
     /// A block device, or a file that is part of a volume on several: written where it is.
     pub fn in_place(path: &Path) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
         let device = FileDevice::open(path, options).with_context(|| path.display().to_string())?;
-        Ok(Output { device: Arc::new(device), is_blank: false, file: None })
+        Ok(Output { device: Arc::new(device), is_blank: false, file: None, _replaced: None })
     }
 
     /// Gives the file its name.

@@ -19,7 +19,8 @@ pub struct Changes {
     /// Owner and group of everything.
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     pub all_owned_by: Option<(u32, u32)>,
-    /// Owner and group of the root directory.
+    /// Owner and group of the root directory; those of the source by default, and of a new volume without one
+    /// those of who makes it.
     #[arg(short = 'R', long, value_name = "UID:GID", value_parser = owner)]
     pub root_owner: Option<(u32, u32)>,
     /// File of lines that map owners and groups; see docs/FILLING.md.

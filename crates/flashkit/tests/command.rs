@@ -74,6 +74,59 @@ fn archives_are_compressed_as_they_are_called() {
     assert!(dir.join("d.tar/etc/motd").exists());
 }
 
+/// Who makes a volume owns its root directory, unless another owner is named.
+#[test]
+fn the_root_directory_is_its_makers() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be somebody else");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    std::os::unix::fs::chown(dir, Some(1000), Some(1001)).unwrap();
+    // The binary may lie where nobody else may look.
+    fs::copy(env!("CARGO_BIN_EXE_flashkit"), dir.join("flashkit")).unwrap();
+    let made = |more: &[&str]| {
+        let status = Command::new("setpriv")
+            .args([
+                "--reuid=1000",
+                "--regid=1001",
+                "--clear-groups",
+                "./flashkit",
+                "mkfs",
+                "-q",
+                "-f",
+                "v.img",
+            ])
+            .args(["--size", "64M", "-O", "lost_found"])
+            .args(more)
+            .current_dir(dir)
+            .status();
+        assert!(status.expect("setpriv is installed").success());
+        ["v.img", "v.img:/lost+found"].map(|path| {
+            let stat: serde_json::Value = serde_json::from_str(&ok(dir, &["stat", path, "--json"])).unwrap();
+            (stat["uid"].as_u64().unwrap(), stat["gid"].as_u64().unwrap())
+        })
+    };
+    assert_eq!(made(&[]), [(1000, 1001); 2]);
+    assert_eq!(made(&["-R", "7:8"]), [(7, 8); 2]);
+}
+
+/// A file that somebody writes to is not taken from under them.
+#[test]
+fn a_volume_that_is_written_to_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let options = block::OpenOptions { write: true, direct: false };
+    let writer = block::FileDevice::open(dir.join("v.img"), options).unwrap();
+    let before = fs::read(dir.join("v.img")).unwrap();
+    assert!(fails(dir, &["mkfs", "-q", "-f", "v.img"]).contains("another program is writing to it"));
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 1);
+    drop(writer);
+    ok(dir, &["mkfs", "-q", "-f", "v.img"]);
+}
+
 /// GNU tar gives files their lists back, and so the group its own rights.
 #[test]
 fn lists_of_rights_go_through_gnu_tar() {

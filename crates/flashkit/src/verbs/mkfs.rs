@@ -305,9 +305,9 @@ impl Shape {
             options.encoding = Encoding::parse(encoding)?;
             options.features = options.features.with(Features::CASEFOLD);
         }
-        if let Some(owner) = args.changes.root_owner {
-            options.root_owner = owner;
-        }
+        // As mkfs.f2fs has it: who makes a volume may write to it.
+        let caller = || (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        options.root_owner = args.changes.root_owner.unwrap_or_else(caller);
         if self.defaults.is_some() {
             options = options.android();
         }
