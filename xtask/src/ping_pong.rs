@@ -174,6 +174,8 @@ impl Game<'_> {
                 // Linux 6.1 makes no holes in compressed files.
                 Op::Allocate { path, how: Allocate::Punch | Allocate::Zero, .. }
                     if self.model.is_compressed(&path.0) => {}
+                // Nor does it refuse to give such a file blocks while those are released that it does not need, as we do.
+                Op::Allocate { path, .. } if self.model.is_released(&path.0) => {}
                 op => return op,
             }
         }

@@ -373,6 +373,12 @@ impl Model {
         self.find(path).is_ok_and(|id| self.inode(id).flags & flag::COMPRESS != 0)
     }
 
+    /// Whether it is a file that has given back what compression saves.
+    pub fn is_released(&self, path: &[u8]) -> bool {
+        let file = self.find(path).ok().and_then(|id| self.inode(id).data());
+        file.is_some_and(|file| file.released)
+    }
+
     /// Whether the file at a path is open.
     pub fn is_open(&self, path: &[u8]) -> bool {
         self.find(path).is_ok_and(|id| self.open.values().any(|open| *open == id))
