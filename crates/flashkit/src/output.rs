@@ -2,18 +2,23 @@
 
 use std::{
     fs, io,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, OpenOptions, in_use};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use tempfile::TempPath;
 
 use crate::signature;
 
 /// Zeroes that are written to find out whether a file can be written past the page cache: a block of any size.
 const PROBE_BYTES: usize = 16 << 10;
+
+/// How the names of files begin that are not complete.
+const HIDDEN: &str = ".flashkit-";
 
 /// What the name of a new volume stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,43 +52,98 @@ impl Existing {
     }
 }
 
-/// A file under construction, beside the place that it takes in the end. Dropped before, it is gone.
+/// A file under construction, on the file system of the place that it takes in the end. Dropped before, it is gone;
+/// it is, too, where the process ends before.
 pub struct Fresh {
-    temporary: TempPath,
+    kind: FreshKind,
+    working: PathBuf,
     path: PathBuf,
 }
 
+enum FreshKind {
+    /// Without a name, so that nothing is left of it whatever ends the process.
+    Unnamed(fs::File),
+    /// Where the file system has no such files.
+    Named(TempPath),
+}
+
 impl Fresh {
-    /// A new, empty file beside `path`. A file that is replaced hands on its permissions.
+    /// A new, empty file. A file that is replaced hands on its permissions.
     pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
         // A symbolic link stays; what it points to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let stem = path.file_name().with_context(name)?.to_string_lossy();
-        let temporary = tempfile::Builder::new()
-            .prefix(&format!(".{stem}."))
-            .tempfile_in(folder)
-            .map_err(|error| io::Error::from(error.kind()))
-            .with_context(|| format!("{}: cannot make a file in {}", path.display(), folder.display()))?
-            .into_temp_path();
+        path.file_name().with_context(name)?;
+        let (kind, working) = match unnamed(folder(&path)) {
+            Ok((file, working)) => (FreshKind::Unnamed(file), working),
+            Err(_) => {
+                let temporary = tempfile::Builder::new()
+                    .prefix(HIDDEN)
+                    .tempfile_in(folder(&path))
+                    .map_err(|error| io::Error::from(error.kind()))
+                    .with_context(|| {
+                        format!("{}: cannot make a file in {}", path.display(), folder(&path).display())
+                    })?
+                    .into_temp_path();
+                let leaving = temporary.to_path_buf();
+                // Who listens for interrupts already ends in good order, and drops this.
+                let _ = ctrlc::set_handler(move || {
+                    let _ = fs::remove_file(&leaving);
+                    std::process::exit(130);
+                });
+                let working = temporary.to_path_buf();
+                (FreshKind::Named(temporary), working)
+            }
+        };
         let permissions = match fs::metadata(&path) {
             Ok(old) => old.permissions(),
             Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask()),
         };
-        fs::set_permissions(&temporary, permissions).with_context(name)?;
-        Ok(Fresh { temporary, path })
+        fs::set_permissions(&working, permissions).with_context(name)?;
+        Ok(Fresh { kind, working, path })
     }
 
     /// Where it is until it is complete.
-    pub fn path(&self) -> &Path {
-        &self.temporary
+    pub fn working(&self) -> &Path {
+        &self.working
     }
 
     /// Gives it its name.
     pub fn finish(self) -> Result<()> {
-        self.temporary.persist(&self.path).with_context(|| self.path.display().to_string())
+        let name = || self.path.display().to_string();
+        let temporary = match self.kind {
+            FreshKind::Named(temporary) => temporary,
+            // A link does not replace what is there; renaming it does.
+            FreshKind::Unnamed(file) => tempfile::Builder::new()
+                .prefix(HIDDEN)
+                .make_in(folder(&self.path), |link| {
+                    Ok(rustix::fs::linkat(CWD, reached_by(&file), CWD, link, AtFlags::SYMLINK_FOLLOW)?)
+                })
+                .with_context(name)?
+                .into_temp_path(),
+        };
+        temporary.persist(&self.path).with_context(name)
     }
+}
+
+/// A file without a name in this directory, and the path that it is reached by.
+fn unnamed(folder: &Path) -> io::Result<(fs::File, PathBuf)> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?);
+    let working = reached_by(&file);
+    // Without /proc it could neither be opened again nor get a name.
+    fs::metadata(&working)?;
+    Ok((file, working))
+}
+
+/// The path of an open file that may have no name.
+fn reached_by(file: &fs::File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// The directory that a file is in.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A device that a volume is being made on.
@@ -108,7 +168,7 @@ impl Output {
             opened => Some(opened.with_context(name)?),
         };
         let file = Fresh::new(path)?;
-        let device = new_device(file.path(), bytes).with_context(name)?;
+        let device = new_device(file.working(), bytes).with_context(name)?;
         Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file), _replaced: replaced })
     }
 

@@ -111,6 +111,34 @@ fn the_root_directory_is_its_makers() {
     assert_eq!(made(&["-R", "7:8"]), [(7, 8); 2]);
 }
 
+/// What is cut off leaves nothing behind.
+#[test]
+fn an_interrupted_mkfs_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = fs::canonicalize(dir.path()).unwrap();
+    // An archive that never ends: nothing comes.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_flashkit"))
+        .current_dir(&dir)
+        .args(["mkfs", "-q", "v.img", "--size", "64M", "--from", "-"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let open = format!("/proc/{}/fd", child.id());
+    let begun = || {
+        let links = fs::read_dir(&open).into_iter().flatten().flatten();
+        links.filter_map(|link| fs::read_link(link.path()).ok()).any(|file| file.starts_with(&dir))
+    };
+    let patience = std::time::Instant::now();
+    while !begun() && patience.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(begun());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
 /// A file that somebody writes to is not taken from under them.
 #[test]
 fn a_volume_that_is_written_to_is_not_replaced() {

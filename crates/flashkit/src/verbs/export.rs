@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
         done
     } else if let Some(compression) = archive {
         let fresh = Fresh::new(&args.destination)?;
-        let file = File::create(fresh.path()).with_context(destination)?;
+        let file = File::create(fresh.working()).with_context(destination)?;
         let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
         let mut sink = TarSink::new(file, args.sparse);
         let done = carry(args, &mut source, &mut sink).with_context(name)?;
