@@ -459,6 +459,8 @@ fn data_runs(fd: impl AsFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
     let mut at = 0;
     while at < size {
         let start = match fs::seek(&fd, SeekFrom::Data(at)) {
+            // Linux's f2fs looks through a whole node of addresses, also beyond the end (f2fs_seek_block).
+            Ok(start) if start >= size => break,
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno),
