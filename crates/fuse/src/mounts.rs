@@ -6,7 +6,8 @@ pub struct Mounts(String);
 impl Mounts {
     /// As they are now; `None` where there is no /proc.
     pub fn read() -> Option<Mounts> {
-        std::fs::read_to_string("/proc/self/mountinfo").ok().map(Mounts)
+        let table = std::fs::read("/proc/self/mountinfo").ok()?;
+        Some(Mounts(String::from_utf8_lossy(&table).into_owned()))
     }
 
     /// The device number of what is mounted on a directory; the last mount counts.

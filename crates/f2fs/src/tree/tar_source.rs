@@ -308,7 +308,7 @@ impl<R: Read> TarSource<R> {
         };
         for (name, acl) in [
             (&b"system.posix_acl_access"[..], records.access),
-            (b"system.posix_acl_default", records.default),
+            (b"system.posix_acl_default", records.default.filter(|_| matches!(kind, Kind::Directory))),
         ] {
             if let Some(acl) = acl {
                 meta.set_xattr(name, acl.to_system());

@@ -54,6 +54,8 @@ pub(super) struct SinceCheckpoint {
     pub taken_blocks: u64,
     /// No zone was found that data and nodes of fsyncs could share.
     pub no_zone: bool,
+    /// The last node that was marked found no place for one after it, so the chain ends there.
+    pub chain_ended: bool,
     /// Blocks that were given back: the next checkpoint makes them usable.
     pub freed_blocks: u64,
 }
@@ -280,6 +282,7 @@ impl Volume {
             || !self.nat.is_checkpointed(&self.io, parent.into())?
             || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
             || self.options.active_logs == ActiveLogs::Two
+            || since.chain_ended
             || log != SegmentType::WarmNode)
     }
 }

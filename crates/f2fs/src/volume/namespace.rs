@@ -8,6 +8,7 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType,
+        checkpoint::Flags,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
         orphan,
@@ -454,12 +455,12 @@ impl Volume {
         }
         if xattr_nid != Nid::NULL {
             let owner = self.nat.get(&self.io, xattr_nid)?.ino;
-            if owner != ino {
+            if owner != ino || xattr_nid == ino.into() {
                 let what = format!("{xattr_nid} is to be its xattr node, and belongs to {owner}");
                 return Err(Error::corrupt(Place::Xattr(ino), what));
             }
-            self.inode_mut(ino)?.head_mut().xattr_nid.set(Nid::NULL.0);
             self.remove_node(xattr_nid)?;
+            self.inode_mut(ino)?.head_mut().xattr_nid.set(Nid::NULL.0);
         }
         self.remove_node(ino.into())?;
         self.orphans.remove(&ino);
@@ -570,7 +571,10 @@ impl Volume {
         }
         match self.evict(ino) {
             // The name has gone all the same, and what is damaged waits for fsck among the orphans.
-            Err(Error::Corrupt { .. }) => Ok(()),
+            Err(Error::Corrupt { .. }) => {
+                self.checkpoint.flags = self.checkpoint.flags.set(Flags::FSCK, true);
+                Ok(())
+            }
             result => result,
         }
     }

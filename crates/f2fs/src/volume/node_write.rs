@@ -131,7 +131,12 @@ impl Volume {
         let mut place = self.allocate(kind, owner)?;
         if marks.fsync {
             self.logs.get_mut(kind).synced += 1;
-            place.next = self.nodes_follow()?.unwrap_or(place.next);
+            // That is for speed; the node has its place already, and must come to it.
+            match self.nodes_follow() {
+                Ok(next) => place.next = next.unwrap_or(place.next),
+                Err(_) => self.since_checkpoint.no_zone = true,
+            }
+            self.since_checkpoint.chain_ended |= place.next == BlockAddr::NULL;
             self.since_fsync_blocks = 0;
         }
         if entry.addr.is_real() {

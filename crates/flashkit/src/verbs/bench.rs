@@ -1,6 +1,6 @@
 //! `bench`: the experiments in a directory of a real device.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use lab::{
@@ -59,27 +59,29 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     eprintln!("seed {}, {} runs, {} on {}", bench.seed, bench.runs, bench.place.kind, bench.place.source);
     let bar = progress::steps((bench.experiments.len() * bench.runs) as u64, args.json);
     let mut done: Vec<Record> = Vec::new();
+    let mut failed = Ok(());
     for (before, experiment) in bench.experiments.iter().enumerate() {
         let record = bench.run(*experiment, &stop, &mut |experiment, n| {
             bar.set_position((before * bench.runs + n) as u64);
             bar.set_message(format!("{}, run {} of {}", experiment.name(), n + 1, bench.runs));
         });
-        let Some(record) = record.with_context(name)? else { break };
+        let record = match record.with_context(name) {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(error) => {
+                failed = Err(error);
+                break;
+            }
+        };
+        if let Some(records) = &records {
+            failed = failed.and(keep_record(records, &record, stop.is_wished()).with_context(keep));
+        }
         done.push(record);
     }
     bar.finish_and_clear();
+    // What was measured is told also where it cannot be kept, or something else went wrong later.
     render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
-    // What was measured is on the screen before it can be lost.
-    for record in &done {
-        let Some(records) = &records else { break };
-        match records.get(&record.cell, None) {
-            Some(earlier) if stop.is_wished() && record.failure.is_some() => {
-                let name = record.cell.experiment.name();
-                eprintln!("{name}: {} runs of before stay in {}", earlier.runs(), keep());
-            }
-            _ => records.put(record).with_context(keep)?,
-        }
-    }
+    failed?;
     if stop.is_wished() {
         eprintln!("stopped: what was measured until then is above");
         return Ok(ExitCode::from(INTERRUPTED));
@@ -87,6 +89,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match done.iter().filter(|record| record.failure.is_some()).count() {
         0 => Ok(ExitCode::SUCCESS),
         failed => bail!("{failed} of {} experiments failed", bench.experiments.len()),
+    }
+}
+
+/// Keeps a record; not one that was cut short in the place of another.
+fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<()> {
+    match records.get(&record.cell, None) {
+        Some(earlier) if stopped && record.failure.is_some() => {
+            let (name, runs) = (record.cell.experiment.name(), earlier.runs());
+            eprintln!("{name}: the {runs} runs of before stay in {}", records.dir().display());
+            Ok(())
+        }
+        _ => records.put(record),
     }
 }
 

@@ -45,7 +45,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let mut options = MountOptions::default();
     args.options.iter().try_for_each(|list| options.apply(list))?;
-    if !args.dir.is_dir() {
+    let found = std::fs::metadata(&args.dir).with_context(|| args.dir.display().to_string())?;
+    if !found.is_dir() {
         bail!("{}: a volume is mounted on a directory that is there", args.dir.display());
     }
     if options.remount {
