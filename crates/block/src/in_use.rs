@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::mounts::{Mount, device_number, mounts, unescape};
+
 /// Who uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InUse {
@@ -35,23 +37,23 @@ impl std::fmt::Display for InUse {
 pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     let path = fs::canonicalize(path)?;
     let metadata = fs::metadata(&path)?;
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts().unwrap_or_default();
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swap_lists(&swaps, &path) {
         return Ok(Some(InUse::Swap));
     }
     if !metadata.file_type().is_block_device() {
-        if let Some(at) = mounted_at(&mountinfo, None, &path) {
+        if let Some(at) = mounted_at(&mounts, None, &path) {
             return Ok(Some(InUse::Mounted(at)));
         }
         let Some(device) = loop_over(&path) else { return Ok(None) };
         let number =
             fs::read_to_string(format!("/sys/block/{device}/dev")).ok().and_then(|text| device_number(&text));
-        let mounted = mounted_at(&mountinfo, number, &Path::new("/dev").join(&device));
+        let mounted = mounted_at(&mounts, number, &Path::new("/dev").join(&device));
         return Ok(Some(mounted.map_or(InUse::Holder(device), InUse::Mounted)));
     }
     let number = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    if let Some(at) = mounted_at(&mountinfo, Some(number), &path) {
+    if let Some(at) = mounted_at(&mounts, Some(number), &path) {
         return Ok(Some(InUse::Mounted(at)));
     }
     let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
@@ -64,7 +66,7 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
             return Ok(Some(InUse::Swap));
         }
         let number = fs::read_to_string(partition.join("dev")).ok().and_then(|text| device_number(&text));
-        if let Some(at) = mounted_at(&mountinfo, number, &device) {
+        if let Some(at) = mounted_at(&mounts, number, &device) {
             return Ok(Some(InUse::Mounted(at)));
         }
         if let Some(holder) = entries(&partition.join("holders")).into_iter().next() {
@@ -74,19 +76,10 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     Ok(None)
 }
 
-/// Where the device is mounted, from the text of `/proc/self/mountinfo` (proc(5)): by its number, or, for
-/// file systems that show a number of their own, by its name.
-fn mounted_at(mountinfo: &str, number: Option<(u32, u32)>, path: &Path) -> Option<PathBuf> {
-    for line in mountinfo.lines() {
-        let Some((mount, source)) = line.split_once(" - ") else { continue };
-        let mut mount = mount.split(' ');
-        let (Some(own), Some(at)) = (mount.nth(2).and_then(device_number), mount.nth(1)) else { continue };
-        let source = source.split(' ').nth(1).map(unescape);
-        if number == Some(own) || source.is_some_and(|source| Path::new(&source) == path) {
-            return Some(PathBuf::from(unescape(at)));
-        }
-    }
-    None
+/// Where the device is mounted: by its number, or, for file systems that show a number of their own, by its name.
+fn mounted_at(mounts: &[Mount], number: Option<(u32, u32)>, path: &Path) -> Option<PathBuf> {
+    let is_it = |mount: &&Mount| number == Some(mount.device) || Path::new(&mount.source) == path;
+    mounts.iter().find(is_it).map(|mount| mount.dir.clone())
 }
 
 /// Whether the text of `/proc/swaps` names the path.
@@ -104,17 +97,6 @@ fn loop_over(path: &Path) -> Option<String> {
     entries(Path::new("/sys/block")).iter().find(|entry| backs(entry)).map(|entry| file_name(entry))
 }
 
-fn device_number(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
-fn unescape(text: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_string(), |text, (escape, plain)| text.replace(escape, plain))
-}
-
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let listing = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = listing.map(|entry| entry.path()).collect();
@@ -129,6 +111,7 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounts_in;
 
     const MOUNTINFO: &str = "\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -139,7 +122,7 @@ broken line
 
     #[test]
     fn mounts_are_found_by_number_and_by_name() {
-        let at = |number, path: &str| mounted_at(MOUNTINFO, number, Path::new(path));
+        let at = |number, path: &str| mounted_at(&mounts_in(MOUNTINFO), number, Path::new(path));
         assert_eq!(at(Some((8, 1)), "/dev/other"), Some("/".into()));
         assert_eq!(at(Some((8, 16)), "/dev/sdb"), Some("/data two".into()));
         assert_eq!(at(None, "/home/user/card image"), Some("/mnt/image".into()));

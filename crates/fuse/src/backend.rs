@@ -25,7 +25,7 @@ use crate::{
     connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
     file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
     ioctl::Request,
-    mounts::Mounts,
+    mounts,
     passage::Passage,
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
     write_back::WriteBack,
@@ -106,8 +106,7 @@ pub fn mount(
     // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
-    let device =
-        Mounts::read().and_then(|mounts| mounts.device_on(&dir.to_string_lossy()).map(str::to_owned));
+    let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
     let adapter = Arc::new(Adapter { fs, root, connection, write_back, taken: OnceLock::new(), device });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
@@ -120,8 +119,8 @@ impl Session {
     }
 
     /// The number of the device that the table of mounts shows, where it shows one.
-    pub fn device(&self) -> Option<&str> {
-        self.adapter.device.as_deref()
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.adapter.device
     }
 
     /// Answers requests until the file system is unmounted.
@@ -176,7 +175,7 @@ struct Adapter {
     /// There once the kernel has said what it can.
     taken: OnceLock<Taken>,
     /// The number of the device that the table of mounts shows.
-    device: Option<String>,
+    device: Option<(u32, u32)>,
 }
 
 impl Adapter {
@@ -496,8 +495,8 @@ impl Adapter {
     /// Whether the file system may not be changed any more (`mount -o remount,ro`). The kernel sees to that itself, but for
     /// requests of which it does not know that they change something.
     fn is_remounted_read_only(&self) -> bool {
-        let device = self.device.as_deref();
-        device.is_some_and(|device| Mounts::read().is_some_and(|mounts| mounts.is_read_only(device)))
+        let is_read_only = |device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device));
+        self.device.is_some_and(is_read_only)
     }
 
     fn both_can(&self, what: u64) -> bool {

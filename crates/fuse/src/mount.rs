@@ -126,7 +126,7 @@ impl Mount {
     /// it answers.
     pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let Mount { fs, session, image, dir, options, .. } = self;
-        let (unmounter, device) = (session.unmounter(), session.device().map(str::to_owned));
+        let (unmounter, device) = (session.unmounter(), session.device());
         let (ends, end) = mpsc::channel();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let (handle, on_signal) = (signals.handle(), ends.clone());
@@ -137,7 +137,7 @@ impl Mount {
         });
         thread::spawn(move || ends.send(End::Session(session.run())));
         let background = Background::start(fs.clone(), &options);
-        if let Some(device) = &device {
+        if let Some(device) = device {
             set_cache_limits(device);
         }
         ready().map_err(Error::Session)?;
@@ -198,12 +198,12 @@ fn open_volume(files: &[Arc<FileDevice>], options: f2fs::volume::Options) -> f2f
 
 /// Lets the kernel read ahead further than the 128 KiB that it gives FUSE, and keep more of what it may keep dirty than
 /// the hundredth that it gives FUSE. Only root may, and it is a matter of speed.
-fn set_cache_limits(device: &str) {
+fn set_cache_limits((major, minor): (u32, u32)) {
     // A mount with a block device shows that one's number, and its cache has a name of its own.
     for (name, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", DIRTY_PERCENT)] {
         let value = value.to_string();
-        if std::fs::write(format!("/sys/class/bdi/{device}-fuseblk/{name}"), &value).is_err() {
-            let _ = std::fs::write(format!("/sys/class/bdi/{device}/{name}"), &value);
+        if std::fs::write(format!("/sys/class/bdi/{major}:{minor}-fuseblk/{name}"), &value).is_err() {
+            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), &value);
         }
     }
 }

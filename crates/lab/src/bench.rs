@@ -1,10 +1,12 @@
 //! The experiments on a directory of a real device, in real time: repeated, for there a figure is not exact.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Instant,
 };
+
+use block::{Mount, mounts};
 
 use crate::{
     check::Check,
@@ -60,8 +62,9 @@ impl Place {
         if !dir.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        let (kind, source, options) = mount_of(&fs::read_to_string("/proc/self/mountinfo")?, &dir)
+        let mount = mount_of(mounts()?, &dir)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount is known to hold it"))?;
+        let (kind, source, options) = facts(mount);
         Ok(Place { dir, kind, source, options })
     }
 
@@ -75,25 +78,16 @@ impl Place {
     }
 }
 
-/// Type, source and options of the mount that a directory is in (proc(5)).
-fn mount_of(mounts: &str, dir: &Path) -> Option<(String, String, String)> {
-    let lines = mounts.lines().filter_map(|line| {
-        let (of_mount, of_file_system) = line.split_once(" - ")?;
-        let (mut mount, mut rest) = (of_mount.split(' ').skip(4), of_file_system.split(' '));
-        let (point, options) = (unescaped(mount.next()?), mount.next()?);
-        let (kind, source, more) = (rest.next()?, rest.next()?, rest.next()?);
-        dir.starts_with(&point).then(|| {
-            let depth = Path::new(&point).components().count();
-            (depth, (kind.to_owned(), unescaped(source), format!("{options};{more}")))
-        })
-    });
-    // Of several on one directory the last one is seen.
-    lines.max_by_key(|(depth, _)| *depth).map(|(_, facts)| facts)
+/// The mount that a directory is in: the deepest, and the last of several there.
+fn mount_of(mounts: Vec<Mount>, dir: &Path) -> Option<Mount> {
+    let around = mounts.into_iter().filter(|mount| dir.starts_with(&mount.dir));
+    around.max_by_key(|mount| mount.dir.components().count())
 }
 
-/// A name as mountinfo has it, with its blanks.
-fn unescaped(name: &str) -> String {
-    name.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+/// Type, source and options of a mount.
+fn facts(mount: Mount) -> (String, String, String) {
+    let Mount { kind, source, options, file_system_options, .. } = mount;
+    (kind, source, format!("{options};{file_system_options}"))
 }
 
 /// What is to be measured.
@@ -245,6 +239,8 @@ fn merged(runs: &[Vec<Phase>]) -> Vec<Phase> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -297,7 +293,7 @@ mod tests {
         let mounts = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
                       30 22 8:17 / /mnt/my\\040card rw,noatime shared:3 - f2fs /dev/sdb1 rw,mode=lfs\n\
                       31 22 8:18 / /mnt/my\\040card rw - vfat /dev/sdb2 rw\n";
-        let of = |dir: &str| mount_of(mounts, Path::new(dir)).unwrap();
+        let of = |dir: &str| facts(mount_of(block::mounts_in(mounts), Path::new(dir)).unwrap());
         assert_eq!(of("/mnt/my card/a"), ("vfat".into(), "/dev/sdb2".into(), "rw;rw".into()));
         assert_eq!(of("/mnt/my"), ("ext4".into(), "/dev/sda1".into(), "rw,relatime;rw".into()));
     }

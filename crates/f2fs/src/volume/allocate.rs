@@ -71,7 +71,12 @@ fn partner(kind: SegmentType) -> Option<SegmentType> {
 /// fills two to three blocks of data for one of nodes, a new file up to two of nodes for one of data), closeness is worth
 /// more than space. What is left is filled when free sections run short.
 fn leaves_early(offset: u16, free_sections: u32, sections: u32) -> bool {
-    u32::from(offset) >= BLOCKS_PER_SEGMENT / 4 && free_sections > sections / 2
+    u32::from(offset) >= BLOCKS_PER_SEGMENT / 4 && is_mostly_free(free_sections, sections)
+}
+
+/// Decides whether there is so much room that closeness is worth more.
+fn is_mostly_free(free_sections: u32, sections: u32) -> bool {
+    free_sections > sections / 2
 }
 
 /// Fsyncs during one segment of nodes that make it worthwhile to keep data and nodes in one zone. Where they are in
@@ -224,12 +229,12 @@ impl Volume {
     /// is for who has allocated a node and not yet written it.
     pub(super) fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
-        if self.share_zone(nodes.segment, data.segment) {
+        if self.geometry.sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
             return Ok(None);
         }
         let (fills_holes, close) = (nodes.fills_holes || data.fills_holes, stays_close(nodes.synced));
         let (offset, data) = (nodes.offset, data.segment);
-        if fills_holes || !self.is_mostly_free()? {
+        if fills_holes || !is_mostly_free(self.free_sections()?, self.geometry.sections) {
             return self.meet();
         }
         if !close {
@@ -238,10 +243,6 @@ impl Volume {
         let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
         self.enter_segment(SegmentType::WarmNode, segment, false)?;
         Ok(Some(self.geometry.block(segment, 0)))
-    }
-
-    fn is_mostly_free(&mut self) -> Result<bool> {
-        Ok(self.free_sections()? > self.geometry.sections / 2)
     }
 
     fn share_zone(&self, one: SegNo, other: SegNo) -> bool {
