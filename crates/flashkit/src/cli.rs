@@ -35,7 +35,7 @@ pub enum Verb {
     Cat(verbs::cat::Args),
     /// Show extended attributes.
     Getfattr(verbs::getfattr::Args),
-    /// Copy a file into a volume, or out of it.
+    /// Copy files into a volume, or out of it.
     Cp(verbs::cp::Args),
     /// Remove files and directories.
     Rm(verbs::rm::Args),

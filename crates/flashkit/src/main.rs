@@ -31,6 +31,11 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("flashkit: {}", text(&error));
+            if is_of_full_host(&error) {
+                eprintln!(
+                    "the disk that holds the image is full, not the volume: make room there and try again"
+                );
+            }
             ExitCode::FAILURE
         }
     }
@@ -49,10 +54,32 @@ fn text(error: &anyhow::Error) -> String {
     text
 }
 
+/// Whether the image could not grow: most are sparse files.
+fn is_of_full_host(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| match cause.downcast_ref() {
+        Some(f2fs::Error::Io { source, .. }) => source.kind() == io::ErrorKind::StorageFull,
+        _ => false,
+    })
+}
+
 /// Whether the reader of our output has gone, as in `flashkit ls ... | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_below_is_not_a_full_volume() {
+        let at = f2fs::Place::Volume;
+        let below = f2fs::Error::Io { at, source: io::ErrorKind::StorageFull.into() };
+        let volume = f2fs::Error::NoSpace { needed_blocks: 2, free_blocks: 1 };
+        assert!(is_of_full_host(&anyhow::Error::new(below).context("card.img")));
+        assert!(!is_of_full_host(&anyhow::Error::new(volume).context("card.img")));
+    }
 }

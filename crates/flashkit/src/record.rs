@@ -9,13 +9,13 @@ use f2fs::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::render;
+use crate::render::Name;
 
 /// An inode, with the name it was found under.
 #[derive(Serialize)]
 pub struct Entry {
     /// Name or path.
-    pub name: String,
+    pub name: Name,
     /// Inode number.
     pub inode: u32,
     /// Kind of the file.
@@ -43,7 +43,7 @@ pub struct Entry {
     pub created: Option<String>,
     /// Where a symbolic link points.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
+    pub target: Option<Name>,
     /// Major and minor number of a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<(u32, u32)>,
@@ -70,11 +70,11 @@ impl Entry {
     pub fn of(volume: &Volume, ino: Ino, name: &[u8]) -> Result<Entry> {
         let stat = volume.stat(ino)?;
         let target = match stat.kind {
-            FileType::Symlink => Some(render::name(&volume.read_link(ino)?)),
+            FileType::Symlink => Some(Name(volume.read_link(ino)?)),
             _ => None,
         };
         Ok(Entry {
-            name: render::name(name),
+            name: Name(name.to_vec()),
             inode: ino.0,
             kind: kind(stat.kind),
             mode: format!("{:04o}", stat.mode & 0o7777),

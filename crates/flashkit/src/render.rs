@@ -1,14 +1,42 @@
 //! Records to text or JSON on standard output.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Write},
+};
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
+
+/// Standard output, whose errors say that they are its.
+pub struct Stdout(io::StdoutLock<'static>);
+
+impl Stdout {
+    /// For this thread alone.
+    pub fn lock() -> Stdout {
+        Stdout(io::stdout().lock())
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output: {error}"))
+}
 
 /// Prints what `text` writes.
 pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Stdout::lock());
     text(&mut out)?;
     out.flush()?;
     Ok(())
@@ -33,7 +61,7 @@ pub fn print<R: Serialize>(
 /// Prints rows as they come, however many: as a JSON array where that was asked for, else as a table whose
 /// columns are the fields of the first row.
 pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Stdout::lock());
     let mut widths: Vec<usize> = Vec::new();
     let mut count = 0u64;
     for (n, row) in rows.enumerate() {
@@ -69,7 +97,7 @@ pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
         for (key, value) in fields {
             write!(out, "{:depth$}{key:24} ", "", depth = depth * 2)?;
             match value {
-                Value::Object(_) => {
+                Value::Object(_) if bytes_of(value).is_none() => {
                     writeln!(out)?;
                     walk(out, value, depth + 1)?;
                 }
@@ -99,9 +127,42 @@ fn line(out: &mut dyn Write, cells: impl Iterator<Item = String>, widths: &[usiz
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => name(text.as_bytes()),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
+        other => match bytes_of(other) {
+            Some(bytes) => name(&bytes),
+            None => other.to_string(),
+        },
+    }
+}
+
+/// Bytes that are mostly text: a file name, a path, the value of an attribute. In JSON they are a string where they are
+/// UTF-8, exactly as they are, else `{"bytes": [...]}`; as text for people see [`name`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(pub Vec<u8>);
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => text.serialize(serializer),
+            Err(_) => [("bytes", &self.0)].into_iter().collect::<BTreeMap<_, _>>().serialize(serializer),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name(&self.0))
+    }
+}
+
+/// The bytes of a [`Name`] that is no UTF-8.
+fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Object(fields) if fields.len() == 1 => {
+            serde_json::from_value(fields.get("bytes")?.clone()).ok()
+        }
+        _ => None,
     }
 }
 
@@ -170,6 +231,15 @@ mod tests {
         assert_eq!(mode(0o041_777), "drwxrwxrwt");
         assert_eq!(mode(0o104_655), "-rwSr-xr-x");
         assert_eq!(mode(0o102_755), "-rwxr-sr-x");
+    }
+
+    #[test]
+    fn names_are_themselves_in_json() {
+        let json = |bytes: &[u8]| serde_json::to_value(Name(bytes.to_vec())).unwrap();
+        assert_eq!(json(b"a\n\\b"), "a\n\\b");
+        assert_eq!(json(b"a\xff"), serde_json::json!({"bytes": [97, 255]}));
+        assert_eq!(plain(&json(b"a\n\\b")), r"a\n\\b");
+        assert_eq!(plain(&json(b"a\xff")), r"a\xff");
     }
 
     #[test]

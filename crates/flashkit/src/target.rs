@@ -1,9 +1,10 @@
 //! What a verb works on: `IMAGE` or `IMAGE:PATH`.
 
 use std::{
+    ffi::{OsStr, OsString},
     fmt,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
 };
 
@@ -15,42 +16,41 @@ use f2fs::{
     volume::{Options, Volume},
 };
 
-use crate::clock;
+use crate::{clock, render};
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The file or block device.
     pub image: PathBuf,
-    /// Path inside the volume, `/` where none was given.
-    pub path: String,
+    /// Path inside the volume, `/` where none was given. A name may be any bytes.
+    pub path: Vec<u8>,
 }
 
-impl FromStr for Target {
-    type Err = std::convert::Infallible;
-
+impl From<OsString> for Target {
     /// The path starts after the first colon whose left side is an existing file; a file whose own name
     /// holds a colon is therefore found too.
-    fn from_str(text: &str) -> Result<Target, Self::Err> {
-        let whole = || Target { image: text.into(), path: "/".into() };
-        if Path::new(text).exists() {
-            return Ok(whole());
+    fn from(text: OsString) -> Target {
+        let bytes = text.as_bytes();
+        let colons = || (0..bytes.len()).filter(|at| bytes[*at] == b':');
+        let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
+        let is_whole = Path::new(&text).exists();
+        match colons().find(|at| image(*at).exists()).or(colons().next()).filter(|_| !is_whole) {
+            Some(at) => Target { image: image(at).into(), path: absolute(&bytes[at + 1..]) },
+            None => Target { image: text.into(), path: b"/".to_vec() },
         }
-        let split = |(at, _): (usize, &str)| (&text[..at], &text[at + 1..]);
-        let mut candidates = text.match_indices(':').map(split);
-        let first = candidates.clone().next();
-        Ok(match candidates.find(|(image, _)| Path::new(image).exists()).or(first) {
-            Some((image, path)) => {
-                Target { image: image.into(), path: format!("/{}", path.trim_matches('/')) }
-            }
-            None => whole(),
-        })
     }
+}
+
+/// The path with one slash before each name and none behind.
+fn absolute(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    [b"/", names.collect::<Vec<_>>().join(&b'/').as_slice()].concat()
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.image.display(), self.path)
+        write!(f, "{}:{}", self.image.display(), render::name(&self.path))
     }
 }
 
@@ -73,7 +73,7 @@ pub struct Further {
 
 /// Where a file under `name` goes that is put at `path`: into it where that is a directory, else in its place.
 pub fn destination(volume: &Volume, at: &Target, name: &[u8]) -> Result<(Ino, Vec<u8>)> {
-    match volume.resolve(at.path.as_bytes(), true) {
+    match volume.resolve(&at.path, true) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
         Ok(_) | Err(f2fs::Error::NotFound) => {
             let (dir, name) = at.parent(volume)?;
@@ -157,17 +157,35 @@ fn change_volume<R>(
 
 impl Target {
     /// Changes the volume as [`Image::change`] does.
-    pub fn change<R>(&self, further: &Further, change: impl FnOnce(&mut Volume) -> Result<R>) -> Result<R> {
-        change_volume(&self.image, further, |volume| change(volume).with_context(|| self.to_string()))
+    pub fn change(&self, further: &Further, mut change: impl FnMut(&mut Volume) -> Result<()>) -> Result<()> {
+        Target::change_all(std::slice::from_ref(self), further, |volume, _| change(volume))
+    }
+
+    /// Changes one after the other, in one image, so that all are changed or none.
+    pub fn change_all(
+        targets: &[Target],
+        further: &Further,
+        mut change: impl FnMut(&mut Volume, &Target) -> Result<()>,
+    ) -> Result<()> {
+        let Some(first) = targets.first() else { return Ok(()) };
+        targets.iter().try_for_each(|other| first.same_image(other))?;
+        change_volume(&first.image, further, |volume| {
+            targets.iter().try_for_each(|target| change(volume, target).with_context(|| target.to_string()))
+        })
+    }
+
+    /// The path's last part; nothing of the root directory.
+    pub fn name(&self) -> &[u8] {
+        self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
     /// The directory that the path's last part is in, and that part.
     pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
-        let (dir, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        let (dir, name) = self.path.split_at(self.path.len() - self.name().len());
         if name.is_empty() {
             bail!("the root directory has no name");
         }
-        Ok((volume.resolve(format!("/{dir}").as_bytes(), true)?, name.as_bytes()))
+        Ok((volume.resolve(dir, true)?, name))
     }
 
     /// Refuses a second path of another image.
@@ -191,7 +209,7 @@ impl Target {
 
     fn open_at(&self, further: &Further, follow: bool) -> Result<(Volume, Ino)> {
         let volume = open_read_only(&self.image, further)?;
-        let ino = volume.resolve(self.path.as_bytes(), follow).with_context(|| self.to_string())?;
+        let ino = volume.resolve(&self.path, follow).with_context(|| self.to_string())?;
         Ok((volume, ino))
     }
 }
@@ -207,16 +225,27 @@ mod tests {
         let odd = folder.path().join("a:b.img");
         std::fs::write(&plain, "").unwrap();
         std::fs::write(&odd, "").unwrap();
-        let parse = |text: String| text.parse::<Target>().unwrap();
+        let parse = |text: String| Target::from(OsString::from(text));
         let plain_text = plain.display();
         let odd_text = odd.display();
-        assert_eq!(parse(format!("{plain_text}")), Target { image: plain.clone(), path: "/".into() });
+        assert_eq!(parse(format!("{plain_text}")), Target { image: plain.clone(), path: b"/".to_vec() });
         assert_eq!(
             parse(format!("{plain_text}:/etc/x:y")),
-            Target { image: plain.clone(), path: "/etc/x:y".into() }
+            Target { image: plain.clone(), path: b"/etc/x:y".to_vec() }
         );
-        assert_eq!(parse(format!("{plain_text}:etc/")), Target { image: plain.clone(), path: "/etc".into() });
-        assert_eq!(parse(format!("{odd_text}:/c")), Target { image: odd.clone(), path: "/c".into() });
-        assert_eq!(parse("none.img:/c".into()), Target { image: "none.img".into(), path: "/c".into() });
+        assert_eq!(
+            parse(format!("{plain_text}:etc/")),
+            Target { image: plain.clone(), path: b"/etc".to_vec() }
+        );
+        for root in [":", ":/", "://"] {
+            let target = Target { image: plain.clone(), path: b"/".to_vec() };
+            assert_eq!(parse(format!("{plain_text}{root}")), target);
+        }
+        assert_eq!(parse(format!("{odd_text}:/c")), Target { image: odd.clone(), path: b"/c".to_vec() });
+        let odd_path = [plain.as_os_str().as_bytes(), b":\xff/\n"].concat();
+        let odd_path = Target::from(OsStr::from_bytes(&odd_path).to_owned());
+        assert_eq!(odd_path, Target { image: plain.clone(), path: b"/\xff/\n".to_vec() });
+        assert!(odd_path.to_string().ends_with(r":/\xff/\n"), "{odd_path}");
+        assert_eq!(parse("none.img:/c".into()), Target { image: "none.img".into(), path: b"/c".to_vec() });
     }
 }

@@ -1,11 +1,14 @@
 //! `cat`: the content of files.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use f2fs::format::FileType;
 
-use crate::target::{Further, Target};
+use crate::{
+    render,
+    target::{Further, Target},
+};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -23,7 +26,7 @@ pub struct Args {
 
 /// Prints the files one after the other.
 pub fn run(args: &Args) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = render::Stdout::lock();
     let mut chunk = vec![0; CHUNK_BYTES];
     for target in &args.targets {
         let (volume, ino) = target.find_content(&args.further)?;

@@ -19,9 +19,9 @@ pub struct Args {
     /// Permissions in octal, or as chmod takes them: u+x,go-w.
     #[arg(allow_hyphen_values = true)]
     mode: Change,
-    /// The image, and a path inside it.
-    #[arg(value_name = "IMAGE[:PATH]")]
-    target: Target,
+    /// The image, and a path inside it; any number of them, in one image.
+    #[arg(value_name = "IMAGE[:PATH]", required = true)]
+    targets: Vec<Target>,
     /// Everything below a directory, too; links in it are passed over.
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -31,9 +31,9 @@ pub struct Args {
 
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
-    args.target.change(&args.further, |volume| {
-        let top = volume.resolve(args.target.path.as_bytes(), true)?;
-        for (ino, path, kind) in reach(volume, top, &args.target.path, args.recursive)? {
+    Target::change_all(&args.targets, &args.further, |volume, target| {
+        let top = volume.resolve(&target.path, true)?;
+        for (ino, path, kind) in reach(volume, top, &target.path, args.recursive)? {
             if kind != FileType::Symlink {
                 let context = || render::name(&path);
                 let old = volume.stat(ino).with_context(context)?.mode;
@@ -50,12 +50,12 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn reach(
     volume: &Volume,
     top: Ino,
-    path: &str,
+    path: &[u8],
     recursive: bool,
 ) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
     match recursive {
         true => super::ls::below(volume, top, path),
-        false => Ok(vec![(top, path.as_bytes().to_vec(), volume.stat(top)?.kind)]),
+        false => Ok(vec![(top, path.to_vec(), volume.stat(top)?.kind)]),
     }
 }
 

@@ -22,9 +22,9 @@ pub struct Args {
     /// Owner and group by number: UID, UID:GID or :GID.
     #[arg(value_name = "UID[:GID]", value_parser = owner)]
     owner: (Option<u32>, Option<u32>),
-    /// The image, and a path inside it; a symbolic link is not followed.
-    #[arg(value_name = "IMAGE[:PATH]")]
-    target: Target,
+    /// The image, and a path inside it; any number of them, in one image. A symbolic link is not followed.
+    #[arg(value_name = "IMAGE[:PATH]", required = true)]
+    targets: Vec<Target>,
     /// Everything below a directory, too.
     #[arg(short = 'R', long)]
     recursive: bool,
@@ -34,9 +34,9 @@ pub struct Args {
 
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
-    args.target.change(&args.further, |volume| {
-        let top = volume.resolve(args.target.path.as_bytes(), false)?;
-        for (ino, path, _) in super::chmod::reach(volume, top, &args.target.path, args.recursive)? {
+    Target::change_all(&args.targets, &args.further, |volume, target| {
+        let top = volume.resolve(&target.path, false)?;
+        for (ino, path, _) in super::chmod::reach(volume, top, &target.path, args.recursive)? {
             change(volume, ino, args.owner).with_context(|| render::name(&path))?;
         }
         Ok(())

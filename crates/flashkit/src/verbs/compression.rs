@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ls::below;
 use crate::{
-    render,
+    render::{self, Name},
     target::{Further, Target},
 };
 
@@ -40,7 +40,7 @@ pub struct Args {
 /// One compressed file.
 #[derive(Serialize)]
 struct File {
-    path: String,
+    path: Name,
     algorithm: &'static str,
     cluster_blocks: u32,
     logical_bytes: u64,
@@ -90,7 +90,7 @@ fn files(volume: &Volume, root: Ino, target: &Target) -> Result<Vec<(Ino, Vec<u8
 /// Releases or reserves what compression saves.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let root = volume.resolve(args.target.path.as_bytes(), true)?;
+        let root = volume.resolve(&args.target.path, true)?;
         for (ino, path) in files(volume, root, &args.target)? {
             let stat = volume.stat(ino).with_context(|| render::name(&path))?;
             if stat.compression.is_none() || stat.released == args.release {
@@ -120,7 +120,7 @@ impl Report {
         self.stored_bytes += whole_blocks.saturating_sub(saved_blocks) * block_bytes;
         if let Some(files) = &mut self.files {
             files.push(File {
-                path: render::name(path),
+                path: Name(path.to_vec()),
                 algorithm: how.algorithm.name(),
                 cluster_blocks: 1 << how.log_cluster_blocks,
                 logical_bytes: stat.size,

@@ -1,9 +1,10 @@
-//! `cp`: a file into a volume, or out of it. `import` and `export` are for whole trees.
+//! `cp`: files into a volume, or out of it. `import` and `export` are for whole trees.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs::File,
-    io::Read,
-    os::unix::fs::MetadataExt,
+    io::{self, Read},
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -12,7 +13,7 @@ use f2fs::{
     Volume,
     format::FileType,
     tree::{DirSink, ExportOptions, VolumeSource, export},
-    units::Time,
+    units::{Ino, Time},
     volume::{NewNode, SetAttr},
 };
 
@@ -25,63 +26,108 @@ const CHUNK_BYTES: usize = 1 << 20;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flashkit cp hosts card.img:/etc/hosts
+  flashkit cp *.conf card.img:/etc
+  date | flashkit cp - card.img:/etc/built
   flashkit cp card.img:/etc/hosts .")]
 pub struct Args {
-    /// A file of the host, or IMAGE:PATH.
-    from: String,
-    /// IMAGE:PATH, or a file or directory of the host.
-    to: String,
+    /// Files of the host, or - for standard input; or IMAGE:PATH, any number of them.
+    #[arg(required = true)]
+    from: Vec<OsString>,
+    /// IMAGE:PATH, or a file or directory of the host; of several files a directory.
+    to: OsString,
     #[command(flatten)]
     further: Further,
 }
 
 /// Copies.
 pub fn run(args: &Args) -> Result<()> {
-    let (Ok(from), Ok(to)) = (args.from.parse::<Target>(), args.to.parse::<Target>());
+    let (to, several) = (Target::from(args.to.clone()), args.from.len() > 1);
+    let sources: Vec<_> = args.from.iter().map(|from| Target::from(from.clone())).collect();
     // A path inside an image was split off; what exists as it stands is the host's.
-    let inside = |text: &str, target: &Target| target.image != Path::new(text);
-    match (inside(&args.from, &from), inside(&args.to, &to)) {
-        (false, true) => put(Path::new(&args.from), &to, &args.further),
-        (true, false) => take(&from, Path::new(&args.to), &args.further),
-        _ => bail!("one of the two must be IMAGE:PATH, and the other a file of the host"),
+    let inside = |text: &OsString, target: &Target| target.image != Path::new(text);
+    let mut from_inside = args.from.iter().zip(&sources).map(|(text, target)| inside(text, target));
+    match inside(&args.to, &to) {
+        true if !from_inside.any(|inside| inside) => put(&args.from, &to, &args.further),
+        false if from_inside.all(|inside| inside) => {
+            let to = Path::new(&args.to);
+            if several && !to.is_dir() {
+                bail!("{}: no such directory", to.display());
+            }
+            sources.iter().try_for_each(|from| take(from, to, &args.further))
+        }
+        _ => bail!("one side must be IMAGE:PATH, and the other files of the host"),
     }
 }
 
-fn put(from: &Path, to: &Target, further: &Further) -> Result<()> {
-    let name = || from.display().to_string();
-    let mut file = File::open(from).with_context(name)?;
-    let meta = file.metadata().with_context(name)?;
-    if !meta.is_file() {
-        bail!("{}: is no regular file; import takes directories", from.display());
-    }
-    let leaf = from.file_name().with_context(name)?.as_encoded_bytes().to_vec();
+/// All of the files, or none.
+fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
     to.change(further, |volume| {
-        let (dir, leaf) = destination(volume, to, &leaf)?;
-        let ino = match volume.resolve_from(dir, &leaf, true) {
-            Ok(there) => {
-                volume.truncate(there, 0)?;
-                there
+        if files.len() > 1 {
+            let at = volume.resolve(&to.path, true)?;
+            if volume.stat(at)?.kind != FileType::Directory {
+                return Err(f2fs::Error::NotDirectory.into());
             }
-            Err(f2fs::Error::NotFound) => {
-                let mode = FileType::Regular.mode_bits() | (meta.mode() & 0o777) as u16;
-                volume.create(dir, &leaf, &NewNode::new(mode))?
-            }
+        }
+        files.iter().try_for_each(|file| match Path::new(file) {
+            dash if dash == Path::new("-") => put_stream(volume, to),
+            file => put_file(volume, file, to).with_context(|| file.display().to_string()),
+        })
+    })
+}
+
+fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
+    let mut file = File::open(from)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        bail!("is no regular file; import takes directories");
+    }
+    let leaf = from.file_name().context("has no name")?.as_encoded_bytes();
+    let ino = put_content(volume, &mut file, to, leaf, (meta.mode() & 0o777) as u16)?;
+    let mtime = Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 };
+    Ok(volume.set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?)
+}
+
+fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
+    if volume
+        .resolve(&to.path, true)
+        .is_ok_and(|at| volume.stat(at).is_ok_and(|stat| stat.kind == FileType::Directory))
+    {
+        bail!("is a directory; name the file that standard input goes to");
+    }
+    put_content(volume, &mut io::stdin().lock(), to, to.name(), 0o644).map(drop)
+}
+
+/// Into a file that is made where there is none, with these permissions.
+fn put_content(
+    volume: &mut Volume,
+    content: &mut dyn Read,
+    to: &Target,
+    leaf: &[u8],
+    permissions: u16,
+) -> Result<Ino> {
+    let (dir, leaf) = destination(volume, to, leaf)?;
+    let ino = match volume.resolve_from(dir, &leaf, true) {
+        Ok(there) => {
+            volume.truncate(there, 0)?;
+            there
+        }
+        Err(f2fs::Error::NotFound) => {
+            volume.create(dir, &leaf, &NewNode::new(FileType::Regular.mode_bits() | permissions))?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut offset = 0;
+    loop {
+        let count = match content.read(&mut chunk) {
+            Ok(0) => return Ok(ino),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.into()),
         };
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut offset = 0;
-        loop {
-            let count = file.read(&mut chunk).with_context(name)?;
-            if count == 0 {
-                break;
-            }
-            volume.write(ino, offset, &chunk[..count])?;
-            offset += count as u64;
-        }
-        let mtime = Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 };
-        volume.set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?;
-        Ok(())
-    })
+        volume.write(ino, offset, &chunk[..count])?;
+        offset += count as u64;
+    }
 }
 
 fn take(from: &Target, to: &Path, further: &Further) -> Result<()> {
@@ -89,7 +135,7 @@ fn take(from: &Target, to: &Path, further: &Further) -> Result<()> {
     if volume.stat(ino).with_context(|| from.to_string())?.kind == FileType::Directory {
         bail!("{from}: is a directory; export takes it out");
     }
-    let (folder, name) = place(&volume, from, to)?;
+    let (folder, name) = place(from, to)?;
     let owners = rustix::process::geteuid().is_root();
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
     let mut sink = DirSink::new(&folder, owners).with_context(|| folder.display().to_string())?;
@@ -98,10 +144,9 @@ fn take(from: &Target, to: &Path, further: &Further) -> Result<()> {
 }
 
 /// The directory of the host that a file goes to, and its name there.
-fn place(volume: &Volume, from: &Target, to: &Path) -> Result<(PathBuf, std::ffi::OsString)> {
+fn place(from: &Target, to: &Path) -> Result<(PathBuf, OsString)> {
     if to.is_dir() {
-        let (_, leaf) = from.parent(volume)?;
-        return Ok((to.to_path_buf(), String::from_utf8_lossy(leaf).into_owned().into()));
+        return Ok((to.to_path_buf(), OsStr::from_bytes(from.name()).to_owned()));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if to.as_os_str().as_encoded_bytes().ends_with(b"/") {

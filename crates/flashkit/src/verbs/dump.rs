@@ -1,18 +1,19 @@
 //! `dump`: on-disk structures, under the names that the kernel and f2fs-tools have for them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
     Place,
     format::{
         dentry::Dentries,
+        inode::inline,
         node::NodeBlock,
         sit::SegmentType,
         summary::Summary,
         superblock::{self, raw},
     },
-    units::{BlockAddr, Nid, SegNo},
+    units::{BlockAddr, Ino, Nid, SegNo},
     volume::{Volume, read_raw_superblock},
 };
 use serde::Serialize;
@@ -21,7 +22,7 @@ use uuid::Uuid;
 
 use crate::{
     record::time,
-    render,
+    render::{self, Name},
     target::{Further, Image, Target, open_device, open_read_only},
 };
 
@@ -142,19 +143,18 @@ pub fn run(args: &Args) -> Result<()> {
         }
         What::Node { image, nid } => {
             let volume = open(image)?;
-            let entry = volume.nat_entry(Nid(*nid)).with_context(|| name(&image.image))?;
-            if !entry.addr.is_real() {
-                bail!("{}: there is no node {nid}", name(&image.image));
-            }
-            let node = volume.node(Nid(*nid)).with_context(|| name(&image.image))?;
+            let node = node(&volume, Nid(*nid)).with_context(|| name(&image.image))?;
             render::fields(&node_fields(&node), json)
         }
         What::Inode { target, further, ino } => {
             let node = match ino {
-                Some(ino) => open_read_only(&target.image, further)?.inode(f2fs::units::Ino(*ino)),
+                Some(ino) => {
+                    let volume = open_read_only(&target.image, further)?;
+                    node(&volume, Nid(*ino)).and_then(|_| Ok(volume.inode(Ino(*ino))?))
+                }
                 None => {
                     let (volume, ino) = target.find(further)?;
-                    volume.inode(ino)
+                    volume.inode(ino).map_err(Into::into)
                 }
             };
             render::fields(&inode_fields(&*node.with_context(|| target.to_string())?), json)
@@ -245,6 +245,14 @@ fn checkpoint_fields(volume: &Volume) -> Value {
         "orphans": volume.orphans().iter().map(|ino| ino.0).collect::<Vec<_>>(),
         "logs": logs,
     })
+}
+
+/// A node that is in use.
+fn node(volume: &Volume, nid: Nid) -> Result<Arc<NodeBlock>> {
+    if !volume.nat_entry(nid)?.addr.is_real() {
+        bail!("there is no {nid}");
+    }
+    Ok(volume.node(nid)?)
 }
 
 /// A NAT entry.
@@ -349,7 +357,11 @@ fn inode_fields(node: &NodeBlock) -> Value {
         mode, uid, gid, links, size, blocks, generation, current_depth, xattr_nid, flags, pino, namelen,
     );
     let kept = node.layout().addrs();
-    let addresses: Vec<u32> = (0..kept).map(|n| node.addr(n).0).collect();
+    // Up to the last one in use; of an inode with content there are none.
+    let has_content = node.has_inline(inline::DATA) || node.has_inline(inline::DENTRY);
+    let mut addresses: Vec<u32> = (0..kept).map(|n| node.addr(n).0).collect();
+    let used = addresses.iter().rposition(|addr| *addr != 0).map_or(0, |last| last + 1);
+    addresses.truncate(if has_content { 0 } else { used });
     fields.extend([
         ("advise".into(), json!(head.advise)),
         ("inline".into(), json!(head.inline)),
@@ -357,7 +369,7 @@ fn inode_fields(node: &NodeBlock) -> Value {
         ("ctime".into(), json!(time(node.ctime()))),
         ("mtime".into(), json!(time(node.mtime()))),
         ("crtime".into(), json!(node.crtime().map(time))),
-        ("name".into(), json!(render::name(node.last_name()))),
+        ("name".into(), json!(Name(node.last_name().to_vec()))),
         ("dir_level".into(), json!(head.dir_level)),
         ("ext_fofs".into(), json!(head.extent.fofs.get())),
         ("ext_blkaddr".into(), json!(head.extent.blk.get())),
@@ -379,7 +391,7 @@ struct DirRow {
     hash: String,
     ino: u32,
     kind: &'static str,
-    name: String,
+    name: Name,
 }
 
 fn dir(target: &Target, further: &Further, json: bool) -> Result<()> {
@@ -396,7 +408,7 @@ fn dir(target: &Target, further: &Further, json: bool) -> Result<()> {
     render::rows(rows, json).with_context(|| target.to_string())
 }
 
-fn dir_rows(ino: f2fs::units::Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRow>> {
+fn dir_rows(ino: Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRow>> {
     Dentries::new(bytes, Place::Dir(ino, block))
         .entries()
         .map(|entry| {
@@ -407,7 +419,7 @@ fn dir_rows(ino: f2fs::units::Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRo
                 hash: format!("{:08x}", entry.hash),
                 ino: entry.ino.0,
                 kind: entry.kind.map_or("unknown", crate::record::kind),
-                name: render::name(entry.name),
+                name: Name(entry.name.to_vec()),
             })
         })
         .collect()
@@ -447,7 +459,7 @@ fn map(target: &Target, further: &Further, json: bool) -> Result<()> {
         };
         Some(Ok(RunRow { file_block: run.blocks.start, blocks: run.len(), at }))
     });
-    if inode.has_inline(f2fs::format::inode::inline::DATA) {
+    if inode.has_inline(inline::DATA) {
         let row = RunRow { file_block: 0, blocks: 0, at: "inline, in the inode".into() };
         return render::rows(std::iter::once(Ok(row)), json);
     }

@@ -66,8 +66,7 @@ struct Record {
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let (volume, root) = args.target.find(&args.further)?;
-    let leaf = args.target.path.rsplit('/').next().unwrap_or_default();
-    let mut source = VolumeSource::new(&volume, root, leaf.as_bytes()).with_context(name)?;
+    let mut source = VolumeSource::new(&volume, root, args.target.name()).with_context(name)?;
     if args.raw {
         source = source.raw();
     }
@@ -83,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
         if io::stdout().is_terminal() {
             bail!("standard output is a terminal; name a directory or a .tar file");
         }
-        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, io::stdout().lock()), args.sparse);
+        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, render::Stdout::lock()), args.sparse);
         let done = carry(args, &mut source, &mut sink).with_context(name)?;
         sink.into_inner().flush()?;
         done
@@ -121,7 +120,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match record.losses {
         0 => Ok(()),
-        losses => bail!("{losses} thing(s) could not be carried"),
+        1 => bail!("one thing could not be carried"),
+        losses => bail!("{losses} things could not be carried"),
     }
 }
 

@@ -1,10 +1,12 @@
 //! `getfattr`: extended attributes.
 
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::{
-    render,
+    render::{self, Name},
     target::{Further, Target},
 };
 
@@ -21,7 +23,7 @@ pub struct Args {
     further: Further,
     /// Only this attribute, with its prefix: user.comment.
     #[arg(short, long)]
-    name: Option<String>,
+    name: Option<OsString>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -30,8 +32,8 @@ pub struct Args {
 /// An attribute: its value as text where it is text, and always as hexadecimal digits.
 #[derive(Serialize)]
 struct Attribute {
-    name: String,
-    value: String,
+    name: Name,
+    value: Name,
     hex: String,
 }
 
@@ -41,16 +43,17 @@ pub fn run(args: &Args) -> Result<()> {
     let context = || args.target.to_string();
     let attributes = match &args.name {
         Some(name) => {
+            let name = name.as_bytes();
             let value = volume
-                .get_xattr(ino, name.as_bytes())
-                .with_context(|| format!("{}, attribute {name}", args.target))?;
-            vec![(name.clone().into_bytes(), value)]
+                .get_xattr(ino, name)
+                .with_context(|| format!("{}, attribute {}", args.target, render::name(name)))?;
+            vec![(name.to_vec(), value)]
         }
         None => volume.xattrs(ino).with_context(context)?,
     };
     let rows = attributes.iter().map(|(name, value)| {
         let text = value.strip_suffix(&[0]).unwrap_or(value);
-        Ok(Attribute { name: render::name(name), value: render::name(text), hex: render::hex(value) })
+        Ok(Attribute { name: Name(name.clone()), value: Name(text.to_vec()), hex: render::hex(value) })
     });
     render::rows(rows, args.json)
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     let transform = args.changes.read()?;
     let content = Content::find(&args.source)?;
     let mut volume = open_for_all_or_nothing(&args.target.image, &args.further, clock::now)?;
-    let into = volume.resolve(args.target.path.as_bytes(), true).with_context(name)?;
+    let into = volume.resolve(&args.target.path, true).with_context(name)?;
     if content.is_repeatable() {
         // Not a block is written of what does not fit.
         let mut source = content.open()?;

@@ -1,5 +1,7 @@
 //! `ln`: links, hard and symbolic.
 
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+
 use anyhow::Result;
 use f2fs::{format::FileType, volume::NewNode};
 
@@ -13,7 +15,7 @@ use crate::target::{Further, Target, destination};
 pub struct Args {
     /// The image and the path that gets another name; with -s the text of the link.
     #[arg(value_name = "IMAGE:PATH|TEXT")]
-    from: String,
+    from: OsString,
     /// The image, and the new name.
     #[arg(value_name = "IMAGE:NAME")]
     to: Target,
@@ -33,9 +35,9 @@ pub fn run(args: &Args) -> Result<()> {
             volume.symlink(dir, name, args.from.as_bytes(), &new)?;
             return Ok(());
         }
-        let Ok(from) = args.from.parse::<Target>();
+        let from = Target::from(args.from.clone());
         from.same_image(&args.to)?;
-        let ino = volume.resolve(from.path.as_bytes(), false)?;
+        let ino = volume.resolve(&from.path, false)?;
         let (_, own_name) = from.parent(volume)?;
         let (dir, name) = destination(volume, &args.to, own_name)?;
         Ok(volume.link(ino, dir, &name)?)

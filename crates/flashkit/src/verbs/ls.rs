@@ -48,10 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (volume, ino) = args.target.find(&args.further)?;
     let context = || args.target.to_string();
     if volume.stat(ino).with_context(context)?.kind != FileType::Directory {
-        return print(
-            args,
-            std::iter::once(Entry::of(&volume, ino, args.target.path.as_bytes()).map_err(Into::into)),
-        );
+        return print(args, std::iter::once(Entry::of(&volume, ino, &args.target.path).map_err(Into::into)));
     }
     let mut entries = children(&volume, ino).with_context(context)?;
     entries.retain(|entry| args.all || !entry.name.starts_with(b"."));
@@ -74,9 +71,9 @@ pub fn children(volume: &Volume, dir: Ino) -> f2fs::Result<Vec<DirEntry>> {
 
 /// An inode and all below it, each once, with a path, parents before children: also on a damaged volume, where a
 /// directory may hold itself.
-pub fn below(volume: &Volume, top: Ino, path: &str) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
+pub fn below(volume: &Volume, top: Ino, path: &[u8]) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
     let (mut seen, mut found) = (HashSet::new(), Vec::new());
-    let mut stack = vec![(top, path.trim_end_matches('/').as_bytes().to_vec())];
+    let mut stack = vec![(top, path.strip_suffix(b"/").unwrap_or(path).to_vec())];
     while let Some((ino, path)) = stack.pop() {
         if !seen.insert(ino) {
             continue;
@@ -97,7 +94,7 @@ fn print(args: &Args, entries: impl Iterator<Item = Result<Entry>>) -> Result<()
     if args.json {
         return render::rows(entries, true);
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(render::Stdout::lock());
     for entry in entries {
         let entry = entry?;
         if args.long {

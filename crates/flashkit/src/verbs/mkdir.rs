@@ -9,9 +9,9 @@ use crate::target::{Further, Target};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  flashkit mkdir -p card.img:/var/log/app")]
 pub struct Args {
-    /// The image, and the path of the directory to make.
-    #[arg(value_name = "IMAGE:PATH")]
-    target: Target,
+    /// The image, and the path of the directory to make; any number of them, in one image.
+    #[arg(value_name = "IMAGE:PATH", required = true)]
+    targets: Vec<Target>,
     /// Make what is missing above it too; no error where it is there.
     #[arg(short, long)]
     parents: bool,
@@ -22,20 +22,20 @@ pub struct Args {
     further: Further,
 }
 
-/// Makes the directory.
+/// Makes all of them, or nothing.
 pub fn run(args: &Args) -> Result<()> {
     let mode = FileType::Directory.mode_bits() | args.mode;
-    args.target.change(&args.further, |volume| {
+    Target::change_all(&args.targets, &args.further, |volume, target| {
         if !args.parents {
-            let (dir, name) = args.target.parent(volume)?;
+            let (dir, name) = target.parent(volume)?;
             volume.create(dir, name, &NewNode::new(mode))?;
             return Ok(());
         }
         let mut dir = volume.superblock().root_ino;
-        for name in args.target.path.split('/').filter(|name| !name.is_empty()) {
-            dir = match volume.resolve_from(dir, name.as_bytes(), true) {
+        for name in target.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            dir = match volume.resolve_from(dir, name, true) {
                 Ok(found) => found,
-                Err(f2fs::Error::NotFound) => volume.create(dir, name.as_bytes(), &NewNode::new(mode))?,
+                Err(f2fs::Error::NotFound) => volume.create(dir, name, &NewNode::new(mode))?,
                 Err(error) => return Err(error.into()),
             };
         }

@@ -9,9 +9,9 @@ use crate::target::{Further, Target};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  flashkit rm card.img:/etc/motd\n  flashkit rm -r card.img:/var/cache")]
 pub struct Args {
-    /// The image, and the path to remove.
-    #[arg(value_name = "IMAGE:PATH")]
-    target: Target,
+    /// The image, and the path to remove; any number of them, in one image.
+    #[arg(value_name = "IMAGE:PATH", required = true)]
+    targets: Vec<Target>,
     /// A directory with everything in it.
     #[arg(short, long)]
     recursive: bool,
@@ -19,10 +19,10 @@ pub struct Args {
     further: Further,
 }
 
-/// Removes it.
+/// Removes all of them, or nothing.
 pub fn run(args: &Args) -> Result<()> {
-    args.target.change(&args.further, |volume| {
-        let (dir, name) = args.target.parent(volume)?;
+    Target::change_all(&args.targets, &args.further, |volume, target| {
+        let (dir, name) = target.parent(volume)?;
         remove(volume, dir, name, args.recursive)
     })
 }

@@ -1,6 +1,9 @@
 //! `setfattr`: sets and removes extended attributes.
 
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+
 use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use f2fs::volume::XattrMode;
 
 use crate::target::{Further, Target};
@@ -16,13 +19,13 @@ pub struct Args {
     target: Target,
     /// The attribute to set, with its prefix: user.comment.
     #[arg(short, long, required_unless_present = "remove")]
-    name: Option<String>,
+    name: Option<OsString>,
     /// Its value: text, or hexadecimal digits after 0x.
-    #[arg(short, long, default_value = "", value_parser = value)]
+    #[arg(short, long, default_value = "", value_parser = OsStringValueParser::new().try_map(value))]
     value: Value,
     /// The attribute to remove.
     #[arg(short = 'x', long, conflicts_with = "name")]
-    remove: Option<String>,
+    remove: Option<OsString>,
     #[command(flatten)]
     further: Further,
 }
@@ -34,7 +37,7 @@ struct Value(Vec<u8>);
 /// Sets or removes it.
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let ino = volume.resolve(args.target.path.as_bytes(), true)?;
+        let ino = volume.resolve(&args.target.path, true)?;
         match (&args.name, &args.remove) {
             (_, Some(name)) => volume.remove_xattr(ino, name.as_bytes())?,
             (Some(name), None) => {
@@ -46,11 +49,12 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-fn value(text: &str) -> Result<Value, String> {
-    let Some(digits) = text.strip_prefix("0x") else {
+fn value(text: OsString) -> Result<Value, String> {
+    let Some(digits) = text.as_bytes().strip_prefix(b"0x") else {
         return Ok(Value(text.as_bytes().to_vec()));
     };
-    let byte = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let pair = |at: usize| std::str::from_utf8(digits.get(at..at + 2)?).ok();
+    let byte = |at: usize| u8::from_str_radix(pair(at)?, 16).ok();
     let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>();
     bytes.map(Value).ok_or_else(|| "hexadecimal digits come in pairs".into())
 }

@@ -25,7 +25,6 @@ pub struct Args {
 /// Prints the facts.
 pub fn run(args: &Args) -> Result<()> {
     let (volume, ino) = args.target.find(&args.further)?;
-    let entry =
-        Entry::of(&volume, ino, args.target.path.as_bytes()).with_context(|| args.target.to_string())?;
+    let entry = Entry::of(&volume, ino, &args.target.path).with_context(|| args.target.to_string())?;
     render::fields(&entry, args.json)
 }

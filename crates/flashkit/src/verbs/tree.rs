@@ -38,7 +38,7 @@ pub struct Args {
 /// Draws the tree.
 pub fn run(args: &Args) -> Result<()> {
     let (volume, root) = args.target.find(&args.further)?;
-    let path = args.target.path.trim_end_matches('/').as_bytes().to_vec();
+    let path = args.target.path.strip_suffix(b"/").unwrap_or(&args.target.path).to_vec();
     let walk = Walk::new(&volume, root, path, args.depth.unwrap_or(usize::MAX));
     if args.json {
         return render::rows(
@@ -49,8 +49,8 @@ pub fn run(args: &Args) -> Result<()> {
             true,
         );
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    writeln!(out, "{}", render::name(args.target.path.as_bytes()))?;
+    let mut out = io::BufWriter::new(render::Stdout::lock());
+    writeln!(out, "{}", render::name(&args.target.path))?;
     let mut counts = Counts::default();
     for step in walk {
         let step = step?;
