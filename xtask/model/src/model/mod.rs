@@ -3,6 +3,10 @@
 //! *Invariant*: an operation that is refused changes nothing, except that a write to a missing file which is
 //! refused for its size leaves the file, as open(2) and then write(2) do.
 
+mod content;
+mod inode;
+mod names;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -14,8 +18,11 @@ use f2fs::{
     units::Time,
     volume::Stat,
 };
-use guest::{Op, op::Allocate};
+use guest::Op;
 use rustix::io::Errno;
+
+pub use self::inode::{Body, Data, Dir, Inode};
+use self::names::Rename;
 
 /// What a volume can hold, as far as a program notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,66 +55,6 @@ pub struct Model {
     inodes: BTreeMap<Id, Arc<Inode>>,
     next: Id,
     open: HashMap<u32, Id>,
-}
-
-/// An inode of the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inode {
-    /// Kind and permissions.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Names; of a directory also its own dot and its children's.
-    pub links: u32,
-    /// Flags that a program has set, and those that it took over from its directory.
-    pub flags: u32,
-    /// Last access.
-    pub atime: Time,
-    /// Last change of the content.
-    pub mtime: Time,
-    /// Last change of the inode.
-    pub ctime: Time,
-    /// Creation.
-    pub crtime: Time,
-    /// Extended attributes by their full names.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What it holds.
-    pub body: Body,
-}
-
-/// What an inode holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
-    /// A regular file.
-    File(Data),
-    /// A directory.
-    Dir(Dir),
-    /// A symbolic link.
-    Symlink(Vec<u8>),
-    /// A device, FIFO or socket, with its number.
-    Special(u32, u32),
-}
-
-/// Names in a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dir {
-    /// The directory above.
-    pub parent: Id,
-    /// Under the name's key (folded, where case does not count): the name and the inode.
-    pub names: BTreeMap<Vec<u8>, (Vec<u8>, Id)>,
-}
-
-/// Content of a regular file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Data {
-    /// Size in bytes.
-    pub size: u64,
-    /// Blocks that were written or reserved; all others are holes.
-    pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// What compression saves has been given back: the content cannot change.
-    pub released: bool,
 }
 
 type Result<T = (), E = Errno> = std::result::Result<T, E>;
@@ -425,256 +372,6 @@ impl Model {
         Ok((self.resolve(dir, true)?, name))
     }
 
-    fn make(&mut self, path: &[u8], mode: u32, now: Time, body: impl FnOnce(Id) -> Body) -> Result<Id> {
-        let (dir, name) = self.parent(path)?;
-        if self.lookup(dir, name)?.is_some() {
-            return Err(Errno::EXIST);
-        }
-        let body = body(dir);
-        let is_dir = matches!(body, Body::Dir(_));
-        let id = self.add(dir, mode, if is_dir { 2 } else { 1 }, now, body);
-        self.enter(dir, name, id, now);
-        if is_dir {
-            self.change(dir).links += 1;
-        }
-        Ok(id)
-    }
-
-    /// Adds an inode that takes over what `dir` hands on.
-    fn add(&mut self, dir: Id, mode: u32, links: u32, now: Time, body: Body) -> Id {
-        const COMPRESSION: u32 = flag::COMPRESS | flag::NOCOMPRESS;
-        let inherited = match body {
-            Body::Dir(_) => {
-                flag::NODUMP | flag::NOATIME | flag::CASEFOLD | flag::PROJECT_INHERIT | COMPRESSION
-            }
-            Body::File(_) => flag::NODUMP | flag::NOATIME | COMPRESSION,
-            _ => flag::NODUMP | flag::NOATIME,
-        };
-        let flags = self.inodes[&dir].flags & inherited;
-        let id = self.next;
-        self.next += 1;
-        self.inodes.insert(id, Arc::new(Inode { links, ..Inode::new(mode, flags, now, body) }));
-        id
-    }
-
-    fn rmdir(&mut self, path: &[u8], now: Time) -> Result {
-        let (dir, name) = self.parent(path)?;
-        let id = self.lookup(dir, name)?.ok_or(Errno::NOENT)?;
-        if !self.dir(id)?.names.is_empty() {
-            return Err(Errno::NOTEMPTY);
-        }
-        self.leave(dir, name, now);
-        self.change(dir).links -= 1;
-        self.inodes.remove(&id);
-        Ok(())
-    }
-
-    fn unlink(&mut self, path: &[u8], now: Time) -> Result {
-        let (dir, name) = self.parent(path)?;
-        let id = self.lookup(dir, name)?.ok_or(Errno::NOENT)?;
-        if self.dir(id).is_ok() {
-            return Err(Errno::ISDIR);
-        }
-        self.leave(dir, name, now);
-        self.drop_link(id, now);
-        Ok(())
-    }
-
-    fn link(&mut self, id: Id, to: &[u8], now: Time) -> Result {
-        let (dir, name) = self.parent(to)?;
-        if self.lookup(dir, name)?.is_some() {
-            return Err(Errno::EXIST);
-        }
-        if self.dir(id).is_ok() {
-            return Err(Errno::PERM);
-        }
-        self.enter(dir, name, id, now);
-        let inode = self.change(id);
-        (inode.links, inode.ctime) = (inode.links + 1, now);
-        Ok(())
-    }
-
-    fn rename(&mut self, from: &[u8], to: &[u8], how: Rename, now: Time) -> Result {
-        let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
-        let source = self.lookup(from_dir, from)?.ok_or(Errno::NOENT)?;
-        let target = self.lookup(to_dir, to)?;
-        match (how, target) {
-            (Rename::New, Some(_)) => return Err(Errno::EXIST),
-            (Rename::Exchange, None) => return Err(Errno::NOENT),
-            _ => {}
-        }
-        if self.is_above(source, to_dir) {
-            return Err(Errno::INVAL);
-        }
-        if let Some(target) = target {
-            if self.is_above(target, from_dir) {
-                return Err(if how == Rename::Exchange { Errno::INVAL } else { Errno::NOTEMPTY });
-            }
-            if target == source {
-                return Ok(());
-            }
-        }
-        let moved_is_dir = self.dir(source).is_ok();
-        if how == Rename::Exchange {
-            let target = target.expect("it was looked at");
-            let other_is_dir = self.dir(target).is_ok();
-            self.retarget(from_dir, from, target, now);
-            self.retarget(to_dir, to, source, now);
-            for (id, is_dir, old, new) in
-                [(source, moved_is_dir, from_dir, to_dir), (target, other_is_dir, to_dir, from_dir)]
-            {
-                self.moved(id, is_dir, old, new, now);
-            }
-            return Ok(());
-        }
-        if let Some(target) = target {
-            match (moved_is_dir, self.dir(target)) {
-                (true, Err(_)) => return Err(Errno::NOTDIR),
-                (false, Ok(_)) => return Err(Errno::ISDIR),
-                (true, Ok(dir)) if !dir.names.is_empty() => return Err(Errno::NOTEMPTY),
-                _ => {}
-            }
-            // The entry stays where it is, and so does its name, which may differ in case.
-            self.retarget(to_dir, to, source, now);
-            match moved_is_dir {
-                true => {
-                    self.change(to_dir).links -= 1;
-                    self.inodes.remove(&target);
-                }
-                false => self.drop_link(target, now),
-            }
-        } else {
-            self.enter(to_dir, to, source, now);
-        }
-        self.leave(from_dir, from, now);
-        self.moved(source, moved_is_dir, from_dir, to_dir, now);
-        Ok(())
-    }
-
-    /// What a move changes in the inode that moves, and in the directories' links.
-    fn moved(&mut self, id: Id, is_dir: bool, from_dir: Id, to_dir: Id, now: Time) {
-        let inode = self.change(id);
-        inode.ctime = now;
-        if let Body::Dir(dir) = &mut inode.body {
-            dir.parent = to_dir;
-        }
-        if is_dir && from_dir != to_dir {
-            self.change(from_dir).links -= 1;
-            self.change(to_dir).links += 1;
-        }
-    }
-
-    fn write(&mut self, id: Id, offset: u64, data: &[u8], now: Time) -> Result {
-        let rules = self.rules;
-        if self.file(id)?.released {
-            return Err(Errno::PERM);
-        }
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        if end > self.bytes_max(id) {
-            return Err(Errno::FBIG);
-        }
-        let inode = self.change(id);
-        (inode.mtime, inode.ctime) = (now, now);
-        let Body::File(file) = &mut inode.body else { unreachable!("it is a file") };
-        file.put(rules.block_bytes, offset, data);
-        file.size = file.size.max(end);
-        Ok(())
-    }
-
-    fn truncate(&mut self, id: Id, size: u64, now: Time) -> Result {
-        let rules = self.rules;
-        let released = self.file(id)?.released;
-        if size > self.bytes_max(id) {
-            return Err(Errno::FBIG);
-        }
-        if released && size % (rules.block_bytes << CLUSTER_LOG) != 0 {
-            return Err(Errno::INVAL);
-        }
-        let inode = self.change(id);
-        (inode.mtime, inode.ctime) = (now, now);
-        let Body::File(file) = &mut inode.body else { unreachable!("it is a file") };
-        if size <= file.size {
-            file.zero(rules.block_bytes, size, u64::MAX);
-        }
-        file.size = size;
-        file.released &= size > 0;
-        Ok(())
-    }
-
-    fn release(&mut self, path: &[u8], released: bool, now: Time) -> Result {
-        let id = self.find(path)?;
-        let compressed = self.inode(id).flags & flag::COMPRESS != 0;
-        let inode = self.change(id);
-        match &mut inode.body {
-            Body::File(file) if compressed && file.released != released => file.released = released,
-            _ => return Err(Errno::INVAL),
-        }
-        inode.ctime = now;
-        Ok(())
-    }
-
-    fn allocate(&mut self, id: Id, how: Allocate, offset: u64, length: u64, now: Time) -> Result {
-        let rules = self.rules;
-        let Data { size, released, .. } = *self.file(id)?;
-        if released {
-            return Err(Errno::PERM);
-        }
-        if matches!(how, Allocate::Collapse | Allocate::Insert) {
-            if self.inodes[&id].flags & flag::COMPRESS != 0 {
-                return Err(Errno::OPNOTSUPP);
-            }
-            if (offset | length) % rules.block_bytes != 0 {
-                return Err(Errno::INVAL);
-            }
-        }
-        let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
-        let too_far = match how {
-            Allocate::Collapse if end >= size => return Err(Errno::INVAL),
-            Allocate::Insert if offset >= size => return Err(Errno::INVAL),
-            Allocate::Insert => size.checked_add(length).is_none_or(|end| end > self.bytes_max(id)),
-            _ => end > self.bytes_max(id),
-        };
-        if too_far {
-            return Err(Errno::FBIG);
-        }
-        let inode = self.change(id);
-        (inode.mtime, inode.ctime) = (now, now);
-        let Body::File(file) = &mut inode.body else { unreachable!("it is a file") };
-        match how {
-            Allocate::Extend | Allocate::KeepSize => {
-                file.reserve(rules.block_bytes, offset, end);
-                if how == Allocate::Extend {
-                    file.size = file.size.max(end);
-                }
-            }
-            Allocate::Punch => file.zero(rules.block_bytes, offset, end),
-            Allocate::Zero => {
-                file.zero(rules.block_bytes, offset, end);
-                file.reserve(rules.block_bytes, offset, end);
-                file.size = file.size.max(end);
-            }
-            Allocate::Collapse => {
-                let (start, end) = (offset / rules.block_bytes, end / rules.block_bytes);
-                file.shift(rules.block_bytes, |block| match block {
-                    block if block < start => Some(block),
-                    block => (block >= end).then(|| block - (end - start)),
-                });
-                file.size -= length;
-            }
-            Allocate::Insert => {
-                let (start, end) = (offset / rules.block_bytes, end / rules.block_bytes);
-                file.shift(rules.block_bytes, |block| {
-                    Some(if block < start { block } else { block + (end - start) })
-                });
-                file.size += length;
-            }
-        }
-        Ok(())
-    }
-
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: Vec<u8>, now: Time) -> Result {
         let most = self.rules.xattr_bytes_max;
         let id = self.find(path)?;
@@ -716,53 +413,9 @@ impl Model {
         }
     }
 
-    fn drop_link(&mut self, id: Id, now: Time) {
-        let inode = self.change(id);
-        (inode.links, inode.ctime) = (inode.links - 1, now);
-        self.drop_unused(id);
-    }
-
     fn drop_unused(&mut self, id: Id) {
         if self.inodes[&id].links == 0 && !self.open.values().any(|open| *open == id) {
             self.inodes.remove(&id);
-        }
-    }
-
-    fn enter(&mut self, dir: Id, name: &[u8], id: Id, now: Time) {
-        let key = self.key(dir, name);
-        self.change_names(dir, now).insert(key, (name.to_vec(), id));
-    }
-
-    fn leave(&mut self, dir: Id, name: &[u8], now: Time) {
-        let key = self.key(dir, name);
-        self.change_names(dir, now).remove(&key);
-    }
-
-    fn retarget(&mut self, dir: Id, name: &[u8], id: Id, now: Time) {
-        let key = self.key(dir, name);
-        self.change_names(dir, now).get_mut(&key).expect("the name is there").1 = id;
-    }
-
-    fn change_names(&mut self, dir: Id, now: Time) -> &mut BTreeMap<Vec<u8>, (Vec<u8>, Id)> {
-        let inode = self.change(dir);
-        (inode.mtime, inode.ctime) = (now, now);
-        match &mut inode.body {
-            Body::Dir(dir) => &mut dir.names,
-            _ => unreachable!("names are in directories"),
-        }
-    }
-
-    /// Whether `id` is `below` or a directory above it.
-    fn is_above(&self, id: Id, below: Id) -> bool {
-        let mut at = below;
-        loop {
-            if at == id {
-                return true;
-            }
-            if at == ROOT {
-                return false;
-            }
-            at = self.dir(at).expect("only directories are above").parent;
         }
     }
 
@@ -782,105 +435,11 @@ impl Model {
         }
     }
 
-    fn bytes_max(&self, id: Id) -> u64 {
-        match self.inodes[&id].flags & flag::COMPRESS {
-            0 => self.rules.file_bytes_max,
-            _ => self.rules.compressed_bytes_max,
-        }
-    }
-
     fn file(&self, id: Id) -> Result<&Data> {
         match &self.inodes[&id].body {
             Body::File(data) => Ok(data),
             Body::Dir(_) => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
-        }
-    }
-}
-
-impl Inode {
-    fn new(mode: u32, flags: u32, time: Time, body: Body) -> Inode {
-        Inode {
-            mode,
-            uid: 0,
-            gid: 0,
-            links: 1,
-            flags,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            xattrs: BTreeMap::new(),
-            body,
-        }
-    }
-
-    /// The content of a regular file.
-    pub fn data(&self) -> Option<&Data> {
-        match &self.body {
-            Body::File(data) => Some(data),
-            _ => None,
-        }
-    }
-}
-
-impl Data {
-    /// The bytes of a range, at most up to the end of the file.
-    pub fn read(&self, block_bytes: u64, offset: u64, length: u64) -> Vec<u8> {
-        let end = (offset + length).min(self.size).max(offset);
-        let mut out = vec![0; (end - offset) as usize];
-        for (block, bytes) in self.blocks.range(offset / block_bytes..end.div_ceil(block_bytes)) {
-            let start = block * block_bytes;
-            let (from, to) = (start.max(offset), (start + block_bytes).min(end));
-            out[(from - offset) as usize..(to - offset) as usize]
-                .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
-        }
-        out
-    }
-
-    fn put(&mut self, block_bytes: u64, offset: u64, data: &[u8]) {
-        let (mut at, mut rest) = (offset, data);
-        while !rest.is_empty() {
-            let inside = at % block_bytes;
-            let length = rest.len().min((block_bytes - inside) as usize);
-            let block = self.blocks.entry(at / block_bytes).or_insert_with(|| zeroes(block_bytes));
-            Arc::make_mut(block)[inside as usize..inside as usize + length].copy_from_slice(&rest[..length]);
-            at += length as u64;
-            rest = &rest[length..];
-        }
-    }
-
-    fn reserve(&mut self, block_bytes: u64, from: u64, to: u64) {
-        for block in from / block_bytes..to.div_ceil(block_bytes) {
-            self.blocks.entry(block).or_insert_with(|| zeroes(block_bytes));
-        }
-    }
-
-    /// Gives each block its new place, or none. What lies past the end goes.
-    fn shift(&mut self, block_bytes: u64, place: impl Fn(u64) -> Option<u64>) {
-        // It may be there without having been written: inline data moved to it.
-        self.blocks.entry(0).or_insert_with(|| zeroes(block_bytes));
-        let end = self.size.div_ceil(block_bytes);
-        let old = std::mem::take(&mut self.blocks).into_iter().filter(|(block, _)| *block < end);
-        self.blocks = old.filter_map(|(block, bytes)| Some((place(block)?, bytes))).collect();
-    }
-
-    /// Zeroes a range; whole blocks of it become holes.
-    fn zero(&mut self, block_bytes: u64, from: u64, to: u64) {
-        let touched: Vec<u64> = self
-            .blocks
-            .range(from / block_bytes..to.div_ceil(block_bytes))
-            .map(|(block, _)| *block)
-            .collect();
-        for block in touched {
-            let start = block * block_bytes;
-            let (first, last) = (from.max(start), to.min(start + block_bytes));
-            if last - first == block_bytes {
-                self.blocks.remove(&block);
-            } else {
-                let bytes = Arc::make_mut(self.blocks.get_mut(&block).expect("it was listed"));
-                bytes[(first - start) as usize..(last - start) as usize].fill(0);
-            }
         }
     }
 }
@@ -900,17 +459,6 @@ fn body_of(volume: &Volume, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<
         }
         _ => stat.device.map_or(Body::Special(0, 0), |device| Body::Special(device.major, device.minor)),
     })
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rename {
-    Replace,
-    New,
-    Exchange,
-}
-
-fn zeroes(bytes: u64) -> Arc<Vec<u8>> {
-    Arc::new(vec![0; bytes as usize])
 }
 
 /// Names of a path, first to last.
