@@ -108,7 +108,7 @@ struct Leading {
 pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
-    let views = sheets.iter().map(|sheet| view(sheet, mixed)).collect::<Result<Vec<_>, _>>()?;
+    let views = (0..sheets.len()).map(|n| view(&sheets, n, mixed)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
     let behind = leading.iter().filter(|one| !one.leads).count();
     let verdicts: Vec<_> = verdicts(&sheets)
@@ -139,13 +139,24 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     Ok(page)
 }
 
-fn view(sheet: &Sheet, with_setup: bool) -> Result<View, Box<dyn Error>> {
+/// The name of a sheet's place on the page; of the second and later of one experiment with its number.
+fn id(sheets: &[Sheet], n: usize) -> String {
+    let what = |sheet: &Sheet| (sheet.experiment.name(), sheet.preset.name());
+    let (experiment, preset) = what(&sheets[n]);
+    match sheets[..n].iter().filter(|sheet| what(sheet) == (experiment, preset)).count() {
+        0 => format!("{experiment}-{preset}"),
+        earlier => format!("{experiment}-{preset}-{}", earlier + 1),
+    }
+}
+
+fn view(sheets: &[Sheet], n: usize, with_setup: bool) -> Result<View, Box<dyn Error>> {
+    let sheet = &sheets[n];
     let times = times(sheet);
     let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
     let rows = sheet.rows.iter().enumerate();
     let key = rows.map(|(n, row)| Key { colour: chart::colour(n, row.is_ours()), name: row.name.clone() });
     Ok(View {
-        id: format!("{}-{}", sheet.experiment.name(), sheet.preset.name()),
+        id: id(sheets, n),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
         preset: sheet.preset.name(),
         profile: if with_setup { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
@@ -387,6 +398,18 @@ mod tests {
         let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])]).unwrap();
         assert!(page.contains("ext4, indicative") && page.contains("ran in QEMU"), "{page}");
         assert!(page.contains("Nothing to compare with"), "what is exact is not compared with it");
+    }
+
+    #[test]
+    fn each_sheet_has_a_place_of_its_own() {
+        let one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
+        let other = Record { seed: one.seed + 1, ..one.clone() };
+        let page = html(&[one, other]).unwrap();
+        let ids = ["mount-desktop", "mount-desktop-2"];
+        for id in ids {
+            assert_eq!(page.matches(&format!("<section id=\"{id}\">")).count(), 1, "{id}");
+            assert!(page.contains(&format!("href=\"#{id}\"")), "{id}");
+        }
     }
 
     #[test]
