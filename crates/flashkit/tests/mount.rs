@@ -190,7 +190,8 @@ fn everybody_may_mount_what_is_theirs() {
     let script = format!(
         "chmod 755 .; chown -R 65534 image mnt
          # Cargo's directory may be root's alone.
-         cp {PROGRAM} flashkit; chmod 755 flashkit; chmod 666 /dev/fuse
+         cp {PROGRAM} flashkit; chmod 755 flashkit
+         trap \"chmod $(stat -c %a /dev/fuse) /dev/fuse\" EXIT; chmod 666 /dev/fuse
          as='setpriv --reuid 65534 --regid 65534 --clear-groups'
          ./flashkit chown 65534:65534 image:/
          $as ./flashkit mount image mnt

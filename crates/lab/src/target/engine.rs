@@ -27,7 +27,7 @@ use guest::{
     tree::Planter,
 };
 
-use super::{MOUNT_POINT, Setting, Target, kept::Kept, loads, read_ahead::Pages};
+use super::{MOUNT_POINT, Setting, Target, kept::Kept, loads, nowhere::Nowhere, read_ahead::Pages};
 use crate::{
     format::{FileSystem, MADE_AT, UUID_BYTES},
     guest::{EPOCH_NS, Failure, Measured, Totals},
@@ -423,26 +423,6 @@ fn thread_cpu_ns() -> u64 {
 
 /// What making the content of records, a tree or a load takes, which is no cost of a file system.
 fn making_of(op: &Op) -> u64 {
-    struct Nowhere;
-    impl Planter for Nowhere {
-        fn make_dir(&mut self, _: &str) -> io::Result<()> {
-            Ok(())
-        }
-        fn make_file(&mut self, _: &str, _: &[u8]) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    impl RecordFile for Nowhere {
-        fn read_record(&mut self, _: &mut [u8], _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-        fn write_record(&mut self, _: &[u8], _: u64) -> io::Result<()> {
-            Ok(())
-        }
-        fn sync(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
     let before = thread_cpu_ns();
     let made = match op {
         // Who reads makes the same records, to compare.
@@ -452,7 +432,7 @@ fn making_of(op: &Op) -> u64 {
         Op::Plant { tree, .. } => tree.plant(&mut Nowhere).map(|_| ()),
         // What was nowhere kept cannot be checked, and nobody asks what checking costs.
         Op::Load { load, stage, .. } if *stage != Stage::Check => {
-            load.run_on(*stage, &mut loads::Nowhere).map(|_| ())
+            load.run_on(*stage, &mut Nowhere).map(|_| ())
         }
         _ => return 0,
     };

@@ -9,6 +9,7 @@ mod engine;
 mod guest;
 mod kept;
 mod loads;
+mod nowhere;
 mod read_ahead;
 mod stock;
 
