@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use block::{Behind, Concat, Device};
 use f2fs::{
     format::{BlockSize, superblock::Features},
@@ -230,7 +230,8 @@ pub fn run(args: &Args) -> Result<()> {
         let root = new.volume().superblock().root_ino;
         let mut tell = progress::teller(&bar);
         let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
-        let done = tree::fill(new.volume(), root, &mut *source, how).with_context(name)?;
+        let done = tree::fill(new.volume(), root, &mut *source, how);
+        let done = done.map_err(too_small).with_context(name)?;
         bar.finish_and_clear();
         filled = (done.entries, done.bytes);
     }
@@ -241,6 +242,16 @@ pub fn run(args: &Args) -> Result<()> {
         output.finish()?;
     }
     report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
+}
+
+/// Says what to do about a volume that is too small for its content.
+fn too_small(error: f2fs::Error) -> anyhow::Error {
+    match error {
+        f2fs::Error::NoSpace { .. } => {
+            anyhow!("{error}; an image made with --minimize instead of --size holds it")
+        }
+        other => other.into(),
+    }
 }
 
 /// What suits the card that the volume is for, if one is named or to be found out.
