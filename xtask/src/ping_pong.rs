@@ -137,11 +137,7 @@ impl Game<'_> {
             let op = self.next_op();
             let before = self.model.clone();
             let wanted = self.model.apply(&op, self.clock.step());
-            let started = Instant::now();
-            let done = self.vm.attempt(below(&op, PLACE))?;
-            if started.elapsed() > self.tally.slowest.0 {
-                self.tally.slowest = (started.elapsed(), serde_json::to_string(&op)?);
-            }
+            let done = self.timed(&op, |vm| vm.attempt(below(&op, PLACE)))?;
             let seen = done.map(drop).map_err(|refusal| Errno::from_raw_os_error(refusal.errno));
             self.agree(&op, seen, wanted, before)?;
         }
@@ -154,7 +150,7 @@ impl Game<'_> {
             return self.finish(true);
         }
         self.vm.run_all(close.chain([Op::Sync]))?;
-        let told = self.vm.run(Op::Manifest { dir: PLACE.into() })?.manifest.context("a manifest")?;
+        let told = self.manifest()?;
         self.unmount()?;
         self.device = Arc::new(load_parts(&self.disks)?);
         self.compare(told, false)?;
@@ -211,7 +207,7 @@ impl Game<'_> {
     /// Both read the volume; then the model learns what is left of it.
     fn finish(&mut self, unclean: bool) -> Result<()> {
         self.mount()?;
-        let told = self.vm.run(Op::Manifest { dir: PLACE.into() })?.manifest.context("a manifest")?;
+        let told = self.manifest()?;
         self.unmount()?;
         self.compare(told, unclean)?;
         // What Linux has recovered is clean, and so is what we recover.
@@ -242,20 +238,38 @@ impl Game<'_> {
     fn mount(&mut self) -> Result<()> {
         store_parts(&self.device, self.disks[0].parent().context("a directory")?)?;
         let options = format!("{OPTIONS},{}", self.setup.linux).trim_end_matches(',').to_owned();
-        let outcome = self.vm.run(Op::Mount {
+        let op = Op::Mount {
             source: "/disk/0".into(),
             dir: PLACE.into(),
             fs: "f2fs".into(),
             options,
             read_only: false,
-        })?;
+        };
+        let outcome = self.timed(&op, |vm| vm.run(op.clone()))?;
         let bad = complaints(&outcome.log);
         ensure!(bad.is_empty(), "the kernel complains:\n{}", bad.join("\n"));
         Ok(())
     }
 
     fn unmount(&mut self) -> Result<()> {
-        self.vm.run(Op::Unmount { dir: PLACE.into() }).map(drop)
+        let op = Op::Unmount { dir: PLACE.into() };
+        self.timed(&op, |vm| vm.run(op.clone())).map(drop)
+    }
+
+    /// What Linux sees.
+    fn manifest(&mut self) -> Result<Manifest> {
+        let op = Op::Manifest { dir: PLACE.into() };
+        self.timed(&op, |vm| vm.run(op.clone()))?.manifest.context("a manifest")
+    }
+
+    /// Has Linux do something, and notes how long that takes.
+    fn timed<T>(&mut self, op: &Op, act: impl FnOnce(&mut Vm) -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let done = act(&mut self.vm)?;
+        if started.elapsed() > self.tally.slowest.0 {
+            self.tally.slowest = (started.elapsed(), serde_json::to_string(op)?);
+        }
+        Ok(done)
     }
 
     /// That an operation can be done, or cannot, must not depend on who does it; for which of several reasons it

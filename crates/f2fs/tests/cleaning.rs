@@ -2,9 +2,12 @@
 
 mod support;
 
-use block::Rng;
+use std::sync::Arc;
+
+use block::{MemoryDevice, Rng};
 use f2fs::{
     Error, Volume,
+    mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Ino,
     volume::{ActiveLogs, InPlace, NewNode, Options, Policy},
 };
@@ -188,5 +191,55 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
         for (name, ino) in small {
             assert_eq!(volume.lookup(ROOT, name.as_bytes()).unwrap(), ino);
         }
+    }
+}
+
+/// Whoever has much memory may keep more changes than the volume has free sections. What waits is written before it does
+/// not fit any more, and fsyncs of new files, whose nodes take the last free sections, leave room for it.
+#[test]
+fn no_more_waits_in_memory_than_finds_a_place() {
+    const BYTES: u64 = 128 << 20;
+    for in_place in [InPlace::Never, InPlace::Fsync] {
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let zoned = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
+        let plan = Plan::new(&zoned, &[DeviceSize { path: String::new(), bytes: BYTES }]).unwrap();
+        let options = Options { in_place, cache_bytes: 1 << 30, ..Options::new(|| support::NOW) };
+        let mut volume = NewVolume::begin(device.clone(), &plan, true, options).unwrap().finish().unwrap();
+        let mut rng = Rng::new(1);
+        let (big, blocks) = fill(&mut volume, 0.88);
+        volume.checkpoint().unwrap();
+        let goal = volume.last_checkpoint().user_blocks * 95 / 100;
+        let mut mails = Vec::new();
+        for round in 0..6u8 {
+            for n in 0..1200 {
+                let name = format!("mail{round}.{n}");
+                let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+                volume.write(ino, 0, &vec![3; rng.below(6000) as usize]).unwrap();
+                volume.fsync(ino, false).unwrap();
+                mails.push((name, ino));
+                if volume.counters().valid_blocks > goal {
+                    let (name, _) = mails.swap_remove(rng.below(mails.len() as u64) as usize);
+                    volume.unlink(ROOT, name.as_bytes()).unwrap();
+                }
+            }
+            match round % 3 {
+                // Parts of blocks wait, and so do nodes; whole blocks go to the log at once.
+                0 => (0..blocks)
+                    .for_each(|block| volume.write(big, block * 4096 + 100, &[round; 2000]).unwrap()),
+                1 => mails.iter().for_each(|(_, ino)| volume.write(*ino, 0, &[round; 4]).unwrap()),
+                _ => volume.write(big, 0, &vec![round; blocks as usize * 4096]).unwrap(),
+            }
+            let (name, ino) = mails.swap_remove(rng.below(mails.len() as u64) as usize);
+            volume.truncate(ino, 10).unwrap();
+            volume.unlink(ROOT, name.as_bytes()).unwrap();
+            volume.checkpoint().unwrap();
+        }
+        volume.unmount().unwrap();
+        drop(volume);
+        model::fsck::fsck(&device).unwrap();
+        let volume = Volume::open(device, Options::read_only()).unwrap();
+        let mut content = vec![0; blocks as usize * 4096];
+        volume.read(big, 0, &mut content).unwrap();
+        assert!(content.iter().all(|byte| *byte == 5));
     }
 }

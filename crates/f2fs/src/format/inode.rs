@@ -251,6 +251,9 @@ const INLINE_DENTRY_BYTES_MIN: usize = 40;
 const INLINE_RESERVED_WORDS: usize = 1;
 /// Bytes of an xattr header, the least that an inline xattr area in use has room for.
 const XATTR_HEADER_BYTES: usize = 24;
+/// Bytes that a file may reach to at most, whatever its nodes address: a number of 32 bits counts its pieces of 4 KiB,
+/// as encryption does, also where blocks are larger (Linux 6.12, `max_file_blocks`).
+const REACH_BYTES: u64 = 4096 << 32;
 
 /// How clusters of a file are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -366,7 +369,7 @@ impl InodeLayout {
     /// Blocks that a file may reach to. Linux does not count the inode's own, so that the limit does not depend
     /// on what else is in there (Linux, `max_file_blocks`).
     pub fn reach_blocks(&self) -> u64 {
-        self.max_blocks() - self.addrs() as u64
+        (self.max_blocks() - self.addrs() as u64).min(REACH_BYTES >> self.block_size.log())
     }
 
     /// Bytes of inline content that the inode has room for.
@@ -877,6 +880,8 @@ mod tests {
         let big = NodeFormat::new(BlockSize::B16K, Features::default(), &[0; 16]);
         let big = NodeBlock::new_inode(big, Ino(9), 0o040_755, inline::DENTRY, 0).layout();
         assert_eq!(big.inline_bytes(), 4 * (3995 - 50 - 1));
+        let reach = 1018 * (2 + 2 * 1018 + 1018 * 1018);
+        assert_eq!((plain.reach_blocks(), big.reach_blocks()), (reach, 1 << 30), "no farther than 16 TiB");
     }
 
     #[test]

@@ -293,7 +293,7 @@ impl Volume {
             false => (Summary::empty(kind.is_node()), 0),
         };
         self.sit.set_kind(&self.io, segment, kind)?;
-        self.opened_segment = true;
+        (self.opened_segment, self.room_sections) = (true, None);
         let log = self.logs.get_mut(kind);
         let closed = std::mem::replace(&mut log.summary, summary);
         (log.segment, log.offset, log.fills_holes, log.synced) = (segment, offset, fills_holes, 0);

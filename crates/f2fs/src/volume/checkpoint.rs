@@ -146,6 +146,7 @@ impl Volume {
         self.opened_seconds = (self.options.clock)().seconds;
         self.changed = false;
         self.since_checkpoint = SinceCheckpoint::default();
+        self.room_sections = None;
         self.nat.committed(nat);
         let discard = self.options.discard;
         let io = &self.io;

@@ -31,10 +31,17 @@ const PIECE_BYTES: u64 = 1 << 30;
 /// Neighbours that are overwritten as one write, at most: eight commands of 120 KiB.
 const NEIGHBOURS_MOST: usize = 240;
 
+/// So much is written as one operation: less than the sections hold that are always kept free.
+const WRITE_BYTES: u64 = 4 << 20;
+
 /// A range of a file in pieces that end where every cluster does.
 pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
-    let starts = (offset / PIECE_BYTES..end.div_ceil(PIECE_BYTES)).map(|n| n * PIECE_BYTES);
-    starts.map(move |start| offset.max(start)..end.min(start + PIECE_BYTES))
+    pieces_of(PIECE_BYTES, offset, end)
+}
+
+fn pieces_of(bytes: u64, offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = (offset / bytes..end.div_ceil(bytes)).map(move |n| n * bytes);
+    starts.map(move |start| offset.max(start)..end.min(start + bytes))
 }
 
 impl Volume {
@@ -60,8 +67,28 @@ impl Volume {
         if data.is_empty() {
             return Ok(());
         }
-        self.write_content(ino, offset, data)?;
+        self.write_pieces(ino, offset, data)?;
         self.stamp(ino)
+    }
+
+    /// Writes to a regular file; between pieces of what is long, a checkpoint makes room. All of it fits, or nothing is
+    /// written.
+    fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let end = self.end_of(&inode, offset, data.len() as u64)?;
+        drop(inode);
+        if data.len() as u64 > WRITE_BYTES {
+            let log = self.geometry.block_size.log();
+            self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
+        }
+        for piece in pieces_of(WRITE_BYTES, offset, end) {
+            if piece.start > offset {
+                self.begin()?;
+            }
+            let part = (piece.start - offset) as usize..(piece.end - offset) as usize;
+            self.write_content(ino, piece.start, &data[part])?;
+        }
+        Ok(())
     }
 
     /// Writes to a regular file what a cache has of it, which knows no smaller pieces than blocks. To an append-only
@@ -84,7 +111,7 @@ impl Volume {
             changes |= new != old;
             *new = *old;
         }
-        self.write_content(ino, offset, &merged)?;
+        self.write_pieces(ino, offset, &merged)?;
         self.stamp(ino)?;
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }

@@ -104,6 +104,7 @@ impl Volume {
             now: 0,
             changed: true,
             opened_segment: true,
+            room_sections: None,
             since_fsync_blocks: 0,
             since_checkpoint: Default::default(),
             synced: Default::default(),

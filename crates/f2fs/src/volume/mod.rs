@@ -68,6 +68,7 @@ pub use stat::{SET_GID, Space, Stat, without_privilege};
 use crate::{
     Error, Place, Result,
     format::{
+        BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, RESERVED_NIDS},
         nat::NatEntry,
         node::{NodeBlock, NodeFormat},
@@ -126,6 +127,8 @@ pub struct Volume {
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.
     opened_segment: bool,
+    /// Free sections beyond those that cleaning needs; `None` where that has to be found out anew.
+    room_sections: Option<u32>,
     /// Blocks that the data log has given out since an fsync last marked a node.
     since_fsync_blocks: u32,
     /// The logs have been held against the segment table.
@@ -306,10 +309,11 @@ impl Volume {
         self.load_limits()?;
         self.changed = true;
         let most = self.most_pages();
-        if self.pages.len() > most {
+        let is_crowded = self.is_crowded()?;
+        if self.pages.len() > most || is_crowded {
             self.write_pages()?;
         }
-        if self.nodes.dirty_count() > most {
+        if self.nodes.dirty_count() > most || is_crowded {
             self.write_nodes()?;
         }
         self.make_room()?;
@@ -326,6 +330,23 @@ impl Volume {
     /// Changed pages, and changed nodes, that wait in memory at most.
     fn most_pages(&self) -> usize {
         self.options.dirty_bytes() / self.geometry.block_size.bytes()
+    }
+
+    /// Whether more changed pages and nodes wait in memory than free sections hold, beyond those that cleaning needs and
+    /// one of these. More would not find a place; and what they replace is free only with the next checkpoint, which
+    /// has to write them before.
+    fn is_crowded(&mut self) -> Result<bool> {
+        let section_blocks = (self.geometry.segments_per_section * BLOCKS_PER_SEGMENT) as usize;
+        let waiting_sections = (self.pages.len() + self.nodes.dirty_count()).div_ceil(section_blocks);
+        if waiting_sections <= 1 {
+            return Ok(false);
+        }
+        let room_sections = match self.room_sections {
+            Some(room) => room,
+            None => self.free_sections()?.saturating_sub(self.least_free_sections()),
+        };
+        self.room_sections = Some(room_sections);
+        Ok(waiting_sections > room_sections as usize)
     }
 
     /// Counts blocks that were taken.

@@ -86,6 +86,7 @@ impl Volume {
             summaries: Default::default(),
             changed: false,
             opened_segment: true,
+            room_sections: None,
             since_fsync_blocks: 0,
             logs_ready: false,
             since_checkpoint: Default::default(),
