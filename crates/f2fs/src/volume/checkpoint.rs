@@ -91,8 +91,9 @@ impl Volume {
     /// Writes all of a checkpoint but its last block, which it gives back. Until that is written the checkpoint before
     /// counts, and all this can be done again.
     fn prepare(&mut self, reason: Reason) -> Result<Prepared> {
-        let nat = self.nat.write_back(&self.io)?;
+        // In the order in which they lie: a card likes best to go upwards.
         let sit = self.sit.write_back(&self.io)?;
+        let nat = self.nat.write_back(&self.io)?;
         self.write_summaries()?;
 
         let pack = 1 - self.pack;

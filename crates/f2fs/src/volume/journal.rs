@@ -35,6 +35,17 @@ pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize
     Split { journal, blocks }
 }
 
+/// Blocks of a table in the order of where they go to, given that place: neighbours leave together, and a card is not led
+/// back and forth between the two copies.
+pub fn upwards<K>(
+    blocks: &BTreeMap<u32, Vec<K>>,
+    addr: impl Fn(u32) -> BlockAddr,
+) -> impl Iterator<Item = (BlockAddr, u32, &[K])> {
+    let mut order: Vec<_> = blocks.iter().map(|(index, keys)| (addr(*index), *index, &keys[..])).collect();
+    order.sort_unstable_by_key(|(addr, ..)| *addr);
+    order.into_iter()
+}
+
 /// What a table wrote for a checkpoint that does not count yet.
 pub struct Prepared<K, E> {
     /// Entries for the journal, in table order.
@@ -101,5 +112,14 @@ mod tests {
         let mixed = split([(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)].into_iter(), 3);
         assert_eq!(mixed.journal, [20, 30, 31]);
         assert_eq!(mixed.blocks, BTreeMap::from([(1, vec![10, 11, 12])]));
+    }
+
+    #[test]
+    fn blocks_are_written_copy_by_copy() {
+        let blocks = BTreeMap::from([1, 2, 3, 4].map(|index| (index, vec![10 * index])));
+        let addr = |index| BlockAddr(index + if index % 2 == 0 { 100 } else { 0 });
+        let order: Vec<_> =
+            upwards(&blocks, addr).map(|(addr, index, keys)| (addr.0, index, keys[0])).collect();
+        assert_eq!(order, [(1, 1, 10), (3, 3, 30), (102, 2, 20), (104, 4, 40)]);
     }
 }

@@ -186,17 +186,17 @@ impl Nat {
     fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
         let mut bitmap = self.bitmap.clone();
         let mut run = journal::TableRun::new(io);
-        for (index, nids) in blocks {
-            let mut block = self.block(io, *index)?.to_vec();
+        let addr = |index: u32| self.geometry.nat_block(index, !bits::msb(&self.bitmap, index as usize));
+        for (addr, index, nids) in journal::upwards(blocks, addr) {
+            let mut block = self.block(io, index)?.to_vec();
             for nid in nids {
                 let (_, at) = nat::position(*nid, self.geometry.block_size);
                 nat::set_entry(&mut block, at, self.changes[nid].entry);
             }
-            let second = !bits::msb(&self.bitmap, *index as usize);
-            run.push(self.geometry.nat_block(*index, second), Place::Nat(nids[0]), &block)?;
-            bits::set_msb(&mut bitmap, *index as usize, second);
+            run.push(addr, Place::Nat(nids[0]), &block)?;
+            bits::set_msb(&mut bitmap, index as usize, !bits::msb(&self.bitmap, index as usize));
             // Where it does not come to count, what is new in it is overridden all the same.
-            self.remember(*index, block.into());
+            self.remember(index, block.into());
         }
         run.finish()?;
         Ok(bitmap)

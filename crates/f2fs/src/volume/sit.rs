@@ -360,18 +360,19 @@ impl Sit {
     /// Returns which copies count then.
     fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
         let size = self.geometry.block_size;
-        let mut bitmap = self.bitmap.clone();
+        let before = self.bitmap.clone();
+        let (geometry, mut bitmap) = (self.geometry, before.clone());
         let mut run = journal::TableRun::new(io);
-        for (index, segments) in blocks {
-            let table = self.table(io, *index)?;
+        let addr = |index: u32| geometry.sit_block(index, !bits::msb(&before, index as usize));
+        for (addr, index, segments) in journal::upwards(blocks, addr) {
+            let table = self.table(io, index)?;
             let mut block = vec![0; size.bytes()];
             for (at, segment) in table.segments.iter().enumerate() {
                 sit::set_entry(&mut block, at, &segment.entry());
             }
             // Entries that stay in the journal override the block in any case.
-            let second = !bits::msb(&self.bitmap, *index as usize);
-            run.push(self.geometry.sit_block(*index, second), Place::Sit(segments[0]), &block)?;
-            bits::set_msb(&mut bitmap, *index as usize, second);
+            run.push(addr, Place::Sit(segments[0]), &block)?;
+            bits::set_msb(&mut bitmap, index as usize, !bits::msb(&before, index as usize));
         }
         run.finish()?;
         Ok(bitmap)
