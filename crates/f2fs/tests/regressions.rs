@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Volume,
-    format::{BlockSize, inode::inline},
+    format::{BlockSize, checkpoint::Flags, inode::inline},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
     volume::{NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
@@ -437,4 +437,68 @@ fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
     assert!(matches!(set("user.a", 10, XattrMode::Create), Err(Error::Exists)));
     assert!(too_large(set("user.b", 2000, XattrMode::Set)), "beside the other");
     set("user.b", 1000, XattrMode::Set).unwrap();
+}
+
+/// A damaged volume took changes without a word. Now what is damaged is left alone, and once damage has been met
+/// fsck.f2fs is asked for, as Linux asks for it.
+#[test]
+fn damage_that_is_met_is_left_alone_and_asks_for_fsck() {
+    const MIB: u64 = 1 << 20;
+    let base = Arc::new(MemoryDevice::new(384 * MIB));
+    let mut volume = support::format_on(base.clone(), &[], BlockSize::B4K);
+    let big = volume.create(ROOT, b"big", &NewNode::new(FILE)).unwrap();
+    volume.write(big, 0, &vec![1; 260 * MIB as usize]).unwrap();
+    let mut last = big;
+    for n in 0..500 {
+        last = volume.create(ROOT, format!("file{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    volume.unmount().unwrap();
+    let geometry = *volume.geometry();
+    let (node, per_nat, per_sit) = (volume.nat_entry(last.into()).unwrap().addr, 455, 55);
+    drop(volume);
+    assert!(last.0 > per_nat && geometry.segments > 2 * per_sit);
+
+    let both = |block: fn(&f2fs::volume::Geometry, u32, bool) -> BlockAddr| {
+        [false, true].map(|second| block(&geometry, 1, second)).to_vec()
+    };
+    type Act = fn(&mut Volume, Ino, Ino) -> f2fs::Result<()>;
+    let damaged: [(&str, Vec<BlockAddr>, Act); 3] = [
+        ("SIT", both(|geometry, index, second| geometry.sit_block(index, second)), |volume, big, _| {
+            volume.truncate(big, 0)
+        }),
+        ("NAT", both(|geometry, index, second| geometry.nat_block(index, second)), |volume, _, last| {
+            for n in 0..400 {
+                volume.create(ROOT, format!("new{n}").as_bytes(), &NewNode::new(FILE))?;
+            }
+            volume.stat(last).map(drop)
+        }),
+        ("node", vec![node], |volume, _, last| volume.stat(last).map(drop)),
+    ];
+    for (what, blocks, act) in damaged {
+        let device = Arc::new(copy(&base).unwrap());
+        for addr in &blocks {
+            device.write(u64::from(addr.0) * 4096, &[0xA5; 4096]).unwrap();
+        }
+        let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+        volume.create(ROOT, b"before", &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        // Who looks for a free number goes on where the last one was, and so has met that already.
+        let met = volume.last_checkpoint().flags.has(Flags::FSCK);
+        assert_eq!(met, what == "NAT", "{what}: not before it is met");
+        let refused = act(&mut volume, big, last);
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{what}: {refused:?}");
+        volume.create(ROOT, b"after", &NewNode::new(FILE)).unwrap();
+        volume.unmount().unwrap();
+        assert!(volume.last_checkpoint().flags.has(Flags::FSCK), "{what}");
+        drop(volume);
+        for addr in &blocks {
+            let mut block = [0; 4096];
+            device.read(u64::from(addr.0) * 4096, &mut block).unwrap();
+            assert!(block == [0xA5; 4096], "{what}: it was written to");
+        }
+        let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+        volume.create(ROOT, b"again", &NewNode::new(FILE)).unwrap();
+        volume.unmount().unwrap();
+        assert!(volume.last_checkpoint().flags.has(Flags::FSCK), "{what}: until fsck.f2fs takes it back");
+    }
 }

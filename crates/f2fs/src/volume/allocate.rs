@@ -184,7 +184,7 @@ impl Volume {
     /// Marks a block of the main area as no longer in use.
     pub(super) fn release_block(&mut self, addr: BlockAddr, at: Place) -> Result<()> {
         if !self.geometry.in_main(addr) {
-            return Err(Error::corrupt(at, format!("{addr} is not in the main area")));
+            return self.io.noted(Err(Error::corrupt(at, format!("{addr} is not in the main area"))));
         }
         self.sit.release(&self.io, addr, self.now)?;
         self.since_checkpoint.freed_blocks += 1;

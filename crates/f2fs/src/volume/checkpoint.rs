@@ -101,6 +101,7 @@ impl Volume {
         let mut next = self.checkpoint.clone();
         let kept = Flags(self.checkpoint.flags.0 & KEPT.0);
         next.flags = kept
+            .set(Flags::FSCK, kept.has(Flags::FSCK) || self.io.met_damage())
             .set(Flags::UMOUNT, reason == Reason::Unmount)
             .set(Flags::ORPHAN_PRESENT, !orphans.is_empty())
             .set(Flags::CRC_RECOVERY, true);

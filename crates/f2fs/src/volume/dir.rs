@@ -100,7 +100,7 @@ impl Volume {
         if !inode.has_flag(flag::CASEFOLD) && self.dirs.lacks(dir, wanted.hash()) {
             return Ok(None);
         }
-        if let Some(found) = self.search(&inode, &wanted, true)? {
+        if let Some(found) = self.io.noted(self.search(&inode, &wanted, true))? {
             return Ok(Some(found));
         }
         let fallback =
@@ -337,7 +337,7 @@ impl Iterator for DirCursor<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() && !self.ended {
-            match self.refill() {
+            match self.volume.io.noted(self.refill()) {
                 Ok(more) => self.ended = !more,
                 Err(error) => (self.damage, self.ended) = (Some(error), true),
             }

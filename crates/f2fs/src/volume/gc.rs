@@ -216,7 +216,7 @@ impl Volume {
                 }
                 // There is nowhere to move to; what has been moved so far is free with the next checkpoint.
                 Err(Error::NoSpace { .. }) => break,
-                Err(error) => return Err(error),
+                Err(error) => return self.io.noted(Err(error)),
             }
         }
         Ok(cleaned)

@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -17,12 +17,13 @@ pub struct Io {
     device: Arc<dyn Device>,
     block_size: BlockSize,
     written_blocks: AtomicU64,
+    met_damage: AtomicBool,
 }
 
 impl Io {
     /// Access to `device` in blocks of `block_size`.
     pub fn new(device: Arc<dyn Device>, block_size: BlockSize) -> Io {
-        Io { device, block_size, written_blocks: AtomicU64::new(0) }
+        Io { device, block_size, written_blocks: AtomicU64::new(0), met_damage: AtomicBool::new(false) }
     }
 
     /// The device.
@@ -85,6 +86,20 @@ impl Io {
     /// Blocks written so far.
     pub fn written_blocks(&self) -> u64 {
         self.written_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Passes a result on, and remembers where it says that what was read is damaged: the next checkpoint asks for fsck,
+    /// as Linux's does (`SBI_NEED_FSCK`).
+    pub fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(Error::Corrupt { .. })) {
+            self.met_damage.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Whether something that was read is damaged.
+    pub fn met_damage(&self) -> bool {
+        self.met_damage.load(Ordering::Relaxed)
     }
 
     fn offset(&self, addr: BlockAddr) -> u64 {

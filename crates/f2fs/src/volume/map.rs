@@ -138,7 +138,7 @@ impl Volume {
                 footer.offset,
                 footer.ino
             );
-            return Err(Error::corrupt(at, what));
+            return self.io.noted(Err(Error::corrupt(at, what)));
         }
         Ok(node)
     }

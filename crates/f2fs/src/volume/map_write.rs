@@ -281,7 +281,8 @@ impl Volume {
         }
         let node = self.node(nid)?;
         if node.ino() != ino || node.is_inode() {
-            return Err(Error::corrupt(Place::Nat(nid), format!("{nid} is in the map of {ino}")));
+            let what = format!("{nid} is in the map of {ino}");
+            return self.io.noted(Err(Error::corrupt(Place::Nat(nid), what)));
         }
         if height == 0 {
             drop(node);

@@ -241,7 +241,8 @@ impl Volume {
     pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         let node = self.node(ino.into())?;
         if !node.is_inode() {
-            return Err(Error::corrupt(Place::Inode(ino), format!("it is a node of {}", node.ino())));
+            let what = format!("it is a node of {}", node.ino());
+            return self.io.noted(Err(Error::corrupt(Place::Inode(ino), what)));
         }
         Ok(node)
     }
@@ -273,7 +274,7 @@ impl Volume {
         let last = addr.0.checked_add(blocks.saturating_sub(1) as u32);
         match self.geometry.in_main(addr) && last.is_some_and(|last| self.geometry.in_main(BlockAddr(last))) {
             true => Ok(()),
-            false => Err(Error::corrupt(at, format!("{addr} is not in the main area"))),
+            false => self.io.noted(Err(Error::corrupt(at, format!("{addr} is not in the main area")))),
         }
     }
 
@@ -289,7 +290,7 @@ impl Volume {
         }
         let mut bytes = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
         self.read_block(entry.addr, Place::Nat(nid), &mut bytes)?;
-        NodeBlock::check(self.format, bytes, nid, entry.ino, entry.addr)
+        self.io.noted(NodeBlock::check(self.format, bytes, nid, entry.ino, entry.addr))
     }
 
     /// Before anything that writes: refuses where nothing may be written.

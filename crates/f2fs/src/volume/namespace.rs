@@ -8,7 +8,6 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType,
-        checkpoint::Flags,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
         orphan,
@@ -432,7 +431,8 @@ impl Volume {
         self.held.remove(&ino);
         if self.orphans.contains(&ino) && self.read_only_reason().is_none() {
             self.begin()?;
-            self.evict(ino)?;
+            let result = self.evict(ino);
+            self.io.noted(result)?;
         }
         Ok(())
     }
@@ -569,12 +569,10 @@ impl Volume {
             self.orphans.insert(ino);
             return Ok(());
         }
-        match self.evict(ino) {
+        let result = self.evict(ino);
+        match self.io.noted(result) {
             // The name has gone all the same, and what is damaged waits for fsck among the orphans.
-            Err(Error::Corrupt { .. }) => {
-                self.checkpoint.flags = self.checkpoint.flags.set(Flags::FSCK, true);
-                Ok(())
-            }
+            Err(Error::Corrupt { .. }) => Ok(()),
             result => result,
         }
     }

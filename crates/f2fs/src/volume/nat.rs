@@ -96,10 +96,8 @@ impl Nat {
             return Ok(change.entry);
         }
         if nid >= self.geometry.nids_end() {
-            return Err(Error::corrupt(
-                Place::Nat(nid),
-                format!("the NAT ends at {}", self.geometry.nids_end()),
-            ));
+            let what = format!("the NAT ends at {}", self.geometry.nids_end());
+            return io.noted(Err(Error::corrupt(Place::Nat(nid), what)));
         }
         let (block, index) = nat::position(nid, self.geometry.block_size);
         Ok(nat::entry(&self.block(io, block)?, index))
@@ -251,17 +249,28 @@ impl Nat {
         self.ahead = (2 * self.ahead).min(AHEAD_MAX);
     }
 
+    /// Finds what is free in a block of the table; nothing where the block is damaged.
     fn scan_block(&mut self, io: &Io, index: u32) -> Result<()> {
         let block = self.block(io, index)?;
         let per_block = self.geometry.block_size.nat_entries();
+        let known = self.free.len();
         for at in 0..per_block {
             let nid = Nid(index * per_block as u32 + at as u32);
-            let free = match self.changes.get(&nid) {
-                Some(change) => !change.dirty && change.entry.is_free(),
-                None => nat::entry(&block, at).is_free(),
+            if nid.0 < RESERVED_NIDS {
+                continue;
+            }
+            let (entry, taken) = match self.changes.get(&nid) {
+                Some(change) => (change.entry, change.dirty),
+                None => (nat::entry(&block, at), false),
             };
-            if free && nid.0 > RESERVED_NIDS - 1 {
+            if entry.is_free() && !taken {
                 self.free.push_back(nid);
+            } else if !taken && !self.geometry.in_main(entry.addr) {
+                self.free.truncate(known);
+                let what = format!("{} is not in the main area", entry.addr);
+                // Those of other blocks do.
+                let _damaged = io.noted::<()>(Err(Error::corrupt(Place::Nat(nid), what)));
+                return Ok(());
             }
         }
         Ok(())

@@ -132,7 +132,8 @@ impl Volume {
             }
         }
         for ino in self.orphans.clone() {
-            match self.remove_orphan(ino) {
+            let result = self.remove_orphan(ino);
+            match self.io.noted(result) {
                 // It stays on the list, and harms nobody but itself.
                 Ok(()) | Err(Error::Corrupt { .. }) => {}
                 Err(error) => return Err(error),

@@ -151,7 +151,7 @@ impl Sit {
         match (&self.tables[table as usize], self.pending.get(&segment)) {
             (Some(table), _) => Ok(table.segments[index].entry()),
             (None, Some(entry)) => Ok(entry.clone()),
-            (None, None) => sit::entry(&self.read(io, table)?, index, segment),
+            (None, None) => io.noted(sit::entry(&self.read(io, table)?, index, segment)),
         }
     }
 
@@ -207,10 +207,8 @@ impl Sit {
         let table = self.table(io, table)?;
         let segment = &mut table.segments[index];
         if !bits::msb(&segment.map, usize::from(offset)) {
-            return Err(Error::corrupt(
-                Place::Sit(number),
-                format!("{addr} is in use, but not marked valid"),
-            ));
+            let what = format!("{addr} is in use, but not marked valid");
+            return io.noted(Err(Error::corrupt(Place::Sit(number), what)));
         }
         bits::set_msb(&mut segment.map, usize::from(offset), false);
         segment.valid_blocks -= 1;
@@ -423,12 +421,15 @@ impl Sit {
             let block = self.read(io, index)?;
             let per_block = self.geometry.block_size.sit_entries() as u32;
             let first = index * per_block;
-            let segments: Box<[Segment]> = (first..self.geometry.segments.min(first + per_block))
-                .map(|number| match self.pending.remove(&SegNo(number)) {
-                    Some(entry) => Ok(Segment::of(entry)),
-                    None => sit::entry(&block, (number - first) as usize, SegNo(number)).map(Segment::of),
-                })
-                .collect::<Result<_>>()?;
+            let numbers = first..self.geometry.segments.min(first + per_block);
+            let segments = numbers.clone().map(|number| match self.pending.get(&SegNo(number)) {
+                Some(entry) => Ok(Segment::of(entry.clone())),
+                None => sit::entry(&block, (number - first) as usize, SegNo(number)).map(Segment::of),
+            });
+            let segments: Box<[Segment]> = io.noted(segments.collect())?;
+            for number in numbers {
+                self.pending.remove(&SegNo(number));
+            }
             let empty = segments.iter().filter(|segment| segment.valid_blocks == 0).count() as u32;
             self.tables[index as usize] = Some(Box::new(Table { segments, empty }));
         }

@@ -67,7 +67,7 @@ impl Volume {
                     "{nid} is no xattr node of it, but the one at offset {} of {}",
                     footer.offset, footer.ino
                 );
-                return Err(Error::corrupt(Place::Xattr(inode.ino()), what));
+                return self.io.noted(Err(Error::corrupt(Place::Xattr(inode.ino()), what)));
             }
             stream.extend_from_slice(node.payload());
         }
