@@ -43,6 +43,10 @@ const OPTIONS: &str = "noatime,background_gc=off";
 /// `f2fs_insert_range`).
 const FAR_BYTES: u64 = 1 << 30;
 
+/// Linux 6.1 fills also the last word of the room for attributes, which older ones and we keep zero (Linux,
+/// `MIN_OFFSET`).
+const LAST_WORD: usize = size_of::<u32>();
+
 /// What was done.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
@@ -100,7 +104,7 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
         disks,
         cut,
         generator: Generator::new(setup.mixed(seed), mix),
-        model: model_of(setup, &device)?,
+        model: model_of(setup, &device, 0)?,
         clock: StepClock::default(),
         device,
         tally: Tally::default(),
@@ -131,6 +135,7 @@ struct Game<'a> {
 impl Game<'_> {
     /// Linux writes.
     fn linux(&mut self, unclean: bool) -> Result<()> {
+        self.model = model_of(self.setup, &self.device, LAST_WORD)?;
         self.mount()?;
         for _ in 0..OPS {
             interrupt::check()?;
@@ -217,7 +222,7 @@ impl Game<'_> {
         let volume = Volume::open(shared.clone(), Options::new(Time::default))?;
         drop(volume);
         fsck(&shared).context("after us")?;
-        self.model = model_of(self.setup, &self.device)?;
+        self.model = model_of(self.setup, &self.device, 0)?;
         self.tally.turns += 1;
         self.tally.unclean += u32::from(unclean);
         Ok(())
@@ -295,10 +300,12 @@ impl Game<'_> {
     }
 }
 
-/// What is on a volume, as the generator must know it: names and sizes, not contents.
-fn model_of(setup: &Setup, device: &Arc<MemoryDevice>) -> Result<Model> {
+/// What is on a volume, as the generator must know it: names and sizes, not contents; for who has so much more room for
+/// attributes than we.
+fn model_of(setup: &Setup, device: &Arc<MemoryDevice>, more_bytes: usize) -> Result<Model> {
     let mut engine = Engine::open(Arc::new(copy(device)?), setup.settings, StepClock::default())?;
-    let rules = model::engine::rules(&mut engine)?;
+    let mut rules = model::engine::rules(&mut engine)?;
+    rules.xattr_bytes_max += more_bytes;
     Model::of_volume(engine.volume(), rules).map_err(Into::into)
 }
 
