@@ -341,3 +341,34 @@ fn the_judge_sees_damage() {
     volume.device().write(u64::from(addr.0) * 4096 + 24, &[9]).unwrap();
     support::assert_clean(&path);
 }
+
+#[test]
+fn long_data_leaves_at_once_and_behind_what_was_there_before() {
+    let (dir, mut left_bytes) = (tempfile::tempdir().unwrap(), Vec::new());
+    for straight_bytes in [None, Some(256 << 10)] {
+        let path = dir.path().join("image");
+        support::mkfs(&path, 64 << 20, &[]);
+        let device =
+            Arc::new(Recording::without_data(MemoryDevice::from_bytes(&std::fs::read(&path).unwrap())));
+        let options = Options { straight_bytes, ..Options::new(|| support::NOW) };
+        let mut volume = Volume::open(device.clone(), options).unwrap();
+        let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        let content = pattern(1, (1 << 20) + 20_000);
+        device.take_trace();
+        volume.write(file, 0, &content[..8192]).unwrap();
+        assert_eq!(device.take_trace().len(), 0, "it waits for more");
+        volume.write(file, 8192, &content[8192..]).unwrap();
+        let writes = device.take_trace();
+        assert!(writes.windows(2).all(|two| two[0].offset_bytes < two[1].offset_bytes), "{writes:?}");
+        left_bytes.push(writes.iter().map(|write| write.length_bytes).sum::<u64>());
+        assert!(read(&volume, file) == content);
+        volume.unmount().unwrap();
+        let mut bytes = vec![0; 64 << 20];
+        block::Device::read(&*device, 0, &mut bytes).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        support::assert_clean(&path);
+        let volume = support::open_read_only(&path);
+        assert!(read(&volume, file) == content);
+    }
+    assert_eq!(left_bytes, [960 << 10, (1 << 20) + 16_384], "whole commands, or all but the last block");
+}

@@ -10,6 +10,10 @@ use f2fs::{
 };
 use rustix::mount::MountFlags;
 
+/// New data of so many bytes goes to the image at once, where a page cache gathers neighbours: a copy for that costs more
+/// than the commands that it would spare.
+const STRAIGHT_BYTES: usize = 256 << 10;
+
 /// When reading changes the time of the last access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
@@ -361,6 +365,7 @@ impl MountOptions {
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
+            straight_bytes: (!self.direct).then_some(STRAIGHT_BYTES),
             checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
                 OnError::Continue => volume::OnError::Continue,

@@ -37,6 +37,8 @@ pub struct Settings {
     pub inline: bool,
     /// Whether freed blocks are discarded.
     pub discard: bool,
+    /// Whether new blocks of files leave at once.
+    pub straight: bool,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             cache_bytes: 1 << 20,
             inline: true,
             discard: true,
+            straight: false,
         }
     }
 }
@@ -176,6 +179,7 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
         inline_dentry: settings.inline,
         inline_xattr: settings.inline,
         discard: settings.discard,
+        straight_bytes: settings.straight.then_some(1),
         ..Options::new(move || clock.now())
     };
     let volume = Volume::open(device.clone(), options)?;

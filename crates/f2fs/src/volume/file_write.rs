@@ -2,8 +2,8 @@
 //!
 //! *Invariants*: a block that gets a place for the first time goes to its log at once, and changes in the log's
 //! pending run as long as it is there; only parts of blocks that are on the device already wait as pages, and
-//! blocks that an fsync is likely to overwrite in place. So a file's blocks follow one another on the device as
-//! they follow one another in the file. Space is made sure of before anything changes.
+//! blocks that an fsync is likely to overwrite in place; long data may go [straight](super::straight) to the device.
+//! So a file's blocks follow one another on the device as they follow one another in the file. Space is made sure of before anything changes.
 
 use std::ops::Range;
 
@@ -33,6 +33,16 @@ const NEIGHBOURS_MOST: usize = 240;
 
 /// So much is written as one operation: less than the sections hold that are always kept free.
 const WRITE_BYTES: u64 = 4 << 20;
+
+/// What one step has written.
+struct Written {
+    /// Blocks, the last of which may be written in part.
+    blocks: usize,
+    /// Bytes.
+    length: usize,
+    /// Blocks that the file has gained.
+    gained: u64,
+}
 
 /// A range of a file in pieces that end where every cluster does.
 pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
@@ -294,30 +304,50 @@ impl Volume {
         data: &[u8],
         kind: SegmentType,
     ) -> Result<()> {
-        let (bytes, log) = (self.geometry.block_size.bytes(), self.geometry.block_size.log());
         let (mut at, mut rest, mut slot) = (offset, data, slot);
         let (mut added, mut result) = (0, Ok(()));
         while !rest.is_empty() {
-            let inside = at as usize & (bytes - 1);
-            let length = rest.len().min(bytes - inside);
-            match self.write_one(ino, slot, at >> log, inside, &rest[..length], kind) {
-                Ok(gained) => added += gained,
+            match self.write_next(ino, slot, at, rest, kind) {
+                Ok(Written { blocks, length, gained }) => {
+                    added += gained;
+                    at += length as u64;
+                    rest = &rest[length..];
+                    slot.index += blocks;
+                    slot.left -= blocks;
+                }
                 Err(error) => {
                     // What was written before counts all the same.
                     result = Err(error);
                     break;
                 }
             }
-            at += length as u64;
-            rest = &rest[length..];
-            slot.index += 1;
-            slot.left -= 1;
         }
         if added > 0 {
             self.count_blocks(added);
             self.add_blocks(ino, added)?;
         }
         result
+    }
+
+    /// Writes (part of) the next block, or several that leave at once.
+    fn write_next(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        offset: u64,
+        data: &[u8],
+        kind: SegmentType,
+    ) -> Result<Written> {
+        let (bytes, log) = (self.geometry.block_size.bytes(), self.geometry.block_size.log());
+        let (block, inside) = (offset >> log, offset as usize & (bytes - 1));
+        let straight = if inside == 0 { self.straight_blocks(ino, slot, block, data)? } else { 0 };
+        if straight > 0 {
+            let (blocks, gained) = self.write_straight(ino, slot, &data[..straight << log], kind)?;
+            return Ok(Written { blocks, length: blocks << log, gained });
+        }
+        let length = data.len().min(bytes - inside);
+        let gained = self.write_one(ino, slot, block, inside, &data[..length], kind)?;
+        Ok(Written { blocks: 1, length, gained })
     }
 
     /// Writes (part of) one block, and says how many blocks the file has gained: 0 or 1.

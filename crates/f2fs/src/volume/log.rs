@@ -120,6 +120,26 @@ impl Logs {
         result
     }
 
+    /// Writes blocks that a log gave out from where they are, behind its run. Where they cannot leave, they wait as a run.
+    pub fn write_through(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+        debug_assert!(self.stuck.is_empty());
+        self.latest = kind.index();
+        let run = &mut self.logs[kind.index()].run;
+        let result = run.write(io).and_then(|()| io.write(addr, Place::Block(addr), bytes));
+        if result.is_err() {
+            if !run.bytes.is_empty() {
+                self.stuck.push(std::mem::take(run));
+            }
+            self.stuck.push(Run { start: addr, bytes: bytes.to_vec() });
+        }
+        result
+    }
+
+    /// Whether something waits for a device that does not take it.
+    pub fn is_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
     /// Puts blocks that are overwritten in front of the run that begins right behind them; says whether there is one.
     pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;

@@ -39,6 +39,7 @@ mod ranges;
 mod recovery;
 mod sit;
 mod stat;
+mod straight;
 mod xattr;
 mod zone;
 

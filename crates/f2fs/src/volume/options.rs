@@ -77,6 +77,9 @@ pub struct Options {
     pub discard: bool,
     /// What follows a write that the device refuses.
     pub on_error: OnError,
+    /// New data of a file of so many bytes leaves at once, from where it is; `None`: all waits in its log for neighbours,
+    /// which makes large commands of a good size. What gathers neighbours itself, as a page cache does, needs none.
+    pub straight_bytes: Option<usize>,
     /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
     /// dropping the volume. What is freed meanwhile cannot be used again.
     pub checkpoint_when_asked: bool,
@@ -101,6 +104,7 @@ impl Options {
             plain_extensions: Vec::new(),
             discard: false,
             on_error: OnError::default(),
+            straight_bytes: None,
             checkpoint_when_asked: false,
         }
     }
