@@ -45,6 +45,7 @@ kinds! {
     in_place = "in place",
     append_only = "append only",
     not_inline = "not inline",
+    straight = "straight",
     two_devices = "two devices",
     small_cache = "small cache",
     full = "full",

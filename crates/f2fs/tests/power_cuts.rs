@@ -58,5 +58,6 @@ cases! {
     sixteen = "16K blocks",
     not_inline = "not inline",
     small_cache = "small cache",
+    straight = "straight",
     nothing_in_place = "nothing in place",
 }
