@@ -207,7 +207,8 @@ fn a_checkpoint_comes_by_itself() {
     bench.mount("checkpoint_interval=1");
     fs::create_dir(bench.path("dir")).unwrap();
     fs::write(bench.path("dir/file"), "in time").unwrap();
-    std::thread::sleep(Duration::from_millis(2500));
+    // Two looks of a second each would do where nothing else ran.
+    std::thread::sleep(Duration::from_secs(4));
     bench.crash();
     bench.mount("");
     assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), "in time");
