@@ -107,6 +107,8 @@ impl EngineTarget {
         let memory_bytes = u64::from(setting.preset.memory_mib(&setting.scale)) << 20;
         // A kernel would keep nodes in the page cache: wherever there is memory.
         options.cache_bytes = memory_bytes as usize;
+        // The card gets requests as the engine makes them: no page cache gathers them on the way.
+        options.direct = true;
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
         let disk = match setting.pace {
             Pace::Virtual => {
