@@ -338,9 +338,7 @@ impl Volume {
     /// one of these. More would not find a place; and what they replace is free only with the next checkpoint, which
     /// has to write them before.
     fn is_crowded(&mut self) -> Result<bool> {
-        let section_blocks = (self.geometry.segments_per_section * BLOCKS_PER_SEGMENT) as usize;
-        let waiting_sections = (self.pages.len() + self.nodes.dirty_count()).div_ceil(section_blocks);
-        if waiting_sections <= 1 {
+        if self.waiting_sections() <= 1 {
             return Ok(false);
         }
         let room_sections = match self.room_sections {
@@ -348,7 +346,13 @@ impl Volume {
             None => self.free_sections()?.saturating_sub(self.least_free_sections()),
         };
         self.room_sections = Some(room_sections);
-        Ok(waiting_sections > room_sections as usize)
+        Ok(self.waiting_sections() > room_sections)
+    }
+
+    /// Sections that would be needed for what waits in memory, if there were no holes for it.
+    fn waiting_sections(&self) -> u32 {
+        let section_blocks = (BLOCKS_PER_SEGMENT * self.geometry.segments_per_section) as usize;
+        (self.pages.len() + self.nodes.dirty_count()).div_ceil(section_blocks) as u32
     }
 
     /// Counts blocks that were taken.

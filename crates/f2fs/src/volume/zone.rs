@@ -128,14 +128,8 @@ impl Volume {
         let free = self.sit.free_sections(&self.io, current)?;
         Ok(Fresh {
             data: next_segment(free.saturating_sub(1), self.reserved_sections()) == NextSegment::FreeSection,
-            nodes: free > self.least_free_sections() + 1 + self.sections_to_write(),
+            nodes: free > self.least_free_sections() + 1 + self.waiting_sections(),
         })
-    }
-
-    /// Sections that would be needed for what waits in memory, if there were no holes for it.
-    fn sections_to_write(&self) -> u32 {
-        let section_blocks = (BLOCKS_PER_SEGMENT * self.geometry.segments_per_section) as usize;
-        (self.pages.len() + self.nodes.dirty_count()).div_ceil(section_blocks) as u32
     }
 
     /// The zone with most room for both logs, as places for data and nodes.
