@@ -372,3 +372,25 @@ fn long_data_leaves_at_once_and_behind_what_was_there_before() {
     }
     assert_eq!(left_bytes, [960 << 10, (1 << 20) + 16_384], "whole commands, or all but the last block");
 }
+
+/// A write that is done in pieces, however short, is done as a whole or not at all where the volume is full.
+#[test]
+fn what_does_not_fit_is_not_written_in_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let rest_blocks = 300;
+    for block in 0.. {
+        if volume.free_user_blocks() <= rest_blocks {
+            break;
+        }
+        volume.write(filler, block * 4096, &[1; 4096]).unwrap();
+    }
+    let error = volume.write(file, 3 << 20, &vec![2; 2 << 20]).unwrap_err();
+    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    assert_eq!(volume.stat(file).unwrap().size, 0);
+    volume.write(file, 3 << 20, &vec![2; 1 << 20]).unwrap();
+}

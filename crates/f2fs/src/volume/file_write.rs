@@ -81,13 +81,12 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// Writes to a regular file; between pieces of what is long, a checkpoint makes room. All of it fits, or nothing is
-    /// written.
+    /// Writes to a regular file; between pieces, a checkpoint makes room. All of it fits, or nothing is written.
     fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let end = self.end_of(&inode, offset, data.len() as u64)?;
         drop(inode);
-        if data.len() as u64 > WRITE_BYTES {
+        if pieces_of(WRITE_BYTES, offset, end).nth(1).is_some() {
             let log = self.geometry.block_size.log();
             self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
         }
