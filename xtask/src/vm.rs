@@ -22,7 +22,7 @@ use guest::{
     Entry, Manifest, Op, Reply,
     op::{Answer, Message},
 };
-use lab::system;
+use lab::{guest::MACHINE, system};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -158,8 +158,8 @@ impl Vm {
             format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check");
         let mut command = system::command(program);
         command
-            .args(["-accel", "tcg", "-cpu", cpu, "-M", board, "-m", "3072"])
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(MACHINE)
+            .args(["-cpu", cpu, "-M", board, "-m", "3072"])
             .args(["-rtc", &format!("base={BOOT_DATE}")])
             .arg("-kernel")
             .arg(&kernel.image)

@@ -20,7 +20,7 @@ mod uml;
 mod world;
 
 pub use card::{Card, EventModel, Totals};
-pub use qemu::{Qemu, QemuSetup};
+pub use qemu::{MACHINE, Qemu, QemuSetup};
 use uml::console_end;
 pub use uml::{Measured, Setup, Uml};
 pub use world::{EPOCH_NS, Limits, World};
