@@ -285,9 +285,10 @@ impl Adapter {
             opcode::OPEN => {
                 let wire::OpenIn { flags, open_flags } = arguments.take()?;
                 let mode = open_mode(flags, open_flags);
-                fs.open(caller, ino, mode)?;
-                if mode.write {
-                    // From now on the kernel is to ask; see the module. Failing, it has none.
+                let accessed = fs.open(caller, ino, mode)?;
+                if mode.write || accessed {
+                    // From now on the kernel is to ask who writes, see the module; and an access that it will not tell
+                    // us of is a change that it does not know of. Failing, it has no attributes.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
                 out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: FILE_OPEN, padding: 0 });

@@ -661,8 +661,8 @@ impl FileSystem {
         if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
     }
 
-    /// Renews the time of the last access, where the mount and the inode want that.
-    fn renew_atime(&self, ino: Ino) {
+    /// Renews the time of the last access, where the mount and the inode want that. Says whether it did.
+    fn renew_atime(&self, ino: Ino) -> bool {
         let due = |volume: &Volume| {
             let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
             let now = (volume.options().clock)();
@@ -675,11 +675,11 @@ impl FileSystem {
             (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(set)
         };
         if self.settings.atime == Atime::Never {
-            return;
+            return false;
         }
-        let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return };
+        let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
         // Access times are a courtesy: a volume without room for them can still be read.
-        let _ = self.write_lock().and_then(|mut volume| volume.set_attr(ino, &set).map_err(to_errno));
+        self.write_lock().and_then(|mut volume| volume.set_attr(ino, &set).map_err(to_errno)).is_ok()
     }
 }
 

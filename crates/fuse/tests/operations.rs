@@ -7,6 +7,7 @@ use std::{
     io::{Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
     process::Command,
+    time::Duration,
 };
 
 use rustix::{
@@ -363,6 +364,27 @@ fn times_of_protected_files_stay_as_linux_has_it() {
     // What the kernel writes back is not what somebody gives.
     bench.shell("echo more >> log; sync log; chattr -i fixed; ln fixed linked; chattr +i fixed; sync fixed");
     bench.shell("chattr -i fixed dir; chattr -a log");
+    bench.unmount_clean();
+}
+
+#[test]
+fn an_access_shows_where_the_kernel_has_content_and_attributes() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let path = bench.path("file");
+    let accessed = || fs::metadata(&path).unwrap().accessed().unwrap();
+    // What was written is in the kernel's cache, and with the second question the attributes are, too.
+    fs::write(&path, "content").unwrap();
+    let (written, known) = (accessed(), accessed());
+    assert_eq!(written, known);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(fs::read(&path).unwrap(), b"content");
+    let first = accessed();
+    assert!(first > written, "{first:?}");
+    // The last access is later than the last change now, and counts for a day.
+    std::thread::sleep(Duration::from_millis(20));
+    fs::read(&path).unwrap();
+    assert_eq!(accessed(), first);
     bench.unmount_clean();
 }
 

@@ -45,8 +45,8 @@ pub struct WriteMode {
 }
 
 impl FileSystem {
-    /// Opens a file or directory.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<()> {
+    /// Opens a file or directory. Says whether that counted as an access, of which the kernel does not know.
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<bool> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             return Err(Errno::NOKEY);
@@ -71,10 +71,8 @@ impl FileSystem {
         }
         // What the kernel has is read without our knowing. Who opens a file to read it will.
         let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
-        if reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
-        Ok(())
+        let accessed = reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino);
+        Ok(accessed && self.renew_atime(ino))
     }
 
     /// A new file is open already.
