@@ -339,6 +339,7 @@ impl MountOptions {
             (self.sync, MountFlags::SYNCHRONOUS),
             (self.dirsync, MountFlags::DIRSYNC),
             (self.atime == Atime::Never, MountFlags::NOATIME),
+            (self.atime == Atime::Strict, MountFlags::STRICTATIME),
             (!self.dir_atime, MountFlags::NODIRATIME),
         ];
         flags.into_iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | flag)

@@ -87,6 +87,24 @@ fn files_are_compressed_released_and_reserved() {
 }
 
 #[test]
+fn the_table_of_mounts_says_how_access_times_are_kept() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: fusermount3 does not take such options");
+    }
+    let mut bench = Bench::new(64, &[]);
+    let dir = bench.path("").canonicalize().unwrap();
+    for (options, shown) in
+        [("strictatime", "rw"), ("noatime", "rw,noatime"), ("atime,nodiratime", "rw,nodiratime,relatime")]
+    {
+        bench.mount(options);
+        let mounts = block::mounts().unwrap();
+        assert_eq!(mounts.iter().rev().find(|mount| mount.dir == dir).unwrap().options, shown);
+        bench.unmount();
+    }
+}
+
+#[test]
 fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
