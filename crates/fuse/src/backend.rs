@@ -718,7 +718,10 @@ fn open_mode(flags: u32, open_flags: u32) -> OpenMode {
     let flags = OFlags::from_bits_retain(flags);
     OpenMode {
         write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
-        only_reads: !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
+        // The kernel opens a file itself when it is asked for flags, and does not say then that it may be large
+        // (`fuse_priv_ioctl_prepare`). A program of 32 bits that knows no large files looks the same.
+        only_reads: !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
+            && flags.contains(OFlags::LARGEFILE),
         keeps_atime: flags.contains(OFlags::NOATIME),
         append: flags.contains(OFlags::APPEND),
         truncate: flags.contains(OFlags::TRUNC),

@@ -38,7 +38,7 @@ const WITHOUT_FLAGS: [&str; 4] = ["rmdir ", "unlink ", "rename to ", "access "];
 /// A line without what may differ of access times: the kernel does not tell FUSE of what it reads from its cache,
 /// so files are taken as read when they are opened for that.
 fn comparable(line: &str) -> String {
-    let exact = ["read of what is old", "read without atime", "list", "readlink"];
+    let exact = ["read of what is old", "read without atime", "asking for flags", "list", "readlink"];
     match exact.iter().any(|start| line.starts_with(start)) {
         true => line.into(),
         false => line.split(';').filter(|part| !part.ends_with(" +atime")).collect::<Vec<_>>().join(";"),

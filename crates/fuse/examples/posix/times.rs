@@ -16,7 +16,7 @@ pub fn run(ground: &mut Ground) {
         let then = rustix::fs::Timestamps { last_access: then, last_modification: then };
         rustix::fs::utimensat(CWD, "f", &then, rustix::fs::AtFlags::empty()).expect("it is ours");
     };
-    let calls: [(&str, &dyn Fn() -> Result<()>); 37] = [
+    let calls: [(&str, &dyn Fn() -> Result<()>); 38] = [
         ("create", &|| open("d/g", OFlags::CREATE | OFlags::WRONLY).map(drop)),
         ("create what is there", &|| open("d/f", OFlags::CREATE | OFlags::WRONLY).map(drop)),
         ("mkdir", &|| rustix::fs::mkdir("d/g", Mode::from(0o755))),
@@ -50,6 +50,7 @@ pub fn run(ground: &mut Ground) {
         ("read without atime", &|| {
             rustix::io::read(open("f", OFlags::RDONLY | OFlags::NOATIME)?, &mut [0; 10][..]).map(drop)
         }),
+        ("asking for flags", &|| rustix::fs::ioctl_getflags(open("f", OFlags::WRONLY)?).map(drop)),
         ("readlink", &|| rustix::fs::readlink("l", Vec::new()).map(drop)),
         ("list", &|| rustix::fs::Dir::read_from(open("d", OFlags::RDONLY)?).map(|dir| dir.for_each(drop))),
         ("write", &|| rustix::io::write(open("f", OFlags::WRONLY)?, b"new").map(drop)),

@@ -23,7 +23,7 @@ const SHORT_BYTES: u64 = 64 << 20;
 pub struct OpenMode {
     /// For writing.
     pub write: bool,
-    /// For reading and nothing else.
+    /// By a program, for reading and nothing else.
     pub only_reads: bool,
     /// Reading it is no access.
     pub keeps_atime: bool,
