@@ -709,6 +709,8 @@ fn times_from(asked: &wire::SetattrIn) -> TimesFrom {
         (true, true) if mtime_is_now => TimesFrom::Now,
         (true, _) => TimesFrom::Caller,
         (false, _) if !has(valid::MTIME) || has(valid::SIZE) => TimesFrom::Elsewhere,
+        // The kernel writes back by what is open for writing (`fuse_write_inode`), and no call that sets times does.
+        (false, _) if has(valid::CTIME | valid::HANDLE) => TimesFrom::Elsewhere,
         (false, _) if has(valid::CTIME) => TimesFrom::CallerOrCache,
         (false, _) => TimesFrom::Caller,
     }

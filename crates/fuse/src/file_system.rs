@@ -130,7 +130,8 @@ pub enum TimesFrom {
     Now,
     /// Somebody gives one of them or leaves one out (utimensat(2)).
     Caller,
-    /// From somebody, or from the kernel's cache: it writes back what it knows of a file that somebody has written.
+    /// From somebody, or from the kernel's cache: it writes back what it knows of a file that nobody has open for
+    /// writing.
     CallerOrCache,
 }
 
@@ -436,7 +437,7 @@ impl FileSystem {
             TimesFrom::Elsewhere | TimesFrom::Now => false,
             TimesFrom::Caller => true,
             // Of what nobody has open to write the kernel knows no other time than we do.
-            TimesFrom::CallerOrCache => !self.has_writer(ino) && set.mtime != Some(before.mtime),
+            TimesFrom::CallerOrCache => set.mtime != Some(before.mtime),
         };
         let owned = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || size.is_some();
         // As Linux has it (`may_setattr`).

@@ -169,6 +169,16 @@ fn flags(ground: &mut Ground) {
                 &rustix::fs::Timestamps { last_access: now, last_modification: now },
             )
         });
+        let (now, omit) = (rustix::fs::UTIME_NOW, rustix::fs::UTIME_OMIT);
+        for (name, access, change) in
+            [("none", omit, omit), ("atime", now, omit), ("mtime", omit, now), ("mtime given", omit, 5)]
+        {
+            let time = |tv_nsec| rustix::fs::Timespec { tv_sec: 900_000_000, tv_nsec };
+            let times = rustix::fs::Timestamps { last_access: time(access), last_modification: time(change) };
+            ground.step(format!("set {name} of what is open of {flag:?}"), || {
+                rustix::fs::futimens(&writer, &times)
+            });
+        }
         clear(&fd);
         ground.step_as(ALICE, format!("set {flag:?}"), || add(&fd, flag));
         ground.step_as(ALICE, "set nodump", || add(&fd, IFlags::NODUMP));
