@@ -98,7 +98,7 @@ pub fn mount(
     options: &MountOptions,
     source: &str,
 ) -> io::Result<Session> {
-    let root = fs.root()?;
+    let (root, (_, block_bytes)) = (fs.root()?, fs.space()?);
     let how = How { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
     let (connection, mounter) = Connection::mount(dir, &how)?;
     let connection = Arc::new(connection);
@@ -107,7 +107,8 @@ pub fn mount(
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
-    let adapter = Arc::new(Adapter { fs, root, connection, write_back, taken: OnceLock::new(), device });
+    let adapter =
+        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken: OnceLock::new(), device });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
 }
@@ -170,6 +171,8 @@ struct Desk {
 struct Adapter {
     fs: Arc<FileSystem>,
     root: Ino,
+    /// Bytes of the volume's blocks: what holes are made of, and what reading and writing should be multiples of.
+    block_bytes: u32,
     connection: Arc<Connection>,
     write_back: WriteBack,
     /// There once the kernel has said what it can.
@@ -233,21 +236,22 @@ impl Adapter {
                 // Who has it open for writing may be about to write.
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
                 if writes && fs.about_to_write(caller, ino) {
-                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let (reply, fs, block_bytes) = (waiting(reply), self.fs.clone(), self.block_bytes);
                     self.write_back.then(header.node, reply, move |out| {
                         fs.written_back(ino)?;
-                        put_attr(&fs.stat(ino)?, NOT_KEPT, out);
+                        put_attr(&fs.stat(ino)?, block_bytes, NOT_KEPT, out);
                         Ok(())
                     });
                     return Ok(());
                 }
                 let stat = fs.stat(ino)?;
-                put_attr(&stat, if writes { KEPT_WRITING } else { attr_kept(fs, &stat) }, out);
+                let kept = if writes { KEPT_WRITING } else { attr_kept(fs, &stat) };
+                put_attr(&stat, self.block_bytes, kept, out);
             }
             opcode::SETATTR => {
                 let change = change(&arguments.take()?);
                 let stat = fs.change(caller, ino, &change)?;
-                put_attr(&stat, attr_kept(fs, &stat), out);
+                put_attr(&stat, self.block_bytes, attr_kept(fs, &stat), out);
             }
             opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
             opcode::READLINK => out.extend(&fs.read_link(ino)?),
@@ -527,7 +531,7 @@ impl Adapter {
             name_kept_s: name_kept.as_secs(),
             attr_kept_s: attr_kept.as_secs(),
             attr_kept_ns: attr_kept.subsec_nanos(),
-            attr: attr(stat),
+            attr: attr(stat, self.block_bytes),
             ..Default::default()
         }
     }
@@ -543,7 +547,7 @@ impl Adapter {
             reserved: 0,
         };
         let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
-        let basic = attr(stat);
+        let basic = attr(stat, self.block_bytes);
         out.put(&wire::StatxOut {
             attr_kept_s: attr_kept(&self.fs, stat).as_secs(),
             mask: wire::STATX_BASIC | if stat.crtime.is_some() { wire::STATX_BTIME } else { 0 },
@@ -571,9 +575,10 @@ fn attr_kept(fs: &FileSystem, stat: &Stat) -> Duration {
     if written { NOT_KEPT } else { KEPT }
 }
 
-fn put_attr(stat: &Stat, kept: Duration, out: &mut Output) {
+fn put_attr(stat: &Stat, block_bytes: u32, kept: Duration, out: &mut Output) {
     let (attr_kept_s, attr_kept_ns) = (kept.as_secs(), kept.subsec_nanos());
-    out.put(&wire::AttrOut { attr_kept_s, attr_kept_ns, attr: attr(stat), ..Default::default() });
+    let attr = attr(stat, block_bytes);
+    out.put(&wire::AttrOut { attr_kept_s, attr_kept_ns, attr, ..Default::default() });
 }
 
 fn put_ioctl(answer: &[u8], out: &mut Output) {
@@ -764,7 +769,7 @@ fn put_dirent(ino: Ino, next: u64, kind: Option<FileType>, name: &[u8], out: &mu
     out.extend(&[0; 8][..end]);
 }
 
-fn attr(stat: &Stat) -> wire::Attr {
+fn attr(stat: &Stat, block_bytes: u32) -> wire::Attr {
     wire::Attr {
         ino: stat.ino.0.into(),
         size: stat.size,
@@ -780,7 +785,7 @@ fn attr(stat: &Stat) -> wire::Attr {
         uid: stat.uid,
         gid: stat.gid,
         rdev: stat.device.map_or(0, device_to_kernel),
-        block_bytes: 4096,
+        block_bytes,
         flags: 0,
     }
 }

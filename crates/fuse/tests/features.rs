@@ -10,7 +10,8 @@ use std::{
 
 use f2fs::{
     Volume,
-    format::quota::QuotaKind,
+    format::{BlockSize, quota::QuotaKind},
+    mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
     volume::{NewNode, Options, QuotaLimits, SetAttr},
 };
@@ -83,6 +84,32 @@ fn files_are_compressed_released_and_reserved() {
     wanted[200_000..250_000].fill(0);
     assert!(fs::read(&file).unwrap() == wanted);
     assert!(fs::read(bench.path("by.log")).unwrap() == text);
+    bench.unmount();
+}
+
+#[test]
+fn files_say_the_size_of_large_blocks() {
+    needs_fuse!();
+    let mut bench = Bench::empty();
+    let (path, bytes) = (bench.image(), 512 << 20);
+    File::create(&path).and_then(|file| file.set_len(bytes)).unwrap();
+    let new = mkfs::Options { block_size: BlockSize::B16K, ..mkfs::Options::new([7; 16]) };
+    let size = DeviceSize { path: path.display().to_string(), bytes };
+    let plan = Plan::new(&new, &[size]).unwrap();
+    let device = Arc::new(
+        block::FileDevice::open(&path, block::OpenOptions { write: true, ..Default::default() }).unwrap(),
+    );
+    NewVolume::begin(device, &plan, true, Options::new(Time::default)).unwrap().finish().unwrap();
+
+    bench.mount("");
+    let file = File::create(bench.path("holes")).unwrap();
+    // What programs that look for holes rely on: none is smaller.
+    file.write_all_at(b"x", 10 * 16_384).unwrap();
+    file.sync_all().unwrap();
+    let start = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(1)).unwrap();
+    assert_eq!((start, file.metadata().unwrap().blksize()), (10 * 16_384, 16_384));
+    assert_eq!(fs::metadata(bench.path("")).unwrap().blksize(), 16_384);
+    drop(file);
     bench.unmount();
 }
 
