@@ -42,20 +42,19 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     if swap_lists(&swaps, &path) {
         return Ok(Some(InUse::Swap));
     }
-    if !metadata.file_type().is_block_device() {
-        if let Some(at) = mounted_at(&mounts, None, &path) {
-            return Ok(Some(InUse::Mounted(at)));
-        }
-        let Some(device) = loop_over(&path) else { return Ok(None) };
+    let number = metadata.file_type().is_block_device().then(|| metadata.rdev());
+    let number = number.map(|device| (rustix::fs::major(device), rustix::fs::minor(device)));
+    if let Some(at) = mounted_at(&mounts, number, &path) {
+        return Ok(Some(InUse::Mounted(at)));
+    }
+    // Of a file, or of a block device that is mounted through FUSE.
+    if let Some(device) = loop_over(&path) {
         let number =
             fs::read_to_string(format!("/sys/block/{device}/dev")).ok().and_then(|text| device_number(&text));
         let mounted = mounted_at(&mounts, number, &Path::new("/dev").join(&device));
         return Ok(Some(mounted.map_or(InUse::Holder(device), InUse::Mounted)));
     }
-    let number = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    if let Some(at) = mounted_at(&mounts, Some(number), &path) {
-        return Ok(Some(InUse::Mounted(at)));
-    }
+    let Some(number) = number else { return Ok(None) };
     let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
     if let Some(holder) = entries(&directory.join("holders")).into_iter().next() {
         return Ok(Some(InUse::Holder(file_name(&holder))));

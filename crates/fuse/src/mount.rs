@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Weak, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use block::{Device, FileDevice};
+use block::{Device, FileDevice, InUse};
 use f2fs::Volume;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -25,6 +25,9 @@ use crate::{
 
 /// How long programs that still use the mount may go on after a signal.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long who has a device and is not mounted (any more) may take to let it go, and how often we look.
+const LETTING_GO: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What the kernel reads ahead, in KiB: as much as fits one request.
 const READ_AHEAD_KIB: u32 = 1024;
 /// Share of all that the kernel may keep dirty that it may keep for us; the rest is for what we write ourselves.
@@ -180,10 +183,24 @@ fn end_mount(dir: &Path, unmounter: &Unmounter) {
 fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<FileDevice>>> {
     let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
     let open = |path: &PathBuf| {
-        let device = FileDevice::open(path, how);
+        let device = open_device(path, how);
         device.map(Arc::new).map_err(|source| Error::Device { path: path.clone(), source })
     };
     paths.iter().map(open).collect()
+}
+
+/// Opens a device. As mount(2) does, it waits for a mount of it that is about to end.
+fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
+    let is_mounted = || matches!(block::in_use(path), Ok(Some(InUse::Mounted(_))));
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        let opened = FileDevice::open(path, how);
+        let is_busy = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+        if !is_busy || is_mounted() || Instant::now() > until {
+            return opened;
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
 }
 
 /// Opens the volume on them. That takes a few sectors from here and there; what the host would read on behind them takes a

@@ -88,6 +88,24 @@ fn the_volume_is_clean_when_umount_returns() {
 }
 
 #[test]
+fn a_mount_waits_for_who_is_about_to_let_go_of_the_image() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    fs::write(bench.path("file"), "kept").unwrap();
+    bench.unmount();
+    let how = block::OpenOptions { write: true, direct: false };
+    let writer = block::FileDevice::open(bench.image(), how).unwrap();
+    let lets_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(writer);
+    });
+    bench.mount("");
+    lets_go.join().unwrap();
+    assert_eq!(fs::read_to_string(bench.path("file")).unwrap(), "kept");
+    bench.unmount_clean();
+}
+
+#[test]
 fn a_signal_ends_a_mount_in_use_with_what_was_written() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
