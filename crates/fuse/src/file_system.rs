@@ -498,7 +498,9 @@ impl FileSystem {
                     .map_err(to_errno)?;
                 return Ok(Vec::new());
             }
-            Request::SetFlags(flags) if flags & !(flag::SHOWN | stat.flags) != 0 => {
+            Request::SetFlags(flags) | Request::SetExtended { flags, .. }
+                if flags & !(flag::SHOWN | stat.flags) != 0 =>
+            {
                 return Err(Errno::OPNOTSUPP);
             }
             Request::GetSaved if stat.compression.is_none() => return Err(Errno::INVAL),
@@ -756,6 +758,25 @@ mod tests {
         let other = (root, &b"other"[..]);
         fs.rename(user, other, (root, b"to"), RenameFlags::WHITEOUT).unwrap();
         assert_eq!(fs.lookup(root, b"other").unwrap().ino, ino);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn flags_that_no_volume_has_are_refused_in_both_forms() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,project_quota"));
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let ino = fs.create(caller, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        // FS_DAX_FL, as it is and as `struct fsxattr` has it, FS_XFLAG_DAX.
+        let mut extended = [0; 28];
+        extended[..4].copy_from_slice(&0x8000_u32.to_ne_bytes());
+        for (command, data) in [(0x4008_6602, &0x0200_0000_u32.to_ne_bytes()[..]), (0x401C_5820, &extended)] {
+            let request = Request::parse(command, data).unwrap();
+            assert_eq!(fs.ioctl(caller, ino, true, &request), Err(Errno::OPNOTSUPP), "{request:?}");
+        }
+        extended[..4].copy_from_slice(&0x80_u32.to_ne_bytes());
+        let request = Request::parse(0x401C_5820, &extended).unwrap();
+        fs.ioctl(caller, ino, true, &request).unwrap();
+        assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
         fs.unmount().unwrap();
     }
 

@@ -206,14 +206,18 @@ impl Request {
 /// Flags that only an administrator sets and takes away.
 pub const PROTECTING: u32 = flag::IMMUTABLE | flag::APPEND;
 
+/// `FS_DAX_FL`, which no volume has; who asks for it is to hear so.
+const DAX: u32 = 0x0200_0000;
+
 /// Flags in both forms: as `chattr` has them, and as `struct fsxattr` has them.
-const EXTENDED: [(u32, u32); 6] = [
+const EXTENDED: [(u32, u32); 7] = [
     (flag::IMMUTABLE, 0x08),
     (flag::APPEND, 0x10),
     (flag::SYNC, 0x20),
     (flag::NOATIME, 0x40),
     (flag::NODUMP, 0x80),
     (flag::PROJECT_INHERIT, 0x200),
+    (DAX, 0x8000),
 ];
 
 fn extended_of_flags(flags: u32) -> u32 {
