@@ -319,8 +319,11 @@ impl Adapter {
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}
             opcode::READ => {
-                let wire::ReadIn { offset, size, .. } = arguments.take()?;
+                let wire::ReadIn { offset, size, read_flags, .. } = arguments.take()?;
                 let size = size.min(REQUEST_BYTES);
+                if read_flags & wire::LOCK_OWNER == 0 {
+                    fs.goes_through_cache(ino);
+                }
                 if size < PASSED_BYTES || !self.pass(ino, offset, size, reply, passage)? {
                     out.fill(size as usize, |room| fs.read(ino, offset, room))?;
                 }
@@ -331,8 +334,21 @@ impl Adapter {
                     from_cache: write_flags & wire::WRITE_CACHE != 0,
                     drops_privilege: write_flags & wire::WRITE_KILL_SUIDGID != 0,
                 };
+                let is_direct = write_flags & wire::LOCK_OWNER != 0;
+                if !is_direct {
+                    fs.goes_through_cache(ino);
+                }
                 fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
                 out.put(&wire::WriteOut { size, padding: 0 });
+                if is_direct && fs.may_be_in_cache(ino) {
+                    // Of asynchronous ones the kernel forgets only what it had before them, and not what it has got
+                    // since and may be old. Of the others it does, but we cannot tell.
+                    let part = (offset.try_into().unwrap_or(i64::MAX), size.into());
+                    self.write_back.part_then(header.node, part, waiting(reply), move |out| {
+                        out.put(&wire::WriteOut { size, padding: 0 });
+                        Ok(())
+                    });
+                }
             }
             // The kernel writes its cache back before it asks. It stops asking where the first answer is that there is
             // no such request; before Linux 5.9 (so surely before 7.32) it stops writing back then, too.

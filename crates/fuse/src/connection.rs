@@ -110,7 +110,12 @@ impl Connection {
     /// Tells the kernel to write back what it has of a file from an offset on, and to forget it. It asks us while it
     /// does; with a negative offset it only forgets the attributes.
     pub fn invalidate(&self, node: u64, offset: i64) -> Result<(), Errno> {
-        let what = InvalidateInode { ino: node, offset, length: 0 };
+        self.invalidate_part(node, offset, 0)
+    }
+
+    /// The same of so many bytes from there on; of all where that is 0.
+    pub fn invalidate_part(&self, node: u64, offset: i64, length: i64) -> Result<(), Errno> {
+        let what = InvalidateInode { ino: node, offset, length };
         self.send(0, INVALIDATE_INODE, what.as_bytes())
     }
 

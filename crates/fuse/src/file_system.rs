@@ -243,6 +243,16 @@ impl FileSystem {
         self.inodes.has_writer(ino)
     }
 
+    /// A file is read or written through the kernel's cache, which may then have some of its content.
+    pub fn goes_through_cache(&self, ino: Ino) {
+        self.inodes.goes_through_cache(ino);
+    }
+
+    /// Whether the kernel's cache may have content of a file.
+    pub fn may_be_in_cache(&self, ino: Ino) -> bool {
+        self.inodes.may_be_in_cache(ino)
+    }
+
     // Names.
 
     /// The inode that a directory has under a name; the kernel gets a reference to it. A dot is the inode itself, of

@@ -30,6 +30,8 @@ struct Known {
     atime_due: bool,
     /// It was opened before: the kernel may have its content.
     cached: bool,
+    /// It was read or written through the kernel's cache, which may have some of its content.
+    in_cache: bool,
     /// Who wrote to it last is an administrator.
     privileged: bool,
     /// How writing what the kernel had in its cache failed last, until somebody asks.
@@ -115,6 +117,18 @@ impl Inodes {
     /// Whether this is the first access to content since the file was opened.
     pub fn take_atime_due(&self, ino: Ino) -> bool {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
+    }
+
+    /// It is read or written through the kernel's cache.
+    pub fn goes_through_cache(&self, ino: Ino) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            known.in_cache = true;
+        }
+    }
+
+    /// Whether it [was](Self::goes_through_cache) since the kernel knows it.
+    pub fn may_be_in_cache(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.in_cache)
     }
 
     /// Somebody writes to it, or may: what the kernel has in its cache from now on counts as theirs. Says whether

@@ -108,6 +108,9 @@ pub const OPEN_KILL_SUIDGID: u32 = 1;
 pub const GETATTR_HANDLE: u32 = 1;
 /// Bit of [`WriteIn::write_flags`]: it comes from the cache, and who wrote it there is not told.
 pub const WRITE_CACHE: u32 = 1;
+/// Bit of [`ReadIn::read_flags`] and [`WriteIn::write_flags`]: whose locks count is given, as it is of those that go past
+/// the cache and of no others.
+pub const LOCK_OWNER: u32 = 1 << 1;
 /// Bit of [`WriteIn::write_flags`]: the write takes set-user-id bits away.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Bit of [`SetxattrMoreIn::setxattr_flags`]: the access list takes the set-group-id bit away.

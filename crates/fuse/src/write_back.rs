@@ -1,8 +1,9 @@
-//! Questions about a file that only count once the kernel has written back what it has of it.
+//! Requests that are answered only once the kernel has dropped what it has of a file.
 //!
-//! The kernel asks where data lies, and before it writes how large a file is, without writing its cache back first.
-//! Telling it to drop the cache makes it write, and it waits until these writes are answered: hence the thread of its
-//! own.
+//! It asks where data lies, and before it writes how large a file is, without writing its cache back first; and when
+//! asynchronous writes have gone past its cache, it leaves there what was read meanwhile. Telling it to drop the cache
+//! makes it write, and it waits until these writes, and reads that are under way, are answered: hence the thread of
+//! its own.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -22,6 +23,8 @@ pub struct WriteBack {
 
 struct Job {
     node: u64,
+    /// Where to begin, and how many bytes; 0 is all.
+    part: (i64, i64),
     reply: Reply,
     answer: Box<AnswerWith>,
 }
@@ -37,9 +40,9 @@ impl WriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
-            for Job { node, reply, answer } in jobs {
+            for Job { node, part: (offset, length), reply, answer } in jobs {
                 // Failing, it has nothing in its cache.
-                let _ = connection.invalidate(node, 0);
+                let _ = connection.invalidate_part(node, offset, length);
                 output.clear();
                 let answered = answer(&mut output);
                 reply.send(answered.map(|()| output.bytes()));
@@ -55,8 +58,19 @@ impl WriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
     ) {
+        self.part_then(node, (0, 0), reply, answer);
+    }
+
+    /// The same of a part, given by its offset and its length in bytes.
+    pub fn part_then(
+        &self,
+        node: u64,
+        part: (i64, i64),
+        reply: Reply,
+        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+    ) {
         let queue = self.queue.lock().expect("nothing panics under this lock");
         // Should the thread be gone, the reply says so by being dropped.
-        let _ = queue.send(Job { node, reply, answer: Box::new(answer) });
+        let _ = queue.send(Job { node, part, reply, answer: Box::new(answer) });
     }
 }

@@ -98,6 +98,27 @@ fn fio_reads_back_what_it_wrote() {
 }
 
 #[test]
+fn what_is_written_past_the_cache_is_read_from_it() {
+    needs_fuse!("fio");
+    let mut bench = Bench::mounted(64);
+    bench.shell(
+        "head -c 640k /dev/zero > file
+         touch ../reading
+         while test -e ../reading; do cat file > /dev/null; done & first=$!
+         while test -e ../reading; do cat file > /dev/null; done & second=$!
+         trap 'rm -f ../reading' EXIT
+         for n in $(seq 65 84); do
+             fio --name=w --filename=file --rw=write --bs=640k --size=640k --direct=1 --ioengine=libaio \
+                 --iodepth=4 --overwrite=1 --invalidate=0 --buffer_pattern=$n --minimal > /dev/null
+             byte=$(printf \\\\$(printf %o $n))
+             test $(tr -d $byte < file | wc -c) = 0
+         done
+         rm ../reading; wait $first $second",
+    );
+    bench.unmount_clean();
+}
+
+#[test]
 fn several_processes_at_once_leave_no_trace_of_one_another() {
     needs_fuse!();
     let mut bench = Bench::mounted(512);
