@@ -193,9 +193,7 @@ impl Soak {
         match done {
             Ok(()) => counts[0] += 1,
             // Being full is no fault, as long as nothing was done.
-            Err(Error::NoSpace { needed_blocks, free_blocks }) if needed_blocks > free_blocks => {
-                counts[1] += 1
-            }
+            Err(Error::NoSpace { needed_bytes, free_bytes }) if needed_bytes > free_bytes => counts[1] += 1,
             Err(Error::Quota) => counts[1] += 1,
             Err(error) => return Err(error).context(what),
         }

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, fmt, io};
 
-use crate::units::{BlockAddr, Ino, Nid, SegNo};
+use crate::{
+    format::BlockSize,
+    units::{BlockAddr, Bytes, Ino, Nid, SegNo},
+};
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -90,12 +93,12 @@ pub enum Error {
     #[error("not an F2FS volume: {0}")]
     NotF2fs(Cow<'static, str>),
     /// The volume is full.
-    #[error("no space left on the volume: {needed_blocks} more blocks needed, {free_blocks} free")]
+    #[error("no space left on the volume: {} needed, {} free{}", Bytes(*.needed_bytes), Bytes(*.free_bytes), scattered(*.needed_bytes, *.free_bytes))]
     NoSpace {
-        /// Blocks that the operation wanted.
-        needed_blocks: u64,
-        /// Blocks that users may still take.
-        free_blocks: u64,
+        /// What the operation wanted, in bytes of whole blocks.
+        needed_bytes: u64,
+        /// What users may still take, in bytes.
+        free_bytes: u64,
     },
     /// All nids are in use.
     #[error("no inode number left on the volume")]
@@ -154,5 +157,31 @@ impl Error {
     /// A [`Error::Corrupt`] at `at`.
     pub fn corrupt(at: Place, what: impl Into<Cow<'static, str>>) -> Error {
         Error::Corrupt { at, what: what.into() }
+    }
+
+    /// An [`Error::NoSpace`] of what was wanted and of what users may still take.
+    pub fn no_space(block_size: BlockSize, needed_blocks: u64, free_blocks: u64) -> Error {
+        let bytes = |blocks: u64| blocks.saturating_mul(block_size.bytes() as u64);
+        Error::NoSpace { needed_bytes: bytes(needed_blocks), free_bytes: bytes(free_blocks) }
+    }
+}
+
+/// Why free space does not help that would be enough.
+fn scattered(needed_bytes: u64, free_bytes: u64) -> &'static str {
+    if needed_bytes <= free_bytes { ", but no whole section of it" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_volume_speaks_of_bytes() {
+        let text = |needed, free| Error::no_space(BlockSize::B4K, needed, free).to_string();
+        assert_eq!(text(25600, 1), "no space left on the volume: 100.00 MiB needed, 4.00 KiB free");
+        assert_eq!(
+            text(1, 300),
+            "no space left on the volume: 4.00 KiB needed, 1.17 MiB free, but no whole section of it"
+        );
     }
 }

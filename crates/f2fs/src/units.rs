@@ -78,6 +78,22 @@ impl From<Nid> for Ino {
     }
 }
 
+/// A size as people read it: `512 B`, `1.50 GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefixes = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        match self.0.checked_ilog2().unwrap_or(0) as usize / 10 {
+            0 => write!(f, "{} B", self.0),
+            power => {
+                write!(f, "{:.2} {}B", self.0 as f64 / (1u64 << (10 * power)) as f64, prefixes[power - 1])
+            }
+        }
+    }
+}
+
 /// Version of a checkpoint. Versions wrap, so they are ordered by their signed difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CheckpointVer(pub u64);

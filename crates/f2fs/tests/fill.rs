@@ -359,8 +359,9 @@ fn out_of_space_says_how_much_was_needed_and_leaves_nothing() {
     let need =
         count(&mut given(entries.clone(), &data), &transform, &plan.superblock, &volume_options()).unwrap();
     match make(&image, &plan, 64 << 20, &mut given(entries, &data)) {
-        Err(Error::NoSpace { needed_blocks, free_blocks }) => {
-            assert_eq!(needed_blocks, need.blocks + SLACK_BLOCKS);
+        Err(Error::NoSpace { needed_bytes, free_bytes }) => {
+            assert_eq!(needed_bytes, (need.blocks + SLACK_BLOCKS) * 4096);
+            let free_blocks = free_bytes / 4096;
             assert!(free_blocks < plan.user_blocks && free_blocks > plan.user_blocks - 10);
         }
         other => panic!("{:?}", other.map(|(filled, _)| filled)),

@@ -6,6 +6,7 @@
 
 mod cli;
 mod clock;
+mod failure;
 mod output;
 mod progress;
 mod record;
@@ -30,36 +31,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flashkit: {}", text(&error));
-            if is_of_full_host(&error) {
-                eprintln!(
-                    "the disk that holds the image is full, not the volume: make room there and try again"
-                );
-            }
+            eprintln!("flashkit: {}", failure::text(&error));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error with its causes, each said once: some errors tell their cause themselves.
-fn text(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-/// Whether the image could not grow: most are sparse files.
-fn is_of_full_host(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| match cause.downcast_ref() {
-        Some(f2fs::Error::Io { source, .. }) => source.kind() == io::ErrorKind::StorageFull,
-        _ => false,
-    })
 }
 
 /// Whether the reader of our output has gone, as in `flashkit ls ... | head`.
@@ -68,18 +43,4 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_disk_below_is_not_a_full_volume() {
-        let at = f2fs::Place::Volume;
-        let below = f2fs::Error::Io { at, source: io::ErrorKind::StorageFull.into() };
-        let volume = f2fs::Error::NoSpace { needed_blocks: 2, free_blocks: 1 };
-        assert!(is_of_full_host(&anyhow::Error::new(below).context("card.img")));
-        assert!(!is_of_full_host(&anyhow::Error::new(volume).context("card.img")));
-    }
 }

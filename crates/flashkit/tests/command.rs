@@ -1,31 +1,10 @@
 //! The command as its users call it: what it prints, what it leaves, how it ends.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::ffi::OsStrExt,
-    path::Path,
-    process::{Command, Output},
-};
+mod support;
 
-fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_flashkit")).current_dir(dir).args(arguments).output().expect("it starts")
-}
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path, process::Command};
 
-fn ok(dir: &Path, arguments: &[&str]) -> String {
-    let output = flashkit(dir, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// The message of a call that must fail with exit code 1 and print nothing else.
-fn fails(dir: &Path, arguments: &[&str]) -> String {
-    let output = flashkit(dir, arguments);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    String::from_utf8(output.stderr).expect("text")
-}
+use support::{fails, flashkit, ok};
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/etc")).unwrap();
@@ -332,10 +311,10 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
 
     fs::write(dir.join("tree/too-much"), vec![1; 60 << 20]).unwrap();
     let full = fails(dir, &["mkfs", "-q", "new.img", "--size", "64M", "--from", "tree"]);
-    assert!(full.contains("more blocks needed"), "{full}");
+    assert!(full.contains(" MiB needed, "), "{full}");
     assert!(!dir.join("new.img").exists());
     let full = fails(dir, &["import", "-q", "tree", "v.img"]);
-    assert!(full.contains("more blocks needed"), "{full}");
+    assert!(full.contains(" MiB needed, "), "{full}");
     assert_eq!(ok(dir, &["ls", "v.img"]), "etc\nlarge\nlink\n");
     let left: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");

@@ -78,12 +78,12 @@ impl Pair {
         let now = self.clock.step();
         let done = self.engine.apply(op);
         self.tally.count(op, done.is_ok());
-        if let Err(Error::NoSpace { needed_blocks, free_blocks }) = &done {
+        if let Err(Error::NoSpace { needed_bytes, free_bytes }) = &done {
             let mut trial = self.model.clone();
             if trial.apply(op, now) != Err(Errno::NOSPC) {
                 ensure!(
-                    needed_blocks > free_blocks,
-                    "no space for {needed_blocks} blocks while {free_blocks} are free"
+                    needed_bytes > free_bytes,
+                    "no space for {needed_bytes} bytes while {free_bytes} are free"
                 );
                 // Nothing was done; but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {

@@ -101,11 +101,16 @@ pub fn fill(
         }
         match filler.entry(&entry, source, &mut options) {
             Ok(()) => {}
-            Err(Error::NoSpace { .. } | Error::NoInodes) if counter.is_some() => {
+            Err(error @ (Error::NoSpace { .. } | Error::NoInodes)) if counter.is_some() => {
                 let mut counter = counter.take().expect("it is there");
                 count_rest(&mut counter, source, &options.transform)?;
                 let needed_blocks = counter.need()?.blocks + SLACK_BLOCKS;
-                return Err(Error::NoSpace { needed_blocks, free_blocks });
+                let block_size = filler.volume.superblock().block_size;
+                // It may not be the blocks that are short.
+                return Err(match needed_blocks > free_blocks {
+                    true => Error::no_space(block_size, needed_blocks, free_blocks),
+                    false => error,
+                });
             }
             Err(error) => return Err(about(&entry.path, error)),
         }

@@ -201,8 +201,7 @@ impl Volume {
             None => self.find_segment(kind, old, &current, even_prefree)?,
         };
         let Some((segment, fills_holes)) = next else {
-            let free_blocks = self.free_user_blocks();
-            return Err(Error::NoSpace { needed_blocks: 1, free_blocks });
+            return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
         };
         self.enter_segment(kind, segment, fills_holes)?;
         if kind == SegmentType::WarmNode && !fills_holes && stays_close(synced) {

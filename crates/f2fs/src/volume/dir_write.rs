@@ -135,7 +135,7 @@ impl Volume {
             }
             self.dirs.set_full(dir, level, bucket, slots);
         }
-        Err(Error::NoSpace { needed_blocks: 1, free_blocks: self.free_user_blocks() })
+        Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()))
     }
 
     /// Removes an entry. A block that has no entry left is given back.

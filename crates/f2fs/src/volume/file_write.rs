@@ -439,7 +439,7 @@ impl Volume {
         let nodes = if holes == 0 { 0 } else { self.missing_nodes(ino, blocks)? };
         let needed_blocks = holes + nodes;
         if needed_blocks > free_blocks {
-            return Err(Error::NoSpace { needed_blocks, free_blocks });
+            return Err(Error::no_space(self.geometry.block_size, needed_blocks, free_blocks));
         }
         if u64::from(self.free_nodes()) < nodes {
             return Err(Error::NoInodes);

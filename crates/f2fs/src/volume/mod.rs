@@ -380,7 +380,7 @@ impl Volume {
     fn require_space(&self, needed_blocks: u64) -> Result<()> {
         let free_blocks = self.free_user_blocks();
         if needed_blocks > free_blocks {
-            return Err(Error::NoSpace { needed_blocks, free_blocks });
+            return Err(Error::no_space(self.geometry.block_size, needed_blocks, free_blocks));
         }
         Ok(())
     }

@@ -552,7 +552,7 @@ impl Volume {
     /// Refuses where the checkpoint has no room for one more orphan.
     fn require_orphans_fit(&self) -> Result<()> {
         if self.orphans.len() >= orphan::most(self.superblock.cp_payload, self.geometry.block_size) {
-            return Err(Error::NoSpace { needed_blocks: 1, free_blocks: 0 });
+            return Err(Error::no_space(self.geometry.block_size, 1, 0));
         }
         Ok(())
     }

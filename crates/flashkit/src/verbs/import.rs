@@ -61,7 +61,8 @@ pub fn run(args: &Args) -> Result<()> {
         let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options())?;
         let free_blocks = volume.free_user_blocks();
         if need.blocks > free_blocks {
-            return Err(Error::NoSpace { needed_blocks: need.blocks, free_blocks }).with_context(name);
+            let block_size = volume.superblock().block_size;
+            return Err(Error::no_space(block_size, need.blocks, free_blocks)).with_context(name);
         }
     }
     let bar = progress::bytes("importing", None, args.quiet || args.json);

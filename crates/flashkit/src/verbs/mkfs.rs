@@ -231,7 +231,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut tell = progress::teller(&bar);
         let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
         let done = tree::fill(new.volume(), root, &mut *source, how);
-        let done = done.map_err(too_small).with_context(name)?;
+        let done = done.map_err(|error| too_small(error, args, existing)).with_context(name)?;
         bar.finish_and_clear();
         filled = (done.entries, done.bytes);
     }
@@ -245,12 +245,19 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Says what to do about a volume that is too small for its content.
-fn too_small(error: f2fs::Error) -> anyhow::Error {
-    match error {
-        f2fs::Error::NoSpace { .. } => {
-            anyhow!("{error}; an image made with --minimize instead of --size holds it")
+fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Error {
+    if !matches!(error, f2fs::Error::NoSpace { .. } | f2fs::Error::NoInodes) {
+        return error.into();
+    }
+    let larger = match existing {
+        Existing::BlockDevice { .. } => "a larger device holds it",
+        _ => "a larger --size holds it, and --minimize finds the smallest",
+    };
+    match args.shape.overprovision {
+        Some(percent) => {
+            anyhow!("{error}; {larger}; a smaller overprovision than -o {percent} leaves users more")
         }
-        other => other.into(),
+        None => anyhow!("{error}; {larger}"),
     }
 }
 

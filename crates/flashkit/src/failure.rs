@@ -1,0 +1,58 @@
+//! How a failure is told: what happened with its causes, and what to do about it.
+
+use std::io;
+
+use f2fs::Error;
+
+/// An error with its causes, each said once (some errors tell their cause themselves), and advice where there is some.
+pub fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    match error.chain().find_map(|cause| advice(cause.downcast_ref()?)) {
+        Some(advice) => format!("{text}\n{advice}"),
+        None => text,
+    }
+}
+
+/// What to do about an error of the engine.
+fn advice(error: &Error) -> Option<&'static str> {
+    match error {
+        // Most images are sparse files.
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+            Some("the disk that holds the image is full, not the volume: make room there and try again")
+        }
+        Error::NoSpace { .. } => Some(
+            "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
+        ),
+        Error::NoInodes => Some(
+            "a volume has numbers for as many files as its size allows: remove some (flashkit rm), or make a larger one",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use f2fs::{Place, format::BlockSize};
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_below_is_not_a_full_volume() {
+        let below = Error::Io { at: Place::Volume, source: io::ErrorKind::StorageFull.into() };
+        let volume = Error::no_space(BlockSize::B4K, 512, 1);
+        let text = |error: Error| text(&anyhow::Error::new(error).context("card.img"));
+        assert!(text(below).ends_with("make room there and try again"));
+        let told = text(volume);
+        let (what, advice) = told.split_once('\n').unwrap();
+        assert_eq!(what, "card.img: no space left on the volume: 2.00 MiB needed, 4.00 KiB free");
+        assert!(advice.contains("flashkit rm") && advice.contains("resize.f2fs"), "{advice}");
+        assert_eq!(text(Error::NotFound), "card.img: not found");
+    }
+}

@@ -1,0 +1,29 @@
+//! What the command says when something is wrong, and what to do about it.
+
+mod support;
+
+use std::fs;
+
+use support::{fails, ok};
+
+/// A full volume says how much is missing, in bytes, and what helps.
+#[test]
+fn a_full_volume_says_what_is_missing_and_what_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/large"), vec![7; 100 << 20]).unwrap();
+
+    let made = fails(dir, &["mkfs", "v.img", "--size", "64M", "-o", "60", "--from", "tree"]);
+    assert!(made.contains(" MiB needed, ") && made.contains(" MiB free; "), "{made}");
+    assert!(made.contains("--minimize") && made.contains("-o 60") && !made.contains("blocks"), "{made}");
+    assert!(!dir.join("v.img").exists());
+
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    for call in [["import", "tree", "v.img"], ["cp", "tree/large", "v.img:/"]] {
+        let told = fails(dir, &call);
+        assert!(told.contains("no space left on the volume: ") && told.contains(" MiB needed, "), "{told}");
+        assert!(told.contains(" free\n") && told.contains("flashkit rm"), "{told}");
+        assert_eq!(ok(dir, &["ls", "v.img"]), "", "nothing is left of it");
+    }
+}
