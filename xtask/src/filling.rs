@@ -78,7 +78,7 @@ pub fn our_image(dir: &Path) -> PathBuf {
 pub fn rows(tree: &Path, dir: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (n, tool) in TOOLS.iter().enumerate() {
-        let step = Step::begin(&format!("{} ({} run(s))", tool.name, tool.runs));
+        let step = Step::begin(&format!("{} (runs: {})", tool.name, tool.runs));
         let image = dir.join(format!("{n}.img"));
         let mut costs = Vec::new();
         for _ in 0..tool.runs {

@@ -3,7 +3,9 @@
 use std::{io::IsTerminal, time::Duration};
 
 use f2fs::tree;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::render;
 
 /// A bar that counts bytes, with rate and time left; hidden where stderr is no terminal or `quiet` is set.
 /// Without a total (a stream) it counts up.
@@ -39,6 +41,6 @@ pub fn steps(total: u64, quiet: bool) -> ProgressBar {
 pub fn teller(bar: &ProgressBar) -> impl FnMut(tree::Progress<'_>) + use<'_> {
     |at| {
         bar.set_position(at.bytes);
-        bar.set_message(format!("{} entries", HumanCount(at.entries)));
+        bar.set_message(render::count(at.entries, "entry"));
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
+use indicatif::HumanCount;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -180,6 +181,17 @@ pub fn name(bytes: &[u8]) -> String {
     out
 }
 
+/// A number of things: `1 section`, `1,234 sections`, `0 entries`, `2 flushes`.
+pub fn count(n: u64, one: &str) -> String {
+    let many = match one.strip_suffix('y') {
+        _ if n == 1 => one.to_owned(),
+        Some(stem) => format!("{stem}ies"),
+        None if one.ends_with("sh") => format!("{one}es"),
+        None => format!("{one}s"),
+    };
+    format!("{} {many}", HumanCount(n))
+}
+
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -231,6 +243,16 @@ mod tests {
         assert_eq!(mode(0o041_777), "drwxrwxrwt");
         assert_eq!(mode(0o104_655), "-rwSr-xr-x");
         assert_eq!(mode(0o102_755), "-rwxr-sr-x");
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        assert_eq!(count(1, "section"), "1 section");
+        assert_eq!(count(1234, "section"), "1,234 sections");
+        assert_eq!(
+            [count(0, "entry"), count(1, "directory"), count(2, "flush")],
+            ["0 entries", "1 directory", "2 flushes"]
+        );
     }
 
     #[test]

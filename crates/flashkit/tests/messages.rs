@@ -27,3 +27,18 @@ fn a_full_volume_says_what_is_missing_and_what_helps() {
         assert_eq!(ok(dir, &["ls", "v.img"]), "", "nothing is left of it");
     }
 }
+
+/// One thing is not many of them.
+#[test]
+fn what_is_counted_is_said_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/file"), "x").unwrap();
+    let made = ok(dir, &["mkfs", "v.img", "--size", "128M", "--from", "tree", "-s", "2"]);
+    assert!(made.contains(" segments, 2 a section, 1 section a zone;"), "{made}");
+    assert!(made.contains("\n  1 entry, 1 B of data"), "{made}");
+    let info = ok(dir, &["info", "v.img"]);
+    assert!(info.contains("each 2 segments; 1 section in a zone"), "{info}");
+    assert!(ok(dir, &["tree", "v.img"]).ends_with("\n0 directories, 1 file\n"));
+}

@@ -28,9 +28,7 @@ pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
     if given != wanted {
         let paths: Vec<&str> = superblock.devices.iter().map(|device| device.path.as_str()).collect();
         let names = if paths.is_empty() { String::new() } else { format!(": {}", paths.join(", ")) };
-        return Err(Error::Invalid(
-            format!("the volume is on {wanted} device(s){names}; {given} given").into(),
-        ));
+        return Err(Error::Invalid(format!("devices of the volume: {wanted}{names}; given: {given}").into()));
     }
     if given == 1 {
         return Ok(devices.remove(0));

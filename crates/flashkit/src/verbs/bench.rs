@@ -56,7 +56,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let keep = || args.output.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
     let records = args.output.as_ref().map(|dir| Records::open(dir)).transpose().with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
-    eprintln!("seed {}, {} runs, {} on {}", bench.seed, bench.runs, bench.place.kind, bench.place.source);
+    let (runs, place) = (render::count(bench.runs as u64, "run"), &bench.place);
+    eprintln!("seed {}, {runs}, {} on {}", bench.seed, place.kind, place.source);
     let bar = progress::steps((bench.experiments.len() * bench.runs) as u64, args.json);
     let mut done: Vec<Record> = Vec::new();
     let mut failed = Ok(());
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     match done.iter().filter(|record| record.failure.is_some()).count() {
         0 => Ok(ExitCode::SUCCESS),
-        failed => bail!("{failed} of {} experiments failed", bench.experiments.len()),
+        failed => bail!("{failed} of {} failed", render::count(bench.experiments.len() as u64, "experiment")),
     }
 }
 
@@ -96,8 +97,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<()> {
     match records.get(&record.cell, None) {
         Some(earlier) if stopped && record.failure.is_some() => {
-            let (name, runs) = (record.cell.experiment.name(), earlier.runs());
-            eprintln!("{name}: the {runs} runs of before stay in {}", records.dir().display());
+            let (name, runs) = (record.cell.experiment.name(), render::count(earlier.runs() as u64, "run"));
+            eprintln!("{name}: {runs} of before: kept in {}", records.dir().display());
             Ok(())
         }
         _ => records.put(record),

@@ -146,9 +146,9 @@ impl Report {
         }
         writeln!(
             out,
-            "{} of {} regular files are compressed",
-            HumanCount(self.compressed_files),
-            HumanCount(self.regular_files)
+            "{}, {} of them compressed",
+            render::count(self.regular_files, "regular file"),
+            HumanCount(self.compressed_files)
         )?;
         writeln!(
             out,
@@ -158,8 +158,8 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{} blocks could be released, {} have been",
-            HumanCount(self.releasable_blocks),
+            "{} could be released, {} released so far",
+            render::count(self.releasable_blocks, "block"),
             HumanCount(self.released_blocks)
         )
     }

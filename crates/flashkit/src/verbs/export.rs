@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::tree::{self, Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
@@ -111,17 +111,16 @@ pub fn run(args: &Args) -> Result<()> {
         render::fields(&record, true)?;
     } else if !args.quiet {
         eprintln!(
-            "{}: {} entries, {} of data to {}",
+            "{}: {}, {} of data to {}",
             record.source,
-            HumanCount(record.entries),
+            render::count(record.entries, "entry"),
             BinaryBytes(record.content_bytes),
             record.destination
         );
     }
     match record.losses {
         0 => Ok(()),
-        1 => bail!("one thing could not be carried"),
-        losses => bail!("{losses} things could not be carried"),
+        losses => bail!("{} could not be carried", render::count(losses, "thing")),
     }
 }
 

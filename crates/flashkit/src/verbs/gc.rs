@@ -56,6 +56,8 @@ pub fn run(args: &Args) -> Result<()> {
     let cleaned = args.image.change(|volume| volume.clean(args.sections, args.policy.into()))?;
     let record = Record { sections: cleaned.sections, moved_blocks: cleaned.moved_blocks };
     render::print(&record, args.json, |record, out| {
-        writeln!(out, "{} sections cleaned, {} blocks moved", record.sections, record.moved_blocks)
+        let (sections, blocks) =
+            (render::count(record.sections.into(), "section"), render::count(record.moved_blocks, "block"));
+        writeln!(out, "{sections} cleaned, {blocks} moved")
     })
 }

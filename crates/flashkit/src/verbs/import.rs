@@ -7,7 +7,7 @@ use f2fs::{
     Error,
     tree::{self, FillOptions},
 };
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
@@ -84,9 +84,9 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&imported, args.json, |imported, out| {
         writeln!(
             out,
-            "{}: {} entries, {} of data; {} left",
+            "{}: {}, {} of data; {} left",
             imported.target,
-            HumanCount(imported.entries),
+            render::count(imported.entries, "entry"),
             BinaryBytes(imported.content_bytes),
             BinaryBytes(imported.free_bytes)
         )

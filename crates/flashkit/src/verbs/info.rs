@@ -167,45 +167,52 @@ impl Info {
         }
         writeln!(
             out,
-            "size            {}: {} segments of {}, blocks of {} bytes, sectors of {}",
+            "size            {}: {} of {}, blocks of {} bytes, sectors of {}",
             size(self.volume_bytes),
-            HumanCount(self.segments.into()),
+            render::count(self.segments.into(), "segment"),
             size(self.block_bytes as u64 * 512),
             self.block_bytes,
             self.sector_bytes
         )?;
         writeln!(
             out,
-            "use             {} of {}, {} free; {} inodes, {} nodes",
+            "use             {} of {}, {} free; {}, {}",
             size(self.used_bytes),
             size(self.user_bytes),
             size(self.free_bytes),
-            HumanCount(self.inodes.into()),
-            HumanCount(self.nodes.into())
+            render::count(self.inodes.into(), "inode"),
+            render::count(self.nodes.into(), "node")
         )?;
         writeln!(
             out,
-            "sections        {}, each {} segment(s); {} section(s) in a zone",
+            "sections        {}, each {}; {} in a zone",
             HumanCount(self.sections.into()),
-            self.segments_per_section,
-            self.sections_per_zone
+            render::count(self.segments_per_section.into(), "segment"),
+            render::count(self.sections_per_zone.into(), "section")
         )?;
         writeln!(
             out,
-            "overprovision   {} segments, {} of them reserved for cleaning; {} segments are free",
-            self.overprovision_segments, self.reserved_segments, self.free_segments
+            "overprovision   {}, {} of it reserved for cleaning; {} free",
+            render::count(self.overprovision_segments.into(), "segment"),
+            HumanCount(self.reserved_segments.into()),
+            render::count(self.free_segments.into(), "segment")
         )?;
         for area in &self.areas {
             writeln!(
                 out,
-                "{:15} {} segments from block {}",
+                "{:15} {} from block {}",
                 format!("{} area", area.name),
-                area.segments,
+                render::count(area.segments.into(), "segment"),
                 area.start_block
             )?;
         }
         for device in &self.devices {
-            writeln!(out, "device          {}, {} segments", device.path, device.segments)?;
+            writeln!(
+                out,
+                "device          {}, {}",
+                device.path,
+                render::count(device.segments.into(), "segment")
+            )?;
         }
         if let Some(encoding) = self.encoding {
             writeln!(out, "encoding        {encoding}")?;
@@ -218,7 +225,7 @@ impl Info {
             or_none(&self.checkpoint_flags)
         )?;
         let state = if self.clean { "clean" } else { "not unmounted: shown as recovery makes it" };
-        writeln!(out, "state           {state}; {} orphans", self.orphans)?;
+        writeln!(out, "state           {state}; {}", render::count(self.orphans as u64, "orphan"))?;
         for log in &self.logs {
             writeln!(
                 out,

@@ -19,7 +19,7 @@ use flash::{
     probe::{self, Advice, Findings},
     verbs,
 };
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::BinaryBytes;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -439,12 +439,12 @@ impl Made {
         writeln!(out, "  UUID {}, label {:?}, features {features}", self.uuid, self.label)?;
         writeln!(
             out,
-            "  {} segments, {} a section, {} section(s) a zone; overprovision {:.2} %: {} segments, {} reserved",
-            HumanCount(self.segments.into()),
+            "  {}, {} a section, {} a zone; overprovision {:.2} %: {}, {} reserved",
+            render::count(self.segments.into(), "segment"),
             self.segments_per_section,
-            self.sections_per_zone,
+            render::count(self.sections_per_zone.into(), "section"),
             self.overprovision_percent,
-            self.overprovision_segments,
+            render::count(self.overprovision_segments.into(), "segment"),
             self.reserved_segments
         )?;
         if let Some(card) = &self.card {
@@ -461,8 +461,8 @@ impl Made {
         if self.entries > 0 {
             write!(
                 out,
-                "  {} entries, {} of data",
-                HumanCount(self.entries),
+                "  {}, {} of data",
+                render::count(self.entries, "entry"),
                 BinaryBytes(self.content_bytes)
             )?;
             match self.used_bytes {

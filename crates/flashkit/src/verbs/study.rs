@@ -118,7 +118,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let records = Records::open(&args.output).with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
 
-    eprintln!("seed {}, {} cells, {} at once", plan.seed, plan.cells.len(), plan.jobs);
+    eprintln!(
+        "seed {}, {}, {} at once",
+        plan.seed,
+        render::count(plan.cells.len() as u64, "cell"),
+        plan.jobs
+    );
     let mut live = Live::new(plan.cells.len());
     let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
     live.end();
@@ -182,14 +187,14 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
         render::text(|out| {
             writeln!(
                 out,
-                "{name} on {}: {:.3} s of its clock; {} reads of {} bytes, {} writes of {} bytes, {} flushes, busy {:.3} s",
+                "{name} on {}: {:.3} s of its clock; {} of {} bytes, {} of {} bytes, {}, busy {:.3} s",
                 profile.name,
                 run.measured.duration_ns() as f64 / 1e9,
-                totals.reads,
+                render::count(totals.reads, "read"),
                 totals.read_bytes,
-                totals.writes,
+                render::count(totals.writes, "write"),
                 totals.written_bytes,
-                totals.flushes,
+                render::count(totals.flushes, "flush"),
                 totals.busy_ns as f64 / 1e9,
             )?;
             writeln!(out, "{}\n", run.printed.trim_end())
@@ -207,16 +212,16 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
     if outcome.stopped > 0 {
         let there = outcome.done + outcome.kept;
         eprintln!(
-            "stopped: {there} of {} cells are in {dir}; the same call goes on from there",
-            plan.cells.len()
+            "stopped: {dir} has {there} of {}; the same call goes on from there",
+            render::count(plan.cells.len() as u64, "cell")
         );
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if outcome.failed > 0 {
         bail!(
-            "{} of {} cells failed or left faults; what they had measured is in {dir}",
+            "{} of {} failed or left faults; what was measured is in {dir}",
             outcome.failed,
-            plan.cells.len()
+            render::count(plan.cells.len() as u64, "cell")
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -68,7 +68,12 @@ pub fn run(args: &Args) -> Result<()> {
         }
         *(if step.kind == FileType::Directory { &mut counts.directories } else { &mut counts.files }) += 1;
     }
-    writeln!(out, "\n{} directories, {} files", counts.directories, counts.files)?;
+    writeln!(
+        out,
+        "\n{}, {}",
+        render::count(counts.directories, "directory"),
+        render::count(counts.files, "file")
+    )?;
     Ok(out.flush()?)
 }
 
