@@ -15,7 +15,11 @@ use ::guest::{
     tree::{self, Planter},
 };
 use flash::{Trace, counters::Counters};
-use rustix::fs::Advice;
+use rustix::{
+    fs::{Advice, AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat},
+    io::Errno,
+    path::Arg,
+};
 use tempfile::TempDir;
 
 use super::{MOUNT_POINT, Target};
@@ -73,6 +77,10 @@ impl DirectoryTarget {
             Op::Load { dir, load, stage } => {
                 let mut dir = self.until_stopped(load::Dir::new(self.runner.at(dir)));
                 load.run_on(*stage, &mut dir).map(|_| ())
+            }
+            Op::RemoveTree { dir } => {
+                let mut wished = self.until_stopped(());
+                remove_tree(CWD, self.runner.at(dir), &mut || wished.go_on().map(drop))
             }
             other => self.runner.run(other, &mut |_| Ok(())).map(|_| ()),
         }
@@ -237,6 +245,34 @@ fn forget(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes a directory with everything in it, by the calls of [`fs::remove_dir_all`], as long as `go_on` has nothing
+/// against the next of them.
+fn remove_tree(
+    parent: impl AsFd,
+    name: impl Arg,
+    go_on: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let name = name.into_c_str()?;
+    let mut dir = Dir::new(openat(&parent, &*name, flags, Mode::empty())?)?;
+    while let Some(entry) = dir.next() {
+        let entry = entry?;
+        if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            continue;
+        }
+        go_on()?;
+        match entry.file_type() {
+            FileType::Directory => remove_tree(dir.fd()?, entry.file_name(), go_on)?,
+            _ => match unlinkat(dir.fd()?, entry.file_name(), AtFlags::empty()) {
+                // Not every file system says in its directories what things are.
+                Err(Errno::ISDIR) => remove_tree(dir.fd()?, entry.file_name(), go_on)?,
+                removed => removed?,
+            },
+        }
+    }
+    Ok(unlinkat(parent, &*name, AtFlags::REMOVEDIR)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +303,44 @@ mod tests {
         later.join().unwrap();
         drop(target);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is left of it");
+    }
+    #[test]
+    fn a_removal_is_left_when_that_is_wished() {
+        let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
+        let mut target = DirectoryTarget::new(dir.path(), &stop).unwrap();
+        let top = target.runner.at(&"/mnt/tree".into());
+        for sub in ["a", "a/b", "c"] {
+            fs::create_dir_all(top.join(sub)).unwrap();
+            (0..10).for_each(|n| fs::write(top.join(sub).join(n.to_string()), "").unwrap());
+        }
+        std::os::unix::fs::symlink("/", top.join("link")).unwrap();
+        let left = |dir: &Path| walk(dir).unwrap();
+        let before = left(&top);
+        assert_eq!(before, 34);
+        let mut calls = 0;
+        let ended = remove_tree(CWD, &top, &mut || {
+            calls += 1;
+            if calls > 7 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        });
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!((before - 7..before).contains(&left(&top)), "{} of {before}", left(&top));
+        // Without the wish all of it goes, and what a link leads to stays.
+        target.run(&Op::RemoveTree { dir: "/mnt/tree".into() }).unwrap();
+        assert!(!top.exists() && Path::new("/usr").exists());
+        fs::create_dir(&top).unwrap();
+        stop.wish();
+        let ended = target.run(&Op::RemoveTree { dir: "/mnt/tree".into() });
+        assert!(matches!(ended, Err(Failure::Stopped)) && top.exists(), "{ended:?}");
+        drop(target);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is left of it");
+    }
+
+    /// Entries below a directory.
+    fn walk(dir: &Path) -> io::Result<usize> {
+        fs::read_dir(dir)?.try_fold(0, |count, entry| {
+            let entry = entry?;
+            let below = if entry.file_type()?.is_dir() { walk(&entry.path())? } else { 0 };
+            Ok(count + 1 + below)
+        })
     }
 }
