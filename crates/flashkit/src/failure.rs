@@ -30,6 +30,10 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::NoSpace { .. } => Some(
             "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
         ),
+        Error::Corrupt { .. } => Some(
+            "the volume is damaged: flashkit export -k takes out what can be read, fsck.f2fs --dry-run says what else is \
+             wrong, and fsck.f2fs -f repairs it",
+        ),
         Error::NoInodes => Some(
             "a volume has numbers for as many files as its size allows: remove some (flashkit rm), or make a larger one",
         ),

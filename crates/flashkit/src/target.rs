@@ -151,8 +151,20 @@ fn change_volume<R>(
     let mut volume = open_writable(image, further, clock::now)?;
     // An error drops the volume with everything that no checkpoint has made durable.
     let result = change(&mut volume)?;
-    volume.unmount().with_context(|| image.display().to_string())?;
+    close(volume, image)?;
     Ok(result)
+}
+
+/// Makes all changes durable, and says so where the volume asks for fsck from now on.
+pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
+    volume.unmount().with_context(|| image.display().to_string())?;
+    if volume.io().met_damage() && volume.asks_for_fsck() {
+        let image = image.display();
+        eprintln!(
+            "flashkit: {image}: damage was met and left alone, and the volume asks for fsck: fsck.f2fs -f {image}"
+        );
+    }
+    Ok(())
 }
 
 impl Target {

@@ -2,9 +2,9 @@
 
 mod support;
 
-use std::fs;
+use std::{fs, process::Command};
 
-use support::{fails, ok};
+use support::{fails, flashkit, ok};
 
 /// A full volume says how much is missing, in bytes, and what helps.
 #[test]
@@ -41,4 +41,40 @@ fn what_is_counted_is_said_in_words() {
     let info = ok(dir, &["info", "v.img"]);
     assert!(info.contains("each 2 segments; 1 section in a zone"), "{info}");
     assert!(ok(dir, &["tree", "v.img"]).ends_with("\n0 directories, 1 file\n"));
+}
+
+/// Who makes the engine meet damage is told what it means, once, and what to do; and so is who looks at the volume later.
+#[test]
+fn damage_is_told_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/damaged"), vec![7; 8 << 20]).unwrap();
+    fs::write(dir.join("tree/whole"), "x").unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "96M", "--from", "tree"]);
+    support::damage(&dir.join("v.img"), "damaged");
+
+    assert!(!ok(dir, &["info", "v.img"]).contains("damage"));
+    let read = flashkit(dir, &["cat", "v.img:/damaged"]);
+    let told = String::from_utf8(read.stderr).unwrap();
+    assert_eq!(read.status.code(), Some(1));
+    assert!(told.contains("corrupt ") && told.contains("fsck.f2fs -f"), "{told}");
+    let whole = flashkit(dir, &["chmod", "600", "v.img:/whole"]);
+    assert!(whole.status.success() && whole.stderr.is_empty(), "nobody has met it");
+
+    let removed = flashkit(dir, &["rm", "v.img:/damaged"]);
+    let told = String::from_utf8(removed.stderr).unwrap();
+    assert!(removed.status.success() && told.lines().count() == 1, "{told}");
+    assert!(
+        told.starts_with("flashkit: v.img: damage was met") && told.contains("fsck.f2fs -f v.img"),
+        "{told}"
+    );
+    assert!(ok(dir, &["info", "v.img"]).contains("\ndamage          was met: fsck.f2fs -f repairs it\n"));
+    assert!(ok(dir, &["info", "v.img", "--json"]).contains("\"asks_for_fsck\": true"));
+
+    // It asks whether it shall restore lost files, and says by its exit code that there was something to repair.
+    let repaired = Command::new("sh").args(["-c", "echo n | fsck.f2fs -f v.img"]).current_dir(dir).output();
+    assert!(matches!(repaired.expect("there is a shell").status.code(), Some(0 | 1)));
+    assert!(!ok(dir, &["info", "v.img"]).contains("damage"), "it was repaired");
+    assert_eq!(ok(dir, &["cat", "v.img:/whole"]), "x");
 }

@@ -1,6 +1,8 @@
 //! The process that `flashkit mount` leaves behind: how it is called, by hand, by mount(8) and from fstab, and how it
 //! ends; fsck.f2fs judges what is left.
 
+mod support;
+
 use std::{
     fs::{self, File},
     io::Write,
@@ -204,6 +206,47 @@ fn everybody_may_mount_what_is_theirs() {
     succeeded(&run.expect("bash is there"));
     place.wait_for_end();
     place.assert_clean();
+}
+
+/// What the engine comes across is told where somebody looks: on the terminal of a mount in the foreground, once, and to
+/// the next who mounts the volume.
+#[test]
+fn damage_is_told_once_and_to_the_next() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(96);
+    place.mount();
+    fs::write(place.path("damaged"), vec![7; 8 << 20]).unwrap();
+    place.unmount();
+    support::damage(&place.image(), "damaged");
+
+    let mut command = Command::new(PROGRAM);
+    command.args(["mount", "--foreground"]).args([place.image(), place.dir()]).stderr(Stdio::piped());
+    let mount = command.spawn().expect("it starts");
+    let started = Instant::now();
+    while !place.is_mounted() {
+        assert!(started.elapsed() < PATIENCE, "it is not mounted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..2 {
+        let error = fs::read(place.path("damaged")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::UCLEAN.raw_os_error()), "{error}");
+    }
+    fs::write(place.path("new"), "x").unwrap();
+    succeeded(&Command::new("umount").arg(place.dir()).output().expect("there is umount"));
+    let ended = mount.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{told}");
+    let image = place.image();
+    assert!(told.contains(&format!("fsck.f2fs -f {}\n", image.display())), "{told}");
+    assert_eq!(told.matches("damage was met").count(), 1, "{told}");
+
+    let again = place.call_mount("ro");
+    succeeded(&again);
+    let told = String::from_utf8(again.stderr).unwrap();
+    assert!(told.contains("damage was met before") && told.contains("fsck.f2fs -f"), "{told}");
+    place.unmount();
 }
 
 #[test]

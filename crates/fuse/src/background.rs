@@ -1,6 +1,8 @@
-//! What goes on without a request: checkpoints, and cleaning when nobody asks for anything.
+//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, and a word about damage.
 
 use std::{
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -12,6 +14,10 @@ use crate::{BackgroundGc, FileSystem, MountOptions, OnError};
 const TICK: Duration = Duration::from_secs(1);
 /// The volume is idle after so many looks between which nobody asked for anything.
 const IDLE_TICKS: u32 = 5;
+/// Where the machine's log takes messages (syslog(3)).
+const LOG: &str = "/dev/log";
+/// What a message to it begins with: that it is a warning of a daemon's (syslog(3): 3 * 8 + 4).
+const WARNING: &str = "<28>";
 
 /// The thread that does it; it ends when this is dropped.
 pub struct Background {
@@ -20,11 +26,25 @@ pub struct Background {
 }
 
 impl Background {
-    /// Begins.
-    pub fn start(fs: Arc<FileSystem>, options: &MountOptions) -> Background {
+    /// Begins. Messages name the image.
+    pub fn start(fs: Arc<FileSystem>, options: &MountOptions, image: PathBuf) -> Background {
         let (stop, stopped) = mpsc::channel();
         let options = options.clone();
-        let thread = thread::spawn(move || work(&fs, &options, &stopped));
+        let thread = thread::spawn(move || {
+            let mut told = false;
+            let mut look = || {
+                if !told && fs.met_damage() {
+                    told = true;
+                    tell_of_damage(&image);
+                }
+            };
+            work(&fs, &options, &stopped, &mut look);
+            // Where nothing may be written, nothing else is to do.
+            while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+                look();
+            }
+            look();
+        });
         Background { stop: Some(stop), thread: Some(thread) }
     }
 }
@@ -39,13 +59,14 @@ impl Drop for Background {
     }
 }
 
-fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>) {
+fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, look: &mut dyn FnMut()) {
     if !fs.is_writable() {
         return;
     }
     let mut last_checkpoint = Instant::now();
     let (mut seen, mut idle_ticks) = (fs.requests(), 0);
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+        look();
         if !fs.is_writable() {
             if options.on_error == OnError::Panic {
                 eprintln!("flashkit: writing metadata failed, and the mount was asked not to go on");
@@ -65,4 +86,15 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>) {
         }
         seen = fs.requests();
     }
+}
+
+/// Programs get an errno; what it is about, and what to do, stands in the machine's log, and on the terminal of who mounted
+/// it in the foreground.
+fn tell_of_damage(image: &Path) {
+    let image = image.display();
+    let told = format!("{image}: damage was met and left alone; unmount it and run fsck.f2fs -f {image}");
+    eprintln!("flashkit: {told}");
+    let line = format!("{WARNING}flashkit[{}]: {told}", std::process::id());
+    // Not every machine has a log.
+    let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), LOG));
 }

@@ -10,7 +10,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{
         RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -174,6 +174,8 @@ pub struct FileSystem {
     settings: Settings,
     /// Requests so far: who compares two values sees whether the volume is idle.
     requests: AtomicU64,
+    /// Damage was met by the end of the volume.
+    met_damage: AtomicBool,
 }
 
 impl FileSystem {
@@ -186,6 +188,7 @@ impl FileSystem {
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
+            met_damage: AtomicBool::new(false),
         }
     }
 
@@ -231,6 +234,12 @@ impl FileSystem {
     /// Whether the volume takes changes. Asking does not count as a request.
     pub fn is_writable(&self) -> bool {
         self.quiet_read_lock().is_ok_and(|volume| volume.read_only_reason().is_none())
+    }
+
+    /// Whether something that was read is damaged. Asking does not count as a request, and goes on after the end.
+    pub fn met_damage(&self) -> bool {
+        let met = |volume: Reading<'_>| volume.io().met_damage();
+        self.quiet_read_lock().map_or_else(|_| self.met_damage.load(Ordering::Relaxed), met)
     }
 
     /// Requests so far.
@@ -663,9 +672,12 @@ impl FileSystem {
     pub fn unmount(&self) -> Result<(), f2fs::Error> {
         let mut volume = self.volume.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(mut volume) = volume.take() else { return Ok(()) };
-        if volume.read_only_reason().is_some() {
-            return Ok(());
-        }
+        let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
+        self.met_damage.store(volume.io().met_damage(), Ordering::Relaxed);
+        ended
+    }
+
+    fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
         for ino in self.inodes.drain() {
             // One that is damaged stays where it is, and everything else becomes durable all the same.

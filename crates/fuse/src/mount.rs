@@ -79,6 +79,7 @@ pub struct Mount {
     dir: PathBuf,
     options: MountOptions,
     read_only_reason: Option<String>,
+    asks_for_fsck: bool,
 }
 
 /// Why answering ends.
@@ -110,6 +111,7 @@ impl Mount {
             true => None,
             false => volume.read_only_reason().map(str::to_string),
         };
+        let asks_for_fsck = volume.asks_for_fsck();
         options.read_only |= read_only_reason.is_some();
         let fs = Arc::new(FileSystem::new(volume, file, Settings::from(&options)));
         let source = match &options.source_name {
@@ -117,7 +119,12 @@ impl Mount {
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
         let session = backend::mount(fs.clone(), &image, &dir, &options, &source).map_err(mount_error)?;
-        Ok(Mount { fs, session, image, dir, options, read_only_reason })
+        Ok(Mount { fs, session, image, dir, options, read_only_reason, asks_for_fsck })
+    }
+
+    /// Whether damage was met on the volume before, and not repaired since.
+    pub fn asks_for_fsck(&self) -> bool {
+        self.asks_for_fsck
     }
 
     /// Why the volume is mounted read-only although nobody asked for that.
@@ -139,7 +146,7 @@ impl Mount {
             }
         });
         thread::spawn(move || ends.send(End::Session(session.run())));
-        let background = Background::start(fs.clone(), &options);
+        let background = Background::start(fs.clone(), &options, image.clone());
         if let Some(device) = device {
             set_cache_limits(device);
         }

@@ -70,7 +70,7 @@ use crate::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{Checkpoint, RESERVED_NIDS},
+        checkpoint::{Checkpoint, Flags, RESERVED_NIDS},
         nat::NatEntry,
         node::{NodeBlock, NodeFormat},
         sit::SitEntry,
@@ -175,6 +175,11 @@ impl Volume {
     /// The pack that the newest checkpoint is in, 0 or 1.
     pub fn last_pack(&self) -> u8 {
         self.pack
+    }
+
+    /// Whether the newest checkpoint says that damage was met, which fsck.f2fs has not repaired since.
+    pub fn asks_for_fsck(&self) -> bool {
+        self.checkpoint.flags.has(Flags::FSCK)
     }
 
     /// What the volume counts, as of now.

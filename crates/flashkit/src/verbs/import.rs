@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::{
     clock, progress, render,
     source::{Changes, Content},
-    target::{Further, Target, open_for_all_or_nothing},
+    target::{Further, Target, close, open_for_all_or_nothing},
 };
 
 /// Arguments of `import`.
@@ -70,13 +70,14 @@ pub fn run(args: &Args) -> Result<()> {
     let mut tell = progress::teller(&bar);
     let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
     let done = tree::fill(&mut volume, into, &mut *source, how).with_context(name)?;
-    volume.unmount().with_context(name)?;
+    let free_bytes = volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64;
+    close(volume, &args.target.image)?;
     bar.finish_and_clear();
     let imported = Imported {
         target: args.target.to_string(),
         entries: done.entries,
         content_bytes: done.bytes,
-        free_bytes: volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64,
+        free_bytes,
     };
     if args.quiet && !args.json {
         return Ok(());

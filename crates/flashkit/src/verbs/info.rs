@@ -58,6 +58,7 @@ struct Info {
     checkpoint_pack: u8,
     checkpoint_flags: Vec<&'static str>,
     clean: bool,
+    asks_for_fsck: bool,
     mounted_seconds: u64,
     user_bytes: u64,
     used_bytes: u64,
@@ -132,6 +133,7 @@ impl Info {
             checkpoint_pack: volume.last_pack(),
             checkpoint_flags: cp.flags.names().collect(),
             clean: cp.flags.has(Flags::UMOUNT),
+            asks_for_fsck: volume.asks_for_fsck(),
             mounted_seconds: cp.elapsed_seconds,
             user_bytes: bytes(cp.user_blocks),
             used_bytes: bytes(used_blocks),
@@ -226,6 +228,9 @@ impl Info {
         )?;
         let state = if self.clean { "clean" } else { "not unmounted: shown as recovery makes it" };
         writeln!(out, "state           {state}; {}", render::count(self.orphans as u64, "orphan"))?;
+        if self.asks_for_fsck {
+            writeln!(out, "damage          was met: fsck.f2fs -f repairs it")?;
+        }
         for log in &self.logs {
             writeln!(
                 out,

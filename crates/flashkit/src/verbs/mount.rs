@@ -66,6 +66,12 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(reason) = mount.read_only_reason() {
         eprintln!("flashkit: mounted read-only: {reason}");
     }
+    if mount.asks_for_fsck() {
+        let image = args.image.image.display();
+        eprintln!(
+            "flashkit: damage was met before, and the volume asks for fsck: unmount it and run fsck.f2fs -f {image}"
+        );
+    }
     mount.run(|| ready.map_or(Ok(()), Ready::announce))?;
     Ok(())
 }

@@ -1,9 +1,16 @@
-//! Calls of the command.
+//! Calls of the command, and damage. Each test program uses some of it.
+#![allow(dead_code)]
 
 use std::{
+    fs::File,
+    os::unix::fs::FileExt,
     path::Path,
     process::{Command, Output},
+    sync::Arc,
 };
+
+use block::{FileDevice, OpenOptions};
+use f2fs::volume::{Options, Volume};
 
 /// Calls it in a directory.
 pub fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
@@ -24,4 +31,15 @@ pub fn fails(dir: &Path, arguments: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(1), "{arguments:?}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
     String::from_utf8(output.stderr).expect("text")
+}
+
+/// Damages a large file in the root directory of a volume: the second node of its map is no node any more.
+pub fn damage(image: &Path, name: &str) {
+    let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
+    let volume = Volume::open(Arc::new(device), Options::read_only()).expect("it is a volume");
+    let ino = volume.resolve(name.as_bytes(), false).expect("it is there");
+    let child = volume.inode(ino).expect("it is whole").child(1).0;
+    let addr = volume.nat_entry(f2fs::units::Nid(child)).expect("it is whole").addr;
+    let file = File::options().write(true).open(image).expect("it opens");
+    file.write_all_at(&[0xA5; 4096], u64::from(addr.0) * 4096).expect("it is written");
 }
