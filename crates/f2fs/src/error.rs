@@ -142,6 +142,9 @@ pub enum Error {
     /// Beyond what the format can map.
     #[error("file too large")]
     FileTooLarge,
+    /// More symbolic links on the way than are followed: they may go round.
+    #[error("too many levels of symbolic links")]
+    TooManySymlinks,
     /// The link count is at its limit.
     #[error("too many links")]
     TooManyLinks,

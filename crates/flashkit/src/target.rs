@@ -42,10 +42,11 @@ impl From<OsString> for Target {
     }
 }
 
-/// The path with one slash before each name and none behind.
+/// The path with one slash before each name, and one behind where there were any: it means a directory.
 fn absolute(path: &[u8]) -> Vec<u8> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-    [b"/", names.collect::<Vec<_>>().join(&b'/').as_slice()].concat()
+    let names: Vec<_> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    let end = if path.ends_with(b"/") && !names.is_empty() { &b"/"[..] } else { b"" };
+    [b"/", names.join(&b'/').as_slice(), end].concat()
 }
 
 impl fmt::Display for Target {
@@ -71,10 +72,14 @@ pub struct Further {
     pub devices: Vec<PathBuf>,
 }
 
-/// Where a file under `name` goes that is put at `path`: into it where that is a directory, else in its place.
-pub fn destination(volume: &Volume, at: &Target, name: &[u8]) -> Result<(Ino, Vec<u8>)> {
+/// Where what has a `name` and a `kind` goes that is put at a path: into it where that is a directory, else in its place.
+pub fn destination(volume: &Volume, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
     match volume.resolve(&at.path, true) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
+        // Only a directory can be there in the end.
+        Err(f2fs::Error::NotFound) if at.is_of_directory() && kind != FileType::Directory => {
+            Err(f2fs::Error::NotDirectory.into())
+        }
         Ok(_) | Err(f2fs::Error::NotFound) => {
             let (dir, name) = at.parent(volume)?;
             Ok((dir, name.to_vec()))
@@ -186,18 +191,41 @@ impl Target {
         })
     }
 
-    /// The path's last part; nothing of the root directory.
-    pub fn name(&self) -> &[u8] {
-        self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    /// Whether the path has a slash at its end, and so is a directory's.
+    fn is_of_directory(&self) -> bool {
+        self.path.ends_with(b"/")
     }
 
-    /// The directory that the path's last part is in, and that part.
+    /// The path without the slash at its end.
+    fn bare_path(&self) -> &[u8] {
+        self.path.strip_suffix(b"/").unwrap_or(&self.path)
+    }
+
+    /// The path's last part; nothing of the root directory.
+    pub fn name(&self) -> &[u8] {
+        self.bare_path().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+
+    /// The directory that the path's last part is in, or is to be in, and that part.
     pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
-        let (dir, name) = self.path.split_at(self.path.len() - self.name().len());
+        let path = self.bare_path();
+        let (dir, name) = path.split_at(path.len() - self.name().len());
         if name.is_empty() {
             bail!("the root directory has no name");
         }
         Ok((volume.resolve(dir, true)?, name))
+    }
+
+    /// As [`parent`](Self::parent), of what is there, and what it is. A slash behind the name of anything but a directory, be
+    /// it a link to one, is an error.
+    pub fn entry(&self, volume: &Volume) -> Result<(Ino, &[u8], FileType)> {
+        let (dir, name) = self.parent(volume)?;
+        let kind = volume.stat(volume.lookup(dir, name)?)?.kind;
+        match kind {
+            FileType::Directory => Ok((dir, name, kind)),
+            _ if self.is_of_directory() => Err(f2fs::Error::NotDirectory.into()),
+            _ => Ok((dir, name, kind)),
+        }
     }
 
     /// Refuses a second path of another image.
@@ -247,7 +275,7 @@ mod tests {
         );
         assert_eq!(
             parse(format!("{plain_text}:etc/")),
-            Target { image: plain.clone(), path: b"/etc".to_vec() }
+            Target { image: plain.clone(), path: b"/etc/".to_vec() }
         );
         for root in [":", ":/", "://"] {
             let target = Target { image: plain.clone(), path: b"/".to_vec() };

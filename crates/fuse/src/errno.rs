@@ -26,6 +26,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         E::NotEmpty => Errno::NOTEMPTY,
         E::NameTooLong => Errno::NAMETOOLONG,
         E::FileTooLarge => Errno::FBIG,
+        E::TooManySymlinks => Errno::LOOP,
         E::TooManyLinks => Errno::MLINK,
         E::NotPermitted => Errno::PERM,
         E::NoKey => Errno::NOKEY,

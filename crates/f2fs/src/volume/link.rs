@@ -52,20 +52,19 @@ impl Volume {
         let mut at = if path.first() == Some(&b'/') { root } else { dir };
         // What is still to be walked, last component first.
         let mut rest: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
-        let must_be_directory = path.ends_with(b"/");
         let mut followed = 0;
         while let Some(name) = rest.pop() {
             let found = match &*name {
+                b"." | b".." if !self.inode(at)?.is_directory() => return Err(Error::NotDirectory),
                 b"." => at,
                 b".." if at == root => root,
                 name => self.lookup(at, name)?,
             };
-            let inode = self.inode(found)?;
-            let wanted = follow || !rest.is_empty() || must_be_directory;
-            if inode.file_type() == FileType::Symlink && wanted {
+            let wanted = follow || !rest.is_empty();
+            if self.inode(found)?.file_type() == FileType::Symlink && wanted {
                 followed += 1;
                 if followed > FOLLOW_MAX {
-                    return Err(Error::Invalid("too many symbolic links".into()));
+                    return Err(Error::TooManySymlinks);
                 }
                 let target = self.read_link(found)?;
                 if target.first() == Some(&b'/') {
@@ -76,13 +75,13 @@ impl Volume {
                 at = found;
             }
         }
-        if must_be_directory && !self.inode(at)?.is_directory() {
-            return Err(Error::NotDirectory);
-        }
         Ok(at)
     }
 }
 
+/// The names of a path. A slash at its end stands for the directory itself, as a dot does: so a link before it is followed,
+/// and what is no directory is refused.
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
-    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.chain(path.ends_with(b"/").then_some(&b"."[..]))
 }

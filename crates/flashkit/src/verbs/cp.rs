@@ -105,7 +105,7 @@ fn put_content(
     leaf: &[u8],
     permissions: u16,
 ) -> Result<Ino> {
-    let (dir, leaf) = destination(volume, to, leaf)?;
+    let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
     let ino = match volume.resolve_from(dir, &leaf, true) {
         Ok(there) => {
             volume.truncate(there, 0)?;

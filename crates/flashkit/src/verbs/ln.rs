@@ -30,16 +30,20 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     args.to.change(&args.further, |volume| {
         if args.symbolic {
-            let (dir, name) = args.to.parent(volume)?;
+            let text = args.from.as_bytes();
+            // In a directory it is called as what it leads to, as with ln(1).
+            let own_name =
+                text.split(|byte| *byte == b'/').rfind(|name| !name.is_empty()).unwrap_or_default();
+            let (dir, name) = destination(volume, &args.to, own_name, FileType::Symlink)?;
             let new = NewNode::new(FileType::Symlink.mode_bits() | 0o777);
-            volume.symlink(dir, name, args.from.as_bytes(), &new)?;
+            volume.symlink(dir, &name, text, &new)?;
             return Ok(());
         }
         let from = Target::from(args.from.clone());
         from.same_image(&args.to)?;
         let ino = volume.resolve(&from.path, false)?;
         let (_, own_name) = from.parent(volume)?;
-        let (dir, name) = destination(volume, &args.to, own_name)?;
+        let (dir, name) = destination(volume, &args.to, own_name, volume.stat(ino)?.kind)?;
         Ok(volume.link(ino, dir, &name)?)
     })
 }

@@ -43,10 +43,18 @@ pub struct Args {
     json: bool,
 }
 
-/// Lists the directory; of another file, the file itself.
+/// Lists the directory; of another file, the file itself. Of a link to a directory, the directory, unless what the link
+/// is has been asked for (ls(1)).
 pub fn run(args: &Args) -> Result<()> {
-    let (volume, ino) = args.target.find(&args.further)?;
+    let (volume, mut ino) = args.target.find(&args.further)?;
     let context = || args.target.to_string();
+    if !args.long && !args.json {
+        match volume.resolve(&args.target.path, true) {
+            Ok(led) if volume.stat(led).with_context(context)?.kind == FileType::Directory => ino = led,
+            Ok(_) | Err(f2fs::Error::NotFound) => {}
+            Err(error) => return Err(error).with_context(context),
+        }
+    }
     if volume.stat(ino).with_context(context)?.kind != FileType::Directory {
         return print(args, std::iter::once(Entry::of(&volume, ino, &args.target.path).map_err(Into::into)));
     }

@@ -5,6 +5,9 @@ use f2fs::{format::FileType, volume::NewNode};
 
 use crate::target::{Further, Target};
 
+/// Kind and permissions of the directories that are made on the way to one.
+const PARENTS_MODE: u16 = FileType::Directory.mode_bits() | 0o755;
+
 /// Arguments of `mkdir`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  flashkit mkdir -p card.img:/var/log/app")]
@@ -32,8 +35,14 @@ pub fn run(args: &Args) -> Result<()> {
             return Ok(());
         }
         let mut dir = volume.superblock().root_ino;
-        for name in target.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let names = target.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut names = names.peekable();
+        while let Some(name) = names.next() {
+            let mode = if names.peek().is_some() { PARENTS_MODE } else { mode };
             dir = match volume.resolve_from(dir, name, true) {
+                Ok(found) if volume.stat(found)?.kind != FileType::Directory => {
+                    return Err(f2fs::Error::Exists.into());
+                }
                 Ok(found) => found,
                 Err(f2fs::Error::NotFound) => volume.create(dir, name, &NewNode::new(mode))?,
                 Err(error) => return Err(error.into()),

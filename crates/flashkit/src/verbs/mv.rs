@@ -27,8 +27,8 @@ pub fn run(args: &Args) -> Result<()> {
     args.from.same_image(&args.to)?;
     let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
     args.from.change(&args.further, |volume| {
-        let (dir, name) = args.from.parent(volume)?;
-        let (to_dir, to_name) = destination(volume, &args.to, name)?;
+        let (dir, name, kind) = args.from.entry(volume)?;
+        let (to_dir, to_name) = destination(volume, &args.to, name, kind)?;
         Ok(volume.rename(dir, name, to_dir, &to_name, mode)?)
     })
 }

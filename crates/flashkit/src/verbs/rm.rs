@@ -22,7 +22,7 @@ pub struct Args {
 /// Removes all of them, or nothing.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
-        let (dir, name) = target.parent(volume)?;
+        let (dir, name, _) = target.entry(volume)?;
         remove(volume, dir, name, args.recursive)
     })
 }

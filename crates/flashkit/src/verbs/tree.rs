@@ -37,7 +37,7 @@ pub struct Args {
 
 /// Draws the tree.
 pub fn run(args: &Args) -> Result<()> {
-    let (volume, root) = args.target.find(&args.further)?;
+    let (volume, root) = args.target.find_content(&args.further)?;
     let path = args.target.path.strip_suffix(b"/").unwrap_or(&args.target.path).to_vec();
     let walk = Walk::new(&volume, root, path, args.depth.unwrap_or(usize::MAX));
     if args.json {
