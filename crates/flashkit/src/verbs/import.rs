@@ -24,7 +24,8 @@ use crate::{
 pub struct Args {
     /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input.
     source: PathBuf,
-    /// The image, and a directory inside it. Directories that are there are added to, files are replaced.
+    /// The image, and a directory inside it that is there. Directories below it that are there are added to, files are
+    /// replaced.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
     #[command(flatten)]

@@ -39,7 +39,7 @@ const WAITING_BYTES: usize = 16 << 20;
   flashkit mkfs root.img --from rootfs/ --minimize --all-owned-by 0:0
   tar c tree | flashkit mkfs root.img --size 2G --from -
   flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2
-  flashkit mkfs sd.img --card bergmann-stick
+  flashkit mkfs sd.img --size 1900M --card bergmann-stick
   flashkit mkfs /dev/mmcblk0p2 --probe")]
 pub struct Args {
     /// The image file, which is made where there is none, or the block device.
