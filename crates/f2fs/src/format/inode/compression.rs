@@ -1,0 +1,159 @@
+//! How a file is compressed, as its inode says.
+
+use super::{COMPRESSION_END, FileType, NodeBlock, flag};
+use crate::format::superblock::Features;
+
+/// How clusters of a file are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// LZO1X.
+    Lzo,
+    /// LZ4.
+    Lz4,
+    /// Zstandard.
+    Zstd,
+    /// LZO1X with runs of zeroes.
+    LzoRle,
+}
+
+impl Algorithm {
+    /// The algorithm with this code, if it is one.
+    pub const fn from_code(code: u8) -> Option<Algorithm> {
+        match code {
+            0 => Some(Algorithm::Lzo),
+            1 => Some(Algorithm::Lz4),
+            2 => Some(Algorithm::Zstd),
+            3 => Some(Algorithm::LzoRle),
+            _ => None,
+        }
+    }
+
+    /// The code in an inode.
+    pub const fn code(self) -> u8 {
+        match self {
+            Algorithm::Lzo => 0,
+            Algorithm::Lz4 => 1,
+            Algorithm::Zstd => 2,
+            Algorithm::LzoRle => 3,
+        }
+    }
+
+    /// The name that the mount option `compress_algorithm` has for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Lzo => "lzo",
+            Algorithm::Lz4 => "lz4",
+            Algorithm::Zstd => "zstd",
+            Algorithm::LzoRle => "lzo-rle",
+        }
+    }
+}
+
+/// log2 of the blocks that a cluster may have (Linux, `MIN_COMPRESS_LOG_SIZE` and `MAX_COMPRESS_LOG_SIZE`).
+pub const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
+
+/// The settings of a compressed file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Compression {
+    /// How clusters are compressed.
+    pub algorithm: Algorithm,
+    /// log2 of the blocks in a cluster, one of [`LOG_CLUSTER_BLOCKS`].
+    pub log_cluster_blocks: u8,
+    /// Whether clusters carry a checksum.
+    pub checksum: bool,
+    /// Level of compression; 0 is the algorithm's usual one.
+    pub level: u8,
+}
+
+impl Default for Compression {
+    /// What Linux takes without mount options.
+    fn default() -> Compression {
+        Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: false, level: 0 }
+    }
+}
+
+impl NodeBlock {
+    /// The settings of a compressed file; `None` for every other inode.
+    pub fn compression(&self) -> Option<Compression> {
+        self.find_compression().ok().flatten()
+    }
+
+    /// Sets how the file is compressed, for an inode that has the fields for it; `None` ends compression. Of a
+    /// directory it says that new entries are to be compressed; Linux wants valid settings there, too.
+    /// Settings change how addresses are counted: a file must not have blocks.
+    pub fn set_compression(&mut self, to: Option<Compression>) {
+        let flags = self.head().flags.get();
+        if let Some(to) = to {
+            self.head_mut().flags.set(flags | flag::COMPRESS);
+            let extra = self.extra_mut();
+            extra.compress_algorithm = to.algorithm.code();
+            extra.log_cluster_size = to.log_cluster_blocks;
+            extra.compress_flag.set(u16::from(to.checksum) | u16::from(to.level) << 8);
+            debug_assert!(
+                self.is_directory() || self.compression() == Some(to),
+                "an inode that cannot be compressed"
+            );
+        } else {
+            self.head_mut().flags.set(flags & !flag::COMPRESS);
+        }
+    }
+
+    /// Blocks that compression saves, where the inode counts them.
+    pub fn saved_blocks(&self) -> Option<u64> {
+        self.extra_if(Features::COMPRESSION, COMPRESSION_END).map(|extra| extra.compr_blocks.get())
+    }
+
+    /// Sets the blocks that compression saves, where the inode counts them.
+    pub fn set_saved_blocks(&mut self, blocks: u64) {
+        if self.saved_blocks().is_some() {
+            self.extra_mut().compr_blocks.set(blocks);
+        }
+    }
+
+    /// The settings, or what is wrong with them.
+    pub(super) fn find_compression(&self) -> Result<Option<Compression>, String> {
+        if !self.has_flag(flag::COMPRESS) || self.file_type_bits() != FileType::Regular.mode_bits() {
+            return Ok(None);
+        }
+        let Some(extra) = self.extra_if(Features::COMPRESSION, COMPRESSION_END) else { return Ok(None) };
+        let (code, log_cluster_blocks) = (extra.compress_algorithm, extra.log_cluster_size);
+        let algorithm = Algorithm::from_code(code)
+            .ok_or_else(|| format!("compression algorithm {code}, must be 0 to 3"))?;
+        if !LOG_CLUSTER_BLOCKS.contains(&log_cluster_blocks) {
+            return Err(format!("i_log_cluster_size {log_cluster_blocks}, must be 2 to 8"));
+        }
+        let flags = extra.compress_flag.get();
+        Ok(Some(Compression {
+            algorithm,
+            log_cluster_blocks,
+            checksum: flags & 1 != 0,
+            level: (flags >> 8) as u8,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            inline,
+            tests::{FULL, file},
+        },
+        *,
+    };
+
+    #[test]
+    fn compressed_files_count_whole_clusters() {
+        let mut node = file(FULL, inline::XATTR);
+        let settings =
+            Compression { algorithm: Algorithm::Zstd, log_cluster_blocks: 3, checksum: true, level: 7 };
+        node.set_compression(Some(settings));
+        assert_eq!(node.compression(), Some(settings));
+        assert_eq!((node.layout().addrs(), node.layout().direct_addrs()), (864, 1016));
+        node.set_compression(Some(Compression { log_cluster_blocks: 8, ..settings }));
+        assert_eq!((node.layout().addrs(), node.layout().direct_addrs()), (768, 768));
+        node.head_mut().mode.set(0o040_755);
+        assert_eq!(node.compression(), None, "a directory only hands the flag on");
+        assert_eq!(node.layout().direct_addrs(), 1018);
+    }
+}
