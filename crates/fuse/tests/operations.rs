@@ -389,6 +389,25 @@ fn an_access_shows_where_the_kernel_has_content_and_attributes() {
 }
 
 #[test]
+fn times_stay_what_they_were_while_the_kernel_had_the_file() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    // Some of them are made in one tick of the clock and written back in the next.
+    let names: Vec<String> = (0..200).map(|n| format!("file{n}")).collect();
+    let times = |bench: &Bench| -> Vec<_> {
+        let facts = names.iter().map(|name| fs::metadata(bench.path(name)).unwrap());
+        facts.map(|facts| (facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec())).collect()
+    };
+    for name in &names {
+        fs::write(bench.path(name), "content").unwrap();
+    }
+    let shown = times(&bench);
+    through_the_image(&mut bench);
+    assert_eq!(times(&bench), shown);
+    bench.unmount_clean();
+}
+
+#[test]
 fn attributes_that_do_not_fit_are_told_as_linux_does() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

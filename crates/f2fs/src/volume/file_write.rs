@@ -66,11 +66,12 @@ impl Volume {
         self.put(ino, offset, data)
     }
 
-    /// Writes to a regular file for who opened it before it became append-only.
-    pub fn overwrite(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes to a regular file what a cache has of it, for who opened it before it became append-only. The times
+    /// stay: who has the cache has them, too, and [sets](Self::set_attr) them.
+    pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.writable_file(ino)?);
-        self.put(ino, offset, data)
+        if data.is_empty() { Ok(()) } else { self.write_pieces(ino, offset, data) }
     }
 
     fn put(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
@@ -102,13 +103,13 @@ impl Volume {
 
     /// Writes to a regular file what a cache has of it, which knows no smaller pieces than blocks. To an append-only
     /// file this is no appending: what is there stays, only zeroes become something, in whichever order that comes;
-    /// and it is not permitted where something else was to stand in place of what stays.
+    /// and it is not permitted where something else was to stand in place of what stays. The times stay here, too.
     pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
         drop(inode);
         if !appends_only || offset >= size || data.is_empty() {
-            return self.write(ino, offset, data);
+            return self.overwrite_cached(ino, offset, data);
         }
         self.begin()?;
         drop(self.writable_file(ino)?);
@@ -121,7 +122,6 @@ impl Volume {
             *new = *old;
         }
         self.write_pieces(ino, offset, &merged)?;
-        self.stamp(ino)?;
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }
 

@@ -152,7 +152,7 @@ impl FileSystem {
         };
         let mut volume = self.lock(privileged)?;
         let written = match from_cache {
-            _ if self.inodes.is_overwritable(ino) => volume.overwrite(ino, offset, data),
+            _ if self.inodes.is_overwritable(ino) => volume.overwrite_cached(ino, offset, data),
             true => volume.write_cached(ino, offset, data),
             false => volume.write(ino, offset, data),
         };
