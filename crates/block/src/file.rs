@@ -1,6 +1,6 @@
 //! Regular files and block devices of the host.
 
-// `BLKDISCARD` has no safe wrapper; this is the only module that needs one.
+// `BLKDISCARD` and `BLKROGET` have no safe wrappers; this is the only module that needs them.
 #![allow(unsafe_code)]
 
 use std::{
@@ -66,6 +66,7 @@ impl FileDevice {
     ///
     /// # Errors
     /// Those of open(2); [`io::ErrorKind::ResourceBusy`] when another writer has it;
+    /// [`io::ErrorKind::ReadOnlyFilesystem`] when it is to be written to and is a block device that takes no writes;
     /// [`io::ErrorKind::InvalidInput`] for what is neither a file nor a block device.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDevice> {
         let path = path.as_ref();
@@ -80,6 +81,10 @@ impl FileDevice {
             flags |= OFlags::DIRECT;
         }
         if options.write && kind.is_block_device() {
+            // Some drivers and kernels let it be opened for writing, and only the writes fail.
+            if is_write_protected(&File::open(path)?)? {
+                return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is write-protected"));
+            }
             // Without O_CREAT this asks the kernel for the block device alone: it refuses mounted ones.
             flags |= OFlags::EXCL;
         }
@@ -318,6 +323,16 @@ fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
     let request = unsafe { ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]) };
     // SAFETY: on what is no block device the kernel refuses the opcode without touching the pointer.
     unsafe { ioctl::ioctl(file, request) }
+}
+
+/// Whether a block device takes no writes, as a card with its switch set.
+fn is_write_protected(file: &File) -> rustix::io::Result<bool> {
+    // Linux, include/uapi/linux/fs.h: BLKROGET is _IO(0x12, 94) and gives an int.
+    const BLKROGET: ioctl::Opcode = ioctl::opcode::none(0x12, 94);
+    // SAFETY: the opcode writes one int to the pointer, which is what `Getter` promises.
+    let request = unsafe { ioctl::Getter::<BLKROGET, i32>::new() };
+    // SAFETY: on what is no block device the kernel refuses the opcode without touching the pointer.
+    unsafe { ioctl::ioctl(file, request) }.map(|answer| answer != 0)
 }
 
 /// A buffer at an address that the host accepts for direct I/O.

@@ -118,6 +118,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
+    use crate::{FileDevice, OpenOptions};
 
     #[test]
     fn a_file_becomes_a_device_and_the_device_goes() {
@@ -134,6 +135,9 @@ mod tests {
         let written =
             File::options().write(true).open(device.path()).and_then(|mut open| open.write_all(&[0]));
         assert!(written.is_err(), "it is for reading");
+        let open = |write| FileDevice::open(device.path(), OpenOptions { write, direct: false });
+        assert_eq!(open(true).unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        drop(open(false).unwrap());
         let path = device.path().to_path_buf();
         drop(device);
         let gone = (0..100).any(|_| {

@@ -97,7 +97,16 @@ impl Mount {
         let at = |source| Error::Volume { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
-        let files = open_devices(devices, &options)?;
+        let mut protected = None;
+        let files = match open_devices(devices, &options) {
+            // As mount(8) does it for file systems of the kernel.
+            Err(Error::Device { path, source }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                protected = Some(format!("{} is write-protected", path.display()));
+                options.read_only = true;
+                open_devices(devices, &options)?
+            }
+            opened => opened?,
+        };
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume_options = options.volume_options(on_block_device, clock::now, seed());
         let volume = open_volume(&files, volume_options).map_err(at)?;
@@ -108,7 +117,7 @@ impl Mount {
         // They stay open for the volume's sake alone.
         drop(files);
         let read_only_reason = match options.read_only {
-            true => None,
+            true => protected,
             false => volume.read_only_reason().map(str::to_string),
         };
         let asks_for_fsck = volume.asks_for_fsck();

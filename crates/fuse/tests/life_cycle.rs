@@ -106,6 +106,27 @@ fn a_mount_waits_for_who_is_about_to_let_go_of_the_image() {
 }
 
 #[test]
+fn what_is_write_protected_is_mounted_read_only() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    fs::write(bench.path("file"), "kept").unwrap();
+    bench.unmount();
+    let Ok(device) = block::LoopDevice::attach(&bench.image(), false) else {
+        return eprintln!("skipped: no loop devices here");
+    };
+    let mut protected = Bench::empty();
+    fs::remove_file(protected.image()).ok();
+    std::os::unix::fs::symlink(device.path(), protected.image()).unwrap();
+    protected.mount("");
+    assert_eq!(fs::read_to_string(protected.path("file")).unwrap(), "kept");
+    let refused = fs::write(protected.path("file"), "changed").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    protected.unmount();
+    drop(device);
+    bench.assert_clean();
+}
+
+#[test]
 fn a_signal_ends_a_mount_in_use_with_what_was_written() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
