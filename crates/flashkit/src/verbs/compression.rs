@@ -152,7 +152,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "content {}, stored in {}",
+            "their content: {}, stored in {}",
             BinaryBytes(self.logical_bytes),
             BinaryBytes(self.stored_bytes)
         )?;

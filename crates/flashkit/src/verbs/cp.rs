@@ -33,7 +33,8 @@ pub struct Args {
     /// Files of the host, or - for standard input; or IMAGE:PATH, any number of them.
     #[arg(required = true)]
     from: Vec<OsString>,
-    /// IMAGE:PATH, or a file or directory of the host; of several files a directory.
+    /// IMAGE:PATH, or a file or directory of the host, where nothing that is there is replaced; of several files a
+    /// directory.
     to: OsString,
     #[command(flatten)]
     further: Further,
