@@ -237,7 +237,8 @@ impl Adapter {
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
                 if writes && fs.about_to_write(caller, ino) {
                     let (reply, fs, block_bytes) = (waiting(reply), self.fs.clone(), self.block_bytes);
-                    self.write_back.then(header.node, reply, move |out| {
+                    let nodes = self.fs.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
+                    self.write_back.all_then(nodes, reply, move |out| {
                         fs.written_back(ino)?;
                         put_attr(&fs.stat(ino)?, block_bytes, NOT_KEPT, out);
                         Ok(())
@@ -416,6 +417,14 @@ impl Adapter {
             }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
+                let first = fs.to_write_back_before_allocating(length);
+                if !first.is_empty() {
+                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
+                    self.write_back
+                        .all_then(nodes, reply, move |_| fs.allocate(caller, ino, offset, length, mode));
+                    return Ok(());
+                }
                 fs.allocate(caller, ino, offset, length, mode)?;
             }
             opcode::LSEEK => {

@@ -33,6 +33,8 @@ use crate::{
     flusher::Flusher,
     inodes::Inodes,
     ioctl::{self, Request, TrimRange},
+    unwritten::Unwritten,
+    waiting::Waiting,
 };
 
 pub use content::{OpenMode, WriteMode};
@@ -170,6 +172,8 @@ pub struct FileSystem {
     /// The device that the volume lies on, where that is a single file.
     image: Weak<FileDevice>,
     inodes: Inodes,
+    unwritten: Unwritten,
+    waiting: Waiting,
     flusher: Flusher,
     settings: Settings,
     /// Requests so far: who compares two values sees whether the volume is idle.
@@ -185,6 +189,8 @@ impl FileSystem {
             volume: RwLock::new(Some(volume)),
             image,
             inodes: Inodes::default(),
+            unwritten: Unwritten::default(),
+            waiting: Waiting::default(),
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),

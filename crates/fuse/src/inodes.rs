@@ -114,6 +114,16 @@ impl Inodes {
         self.shard(ino).get(&ino).map_or(0, |known| known.writers)
     }
 
+    /// Everything that is open for writing.
+    pub fn open_for_writing(&self) -> Vec<Ino> {
+        let mut open = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().expect("nothing panics under this lock");
+            open.extend(shard.iter().filter(|(_, known)| known.writers > 0).map(|(ino, _)| *ino));
+        }
+        open
+    }
+
     /// Whether this is the first access to content since the file was opened.
     pub fn take_atime_due(&self, ino: Ino) -> bool {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))

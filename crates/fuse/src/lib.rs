@@ -25,6 +25,8 @@ mod mounts;
 mod options;
 mod passage;
 mod protocol;
+mod unwritten;
+mod waiting;
 mod write_back;
 
 pub use daemon::{Ready, spawn_daemon};

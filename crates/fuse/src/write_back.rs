@@ -22,8 +22,8 @@ pub struct WriteBack {
 }
 
 struct Job {
-    node: u64,
-    /// Where to begin, and how many bytes; 0 is all.
+    nodes: Vec<u64>,
+    /// Where to begin in each, and how many bytes; 0 is all.
     part: (i64, i64),
     reply: Reply,
     answer: Box<AnswerWith>,
@@ -40,9 +40,11 @@ impl WriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
-            for Job { node, part: (offset, length), reply, answer } in jobs {
-                // Failing, it has nothing in its cache.
-                let _ = connection.invalidate_part(node, offset, length);
+            for Job { nodes, part: (offset, length), reply, answer } in jobs {
+                for node in nodes {
+                    // Failing, it has nothing in its cache.
+                    let _ = connection.invalidate_part(node, offset, length);
+                }
                 output.clear();
                 let answered = answer(&mut output);
                 reply.send(answered.map(|()| output.bytes()));
@@ -58,7 +60,17 @@ impl WriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
     ) {
-        self.part_then(node, (0, 0), reply, answer);
+        self.all_then(vec![node], reply, answer);
+    }
+
+    /// The same of several nodes.
+    pub fn all_then(
+        &self,
+        nodes: Vec<u64>,
+        reply: Reply,
+        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+    ) {
+        self.parts_then(nodes, (0, 0), reply, answer);
     }
 
     /// The same of a part, given by its offset and its length in bytes.
@@ -69,8 +81,18 @@ impl WriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
     ) {
+        self.parts_then(vec![node], part, reply, answer);
+    }
+
+    fn parts_then(
+        &self,
+        nodes: Vec<u64>,
+        part: (i64, i64),
+        reply: Reply,
+        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+    ) {
         let queue = self.queue.lock().expect("nothing panics under this lock");
         // Should the thread be gone, the reply says so by being dropped.
-        let _ = queue.send(Job { node, part, reply, answer: Box::new(answer) });
+        let _ = queue.send(Job { nodes, part, reply, answer: Box::new(answer) });
     }
 }

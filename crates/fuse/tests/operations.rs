@@ -757,6 +757,50 @@ fn who_fills_the_volume_is_told_without_a_sync() {
 }
 
 #[test]
+fn what_was_taken_while_there_was_space_is_kept() {
+    needs_fuse!();
+    // Space is short from the beginning, or runs short meanwhile.
+    for mebibytes in [64, 256] {
+        for by_allocation in [false, true] {
+            let mut bench = Bench::mounted(mebibytes);
+            let early: Vec<File> =
+                (0..3).map(|n| File::create(bench.path(&format!("early{n}"))).unwrap()).collect();
+            let text = noise(300_000, 5);
+            for file in &early {
+                file.write_all_at(&text, 0).unwrap();
+            }
+            let filler = File::create(bench.path("filler")).unwrap();
+            let chunk = noise(256 << 10, 7);
+            let fills = |offset| match by_allocation {
+                true => rustix::fs::fallocate(
+                    &filler,
+                    rustix::fs::FallocateFlags::empty(),
+                    offset,
+                    chunk.len() as u64,
+                )
+                .is_ok(),
+                false => filler.write_all_at(&chunk, offset).is_ok(),
+            };
+            let mut offset = 0;
+            while fills(offset) {
+                offset += chunk.len() as u64;
+                assert!(offset < mebibytes << 20, "{mebibytes} {by_allocation}: it holds less than its size");
+            }
+            for file in early {
+                file.sync_all().unwrap();
+            }
+            drop(filler);
+            bench.unmount_clean();
+            bench.mount("");
+            for n in 0..3 {
+                assert!(fs::read(bench.path(&format!("early{n}"))).unwrap() == text);
+            }
+            bench.unmount();
+        }
+    }
+}
+
+#[test]
 fn who_writes_where_no_file_reaches_is_told() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

@@ -14,8 +14,8 @@ use crate::Errno;
 /// Bytes that one step of a copy within the volume moves while it has the volume for itself.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Space is short where less is free than this. Of a FUSE mount the kernel keeps at most a percent of all that may
-/// wait to be written, which is a fifth of the memory.
+/// Space is short where so much is not left beside what waits in the kernel's cache: as much as it may take before
+/// somebody asks again.
 const SHORT_BYTES: u64 = 64 << 20;
 
 /// How a file is opened.
@@ -124,7 +124,7 @@ impl FileSystem {
     /// would not be told by anybody else that nothing of it can be kept.
     pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
         let fails = self.inodes.about_to_write(ino, caller.is_privileged());
-        let careful = fails || self.is_short_of_space();
+        let careful = self.leaves_short_of_space(0) || fails;
         if careful {
             // Of what failed before, close(2) and fsync(2) tell.
             self.inodes.take_failure(ino);
@@ -132,15 +132,42 @@ impl FileSystem {
         careful
     }
 
-    /// How writing back went.
+    /// How writing back went, of this file and of all that was [to be](Self::to_write_back).
     pub fn written_back(&self, ino: Ino) -> Answer<()> {
+        if self.unwritten.is_kept() {
+            self.waiting.is_over();
+        }
         self.inodes.take_failure(ino).map_or(Ok(()), Err)
     }
 
-    /// Whether what the kernel has in its cache may not fit.
-    fn is_short_of_space(&self) -> bool {
-        self.space()
-            .is_ok_and(|(space, block_bytes)| space.free_blocks < SHORT_BYTES / u64::from(block_bytes))
+    /// What the kernel is to write back before somebody who is [about to write](Self::about_to_write) does: this file,
+    /// and what would not fit any more.
+    pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
+        match self.leaves_short_of_space(0) {
+            true => self.unwritten.take_before_write(ino, || self.inodes.open_for_writing()),
+            false => vec![ino],
+        }
+    }
+
+    /// What the kernel is to write back before so many bytes are reserved: what might not fit any more.
+    pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
+        match self.leaves_short_of_space(bytes) {
+            true => self.unwritten.take(|| self.inodes.open_for_writing()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether what the kernel has in its cache may not fit once so many bytes are taken.
+    fn leaves_short_of_space(&self, bytes: u64) -> bool {
+        let space = self.space();
+        let short = space.is_ok_and(|(space, block_bytes)| {
+            let taken = self.waiting.bytes().saturating_add(bytes);
+            space.free_blocks < SHORT_BYTES.saturating_add(taken) / u64::from(block_bytes)
+        });
+        if !short {
+            self.unwritten.forget();
+        }
+        short
     }
 
     /// Writes to a file.
