@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use lab::guest::RANDOM_BYTES;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -33,6 +34,8 @@ const MODULE: [(&str, &str); 2] = [
 ];
 /// What comes of it.
 const MODULE_FILE: &str = "lab_flash.ko";
+/// What gives the guest random bytes in place of the host's.
+const RANDOM: &str = include_str!("../data/random.c");
 /// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
 /// may have dropped or renamed it.
 const NEEDED: [&str; 7] =
@@ -92,6 +95,7 @@ pub struct Record {
 pub fn build(options: &Options) -> Result<PathBuf> {
     let cache = var("uml")?;
     let program = cache.join("linux");
+    compile_random(&cache)?;
     let same_config = |record: &Record| record.wanted_sha256 == sha256(CONFIG.as_bytes()) && !options.force;
     let mut old = kept(&cache).filter(same_config);
     // A kernel that was asked for by its tree is another one; a newer package is no reason to build for minutes.
@@ -305,6 +309,15 @@ fn compile_module(tree: &Path, build: &Path, tools: &Tools) -> Result<PathBuf> {
     run(Command::new("strip").arg("--strip-debug").arg(&module))?;
     step.end();
     Ok(module)
+}
+
+/// Builds what gives the guest its random bytes, and puts it into the cache.
+fn compile_random(cache: &Path) -> Result<()> {
+    let work = tempfile::tempdir_in(cache)?;
+    let (source, library) = (work.path().join("random.c"), work.path().join(RANDOM_BYTES));
+    fs::write(&source, RANDOM)?;
+    run(Command::new("gcc").args(["-O2", "-shared", "-fPIC", "-s", "-o"]).arg(&library).arg(&source))?;
+    Ok(fs::rename(&library, cache.join(RANDOM_BYTES))?)
 }
 
 /// Make for user-mode Linux, at the lowest priority.

@@ -36,6 +36,7 @@ fn main() -> Result<()> {
         pace: Pace::Virtual,
         traced: true,
         cleaned: false,
+        seed: 2012,
         stop: Stop::default(),
     };
     let page_bytes = setting.profile.flash.page_bytes;

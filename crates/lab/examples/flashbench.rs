@@ -22,6 +22,7 @@ fn main() -> Result<()> {
         queue_depth: profile.host.queue_depth,
         traits: target::traits(&profile),
         pace: Pace::Virtual,
+        seed: 1,
         limits: Limits::default(),
     };
     let data = MemoryDevice::new(profile.size_bytes);

@@ -145,6 +145,7 @@ impl Costs {
             pace: Pace::Virtual,
             traced: true,
             cleaned: false,
+            seed: self.seed,
             stop: self.stop.clone(),
         };
         let most_bytes = u64::from(setting.profile.host.max_request_bytes);

@@ -163,6 +163,7 @@ fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
         pace: Pace::Virtual,
         traced: false,
         cleaned: cell.experiment == Experiment::Latency || plan.age.is_some(),
+        seed: plan.seed,
         stop: stop.clone(),
     })
 }

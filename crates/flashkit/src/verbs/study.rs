@@ -172,6 +172,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             traced: false,
             cleaned: false,
             pace: flash::Pace::Virtual,
+            seed: args.seed,
             stop: stop.clone(),
         };
         // A directory for each: no file system may find what another left.

@@ -22,7 +22,7 @@ mod world;
 pub use card::{Card, EventModel, Totals};
 pub use qemu::{MACHINE, Qemu, QemuSetup};
 use uml::console_end;
-pub use uml::{Measured, Setup, Uml};
+pub use uml::{Measured, RANDOM_BYTES, Setup, Uml};
 pub use world::{EPOCH_NS, Limits, World};
 
 use std::{io, path::Path};

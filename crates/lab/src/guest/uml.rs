@@ -33,6 +33,9 @@ use tempfile::TempDir;
 use super::{Card, EventModel, Failure, Limits, Totals, World};
 use crate::system;
 
+/// What lies beside the kernel and gives it random bytes that follow from the seed, in place of the host's. Without it,
+/// file systems that leave something to chance, as ext4 does, differ a little from run to run.
+pub const RANDOM_BYTES: &str = "random.so";
 /// How long the program may take until it connects to its calendar.
 const START_TIME: Duration = Duration::from_secs(30);
 /// Lines of the console that a failure shows.
@@ -56,6 +59,8 @@ pub struct Setup {
     /// Whose time the guest has: its own, in which computing takes none and the card as long as its model says; or
     /// the host's, in which computing takes what it takes, and the card nothing.
     pub pace: Pace,
+    /// Seed of what it leaves to chance.
+    pub seed: u64,
     /// How long it may take.
     pub limits: Limits,
 }
@@ -127,8 +132,15 @@ impl<M: EventModel> Uml<M> {
         File::open(&setup.kernel).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
         })?;
-        let mut program = system::bound(&setup.kernel)
-            .args(arguments(setup, work.path()))
+        // Names on its command line are the same each time, in a directory of its own: from that line, too, a kernel
+        // makes its random numbers.
+        let kernel = std::path::absolute(&setup.kernel)?;
+        let random = Some(kernel.with_file_name(RANDOM_BYTES)).filter(|library| library.is_file());
+        let mut program = system::bound(&kernel)
+            .args(arguments(setup))
+            .current_dir(work.path())
+            .envs(random.map(|library| ("LD_PRELOAD", library)))
+            .env("LAB_SEED", setup.seed.to_string())
             .env("TMPDIR", MEMORY_DIR)
             .process_group(0) // it has processes of its own, which end with it
             .stdin(Stdio::null())
@@ -260,20 +272,20 @@ fn id(program: &Child) -> Pid {
     Pid::from_raw(program.id() as i32).expect("a child's id is positive")
 }
 
-fn arguments(setup: &Setup, work: &Path) -> Vec<String> {
-    let at = |name: &str| work.join(name).display().to_string();
+fn arguments(setup: &Setup) -> Vec<String> {
     let time = match setup.pace {
-        Pace::Virtual => Some(format!("time-travel=ext:{}", at("calendar"))),
+        Pace::Virtual => Some("time-travel=ext:calendar".into()),
         Pace::RealTime => None,
     };
     let all = vec![
         format!("mem={}M", setup.memory_mib),
-        format!("virtio_uml.device={}:2", at("card")),
-        format!("virtio_uml.device={}:2", at("mailbox")),
+        "virtio_uml.device=card:2".into(),
+        "virtio_uml.device=mailbox:2".into(),
         format!("virtio_blk.queue_depth={}", setup.queue_depth),
         "root=/dev/root".into(),
         "rootfstype=hostfs".into(),
-        format!("rootflags={}", at("root")),
+        // hostfs wants a name that begins at the root.
+        "rootflags=/proc/self/cwd/root".into(),
         "rw".into(),
         "init=/init".into(),
         "con=null".into(),

@@ -1,15 +1,11 @@
 //! Two runs beside each other: what changed beyond noise.
 //!
-//! Device time is exact, so a difference is a change; only of ext4 in the guest a run may differ by up to a percent
-//! from the next, because it picks block groups by chance. Of runs that were repeated, what they say of their
-//! medians must be apart.
+//! Device time is exact, so a difference is a change. Of runs that were repeated, what they say of their medians must be
+//! apart.
 
 use std::fmt;
 
 use crate::{plan::Cell, record::Record};
-
-/// How far ext4's figures are apart at most where nothing changed.
-const EXT4_NOISE: f64 = 0.01;
 
 /// Differences up to this share say nothing between figures of a stock kernel in QEMU, which hold what the host does.
 const INDICATIVE_NOISE: f64 = 0.25;
@@ -131,10 +127,7 @@ fn compare_cell(old: &Record, new: &Record, changes: &mut Vec<Change>) {
                 let changed = match (&old.runs, &new.runs) {
                     (Some(old), Some(new)) => old.differs(new),
                     _ if is_indicative => Some((times - 1.0).abs() > INDICATIVE_NOISE),
-                    _ => {
-                        let noise = if cell.file_system.kind == "ext4" { EXT4_NOISE } else { 0.0 };
-                        Some(old.duration_ns != new.duration_ns && (times - 1.0).abs() > noise)
-                    }
+                    _ => Some(old.duration_ns != new.duration_ns),
                 };
                 let cell = cell.clone();
                 match changed {
@@ -160,18 +153,13 @@ mod tests {
     use crate::sample::Sample;
 
     #[test]
-    fn the_same_run_has_no_change_and_ext4_has_a_little_noise() {
-        let before =
-            [record(Copy, "f2fs", &[1.0, 2.0, 3.0, 4.0]), record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.0])];
+    fn the_same_run_has_no_change_and_any_difference_is_one() {
+        let before = [record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.0])];
         assert_eq!(compare(&before, &before), []);
-        let after = [
-            record(Copy, "f2fs", &[1.0, 2.0, 3.0, 4.02]),
-            record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.02]),
-            record(Mount, "ext4", &[1.0, 1.0]),
-        ];
+        let after = [record(Copy, "ext4", &[1.0, 2.0, 3.0, 4.02]), record(Mount, "ext4", &[1.0, 1.0])];
         let changes = compare(&before, &after);
         assert_eq!(changes.len(), 2, "{changes:?}");
-        assert_eq!(changes[0].to_string(), "copy.f2fs.desktop, tree_remove: 4.00 -> 4.02, -0.5 % (worse)");
+        assert_eq!(changes[0].to_string(), "copy.ext4.desktop, tree_remove: 4.00 -> 4.02, -0.5 % (worse)");
         assert_eq!(changes[1].to_string(), "mount.ext4.desktop: only in run 2");
     }
 

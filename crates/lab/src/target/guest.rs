@@ -74,7 +74,7 @@ impl GuestTarget {
     }
 
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
-        let Setting { profile, preset, scale, programs, stop, pace, .. } = &self.setting;
+        let Setting { profile, preset, scale, programs, stop, pace, seed, .. } = &self.setting;
         let programs = programs.as_ref().ok_or_else(|| {
             let what = "there is no kernel for the lab's guest; cargo xtask uml-kernel builds one";
             io::Error::new(io::ErrorKind::NotFound, what)
@@ -88,6 +88,7 @@ impl GuestTarget {
             queue_depth: profile.host.queue_depth,
             traits: traits(profile),
             pace: *pace,
+            seed: *seed,
             limits: Limits { stop: stop.clone(), ..Limits::default() },
         };
         let card = Card::new(model, Box::new(data));

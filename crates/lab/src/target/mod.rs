@@ -125,6 +125,8 @@ pub struct Setting {
     pub traced: bool,
     /// Whether a program that cleans in the background runs beside a file system that has one.
     pub cleaned: bool,
+    /// Seed of what the guest leaves to chance.
+    pub seed: u64,
     /// Ends the work early.
     pub stop: Stop,
 }
