@@ -11,7 +11,10 @@ use std::{
         unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -59,6 +62,9 @@ pub struct FileDevice {
     options: OpenOptions,
     /// Aligned buffers for requests that bypass the page cache, to be used again.
     bounces: Mutex<Vec<Bounce>>,
+    /// A flush failed. The host tells of a write that it lost once; the next flush of the same file says that all is
+    /// well (fsync(2)).
+    flush_failed: AtomicBool,
 }
 
 impl FileDevice {
@@ -127,6 +133,7 @@ impl FileDevice {
             is_block_device,
             options,
             bounces: Mutex::default(),
+            flush_failed: AtomicBool::new(false),
         })
     }
 
@@ -288,7 +295,14 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        if self.flush_failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("it failed to keep what was written to it before"));
+        }
+        let result = self.file.sync_data();
+        if result.is_err() {
+            self.flush_failed.store(true, Ordering::Release);
+        }
+        result
     }
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
