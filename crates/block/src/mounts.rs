@@ -52,9 +52,9 @@ pub(crate) fn device_number(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+/// Undoes the kernel's octal escapes of space, tab, newline, hash and backslash.
 pub(crate) fn unescape(text: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")];
     escapes.iter().fold(text.to_string(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
@@ -66,12 +66,12 @@ mod tests {
     fn a_table_is_read() {
         let table = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
                      broken line\n\
-                     40 22 0:44 / /mnt/a\\040b ro - fuse.flashkit /home/my\\040card rw,user_id=0\n";
+                     40 22 0:44 / /mnt/a\\040b ro - fuse.flashkit /home/my\\040\\043card rw,user_id=0\n";
         let mounts = mounts_in(table);
         assert_eq!(mounts.len(), 2);
         let Mount { device, dir, options, kind, source, file_system_options } = &mounts[1];
         assert_eq!((*device, dir.to_str(), options.as_str()), ((0, 44), Some("/mnt/a b"), "ro"));
         let of_file_system = (kind.as_str(), source.as_str(), file_system_options.as_str());
-        assert_eq!(of_file_system, ("fuse.flashkit", "/home/my card", "rw,user_id=0"));
+        assert_eq!(of_file_system, ("fuse.flashkit", "/home/my #card", "rw,user_id=0"));
     }
 }
