@@ -7,8 +7,9 @@ use std::{path::Path, sync::Arc};
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result, Volume,
+    format::BlockSize,
     units::Ino,
-    volume::{NewNode, OnError, Options},
+    volume::{InPlace, NewNode, OnError, Options},
 };
 use support::NOW;
 
@@ -285,4 +286,40 @@ fn a_write_that_fails_gives_back_only_what_it_took() {
     let blocks = volume.stat(ino).unwrap().sectors;
     assert!(matches!(volume.write(ino, 200, &[2; 100]), Err(Error::Io { .. })));
     assert_eq!((volume.stat(ino).unwrap().sectors, volume.stat(ino).unwrap().size), (blocks, 4096 + 100));
+}
+
+/// A bad sector under a block that is always overwritten in its place keeps back that block, and nothing else: others'
+/// changes become durable, and who asks for that file is told.
+#[test]
+fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
+    let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
+    let inner = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
+    let bad = volume.create(ROOT, b"bad", &NewNode::new(FILE)).unwrap();
+    volume.write(bad, 0, &[1; 20_000]).unwrap();
+    volume.unmount().unwrap();
+    let addr = volume.address(&volume.inode(bad).unwrap(), 0).unwrap();
+    drop(volume);
+    let range = u64::from(addr.0) * 4096..(u64::from(addr.0) + 1) * 4096;
+    let fault = Fault::ErrorIn { verb: Verb::Write, range };
+    let device = Arc::new(Faulty::new(inner.clone(), vec![fault]));
+
+    let mut volume = Volume::open(device, options()).unwrap();
+    volume.write(bad, 10, &[2; 100]).unwrap();
+    let good = volume.create(ROOT, b"good", &NewNode::new(FILE)).unwrap();
+    volume.write(good, 0, &[3; 9000]).unwrap();
+    assert!(matches!(volume.fsync(bad, false), Err(Error::Io { .. })));
+    volume.fsync(good, false).unwrap();
+    assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
+    assert!(volume.read_only_reason().is_none());
+    volume.write(good, 0, &[4; 9000]).unwrap();
+    assert!(matches!(volume.unmount(), Err(Error::Io { .. })), "it is told");
+    drop(volume);
+
+    let volume = Volume::open(inner, options()).unwrap();
+    let mut bytes = vec![0; 9000];
+    assert_eq!(volume.read(good, 0, &mut bytes).unwrap(), 9000);
+    assert!(bytes == [4; 9000]);
+    assert_eq!(volume.read(bad, 0, &mut bytes).unwrap(), 9000);
+    assert!(bytes == [1; 9000]);
 }

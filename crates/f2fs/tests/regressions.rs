@@ -502,3 +502,102 @@ fn damage_that_is_met_is_left_alone_and_asks_for_fsck() {
         assert!(volume.last_checkpoint().flags.has(Flags::FSCK), "{what}: until fsck.f2fs takes it back");
     }
 }
+
+/// Bytes of an inode of 4 KiB: its flags, its extent, how its directory spreads names.
+const FLAGS_AT: u64 = 80;
+const EXTENT_AT: u64 = 348;
+const DIR_LEVEL_AT: u64 = 347;
+
+/// A directory that spreads its names over many blocks takes as many when it leaves its inode: on a volume that has
+/// fewer, the name is refused, and the volume stays one that can be opened.
+#[test]
+fn a_directory_that_spreads_its_names_leaves_its_inode_only_where_there_is_room() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    let full = volume.create(ROOT, b"full", &NewNode::new(FILE)).unwrap();
+    volume.unmount().unwrap();
+    let inode = u64::from(volume.nat_entry(dir.into()).unwrap().addr.0) * 4096;
+    drop(volume);
+    device.write_part(inode + DIR_LEVEL_AT, &[7]);
+
+    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    let mut size = 0;
+    while volume.space().free_blocks > 210 {
+        volume.write(full, size, &[7; 4096]).unwrap();
+        size += 4096;
+    }
+    let mut refused = None;
+    for n in 0..200 {
+        match volume.create(dir, format!("{n}").as_bytes(), &NewNode::new(FILE)) {
+            Ok(_) => {}
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(matches!(refused, Some(Error::NoSpace { .. })), "{refused:?}");
+    assert!(volume.inode(dir).unwrap().has_inline(inline::DENTRY));
+    volume.unmount().unwrap();
+    drop(volume);
+    let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    volume.truncate(full, 0).unwrap();
+    for n in 500..520 {
+        volume.create(dir, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+}
+
+/// The flag of a file that stands for a device means nothing on a volume without that feature.
+#[test]
+fn an_alias_of_a_device_without_the_feature_is_a_file() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[5; 20_000]).unwrap();
+    volume.unmount().unwrap();
+    let inode = u64::from(volume.nat_entry(ino.into()).unwrap().addr.0) * 4096;
+    drop(volume);
+    let alias = [4096_u32, 100, 1].map(u32::to_le_bytes).concat();
+    device.write_part(inode + FLAGS_AT, &0x8000_0000_u32.to_le_bytes());
+    device.write_part(inode + EXTENT_AT, &alias);
+
+    let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let mut bytes = vec![0; 20_000];
+    assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), 20_000);
+    assert!(bytes == [5; 20_000]);
+    let before = volume.space().free_blocks;
+    volume.unlink(ROOT, b"file").unwrap();
+    assert!(volume.space().free_blocks >= before + 5, "its blocks are free");
+}
+
+/// A handle of a file that is gone may name anything: to ask for it is no damage.
+#[test]
+fn asking_for_a_number_that_is_no_inode_is_no_damage() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device, &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 8 << 20, &[1; 4096]).unwrap();
+    let direct = Ino(ino.0 + 1);
+    assert_eq!(volume.nat_entry(direct.into()).unwrap().ino, ino);
+    for (number, is) in [(ROOT, true), (ino, true), (direct, false), (Ino(0), false), (Ino(u32::MAX), false)]
+    {
+        assert_eq!(volume.is_inode(number).unwrap(), is, "{number}");
+    }
+    volume.unmount().unwrap();
+    assert!(!volume.last_checkpoint().flags.has(Flags::FSCK));
+}
+
+trait WritePart {
+    fn write_part(&self, offset_bytes: u64, bytes: &[u8]);
+}
+
+impl WritePart for MemoryDevice {
+    fn write_part(&self, offset_bytes: u64, bytes: &[u8]) {
+        let mut block = [0; 4096];
+        let (start, inside) = (offset_bytes / 4096 * 4096, (offset_bytes % 4096) as usize);
+        self.read(start, &mut block).unwrap();
+        block[inside..inside + bytes.len()].copy_from_slice(bytes);
+        self.write(start, &block).unwrap();
+    }
+}

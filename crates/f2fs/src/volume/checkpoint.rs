@@ -3,9 +3,9 @@
 //! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
 //! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
 
-use super::{Volume, fsync::SinceCheckpoint, journal, log::Log};
+use super::{Access, Volume, fsync::SinceCheckpoint, journal, log::Log};
 use crate::{
-    Place, Result,
+    Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
@@ -48,7 +48,10 @@ impl Volume {
     /// Makes everything that was done durable, as one.
     pub fn checkpoint(&mut self) -> Result<()> {
         self.start()?;
-        if self.changed { self.write_checkpoint(Reason::Sync) } else { Ok(()) }
+        if self.changed {
+            self.write_checkpoint(Reason::Sync)?;
+        }
+        self.write_waiting()
     }
 
     /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
@@ -58,12 +61,19 @@ impl Volume {
             return Ok(());
         }
         self.start()?;
-        self.write_checkpoint(Reason::Unmount)
+        self.write_checkpoint(Reason::Unmount)?;
+        self.write_waiting()
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
         self.write_quotas()?;
         self.write_back()?;
+        if self.counters.valid_blocks > self.checkpoint.user_blocks {
+            // Neither we nor Linux would open it. The checkpoint before, with the fsyncs since then, is whole.
+            let needed_blocks = self.counters.valid_blocks - self.checkpoint.user_blocks;
+            self.access = Access::ReadOnly("it has come to hold more than it has room for".into());
+            return Err(Error::no_space(self.geometry.block_size, needed_blocks, 0));
+        }
         // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
         let mut borrowed = false;
         for kind in SegmentType::ALL {

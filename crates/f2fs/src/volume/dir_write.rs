@@ -42,10 +42,21 @@ impl Volume {
     /// Refuses where entering a name, and so many blocks besides, may take more than there is. A name for which the
     /// directory has room as it is takes nothing: a full volume still moves and links files.
     pub(super) fn require_entry_space(&self, dir: Ino, name: &[u8], more: u64) -> Result<()> {
-        match self.require_space(ENTRY_BLOCKS + more) {
+        match self.require_space(self.entry_blocks(dir)? + more) {
             Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => self.require_space(more),
             result => result,
         }
+    }
+
+    /// Blocks that entering a name takes at most. An inline directory whose names go to buckets of their own takes a
+    /// block, and perhaps a node, for each when it leaves its inode.
+    fn entry_blocks(&self, dir: Ino) -> Result<u64> {
+        let inode = self.directory(dir)?;
+        if !inode.has_inline(inline::DENTRY) || inode.head().dir_level == 0 {
+            return Ok(ENTRY_BLOCKS);
+        }
+        let entries = Dentries::new(inode.inline_area(), Place::Dir(dir, 0)).entries().count() as u64;
+        Ok(ENTRY_BLOCKS + 2 * entries)
     }
 
     /// Whether a directory has room for a name without a new block.

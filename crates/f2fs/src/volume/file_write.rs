@@ -372,10 +372,7 @@ impl Volume {
             }
         }
         let whole = data.len() == bytes;
-        if whole
-            && old.is_real()
-            && (allocate::in_place(self.options.in_place, Asks::Nobody, 1) || self.is_pinned(ino)?)
-        {
+        if whole && old.is_real() && self.stays(ino, Asks::Nobody, 1)? {
             self.write_in_place(old, Place::File(ino, block), data)?;
             return Ok(0);
         }
@@ -554,10 +551,27 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all pages to their logs.
+    /// Writes all pages to their logs. One that has to stay where the device does not take it waits on, and keeps back
+    /// nobody else's; [`write_waiting`](Self::write_waiting) tells.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
-            self.write_page(ino, block)?;
+            match self.own_place(ino, block)? {
+                Some(addr) => match self.write_neighbours(ino, &[block], addr) {
+                    Ok(()) | Err(Error::Io { .. }) => {}
+                    Err(error) => return Err(error),
+                },
+                None => self.append_page(ino, block)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What keeps a page waiting that could not be written where it has to stay, if there is one.
+    pub(super) fn write_waiting(&mut self) -> Result<()> {
+        for (ino, block) in self.pages.keys() {
+            if let Some(addr) = self.own_place(ino, block)? {
+                self.write_neighbours(ino, &[block], addr)?;
+            }
         }
         Ok(())
     }
@@ -615,18 +629,17 @@ impl Volume {
         Ok(Some(self.address(inode, block)?).filter(|addr| addr.is_real()))
     }
 
-    /// Whether so many neighbours of a file are overwritten where they are.
+    /// Whether so many neighbours of a file are overwritten where they are. Those of quota never are: they belong to one
+    /// checkpoint (Linux, `f2fs_should_update_outplace`).
     fn stays(&self, ino: Ino, asks: Asks, neighbours: usize) -> Result<bool> {
-        Ok(allocate::in_place(self.options.in_place, asks, neighbours) || self.is_pinned(ino)?)
+        let wanted = allocate::in_place(self.options.in_place, asks, neighbours) || self.is_pinned(ino)?;
+        Ok(wanted && !self.is_quota_ino(ino))
     }
 
-    /// Writes a page that nobody syncs: to its log, unless the policy says otherwise.
-    pub(super) fn write_page(&mut self, ino: Ino, block: u64) -> Result<()> {
+    /// Where a page that nobody syncs is overwritten, if it does not go to its log.
+    fn own_place(&self, ino: Ino, block: u64) -> Result<Option<BlockAddr>> {
         let addr = self.overwritable(&*self.inode(ino)?, block)?;
-        match addr {
-            Some(addr) if self.stays(ino, Asks::Nobody, 1)? => self.write_neighbours(ino, &[block], addr),
-            _ => self.append_page(ino, block),
-        }
+        Ok(if self.stays(ino, Asks::Nobody, 1)? { addr } else { None })
     }
 
     /// Writes a page to its log.

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{ActiveLogs, Volume, checkpoint::Reason, node_cache::Change, node_write::Marks};
+use super::{
+    ActiveLogs, Volume, checkpoint::Reason, dir_write::ENTRY_BLOCKS, node_cache::Change, node_write::Marks,
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -54,7 +56,7 @@ pub(super) struct SinceCheckpoint {
     pub taken_blocks: u64,
     /// No zone was found that data and nodes of fsyncs could share.
     pub no_zone: bool,
-    /// The last node that was marked found no place for one after it, so the chain ends there.
+    /// A node of the chain found no place for one after it, so the chain ends there.
     pub chain_ended: bool,
     /// Blocks that were given back: the next checkpoint makes them usable.
     pub freed_blocks: u64,
@@ -271,6 +273,8 @@ impl Volume {
         let parent = Ino(head.pino.get());
         let since = &self.since_checkpoint;
         let log = super::allocate::log_for(self.options.active_logs, SegmentType::WarmNode, false);
+        // Recovery enters names into directories that may have no room for them.
+        let names_blocks = (since.named.len() as u64 + 1) * ENTRY_BLOCKS;
         Ok(inode.file_type() != FileType::Regular
             || inode.compression().is_some()
             || head.links.get() != 1
@@ -280,7 +284,7 @@ impl Volume {
             || since.shrunk.contains(&inode.ino())
             || since.renamed.contains(&parent)
             || !self.nat.is_checkpointed(&self.io, parent.into())?
-            || self.checkpoint.valid_blocks + since.taken_blocks > self.checkpoint.user_blocks
+            || self.checkpoint.valid_blocks + since.taken_blocks + names_blocks > self.checkpoint.user_blocks
             || self.options.active_logs == ActiveLogs::Two
             || since.chain_ended
             || log != SegmentType::WarmNode)

@@ -115,8 +115,9 @@ impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         self.start()?;
-        self.changed = true;
+        let before = std::mem::replace(&mut self.changed, true);
         let cleaned = self.clean_sections(sections, policy)?;
+        self.changed = before || cleaned != Cleaned::default();
         if cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
         }

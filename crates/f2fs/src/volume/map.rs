@@ -13,6 +13,7 @@ use crate::{
         inode::flag,
         node::NodeBlock,
         node_path::{NodePath, Step},
+        superblock::Features,
     },
     units::{BlockAddr, Nid},
 };
@@ -68,7 +69,7 @@ impl Volume {
     /// a hole.
     pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
         debug_assert!(block < limit);
-        if inode.has_flag(flag::DEVICE_ALIAS) {
+        if inode.has_flag(flag::DEVICE_ALIAS) && self.format.features.has(Features::DEVICE_ALIAS) {
             return Ok(alias_run(inode, block, limit));
         }
         let Some(path) = NodePath::of(&inode.layout(), block) else {

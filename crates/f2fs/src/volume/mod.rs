@@ -253,6 +253,16 @@ impl Volume {
         Ok(node)
     }
 
+    /// Whether a number is an inode's. Asking for one that is not, by a handle that has become stale, is no damage.
+    pub fn is_inode(&self, ino: Ino) -> Result<bool> {
+        let nid = Nid::from(ino);
+        if nid == Nid::NULL || nid >= self.geometry.nids_end() {
+            return Ok(false);
+        }
+        let entry = self.nat.get(&self.io, nid)?;
+        Ok(!entry.is_free() && entry.ino == ino)
+    }
+
     /// Reads one block of the main area, whether it is on the device already or still in a log.
     pub fn read_block(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.read_blocks(addr, at, buf)
@@ -319,6 +329,9 @@ impl Volume {
         let is_crowded = self.is_crowded()?;
         if self.pages.len() > most || is_crowded {
             self.write_pages()?;
+            if self.pages.len() > most {
+                self.write_waiting()?;
+            }
         }
         if self.nodes.dirty_count() > most || is_crowded {
             self.write_nodes()?;

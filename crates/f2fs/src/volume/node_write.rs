@@ -136,8 +136,10 @@ impl Volume {
                 Ok(next) => place.next = next.unwrap_or(place.next),
                 Err(_) => self.since_checkpoint.no_zone = true,
             }
-            self.since_checkpoint.chain_ended |= place.next == BlockAddr::NULL;
             self.since_fsync_blocks = 0;
+        }
+        if kind == SegmentType::WarmNode {
+            self.since_checkpoint.chain_ended |= place.next == BlockAddr::NULL;
         }
         if entry.addr.is_real() {
             self.release_block(entry.addr, Place::Nat(nid))?;

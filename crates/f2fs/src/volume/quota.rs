@@ -273,7 +273,7 @@ impl Volume {
         self.time().seconds.max(0) as u64
     }
 
-    fn is_quota_ino(&self, ino: Ino) -> bool {
+    pub(super) fn is_quota_ino(&self, ino: Ino) -> bool {
         self.superblock.quota_inos.contains(&ino)
     }
 

@@ -121,12 +121,14 @@ impl Volume {
         }
         self.start()?;
         self.changed = true;
+        let mut elsewhere = true;
         if !chain.addrs.is_empty() {
             self.avoid = chain.segments.clone();
             for kind in SegmentType::ALL {
                 match self.open_segment(kind, false) {
+                    Ok(()) => {}
                     // Nothing else is left: then the log goes on where it is, as Linux's always do.
-                    Ok(()) | Err(Error::NoSpace { .. }) => {}
+                    Err(Error::NoSpace { .. }) => elsewhere = false,
                     Err(error) => return Err(error),
                 }
             }
@@ -139,7 +141,7 @@ impl Volume {
                 Err(error) => return Err(error),
             }
         }
-        self.recover_files(chain)?;
+        self.recover_files(chain, elsewhere)?;
         self.write_checkpoint(Reason::Sync)?;
         self.avoid.clear();
         Ok(())
@@ -220,7 +222,9 @@ impl Volume {
         Ok(())
     }
 
-    fn recover_files(&mut self, chain: &Chain) -> Result<()> {
+    /// Takes over the files of the chain. `may_write` says that logs go on elsewhere, so that what is changed needs not
+    /// all wait in memory.
+    fn recover_files(&mut self, chain: &Chain, may_write: bool) -> Result<()> {
         let node_at = |volume: &Volume, place: usize| -> Result<NodeBlock> {
             let addr = chain.addrs[place];
             let ended = || Error::corrupt(Place::Block(addr), "a node changed while it was recovered");
@@ -246,6 +250,9 @@ impl Volume {
                 }
             }
             self.recover_content(ino, &node)?;
+            if may_write && self.nodes.dirty_count() > self.most_pages() {
+                self.write_nodes()?;
+            }
         }
         Ok(())
     }
@@ -416,6 +423,10 @@ impl Volume {
         let entry = self.sit.segment(&self.io, segment)?.clone();
         if bits::msb(&entry.map, usize::from(offset)) {
             self.take_from_owner(addr, segment, offset)?;
+            if bits::msb(&self.sit.segment(&self.io, segment)?.map, usize::from(offset)) {
+                let what = format!("{addr} belongs to a node that is not its inode's");
+                return Err(Error::corrupt(Place::File(ino, block), what));
+            }
         }
         let kind = match entry.valid_blocks {
             0 if is_new => SegmentType::ColdData,
@@ -497,8 +508,7 @@ impl Volume {
     }
 
     fn drop_xattr_node(&mut self, ino: Ino) -> Result<()> {
-        let nid = self.inode(ino)?.xattr_nid();
-        if nid != Nid::NULL {
+        if let Some(nid) = self.xattr_node(ino)? {
             self.remove_node(nid)?;
             self.inode_mut(ino)?.head_mut().xattr_nid.set(0);
             self.drop_blocks(ino, 1)?;
