@@ -7,7 +7,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
     Volume,
-    format::{BlockSize, inode::flag, sit::SegmentType},
+    format::{
+        BlockSize,
+        inode::{flag, inline},
+        sit::SegmentType,
+    },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
     volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
@@ -885,5 +889,72 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
             store(&left, &path).unwrap();
             support::assert_clean(&path);
         }
+    }
+}
+
+/// A link and an unlink are a rename: what fsync says is durable then is there under its new name.
+#[test]
+fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name() {
+    for checkpointed in [true, false] {
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        let [from, to] =
+            [&b"from"[..], b"to"].map(|name| volume.create(ROOT, name, &NewNode::new(0o040_755)).unwrap());
+        volume.checkpoint().unwrap();
+        let ino = volume.create(from, b"old", &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[1; 9000]).unwrap();
+        match checkpointed {
+            true => volume.checkpoint().unwrap(),
+            false => volume.fsync(ino, false).unwrap(),
+        }
+        volume.link(ino, to, b"new").unwrap();
+        volume.unlink(from, b"old").unwrap();
+        volume.fsync(ino, false).unwrap();
+        drop(volume); // as it is
+
+        let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+        assert_eq!(volume.lookup(to, b"new").unwrap(), ino);
+        assert!(volume.lookup(from, b"old").is_err());
+        assert!(read(&volume, ino) == [1; 9000]);
+    }
+}
+
+/// On a full volume a new name takes the place of one that was removed; recovery enters it while the other is still
+/// there, and the directory has to grow. The checkpoint then held more than the volume has room for, and nobody opened it.
+#[test]
+fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    let mut names = 0;
+    while volume.inode(dir).unwrap().has_inline(inline::DENTRY) {
+        volume.create(dir, format!("{names}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        names += 1;
+    }
+    for n in (0..names).rev() {
+        volume.unlink(dir, format!("{n}").as_bytes()).unwrap();
+    }
+    volume.remove_dir(ROOT, b"dir").unwrap();
+    let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    for n in 0..names - 1 {
+        volume.create(dir, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    let full = volume.create(ROOT, b"full", &NewNode::new(FILE)).unwrap();
+    let mut size = 0;
+    while volume.write(full, size, &[7; 4096]).is_ok() {
+        size += 4096;
+    }
+    volume.truncate(full, size - 4096).unwrap();
+    volume.checkpoint().unwrap();
+    assert!(volume.inode(dir).unwrap().has_inline(inline::DENTRY));
+
+    volume.unlink(dir, b"0").unwrap();
+    let new = volume.create(dir, b"new", &NewNode::new(FILE)).unwrap();
+    volume.fsync(new, false).unwrap();
+    drop(volume); // as it is
+    for _ in 0..2 {
+        let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+        assert_eq!(volume.lookup(dir, b"new").unwrap(), new);
+        volume.unmount().unwrap();
     }
 }

@@ -180,6 +180,10 @@ impl Volume {
         self.require_entry_space(dir, name, 0)?;
         self.enter(dir, name, ino, kind)?;
         self.since_checkpoint.note_link(dir);
+        if self.is_durable(ino)? {
+            // Recovery would find it under the name that it had: if that goes, this is a new name like any other.
+            self.since_checkpoint.renamed.insert(ino);
+        }
         let now = self.time();
         let inode = self.inode_mut(ino)?;
         let links = inode.head().links.get();
@@ -437,13 +441,26 @@ impl Volume {
         Ok(())
     }
 
+    /// The node of an inode's attributes, to be removed: it must be the inode's own.
+    pub(super) fn xattr_node(&self, ino: Ino) -> Result<Option<Nid>> {
+        let nid = self.inode(ino)?.xattr_nid();
+        if nid == Nid::NULL {
+            return Ok(None);
+        }
+        let owner = self.nat.get(&self.io, nid)?.ino;
+        if owner != ino || nid == ino.into() {
+            let what = format!("{nid} is to be its xattr node, and belongs to {owner}");
+            return Err(Error::corrupt(Place::Xattr(ino), what));
+        }
+        Ok(Some(nid))
+    }
+
     /// Removes an inode with all that it has. One that is damaged keeps what cannot be removed, and is an orphan then.
     pub(super) fn evict(&mut self, ino: Ino) -> Result<()> {
         if self.require_orphans_fit().is_ok() {
             self.orphans.insert(ino);
         }
         let inode = self.inode(ino)?;
-        let xattr_nid = inode.xattr_nid();
         let has_map = !inode.has_inline(inline::DATA | inline::DENTRY)
             && matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
         // What was held over a checkpoint may not have changed since.
@@ -453,12 +470,7 @@ impl Volume {
         if has_map {
             self.free_from(ino, 0)?;
         }
-        if xattr_nid != Nid::NULL {
-            let owner = self.nat.get(&self.io, xattr_nid)?.ino;
-            if owner != ino || xattr_nid == ino.into() {
-                let what = format!("{xattr_nid} is to be its xattr node, and belongs to {owner}");
-                return Err(Error::corrupt(Place::Xattr(ino), what));
-            }
+        if let Some(xattr_nid) = self.xattr_node(ino)? {
             self.remove_node(xattr_nid)?;
             self.inode_mut(ino)?.head_mut().xattr_nid.set(Nid::NULL.0);
         }
