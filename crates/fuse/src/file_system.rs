@@ -274,7 +274,11 @@ impl FileSystem {
     /// whatever kind: so it is found again by its number.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
         let volume = self.read_lock()?;
-        let found = if name == b"." { Ok(dir) } else { volume.lookup(dir, name) };
+        let found = match name {
+            b"." if !volume.is_inode(dir).map_err(to_errno)? => return Err(Errno::NOENT),
+            b"." => Ok(dir),
+            _ => volume.lookup(dir, name),
+        };
         let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
         if name == b"." && stat.links == 0 {
             // It goes with the last reference, and may be about to: there is no new one (open_by_handle_at(2)).
@@ -676,7 +680,14 @@ impl FileSystem {
     /// Ends it all: unlinked inodes go, everything becomes durable, the volume is marked as cleanly unmounted, and
     /// its devices are closed. Nothing is left to do the second time.
     pub fn unmount(&self) -> Result<(), f2fs::Error> {
-        let mut volume = self.volume.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut volume = match self.volume.write() {
+            Ok(volume) => volume,
+            // Something was done by half: what the last checkpoint and the fsyncs since then say is whole.
+            Err(poisoned) => {
+                drop(poisoned.into_inner().take());
+                return Err(f2fs::Error::Invalid("an operation was broken off".into()));
+            }
+        };
         let Some(mut volume) = volume.take() else { return Ok(()) };
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         self.met_damage.store(volume.io().met_damage(), Ordering::Relaxed);
