@@ -613,7 +613,14 @@ fn ranges_are_copied_within_the_volume() {
         }
     }
     assert!(fs::read(bench.path("to")).unwrap() == wanted[100..]);
-    drop((from, to));
+    // A hole in a file of which the kernel still has the end.
+    let growing =
+        File::options().read(true).write(true).create_new(true).open(bench.path("growing")).unwrap();
+    growing.write_all_at(b"end", 1 << 20).unwrap();
+    let (mut at, mut written) = (0, 0);
+    let count = rustix::fs::copy_file_range(&growing, Some(&mut at), &to, Some(&mut written), 1 << 16);
+    assert!(count.unwrap() > 0, "the file does not end there");
+    drop((from, to, growing));
     bench.unmount_clean();
 }
 
