@@ -153,17 +153,7 @@ fn exact(record: &Record) -> Vec<Phase> {
 fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
-    let plan = Plan {
-        cells: Plan::cells(&Experiment::USUAL, &file_systems(), &[Preset::Desktop], true),
-        scale: Scale::of_file(4 * MIB),
-        timed_writes: None,
-        card_bytes: None,
-        age: None,
-        seed: 2012,
-        programs: Some(programs),
-        work: work.path().to_owned(),
-        jobs: 1,
-    };
+    let plan = plan(programs, work.path(), &Experiment::USUAL, &file_systems(), Preset::Desktop);
     // Each experiment on one file system, and each file system in one experiment, twice.
     let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 7 == n / 7 || *n % 7 == 6 - n / 7);
     for (_, cell) in diagonal {
@@ -224,22 +214,12 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
         return Ok(());
     }
     let work = tempfile::tempdir()?;
+    // Segments of 1 MiB, or a small card would have few.
+    let nilfs2 = [FileSystem::parse("nilfs2::-B 256")];
     let plan = Plan {
-        cells: Plan::cells(
-            &[Experiment::Latency],
-            // Segments of 1 MiB, or a small card would have few.
-            &[FileSystem::parse("nilfs2::-B 256")],
-            &[Preset::Desktop],
-            true,
-        ),
-        scale: Scale::of_file(4 * MIB),
         timed_writes: Some(300),
         card_bytes: Some(64 * MIB),
-        age: None,
-        seed: 2012,
-        programs: Some(programs),
-        work: work.path().to_owned(),
-        jobs: 1,
+        ..plan(programs, work.path(), &[Experiment::Latency], &nilfs2, Preset::Desktop)
     };
     twice(&plan)?;
     Ok(())
@@ -250,24 +230,34 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
 fn what_is_left_to_chance_falls_the_same_way_each_time() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
+    let ext4 = [FileSystem::new("ext4")];
     let plan = Plan {
-        cells: Plan::cells(
-            &[Experiment::BufferedWrite],
-            &[FileSystem::parse("ext4")],
-            &[Preset::Desktop],
-            true,
-        ),
         scale: Scale::of_file(48 * MIB),
+        ..plan(programs, work.path(), &[Experiment::BufferedWrite], &ext4, Preset::Desktop)
+    };
+    twice(&plan)?;
+    Ok(())
+}
+
+/// Small cells, one after the other.
+fn plan(
+    programs: Programs,
+    work: &Path,
+    experiments: &[Experiment],
+    file_systems: &[FileSystem],
+    preset: Preset,
+) -> Plan {
+    Plan {
+        cells: Plan::cells(experiments, file_systems, &[preset], true),
+        scale: Scale::of_file(4 * MIB),
         timed_writes: None,
         card_bytes: None,
         age: None,
         seed: 2012,
         programs: Some(programs),
-        work: work.path().to_owned(),
+        work: work.to_owned(),
         jobs: 1,
-    };
-    twice(&plan)?;
-    Ok(())
+    }
 }
 
 /// Runs the first cell of a plan: the first of two records that are the same.
@@ -283,15 +273,10 @@ fn twice(plan: &Plan) -> Result<Record> {
 fn latencies_twice(programs: Programs, preset: Preset) -> Result<Record> {
     let work = tempfile::tempdir()?;
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::Latency], &file_systems(), &[preset], true),
-        scale: Scale::of_file(4 * MIB),
         timed_writes: Some(1000),
         card_bytes: Some(16 * MIB),
-        age: None,
         seed: 2003,
-        programs: Some(programs),
-        work: work.path().to_owned(),
-        jobs: 1,
+        ..plan(programs, work.path(), &[Experiment::Latency], &file_systems(), preset)
     };
     twice(&plan)
 }

@@ -201,6 +201,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
         Error::AttributeTooLarge => Errno::TOOBIG,
         Error::Exists => Errno::EXIST,
         Error::NotDirectory => Errno::NOTDIR,
+        Error::TooManySymlinks => Errno::LOOP,
         Error::IsDirectory => Errno::ISDIR,
         Error::NotEmpty => Errno::NOTEMPTY,
         Error::NameTooLong => Errno::NAMETOOLONG,

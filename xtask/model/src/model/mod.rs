@@ -341,8 +341,7 @@ impl Model {
                 Body::Symlink(target) if follow || !rest.is_empty() => {
                     followed += 1;
                     if followed > FOLLOW_MAX {
-                        // The library's own walk says so; a mount leaves the walking to the kernel.
-                        return Err(Errno::INVAL);
+                        return Err(Errno::LOOP);
                     }
                     rest.extend(components(target).rev());
                 }
