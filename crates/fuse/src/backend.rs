@@ -238,7 +238,7 @@ impl Adapter {
                 if writes && fs.about_to_write(caller, ino) {
                     let (reply, fs, block_bytes) = (waiting(reply), self.fs.clone(), self.block_bytes);
                     let nodes = self.fs.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
-                    self.write_back.all_then(nodes, reply, move |out| {
+                    self.write_back.then(nodes, reply, move |out| {
                         fs.written_back(ino)?;
                         put_attr(&fs.stat(ino)?, block_bytes, NOT_KEPT, out);
                         Ok(())
@@ -404,7 +404,7 @@ impl Adapter {
                     // What was written before can be written back, and afterwards it would be refused.
                     let (reply, fs) = (waiting(reply), self.fs.clone());
                     let (connection, node) = (self.connection.clone(), header.node);
-                    self.write_back.then(node, reply, move |out| {
+                    self.write_back.then(vec![node], reply, move |out| {
                         put_ioctl(&fs.ioctl(caller, ino, handle != 0, &request)?, out);
                         let _ = connection.invalidate(node, ATTRIBUTES_ONLY);
                         Ok(())
@@ -422,7 +422,7 @@ impl Adapter {
                     let (reply, fs) = (waiting(reply), self.fs.clone());
                     let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
                     self.write_back
-                        .all_then(nodes, reply, move |_| fs.allocate(caller, ino, offset, length, mode));
+                        .then(nodes, reply, move |_| fs.allocate(caller, ino, offset, length, mode));
                     return Ok(());
                 }
                 fs.allocate(caller, ino, offset, length, mode)?;
@@ -436,7 +436,7 @@ impl Adapter {
                 };
                 if fs.has_writer(ino) {
                     let (reply, fs) = (waiting(reply), self.fs.clone());
-                    self.write_back.then(header.node, reply, move |out| {
+                    self.write_back.then(vec![header.node], reply, move |out| {
                         out.put(&seek(&fs, ino, offset, whence)?);
                         Ok(())
                     });

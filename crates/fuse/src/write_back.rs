@@ -53,18 +53,8 @@ impl WriteBack {
         WriteBack { queue: Mutex::new(queue) }
     }
 
-    /// Lets the kernel write back what it has of a node, and then answers.
+    /// Lets the kernel write back what it has of nodes, one after the other, and then answers.
     pub fn then(
-        &self,
-        node: u64,
-        reply: Reply,
-        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
-    ) {
-        self.all_then(vec![node], reply, answer);
-    }
-
-    /// The same of several nodes.
-    pub fn all_then(
         &self,
         nodes: Vec<u64>,
         reply: Reply,
@@ -73,7 +63,7 @@ impl WriteBack {
         self.parts_then(nodes, (0, 0), reply, answer);
     }
 
-    /// The same of a part, given by its offset and its length in bytes.
+    /// The same of a part of one, given by its offset and its length in bytes.
     pub fn part_then(
         &self,
         node: u64,

@@ -304,6 +304,7 @@ mod tests {
         drop(target);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is left of it");
     }
+
     #[test]
     fn a_removal_is_left_when_that_is_wished() {
         let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
