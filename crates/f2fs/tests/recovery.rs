@@ -486,6 +486,36 @@ fn every_cut_leaves_what_was_promised() {
     assert!(cuts > 400, "{cuts} cuts were tried");
 }
 
+/// The node that it lies in has no checksum, and may be written by half while an fsync is under way.
+#[test]
+fn a_long_attribute_is_the_old_or_the_new_one() {
+    let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
+    let mut volume = support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.set_xattr(ino, b"user.long", &[0; 3000], XattrMode::Set).unwrap();
+    volume.checkpoint().unwrap();
+    let from = device.trace().len();
+    for version in 1..=6 {
+        volume.set_xattr(ino, b"user.long", &[version; 3000], XattrMode::Replace).unwrap();
+        volume.fsync(ino, version % 2 == 0).unwrap();
+    }
+    drop(volume);
+    let trace = device.take_trace();
+    let mut versions = BTreeMap::<u8, u32>::new();
+    for at in from..=trace.len() {
+        for seed in 0..40 {
+            let left = Arc::new(MemoryDevice::new(BYTES));
+            power_cut(&trace, at, &Survivors::Torn { seed }, &*left).unwrap();
+            let volume = Volume::open(left, Options::new(|| support::NOW)).unwrap();
+            let found = volume.get_xattr(ino, b"user.long").unwrap();
+            let version = found[0];
+            assert!(found == [version; 3000], "cut after {at} of {} requests, seed {seed}", trace.len());
+            *versions.entry(version).or_default() += 1;
+        }
+    }
+    assert!(versions.len() == 7, "some were never found: {versions:?}");
+}
+
 #[test]
 fn a_cut_during_recovery_means_another_recovery() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));

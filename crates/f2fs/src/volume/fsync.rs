@@ -179,10 +179,14 @@ impl Volume {
 
     /// Writes the changed nodes of a file that roll-forward can use: the inode last, and only the last one marked,
     /// so that recovery takes all of them or none. An inode that says nothing new is left for the checkpoint.
+    ///
+    /// The xattr node has no checksum, and half of it would be half of an attribute. So it is on the device before the
+    /// mark is, which the inode then has.
     fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let own = Nid::from(ino);
         let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
-        if is_new || self.since_checkpoint.unmarked.contains(&ino) {
+        let attributes_first = self.has_unflushed_attributes(ino)?;
+        if is_new || attributes_first || self.since_checkpoint.unmarked.contains(&ino) {
             // The mark must follow all that was written without one, and the name must be in the inode.
             self.node_mut(own)?;
         }
@@ -201,12 +205,24 @@ impl Volume {
         for nid in others {
             self.write_node(*nid, Marks::default())?;
         }
+        if attributes_first {
+            self.write_logs()?;
+            let result = self.io.flush();
+            self.fail_on_error(result)?;
+        }
         self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
         if is_new {
             self.since_checkpoint.named.insert(ino);
         }
         self.since_checkpoint.unmarked.remove(&ino);
         Ok(())
+    }
+
+    /// Whether the node with a file's attributes has changed, or may have been written without a mark.
+    fn has_unflushed_attributes(&self, ino: Ino) -> Result<bool> {
+        let nid = self.inode(ino)?.xattr_nid();
+        Ok(nid != Nid::NULL
+            && (self.nodes.change(nid).is_some() || self.since_checkpoint.unmarked.contains(&ino)))
     }
 
     /// Whether an inode has changed in what recovery does not find out from the other nodes (Linux,
