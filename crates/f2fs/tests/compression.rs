@@ -482,3 +482,50 @@ fn what_the_kernel_compressed_is_changed() {
         }
     }
 }
+
+/// A cluster that compresses to nine tenths.
+fn hardly_compressible(rng: &mut Rng, length: usize) -> Vec<u8> {
+    let mut bytes = content(rng, length, true);
+    bytes[..length / 10].fill(0);
+    bytes
+}
+
+#[test]
+fn a_byte_in_each_large_cluster_of_a_full_volume_finds_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 192 << 20, &[FEATURES[0], FEATURES[1], "-o", "10"]);
+    let settings = Compression { log_cluster_blocks: 8, ..lz4() };
+    let mut volume = open(&path, settings, 64 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let mut rng = Rng::new(21);
+    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let mut copy = Vec::new();
+    let data = hardly_compressible(&mut rng, 1 << 20);
+    loop {
+        match volume.write(ino, copy.len() as u64, &data) {
+            Ok(()) => copy.extend_from_slice(&data),
+            Err(error) => break assert!(matches!(error, Error::NoSpace { .. }), "{error}"),
+        }
+    }
+    let clusters = copy.len() >> 20;
+    assert!(clusters > 30 && volume.stat(ino).unwrap().saved_blocks > 20 * clusters as u64);
+    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    let mut at = 0;
+    while volume.write(filler, at, &[1; 4096]).is_ok() {
+        at += 4096;
+    }
+    volume.checkpoint().unwrap();
+    for round in 0..4 {
+        for n in 0..clusters {
+            let offset = (n << 20) + 5000 * (round + 1);
+            volume.write(ino, offset as u64, &[round as u8; 3]).unwrap();
+            put(&mut copy, offset, &[round as u8; 3]);
+        }
+        volume.fsync(ino, false).unwrap();
+    }
+    assert!(read(&volume, ino) == copy);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}

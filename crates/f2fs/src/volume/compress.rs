@@ -53,6 +53,7 @@ impl Volume {
     /// Writes a part of a cluster: into pages.
     fn write_part(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let (log, bytes) = (self.geometry.block_size.log(), self.geometry.block_size.bytes());
+        let cluster_blocks = self.inode(ino)?.layout().cluster_blocks();
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let (block, inside) = (at >> log, at as usize & (bytes - 1));
@@ -64,7 +65,7 @@ impl Volume {
                 }
                 let slot = self.make_slot(ino, block)?;
                 self.occupy(ino, Slot { left: 1, ..slot })?;
-                self.pages.insert(ino, block, page);
+                self.pages.insert_in_cluster(ino, block, page, cluster_blocks);
             }
             let page = self.pages.get_mut(ino, block).expect("it was just made sure of");
             page[inside..inside + length].copy_from_slice(&rest[..length]);
@@ -237,7 +238,7 @@ impl Volume {
         }
         self.change_saved(ino, (count - addrs.len()) as u64, 0)?;
         for (block, page) in blocks.zip(content.chunks_exact(size.bytes())) {
-            self.pages.insert(ino, block, page.into());
+            self.pages.insert_in_cluster(ino, block, page.into(), count);
         }
         Ok(())
     }

@@ -352,7 +352,7 @@ impl Volume {
         self.options.dirty_bytes() / self.geometry.block_size.bytes()
     }
 
-    /// Whether more changed pages and nodes wait in memory than free sections hold, beyond those that cleaning needs and
+    /// Whether what waits in memory takes more than free sections hold, beyond those that cleaning needs and
     /// one of these. More would not find a place; and what they replace is free only with the next checkpoint, which
     /// has to write them before.
     fn is_crowded(&mut self) -> Result<bool> {
@@ -370,7 +370,7 @@ impl Volume {
     /// Sections that would be needed for what waits in memory, if there were no holes for it.
     fn waiting_sections(&self) -> u32 {
         let section_blocks = (BLOCKS_PER_SEGMENT * self.geometry.segments_per_section) as usize;
-        (self.pages.len() + self.nodes.dirty_count()).div_ceil(section_blocks) as u32
+        (self.pages.blocks_to_write() + self.nodes.dirty_count()).div_ceil(section_blocks) as u32
     }
 
     /// Counts blocks that were taken.

@@ -11,6 +11,16 @@ use crate::units::Ino;
 #[derive(Default)]
 pub struct Pages {
     map: BTreeMap<(Ino, u64), Box<[u8]>>,
+    /// Clusters of compressed files that have pages, by their first blocks.
+    clusters: BTreeMap<(Ino, u64), Cluster>,
+    /// Blocks of those clusters, less their pages.
+    beside: usize,
+}
+
+/// A cluster that is written as a whole when one page of it is.
+struct Cluster {
+    blocks: usize,
+    pages: usize,
 }
 
 impl Pages {
@@ -31,9 +41,31 @@ impl Pages {
         slot
     }
 
+    /// Adds a page of a compressed file, whose clusters have so many blocks.
+    pub fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Box<[u8]>, blocks: usize) {
+        if self.map.insert((ino, block), page).is_none() {
+            let start = block - block % blocks as u64;
+            let cluster = self.clusters.entry((ino, start)).or_insert(Cluster { blocks, pages: 0 });
+            self.beside += if cluster.pages == 0 { blocks - 1 } else { 0 };
+            self.beside -= usize::from(cluster.pages > 0);
+            cluster.pages += 1;
+        }
+    }
+
     /// Takes a page out.
     pub fn remove(&mut self, ino: Ino, block: u64) -> Option<Box<[u8]>> {
-        self.map.remove(&(ino, block))
+        let page = self.map.remove(&(ino, block))?;
+        let before = self.clusters.range_mut(..=(ino, block)).next_back();
+        let own = before.filter(|((of, start), cluster)| *of == ino && block < start + cluster.blocks as u64);
+        if let Some((&key, cluster)) = own {
+            cluster.pages -= 1;
+            self.beside += 1;
+            if cluster.pages == 0 {
+                self.beside -= cluster.blocks;
+                self.clusters.remove(&key);
+            }
+        }
+        Some(page)
     }
 
     /// Blocks of a file, from `from` up to but not including `to`, that have a page, ascending.
@@ -52,7 +84,7 @@ impl Pages {
     /// Drops the pages of a file from `from` up to but not including `to`.
     pub fn discard(&mut self, ino: Ino, from: u64, to: u64) {
         for block in self.blocks_of(ino, from, to) {
-            self.map.remove(&(ino, block));
+            self.remove(ino, block);
         }
     }
 
@@ -64,5 +96,31 @@ impl Pages {
     /// Count of pages.
     pub fn len(&self) -> usize {
         self.map.len()
+    }
+
+    /// Blocks that writing all pages takes at most: of a compressed file it is the whole cluster.
+    pub fn blocks_to_write(&self) -> usize {
+        self.map.len() + self.beside
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_a_cluster_stands_for_all_of_it() {
+        let (mut pages, page) = (Pages::default(), || Box::from([0]));
+        pages.insert(Ino(4), 40, page());
+        for block in [16, 19, 19, 31, 32] {
+            pages.insert_in_cluster(Ino(5), block, page(), 16);
+        }
+        assert_eq!((pages.len(), pages.blocks_to_write()), (5, 33));
+        pages.insert_in_cluster(Ino(6), 3, page(), 4);
+        pages.discard(Ino(5), 17, 33);
+        assert_eq!((pages.len(), pages.blocks_to_write()), (3, 21));
+        assert!(pages.remove(Ino(5), 17).is_none() && pages.remove(Ino(5), 16).is_some());
+        pages.discard(Ino(6), 0, u64::MAX);
+        assert_eq!((pages.len(), pages.blocks_to_write(), pages.clusters.len()), (1, 1, 0));
     }
 }
