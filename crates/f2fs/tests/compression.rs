@@ -12,7 +12,7 @@ use f2fs::{
     Error, Volume,
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
-    volume::{NewNode, Options, Policy, SetAttr},
+    volume::{ExtentKind, NewNode, Options, Policy, SetAttr},
 };
 use support::NOW;
 
@@ -528,4 +528,43 @@ fn a_byte_in_each_large_cluster_of_a_full_volume_finds_room() {
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
+}
+
+#[test]
+fn a_cluster_that_cannot_be_read_is_not_written_in_part_and_keeps_back_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let whole = content(&mut Rng::new(1), 8 * BLOCK as usize, false);
+    volume.write(ino, 0, &whole).unwrap();
+    volume.checkpoint().unwrap();
+    let damage = |volume: &Volume, offset: u64| {
+        let extent = volume.next_extent(ino, offset).unwrap().unwrap();
+        assert_eq!(extent.kind, ExtentKind::Compressed);
+        volume.device().write(extent.physical.unwrap(), &[0xFF; BLOCK as usize]).unwrap();
+    };
+    // It is damaged before it is written, and while what was written waits.
+    damage(&volume, 0);
+    let refused = volume.write(ino, BLOCK, &[7; BLOCK as usize]);
+    assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    volume.checkpoint().unwrap();
+    volume.write(ino, 5 * BLOCK, &[7; BLOCK as usize]).unwrap();
+    damage(&volume, 4 * BLOCK);
+    let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+    volume.write(other, 0, b"other").unwrap();
+    volume.link(other, ROOT, b"second").unwrap();
+    volume.fsync(other, false).unwrap();
+    for told in [volume.fsync(ino, false), volume.checkpoint(), volume.fsync(ino, false)] {
+        assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
+    }
+    // As a whole it can be written.
+    volume.write(ino, 0, &whole).unwrap();
+    volume.fsync(ino, false).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let volume = open(&path, lz4(), 1 << 20);
+    assert!(read(&volume, ino) == whole && read(&volume, other) == b"other");
 }

@@ -59,10 +59,13 @@ impl Volume {
             let (block, inside) = (at >> log, at as usize & (bytes - 1));
             let length = rest.len().min(bytes - inside);
             if self.pages.get(ino, block).is_none() {
+                let inode = self.inode(ino)?;
                 let mut page = vec![0; bytes].into_boxed_slice();
-                if length < bytes {
-                    self.read_past_end(&*self.inode(ino)?, block << log, &mut page)?;
+                // The rest of a compressed cluster is needed when it is written, even where none of this block is.
+                if length < bytes || matches!(self.cluster(&inode, block)?, Cluster::Compressed { .. }) {
+                    self.read_past_end(&inode, block << log, &mut page)?;
                 }
+                drop(inode);
                 let slot = self.make_slot(ino, block)?;
                 self.occupy(ino, Slot { left: 1, ..slot })?;
                 self.pages.insert_in_cluster(ino, block, page, cluster_blocks);

@@ -551,14 +551,20 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all pages to their logs. One that has to stay where the device does not take it waits on, and keeps back
-    /// nobody else's; [`write_waiting`](Self::write_waiting) tells.
+    /// Writes all pages to their logs. One that has to stay where the device does not take it waits on, as do those of a
+    /// compressed cluster of which the rest cannot be read, and keeps back nobody else's;
+    /// [`write_waiting`](Self::write_waiting) tells.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
+            let compressed = self.inode(ino)?.compression().is_some();
             match self.own_place(ino, block)? {
                 Some(addr) => match self.write_neighbours(ino, &[block], addr) {
                     Ok(()) | Err(Error::Io { .. }) => {}
                     Err(error) => return Err(error),
+                },
+                None if compressed => match self.write_cluster(ino, block) {
+                    Err(Error::Io { .. } | Error::Corrupt { .. }) if self.read_only_reason().is_none() => {}
+                    result => result?,
                 },
                 None => self.append_page(ino, block)?,
             }
@@ -566,14 +572,19 @@ impl Volume {
         Ok(())
     }
 
-    /// What keeps a page waiting that could not be written where it has to stay, if there is one.
-    pub(super) fn write_waiting(&mut self) -> Result<()> {
+    /// What keeps a page waiting that [`write_pages`](Self::write_pages) left, if there is one; else whether what could
+    /// not be read then, and can be now, has another place.
+    pub(super) fn write_waiting(&mut self) -> Result<bool> {
+        let mut moved = false;
         for (ino, block) in self.pages.keys() {
             if let Some(addr) = self.own_place(ino, block)? {
                 self.write_neighbours(ino, &[block], addr)?;
+            } else if self.inode(ino)?.compression().is_some() {
+                self.write_cluster(ino, block)?;
+                moved = true;
             }
         }
-        Ok(())
+        Ok(moved)
     }
 
     /// Writes the pages of a file for an fsync: in place where the policy says so, and then neighbours leave as one

@@ -142,7 +142,12 @@ impl Volume {
             return Ok(true);
         }
         if self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
+            let compressed = inode.compression().is_some();
             drop(inode);
+            if compressed {
+                // The checkpoint would leave what it cannot write.
+                self.write_pages_of(ino)?;
+            }
             if self.changed {
                 self.write_checkpoint(Reason::Sync)?;
             }
