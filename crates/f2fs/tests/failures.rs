@@ -9,7 +9,7 @@ use f2fs::{
     Error, Result, Volume,
     format::BlockSize,
     units::Ino,
-    volume::{InPlace, NewNode, OnError, Options},
+    volume::{InPlace, NewNode, OnError, Options, Policy},
 };
 use support::NOW;
 
@@ -322,4 +322,36 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     assert!(bytes == [4; 9000]);
     assert_eq!(volume.read(bad, 0, &mut bytes).unwrap(), 9000);
     assert!(bytes == [1; 9000]);
+}
+
+/// A section with a bad sector is worth cleaning most, and cannot be cleaned: others are.
+#[test]
+fn a_bad_sector_keeps_its_section_and_no_other_from_being_cleaned() {
+    let inner = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; 2500 * 4096]).unwrap();
+    // One block stays of a segment, 24 of the next, 76 of another.
+    for hole in [0..100, 101..1000, 1100..2400] {
+        volume.punch_hole(ino, hole.start * 4096, (hole.end - hole.start) * 4096).unwrap();
+    }
+    volume.unmount().unwrap();
+    let bad = u64::from(volume.address(&volume.inode(ino).unwrap(), 100).unwrap().0) * 4096;
+    drop(volume);
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: bad..bad + 4096 };
+    let mut volume = open(Arc::new(Faulty::new(inner.clone(), vec![fault])), OnError::ReadOnly);
+    let cleaned = volume.clean(1, Policy::Greedy).unwrap();
+    assert_eq!((cleaned.sections, cleaned.moved_blocks), (1, 24));
+    // Where there is nothing else, who asks is told.
+    while let Ok(cleaned) = volume.clean(1, Policy::Greedy) {
+        assert!(cleaned.sections > 0);
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    let volume = open(inner, OnError::ReadOnly);
+    let mut found = vec![0; 100 * 4096];
+    volume.read(ino, 1000 * 4096, &mut found).unwrap();
+    assert!(found == [1; 100 * 4096]);
+    volume.read(ino, 100 * 4096, &mut found[..4096]).unwrap();
+    assert!(found[..4096] == [1; 4096]);
 }

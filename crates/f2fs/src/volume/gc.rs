@@ -181,9 +181,16 @@ impl Volume {
             self.changed = true;
         }
         let missing = (least + 1).saturating_sub(self.free_sections()?).min(FOREGROUND_SECTIONS);
-        if missing > 0 && self.clean_sections(missing, Policy::Greedy)?.sections > 0 {
-            self.write_checkpoint(Reason::Sync)?;
-            self.changed = true;
+        if missing > 0 {
+            let emptied = match self.clean_sections(missing, Policy::Greedy) {
+                // What cannot be moved is nothing to whoever does something else.
+                Err(Error::Io { .. } | Error::Corrupt { .. }) if self.read_only_reason().is_none() => 0,
+                result => result?.sections,
+            };
+            if emptied > 0 {
+                self.write_checkpoint(Reason::Sync)?;
+                self.changed = true;
+            }
         }
         // What cleaning opened is no reason to look again.
         self.opened_segment = false;
@@ -199,10 +206,13 @@ impl Volume {
         self.sit.free_sections(&self.io, &self.logs.segments())
     }
 
+    /// Cleans up to so many sections. One of which something cannot be read stays; that is an error where no other was
+    /// emptied.
     fn clean_sections(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         // What waits in memory would only be moved twice.
         self.write_back()?;
         let mut cleaned = Cleaned::default();
+        let mut failed = None;
         let mut tried = Vec::new();
         while cleaned.sections < sections && tried.len() < 4 * sections as usize {
             let Some(victim) = self.find_victim(policy, &tried)? else { break };
@@ -217,10 +227,17 @@ impl Volume {
                 }
                 // There is nowhere to move to; what has been moved so far is free with the next checkpoint.
                 Err(Error::NoSpace { .. }) => break,
-                Err(error) => return self.io.noted(Err(error)),
+                Err(error) => {
+                    let error = self.io.noted::<()>(Err(error)).unwrap_err();
+                    let stays = matches!(error, Error::Io { .. } | Error::Corrupt { .. });
+                    if !stays || self.read_only_reason().is_some() {
+                        return Err(error);
+                    }
+                    failed = failed.or(Some(error));
+                }
             }
         }
-        Ok(cleaned)
+        failed.filter(|_| cleaned.sections == 0).map_or(Ok(cleaned), Err)
     }
 
     /// The section that is most worth cleaning and was not tried.
