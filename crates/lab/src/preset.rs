@@ -66,12 +66,13 @@ impl Preset {
         [Preset::Nor, Preset::Nand].contains(&self)
     }
 
-    /// Dirty data at which the guest begins to write back, and at which a writer has to wait: 7 and 14 % of
-    /// the buffered file, for a machine whose memory is in the same proportion to it, though not below 16 and
-    /// 32 MiB: nilfs2, which writes whole segments, would wait for its timer with less.
+    /// Dirty data at which the guest begins to write back, and at which a writer has to wait: a share of the
+    /// buffered file, for a machine whose memory is in the same proportion to it, though not below 8 and
+    /// 16 MiB: nilfs2, which writes whole segments, would wait for its timer with less.
     pub fn dirty_bytes(self, scale: &Scale) -> (u64, u64) {
         let share = |percent: u64| scale.buffered_bytes / 100 * percent;
-        (share(7).max(LEAST_DIRTY_BYTES), share(14).max(2 * LEAST_DIRTY_BYTES))
+        let percent = scale.dirty_percent;
+        (share(percent).max(LEAST_DIRTY_BYTES), share(2 * percent).max(2 * LEAST_DIRTY_BYTES))
     }
 
     /// The guest's memory in MiB: what is read back was never evicted, but for the remount that empties caches.

@@ -50,6 +50,14 @@ pub struct Scale {
     /// Files of the kernel's sources; Linux 6.1 has 78579.
     #[serde(default)]
     pub kernel_files: u64,
+    /// How much of the buffered file may wait in the guest's memory before it begins to write back, in percent; at
+    /// twice that a writer has to wait. What the originals' machines allowed was not published.
+    #[serde(default = "usual_dirty_percent")]
+    pub dirty_percent: u64,
+}
+
+fn usual_dirty_percent() -> u64 {
+    7
 }
 
 impl Scale {
@@ -68,6 +76,7 @@ impl Scale {
             transactions: 8000,
             phone_actions: 20_000,
             kernel_files: 78_579,
+            dirty_percent: usual_dirty_percent(),
         }
     }
 
@@ -91,6 +100,7 @@ impl Scale {
             transactions: part(full.transactions).max(LEAST_UNITS),
             phone_actions: part(full.phone_actions).max(LEAST_UNITS),
             kernel_files: part(full.kernel_files).max(LEAST_UNITS),
+            dirty_percent: full.dirty_percent,
         }
     }
 
@@ -110,6 +120,11 @@ impl Scale {
         Scale { timed_writes: 100_000, timed_writes_later: Some(10_000), ..self }
     }
 
+    /// The same with another share of the file that may wait in memory.
+    pub fn with_dirty(self, percent: u64) -> Scale {
+        Scale { dirty_percent: percent.max(1), ..self }
+    }
+
     /// The same with another file for the writes with fsync.
     pub fn with_fsync(self, bytes: u64) -> Scale {
         let record = u64::from(RECORD_BYTES);
@@ -123,6 +138,7 @@ pub const COPY_BYTES: u64 = 128 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preset::Preset;
 
     #[test]
     fn all_sizes_are_whole_records_at_every_scale() {
@@ -130,6 +146,18 @@ mod tests {
             assert_eq!(scale.image_bytes % COPY_BYTES + scale.archive_bytes % COPY_BYTES, 0);
             assert_eq!((scale.buffered_bytes % 4096, scale.fsync_bytes % 4096), (0, 0));
         }
+    }
+
+    /// Records of before there was a choice are of 7 %.
+    #[test]
+    fn more_may_wait_and_it_is_in_the_record() {
+        let scale = Scale::of_file(256 << 20);
+        assert_eq!(Preset::Desktop.dirty_bytes(&scale), (18_790_478, 37_580_956));
+        assert_eq!(Preset::Desktop.dirty_bytes(&scale.with_dirty(17)), (45_634_018, 91_268_036));
+        assert_eq!(Preset::Desktop.dirty_bytes(&Scale::of_file(16 << 20)), (8 << 20, 16 << 20));
+        let mut record = serde_json::to_value(scale).unwrap();
+        record.as_object_mut().unwrap().remove("dirty_percent").unwrap();
+        assert_eq!(serde_json::from_value::<Scale>(record).unwrap(), scale);
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub struct Args {
     /// where it is not said.
     #[arg(long)]
     writes: Option<u64>,
+    /// How much of the file of buffered writes may wait in the guest's memory before it is written back, in percent;
+    /// writers wait at twice that. At least 8 MiB.
+    #[arg(long, value_name = "PERCENT", default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=100))]
+    dirty: u64,
     /// Another size of the card than its own.
     #[arg(long, value_parser = size::parse)]
     card_size: Option<u64>,
@@ -167,7 +171,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             file_system,
             preset,
             profile: profile.clone(),
-            scale: args.sizes.scale(),
+            scale: args.sizes.scale().with_dirty(args.dirty),
             programs: programs.clone(),
             traced: false,
             cleaned: false,
@@ -274,7 +278,7 @@ impl Args {
         };
         Ok(Plan {
             cells,
-            scale: self.sizes.scale(),
+            scale: self.sizes.scale().with_dirty(self.dirty),
             timed_writes: self.writes,
             card_bytes: self.card_size,
             age: self.age,
