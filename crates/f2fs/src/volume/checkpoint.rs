@@ -51,7 +51,7 @@ impl Volume {
         if self.changed {
             self.write_checkpoint(Reason::Sync)?;
         }
-        self.finish_waiting()
+        self.finish_waiting(Reason::Sync)
     }
 
     /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
@@ -62,12 +62,12 @@ impl Volume {
         }
         self.start()?;
         self.write_checkpoint(Reason::Unmount)?;
-        self.finish_waiting()
+        self.finish_waiting(Reason::Unmount)
     }
 
     /// Says what a checkpoint could not write, or writes it with another.
-    fn finish_waiting(&mut self) -> Result<()> {
-        if self.write_waiting()? { self.write_checkpoint(Reason::Sync) } else { Ok(()) }
+    fn finish_waiting(&mut self, reason: Reason) -> Result<()> {
+        if self.write_waiting()? { self.write_checkpoint(reason) } else { Ok(()) }
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
