@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Length of a record in experiments 1, 2 and 4.
 pub const RECORD_BYTES: u32 = 4096;
+/// How much of the buffered file may wait in memory, where nothing else is said; with it the card was fitted.
+pub const DIRTY_PERCENT: u64 = 7;
 /// The file of the original buffered writes and reads (jeong-2012).
 const ORIGINAL_BYTES: u64 = 1 << 30;
 /// The smallest file that makes sense.
@@ -57,7 +59,7 @@ pub struct Scale {
 }
 
 fn usual_dirty_percent() -> u64 {
-    7
+    DIRTY_PERCENT
 }
 
 impl Scale {
@@ -76,7 +78,7 @@ impl Scale {
             transactions: 8000,
             phone_actions: 20_000,
             kernel_files: 78_579,
-            dirty_percent: usual_dirty_percent(),
+            dirty_percent: DIRTY_PERCENT,
         }
     }
 

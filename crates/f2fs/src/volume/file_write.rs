@@ -563,7 +563,7 @@ impl Volume {
                     Err(error) => return Err(error),
                 },
                 None if compressed => match self.write_cluster(ino, block) {
-                    Err(Error::Io { .. } | Error::Corrupt { .. }) if self.read_only_reason().is_none() => {}
+                    Err(error) if self.stays_in_place(&error) => {}
                     result => result?,
                 },
                 None => self.append_page(ino, block)?,

@@ -184,7 +184,7 @@ impl Volume {
         if missing > 0 {
             let emptied = match self.clean_sections(missing, Policy::Greedy) {
                 // What cannot be moved is nothing to whoever does something else.
-                Err(Error::Io { .. } | Error::Corrupt { .. }) if self.read_only_reason().is_none() => 0,
+                Err(error) if self.stays_in_place(&error) => 0,
                 result => result?.sections,
             };
             if emptied > 0 {
@@ -229,8 +229,7 @@ impl Volume {
                 Err(Error::NoSpace { .. }) => break,
                 Err(error) => {
                     let error = self.io.noted::<()>(Err(error)).unwrap_err();
-                    let stays = matches!(error, Error::Io { .. } | Error::Corrupt { .. });
-                    if !stays || self.read_only_reason().is_some() {
+                    if !self.stays_in_place(&error) {
                         return Err(error);
                     }
                     failed = failed.or(Some(error));

@@ -412,6 +412,12 @@ impl Volume {
         }
     }
 
+    /// Whether an error is that of the place where it was met, and the volume takes changes all the same: nobody else
+    /// has to wait for it.
+    fn stays_in_place(&self, error: &Error) -> bool {
+        matches!(error, Error::Io { .. } | Error::Corrupt { .. }) && self.read_only_reason().is_none()
+    }
+
     /// After a write that failed, the volume refuses changes: what is on the device is no longer known.
     fn fail_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ Error::Io { .. }) = &result {

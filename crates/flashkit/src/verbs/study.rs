@@ -18,6 +18,7 @@ use lab::{
     preset::Preset,
     record::{Record, Records},
     report,
+    scale::DIRTY_PERCENT,
     study::{self, Event, Outcome},
     target::{Machine, OURS, Programs, Setting, THROUGH_FUSE},
 };
@@ -64,7 +65,7 @@ pub struct Args {
     writes: Option<u64>,
     /// How much of the file of buffered writes may wait in the guest's memory before it is written back, in percent;
     /// writers wait at twice that. At least 8 MiB.
-    #[arg(long, value_name = "PERCENT", default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = DIRTY_PERCENT, value_parser = clap::value_parser!(u64).range(1..=100))]
     dirty: u64,
     /// Another size of the card than its own.
     #[arg(long, value_parser = size::parse)]
