@@ -302,3 +302,55 @@ fn what_gets_no_access_list_is_not_made() {
     volume.create_nameless_for(ROOT, &new(FILE), 0).unwrap();
     finish(volume, &path);
 }
+
+/// Of what one call asks for, all is done or nothing: who may not have a file keeps its permissions, list and flags, too.
+#[test]
+fn a_refused_owner_changes_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota,compression"]);
+    let mut volume = open(&path, &Clock::default());
+    volume.set_quota_limits(QuotaKind::User, USER, hard(0, 1)).unwrap();
+    volume.set_quota_limits(QuotaKind::Project, 7, hard(0, 1)).unwrap();
+    let of = |project| SetAttr { project: Some(project), ..SetAttr::default() };
+    let taken = make(&mut volume, ROOT, "taken", FILE).unwrap();
+    volume.set_attr(taken, &of(7)).unwrap();
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 7, 5), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    volume.set_xattr(ino, b"system.posix_acl_access", &list, XattrMode::Set).unwrap();
+    let before = volume.stat(ino).unwrap();
+    let refused = [
+        SetAttr { uid: Some(USER), permissions: Some(0o600), ..SetAttr::default() },
+        SetAttr { uid: Some(USER), permissions: Some(0o600), gid: Some(5), ..SetAttr::default() },
+        SetAttr { flags: Some(flag::COMPRESS | flag::NODUMP), ..of(7) },
+        SetAttr { flags: Some(flag::COMPRESS), uid: Some(USER), ..SetAttr::default() },
+    ];
+    for set in refused {
+        assert!(over(volume.set_attr(ino, &set)), "{set:?}");
+        assert_eq!(volume.stat(ino).unwrap(), before, "{set:?}");
+        assert_eq!(volume.get_xattr(ino, b"system.posix_acl_access").unwrap(), list, "{set:?}");
+    }
+    volume.unlink(ROOT, b"taken").unwrap();
+    let set = SetAttr { uid: Some(USER), flags: Some(flag::COMPRESS), permissions: Some(0o600), ..of(7) };
+    volume.set_attr(ino, &set).unwrap();
+    let stat = volume.stat(ino).unwrap();
+    assert_eq!((stat.uid, stat.project, stat.flags), (USER, 7, flag::COMPRESS));
+    assert!(stat.compression.is_some());
+    assert!(volume.get_xattr(ino, b"system.posix_acl_access").unwrap() != list);
+    finish(volume, &path);
+
+    // Nor does a project that the volume cannot keep.
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,compression"]);
+    let mut volume = open(&path, &Clock::default());
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let before = volume.stat(ino).unwrap();
+    let refused = volume.set_attr(ino, &SetAttr { flags: Some(flag::COMPRESS), ..of(7) });
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert_eq!(volume.stat(ino).unwrap(), before);
+    finish(volume, &path);
+}

@@ -81,11 +81,12 @@ impl Volume {
         self.stored_xattr(ino, index, b"")?.map(|bytes| Acl::from_disk(&bytes, Place::Xattr(ino))).transpose()
     }
 
-    /// After a change of permissions: the access list says the same (Linux, `posix_acl_chmod`).
-    pub(super) fn limit_acl(&mut self, ino: Ino, permissions: u16) -> Result<()> {
-        let Some(mut acl) = self.acl(ino, index::ACL_ACCESS)? else { return Ok(()) };
+    /// The stream of attributes with which the access list says the same as other permissions, where it changes for
+    /// that (Linux, `posix_acl_chmod`).
+    pub(super) fn limited_acl(&self, ino: Ino, permissions: u16) -> Result<Option<Vec<u8>>> {
+        let Some(mut acl) = self.acl(ino, index::ACL_ACCESS)? else { return Ok(None) };
         acl.set_mode_bits(permissions);
-        self.change_xattr(ino, index::ACL_ACCESS, b"", Some(&acl.to_disk()), XattrMode::Set)
+        self.changed_xattrs(ino, index::ACL_ACCESS, b"", Some(&acl.to_disk()), XattrMode::Set)
     }
 
     /// Sets an access list: the permissions follow it, and it is stored only where it says more than they

@@ -61,26 +61,33 @@ const SETTABLE: u32 = flag::COMPRESS
     | flag::CASEFOLD;
 
 impl Volume {
-    /// Changes attributes of an inode.
+    /// Changes attributes of an inode: all that is asked for, or nothing.
     pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         self.begin()?;
         let now = self.time();
-        if let Some(flags) = set.flags {
-            self.check_flags(ino, flags)?;
-            let changed = self.inode(ino)?.head().flags.get() ^ flags;
-            if changed & flag::COMPRESS != 0 {
-                self.set_compressed(ino, flags & flag::COMPRESS != 0)?;
-            }
-            // Recovery must find the directory as it was when names were entered.
-            self.since_checkpoint.renamed.insert(ino);
-        }
         if set.project.is_some_and(|project| project != 0) && self.inode(ino)?.project().is_none() {
             return Err(Error::Unsupported("project ids without the feature project_quota".into()));
         }
-        if let Some(permissions) = set.permissions {
-            self.limit_acl(ino, permissions)?;
-        }
+        let compressed = match set.flags {
+            Some(flags) => self.check_flags(ino, flags)?,
+            None => None,
+        };
+        let xattrs = match set.permissions {
+            Some(permissions) => self.limited_acl(ino, permissions)?,
+            None => None,
+        };
+        // The last that may refuse.
         self.change_owner(ino, [set.uid, set.gid, set.project])?;
+        if let Some(compressed) = compressed {
+            self.set_compressed(ino, compressed)?;
+        }
+        if let Some(stream) = xattrs {
+            self.store_xattrs(ino, &stream)?;
+        }
+        if set.flags.is_some() {
+            // Recovery must find the directory as it was when names were entered.
+            self.since_checkpoint.renamed.insert(ino);
+        }
         let inode = self.inode_mut(ino)?;
         let head = inode.head_mut();
         if let Some(permissions) = set.permissions {
@@ -149,6 +156,21 @@ impl Volume {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
+        match self.changed_xattrs(ino, index, name, value, mode)? {
+            Some(stream) => self.store_xattrs(ino, &stream),
+            None => Ok(()),
+        }
+    }
+
+    /// The stream of all attributes as it is once one is set or removed, where that may be done and changes anything.
+    pub(super) fn changed_xattrs(
+        &self,
+        ino: Ino,
+        index: u8,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<Option<Vec<u8>>> {
         let inode = self.inode(ino)?;
         if inode.has_flag(flag::IMMUTABLE | flag::APPEND) {
             return Err(Error::NotPermitted);
@@ -168,7 +190,7 @@ impl Volume {
         match (same, mode) {
             (Some(_), XattrMode::Create) => return Err(Error::Exists),
             (None, XattrMode::Replace) => return Err(Error::NoAttribute),
-            _ if same.map(|entry| entry.value) == value && value.is_some() => return Ok(()),
+            _ if same.map(|entry| entry.value) == value && value.is_some() => return Ok(None),
             _ => {}
         }
         let kept = entries.iter().filter(|entry| !is_it(entry)).copied();
@@ -180,7 +202,7 @@ impl Volume {
             self.require_space(1)?;
             self.admit(ino, 1)?;
         }
-        self.store_xattrs(ino, &stream)
+        Ok(Some(stream))
     }
 
     /// Puts the stream of attributes where it belongs: inline, and what does not fit into the xattr node.
@@ -213,7 +235,8 @@ impl Volume {
         Ok(())
     }
 
-    fn check_flags(&self, ino: Ino, flags: u32) -> Result<()> {
+    /// Refuses flags that an inode cannot have. Says whether it becomes compressed or plain, if either.
+    fn check_flags(&self, ino: Ino, flags: u32) -> Result<Option<bool>> {
         let inode = self.inode(ino)?;
         self.check_compression_flags(&inode, flags)?;
         let changed = inode.head().flags.get() ^ flags;
@@ -228,7 +251,7 @@ impl Volume {
                 return Err(Error::NotEmpty);
             }
         }
-        Ok(())
+        Ok((changed & flag::COMPRESS != 0).then_some(flags & flag::COMPRESS != 0))
     }
 }
 

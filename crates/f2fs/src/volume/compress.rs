@@ -373,15 +373,8 @@ impl Volume {
     }
 
     /// Makes a file compressed or plain, or says that entries of a directory are to be (Linux,
-    /// `f2fs_setflags_common`).
+    /// `f2fs_setflags_common`). The caller has [checked](Self::check_compression_flags) that it may be.
     pub(super) fn set_compressed(&mut self, ino: Ino, compressed: bool) -> Result<()> {
-        let inode = self.inode(ino)?;
-        let is_file = inode.file_type() == FileType::Regular;
-        let has_content = has_blocks(&inode) || (inode.has_inline(inline::DATA_EXIST) && is_file);
-        if is_file && (has_content || !self.pages.blocks_of(ino, 0, u64::MAX).is_empty()) {
-            return Err(Error::Invalid("a file that has content".into()));
-        }
-        drop(inode);
         let usual = self.options.compression;
         let inode = self.inode_mut(ino)?;
         if inode.has_inline(inline::DATA) {
@@ -398,20 +391,27 @@ impl Volume {
     /// Whether flags can be had by an inode, as far as compression goes.
     pub(super) fn check_compression_flags(&self, inode: &NodeBlock, flags: u32) -> Result<()> {
         const BOTH: u32 = flag::COMPRESS | flag::NOCOMPRESS;
-        if flags & BOTH == 0 {
-            return Ok(());
-        }
-        if !self.format.features.has(Features::COMPRESSION) {
-            return Err(Error::Unsupported("compression without the feature".into()));
-        }
         let changes = (inode.head().flags.get() ^ flags) & flag::COMPRESS != 0;
-        let possible = matches!(inode.file_type(), FileType::Regular | FileType::Directory)
-            && !inode.has_inline(inline::PIN);
-        if flags & BOTH == BOTH || (changes && !possible) {
-            return Err(Error::Invalid("compressed and never compressed, or no kind of file for it".into()));
+        let is_file = inode.file_type() == FileType::Regular;
+        if flags & BOTH != 0 {
+            if !self.format.features.has(Features::COMPRESSION) {
+                return Err(Error::Unsupported("compression without the feature".into()));
+            }
+            let possible = (is_file || inode.is_directory()) && !inode.has_inline(inline::PIN);
+            if flags & BOTH == BOTH || (changes && !possible) {
+                return Err(Error::Invalid(
+                    "compressed and never compressed, or no kind of file for it".into(),
+                ));
+            }
+            if changes && inode.saved_blocks().is_none() {
+                return Err(Error::Unsupported("compression of an inode without the fields for it".into()));
+            }
         }
-        if changes && inode.saved_blocks().is_none() {
-            return Err(Error::Unsupported("compression of an inode without the fields for it".into()));
+        let has_content = has_blocks(inode)
+            || inode.has_inline(inline::DATA_EXIST)
+            || !self.pages.has_fewer(inode.ino(), 1);
+        if changes && is_file && has_content {
+            return Err(Error::Invalid("a file that has content".into()));
         }
         Ok(())
     }
