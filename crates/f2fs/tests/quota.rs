@@ -354,3 +354,54 @@ fn a_refused_owner_changes_nothing_else() {
     assert_eq!(volume.stat(ino).unwrap(), before);
     finish(volume, &path);
 }
+
+/// Whose usage exceeds limits that were lowered since may still put a file over another and leave a white-out: in the
+/// place of the old name, even where nothing else is in its block.
+#[test]
+fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let mut volume = open(&path, &Clock::default());
+    let dir = make(&mut volume, ROOT, "dir", DIR).unwrap();
+    // Two blocks full of names, and two with a single one each, in the first blocks of the next two buckets.
+    for n in 0..1200 {
+        make(&mut volume, dir, &format!("name{n}"), FILE).unwrap();
+    }
+    let mut alone = std::collections::BTreeMap::new();
+    for n in 0..1200 {
+        let name = format!("name{n}");
+        let block = volume.find_entry(dir, name.as_bytes()).unwrap().unwrap().block;
+        match block {
+            0 | 1 => {}
+            2 | 4 if !alone.contains_key(&block) => drop(alone.insert(block, name)),
+            _ => volume.unlink(dir, name.as_bytes()).unwrap(),
+        }
+    }
+    volume.create(ROOT, b"target", &NewNode::new(FILE)).unwrap();
+    let limits = hard(1, 0);
+    volume.set_quota_limits(QuotaKind::User, USER, limits).unwrap();
+    assert!(space(&volume, QuotaKind::User, USER).0 > 1);
+    let white_out = NewNode { uid: USER, gid: USER, ..NewNode::new(0o020_000) };
+    for (to, mode) in [(&b"target"[..], RenameMode::Replace), (b"target2", RenameMode::NoReplace)] {
+        let (_, name) = alone.pop_first().unwrap();
+        let ino = volume.lookup(dir, name.as_bytes()).unwrap();
+        let inodes = volume.counters().valid_inodes;
+        volume.rename_leaving((dir, name.as_bytes()), (ROOT, to), mode, &white_out).unwrap();
+        assert_eq!(volume.lookup(ROOT, to).unwrap(), ino);
+        let left = volume.lookup(dir, name.as_bytes()).unwrap();
+        assert_eq!(volume.stat(left).unwrap().mode, 0o020_000);
+        let replaced = u32::from(mode == RenameMode::Replace);
+        assert_eq!(volume.counters().valid_inodes, inodes + 1 - replaced);
+    }
+    // One inode more is refused where inodes are limited, and then nothing moves.
+    volume.set_quota_limits(QuotaKind::User, USER, hard(0, 1)).unwrap();
+    let name = "name0";
+    let before = (volume.lookup(dir, name.as_bytes()).unwrap(), volume.counters());
+    let refused =
+        volume.rename_leaving((dir, name.as_bytes()), (ROOT, b"more"), RenameMode::Replace, &white_out);
+    assert!(over(refused));
+    assert_eq!((volume.lookup(dir, name.as_bytes()).unwrap(), volume.counters()), before);
+    assert!(matches!(volume.lookup(ROOT, b"more"), Err(Error::NotFound)));
+    finish(volume, &path);
+}

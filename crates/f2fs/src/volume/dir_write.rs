@@ -149,6 +149,14 @@ impl Volume {
         Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()))
     }
 
+    /// Reads what changing an entry changes.
+    pub(super) fn ready_entry(&mut self, dir: Ino, found: &Found) -> Result<()> {
+        if !self.inode(dir)?.has_inline(inline::DENTRY) {
+            self.dir_block_mut(dir, found.block)?;
+        }
+        Ok(())
+    }
+
     /// Removes an entry. A block that has no entry left is given back.
     pub(super) fn leave(&mut self, dir: Ino, found: &Found) -> Result<()> {
         let at = Place::Dir(dir, found.block);
@@ -165,6 +173,14 @@ impl Volume {
             self.free_blocks(dir, found.block..found.block + 1)?;
         }
         Ok(())
+    }
+
+    /// Removes an entry, or lets it stand for what is left under its name: for that nothing needs room.
+    pub(super) fn leave_to(&mut self, dir: Ino, found: &Found, left: Option<(Ino, FileType)>) -> Result<()> {
+        match left {
+            Some((ino, kind)) => self.set_target(dir, found, ino, kind),
+            None => self.leave(dir, found),
+        }
     }
 
     /// Lets an entry stand for another inode.

@@ -3,7 +3,7 @@
 //! *Invariant*: each operation looks at everything that may refuse it, space included, before it changes
 //! anything.
 
-use super::{Volume, dir_write::ENTRY_BLOCKS};
+use super::{Volume, dir::Found};
 use crate::{
     Error, Place, Result,
     format::{
@@ -298,23 +298,20 @@ impl Volume {
         if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
             return self.move_name(from_dir, from, to_dir, to, mode);
         }
-        // What can be refused is refused before the name moves.
-        self.require_entry_space(to_dir, to, ENTRY_BLOCKS + 2)?;
+        self.require_entry_space(to_dir, to, 1)?;
         let (new, _) = self.inherit(from_dir, new)?;
         let project = inherited_project(&*self.inode(from_dir)?);
         self.admit_new([new.uid, new.gid, project], 0)?;
         let ino = Ino(self.take_nid()?.0);
         let node = self.new_inode(ino, from_dir, from, kind, &new)?;
         self.add_node(node)?;
-        let moved = self
-            .move_name(from_dir, from, to_dir, to, mode)
-            .and_then(|()| self.enter(from_dir, from, ino, kind));
-        if let Err(error) = moved {
-            self.evict(ino)?;
+        if let Err(error) = self.move_name_leaving(from_dir, from, to_dir, to, mode, Some((ino, kind))) {
+            if self.find_entry(from_dir, from)?.is_none_or(|found| found.ino != ino) {
+                self.evict(ino)?;
+            }
             return Err(error);
         }
-        self.note_name(from_dir, from, Some(ino))?;
-        self.touch_dir(from_dir)
+        self.note_name(from_dir, from, Some(ino))
     }
 
     fn move_name(
@@ -324,6 +321,19 @@ impl Volume {
         to_dir: Ino,
         to: &[u8],
         mode: RenameMode,
+    ) -> Result<()> {
+        self.move_name_leaving(from_dir, from, to_dir, to, mode, None)
+    }
+
+    /// Moves a name; `left` is what has it then, if anything.
+    fn move_name_leaving(
+        &mut self,
+        from_dir: Ino,
+        from: &[u8],
+        to_dir: Ino,
+        to: &[u8],
+        mode: RenameMode,
+        left: Option<(Ino, FileType)>,
     ) -> Result<()> {
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
@@ -367,6 +377,8 @@ impl Volume {
                 if source.ino == target.ino {
                     return Ok(());
                 }
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
+                self.ready_to_move(target.ino, to_dir, &target, from_dir)?;
                 self.set_target(from_dir, &source, target.ino, other_kind)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
@@ -389,8 +401,9 @@ impl Volume {
                     _ => {}
                 }
                 self.require_orphan_room(target.ino)?;
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
-                self.leave(from_dir, &source)?;
+                self.leave_to(from_dir, &source, left)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
                 if victim_is_dir {
                     self.add_links(to_dir, -1)?;
@@ -400,15 +413,27 @@ impl Volume {
             }
             (_, None) => {
                 self.require_entry_space(to_dir, to, 0)?;
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
                 self.enter(to_dir, to, source.ino, kind)?;
                 // Entering may have moved an inline directory's entries into blocks.
                 let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
-                self.leave(from_dir, &source)?;
+                self.leave_to(from_dir, &source, left)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
             }
         }
         self.touch_dir(from_dir)?;
         self.touch_dir(to_dir)
+    }
+
+    /// Reads all that moving an inode out of a directory changes, so that nothing is half done where it cannot be read.
+    fn ready_to_move(&mut self, ino: Ino, from_dir: Ino, found: &Found, to_dir: Ino) -> Result<()> {
+        self.ready_entry(from_dir, found)?;
+        if from_dir != to_dir && self.inode(ino)?.is_directory() {
+            if let Some(dots) = self.find_entry(ino, b"..")? {
+                self.ready_entry(ino, &dots)?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses names for an inode in a directory that hands on another project (Linux, `f2fs_link`).
