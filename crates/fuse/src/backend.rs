@@ -70,9 +70,10 @@ const WANTED: u64 = can::ASYNC_READ
     | can::CACHE_SYMLINKS
     | can::HANDLE_KILLPRIV_V2
     | can::SETXATTR_EXT
-    | can::INIT_EXT;
+    | can::INIT_EXT
+    | can::DIRECT_IO_ALLOW_MMAP;
 
-/// Files stay in the kernel's cache when they are closed, and direct writes need not wait for one another there.
+/// Files stay in the kernel's cache when they are closed, and writes past it need not wait for one another there.
 const FILE_OPEN: u32 = opened::KEEP_CACHE | opened::PARALLEL_DIRECT_WRITES;
 const DIRECTORY_OPEN: u32 = opened::KEEP_CACHE | opened::CACHE_DIR;
 
@@ -107,8 +108,10 @@ pub fn mount(
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
+    let file_open = if options.direct_io { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN };
+    let taken = OnceLock::new();
     let adapter =
-        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken: OnceLock::new(), device });
+        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, file_open });
     let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
     Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
 }
@@ -179,6 +182,8 @@ struct Adapter {
     taken: OnceLock<Taken>,
     /// The number of the device that the table of mounts shows.
     device: Option<(u32, u32)>,
+    /// What the kernel is told when it opens a file.
+    file_open: u32,
 }
 
 impl Adapter {
@@ -296,7 +301,7 @@ impl Adapter {
                     // us of is a change that it does not know of. Failing, it has no attributes.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
-                out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: FILE_OPEN, padding: 0 });
+                out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: self.file_open, padding: 0 });
             }
             opcode::OPENDIR => {
                 fs.open(caller, ino, OpenMode::default())?;
@@ -315,7 +320,7 @@ impl Adapter {
                 let may_write = write && !fs.about_to_write(caller, made.ino);
                 let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
                 out.put(&self.entry(&made, self.name_kept(ino), kept));
-                out.put(&wire::OpenOut { handle: write.into(), open_flags: FILE_OPEN, padding: 0 });
+                out.put(&wire::OpenOut { handle: write.into(), open_flags: self.file_open, padding: 0 });
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}

@@ -121,6 +121,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// The image is accessed past the page cache of the host.
     pub direct: bool,
+    /// Files are read and written past the page cache of the mount.
+    pub direct_io: bool,
     /// What the table of mounts shows as the source; the image where `None`.
     pub source_name: Option<String>,
 }
@@ -157,6 +159,7 @@ impl Default for MountOptions {
             cache_bytes: 64 << 20,
             threads: None,
             direct: false,
+            direct_io: false,
             source_name: None,
         }
     }
@@ -171,7 +174,7 @@ checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=continue|r
 noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, \
 compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL], compress_log_size=2..8, compress_extension=EXTENSION, \
 nocompress_extension=EXTENSION, compress_chksum, acl, user_xattr, flush_merge, \
-checkpoint_merge, extent_cache, cache=SIZE, threads=N, direct";
+checkpoint_merge, extent_cache, cache=SIZE, threads=N, direct, direct_io";
 
 /// An option that there is not, or a value that it cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -290,6 +293,7 @@ impl MountOptions {
                     Some(count.parse().ok().filter(|count| (1..=256).contains(count)).ok_or_else(bad)?);
             }
             ("direct", None) => self.direct = true,
+            ("direct_io", None) => self.direct_io = true,
             // What is always so.
             (
                 "default_permissions"
@@ -396,7 +400,7 @@ mod tests {
     fn options_are_set_and_the_last_one_wins() {
         let options = parsed(
             "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=disable:10%,\
-             checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,allow_other,background_gc=off",
+             checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,direct_io,allow_other,background_gc=off",
         )
         .unwrap();
         let wanted = MountOptions {
@@ -412,6 +416,7 @@ mod tests {
             on_error: OnError::Panic,
             cache_bytes: 16 << 20,
             threads: Some(3),
+            direct_io: true,
             background_gc: BackgroundGc::Off,
             ..MountOptions::default()
         };

@@ -78,6 +78,7 @@ pub mod can {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 /// Bits of [`SetattrIn::valid`].
@@ -97,6 +98,7 @@ pub mod valid {
 
 /// Bits of [`OpenOut::open_flags`].
 pub mod opened {
+    pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
     pub const CACHE_DIR: u32 = 1 << 3;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;

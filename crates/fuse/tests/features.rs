@@ -167,6 +167,22 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
 }
 
 #[test]
+fn direct_io_leaves_nothing_in_the_cache_of_the_mount() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, &["-O", "extra_attr"]);
+    for (options, counted) in [("", false), ("direct_io", true)] {
+        bench.mount(options);
+        let file = File::create(bench.path("file")).unwrap();
+        file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        // Nobody counts the blocks of what has not left the cache.
+        assert_eq!(file.metadata().unwrap().blocks() >= 2048, counted, "{options:?}");
+        drop(file);
+        bench.shell("cp /bin/true . && ./true && cmp true /bin/true");
+        bench.unmount_clean();
+    }
+}
+
+#[test]
 fn limits_of_quota_hold_for_users() {
     needs_fuse!();
     let mut bench = Bench::new(128, &["-O", "extra_attr,project_quota,quota"]);

@@ -35,13 +35,15 @@ fn random_calls_do_what_the_model_does() {
     let time = number("FSX_SECONDS").map(Duration::from_secs);
     let started = Instant::now();
     // A small volume is short of space from the start, and the kernel writes back at each call; a large one is not.
-    for (mebibytes, features) in [
-        (256, "extra_attr,inode_checksum,sb_checksum,inode_crtime"),
-        (64, "extra_attr"),
-        (256, "extra_attr,compression"),
-    ] {
+    let kinds = [
+        (256, "extra_attr,inode_checksum,sb_checksum,inode_crtime", ""),
+        (64, "extra_attr", ""),
+        (256, "extra_attr,compression", ""),
+        (256, "extra_attr", "direct_io"),
+    ];
+    for (kind, (mebibytes, features, options)) in (1..).zip(kinds) {
         let mut bench = Bench::new(mebibytes, &["-O", features]);
-        bench.mount("");
+        bench.mount(options);
         if features.contains("compression") {
             let dir = File::open(bench.path("")).unwrap();
             // FS_COMPR_FL, which what is made below inherits.
@@ -55,17 +57,15 @@ fn random_calls_do_what_the_model_does() {
             (0..CALLS).for_each(|_| case.call());
             model = case.end();
             bench.unmount_clean();
-            bench.mount("");
+            bench.mount(options);
             round += 1;
             // Each kind of volume gets its share.
-            if time.is_some_and(|time| {
-                started.elapsed() > time / 3 * (1 + u32::from(mebibytes == 64)) && round > 3
-            }) {
+            if time.is_some_and(|time| started.elapsed() > time / kinds.len() as u32 * kind && round > 3) {
                 break;
             }
         }
         bench.unmount();
-        eprintln!("{features}: {} calls", round * CALLS);
+        eprintln!("{features} {options}: {} calls", round * CALLS);
     }
 }
 
