@@ -33,4 +33,4 @@ pub use daemon::{Ready, spawn_daemon};
 pub use errno::Errno;
 pub use file_system::{FileSystem, Settings};
 pub use mount::{Error, Mount, Result, remount};
-pub use options::{Atime, BackgroundGc, FsyncMode, MountOptions, OnError};
+pub use options::{Atime, BackgroundGc, FsyncMode, KNOWN as KNOWN_OPTIONS, MountOptions, OnError};

@@ -165,22 +165,73 @@ impl Default for MountOptions {
     }
 }
 
-/// What options there are, for messages and help.
-pub const KNOWN: &str = "\
-ro, rw, remount, dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync, atime, noatime, relatime, strictatime, \
-diratime, nodiratime, allow_other, default_permissions, fsname=NAME, active_logs=2|4|6, mode=adaptive|lfs, \
-background_gc=on|off, atgc, discard, nodiscard, fsync_mode=posix|strict|nobarrier, nobarrier, checkpoint=enable|disable, \
-checkpoint_interval=SECONDS, disable_roll_forward, norecovery, errors=continue|remount-ro|panic, inline_data, \
-noinline_data, inline_dentry, noinline_dentry, inline_xattr, noinline_xattr, \
-compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL], compress_log_size=2..8, compress_extension=EXTENSION, \
-nocompress_extension=EXTENSION, compress_chksum, acl, user_xattr, flush_merge, \
-checkpoint_merge, extent_cache, cache=SIZE, threads=N, direct, direct_io";
+/// Options as they are spelled, and what they do.
+pub const KNOWN: [(&str, &str); 37] = [
+    ("ro, rw", "ro: write nothing; what was left unclean is recovered in memory"),
+    ("remount", "Change the flags of a mount that is there: ro, dev, suid, exec, sync, and of access times"),
+    ("dev, nodev, suid, nosuid, exec, noexec", "As mount(8) has them"),
+    ("sync, async", "sync: each write is on the device when it returns"),
+    ("dirsync", "Changes of directories are on the device when they return"),
+    ("relatime, atime, noatime, strictatime", "When reading changes access times [relatime]"),
+    ("diratime, nodiratime", "Whether reading directories changes theirs [diratime]"),
+    ("allow_other", "Let other users in; permissions hold for all"),
+    ("fsname=NAME", "The source that the table of mounts shows, instead of the image"),
+    ("active_logs=2|4|6", "Logs that are written to at a time; fewer suit cards with few open units [6]"),
+    ("mode=adaptive|lfs", "Overwrite in place where that is better, or never [adaptive]"),
+    ("background_gc=on|off", "Clean segments while nobody uses the volume [on]"),
+    ("atgc", "Clean by itself only what has not changed for a week"),
+    ("discard, nodiscard", "Tell the device what checkpoints free [discard on block devices]"),
+    (
+        "fsync_mode=posix|strict|nobarrier",
+        "strict: fsync keeps the way to the file, too; nobarrier: no flush [posix]",
+    ),
+    ("nobarrier", "fsync_mode=nobarrier"),
+    ("checkpoint=enable|disable", "disable: all that is done is dropped when the mount ends [enable]"),
+    ("checkpoint_interval=SECONDS", "Time between checkpoints while there is something to write [60]"),
+    (
+        "disable_roll_forward",
+        "Forget what was fsynced after the last checkpoint, if the volume was left unclean",
+    ),
+    ("norecovery", "The same, and ro"),
+    (
+        "errors=continue|remount-ro|panic",
+        "When metadata cannot be written: keep it and try again, refuse changes, or end [remount-ro]",
+    ),
+    ("inline_data, noinline_data", "Whether small files live in their inode [inline_data]"),
+    ("inline_dentry, noinline_dentry", "Whether small directories do [inline_dentry]"),
+    ("inline_xattr, noinline_xattr", "Whether inodes keep room for attributes [inline_xattr]"),
+    ("compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL]", "How files are compressed that become so [lz4]"),
+    ("compress_log_size=2..8", "Blocks of a cluster that is compressed as one, as a power of 2 [2]"),
+    ("compress_extension=EXTENSION", "New files that end so are compressed, all with *; can be repeated"),
+    ("nocompress_extension=EXTENSION", "New files that end so are not; can be repeated"),
+    ("compress_chksum", "Compressed clusters get checksums"),
+    ("cache=SIZE", "Memory for nodes, dirty pages, tables and directories [64M]"),
+    ("threads=N", "Threads that answer requests [two for each processor]"),
+    ("direct", "Read and write the image past the page cache of the host"),
+    (
+        "direct_io",
+        "Read and write files past the page cache of the mount: streams of long writes are faster, short ones \
+         slower; shared mappings then need Linux 6.6",
+    ),
+    ("default_permissions, acl, user_xattr", "Always so"),
+    ("flush_merge, checkpoint_merge, extent_cache", "Always so"),
+    ("defaults, auto, noauto, user, nofail, _netdev, x-...", "Not for the file system"),
+    (
+        "gc_merge, heap, lazytime, memory=, alloc_mode=, ...",
+        "What Linux's f2fs has and needs not here: taken, and nothing comes of it",
+    ),
+];
+
+/// How the options are spelled, for messages.
+fn spellings() -> String {
+    KNOWN.map(|(spelling, _)| spelling).join(", ")
+}
 
 /// An option that there is not, or a value that it cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No such option.
-    #[error("unknown option {0:?}; there are: {KNOWN}")]
+    #[error("unknown option {0:?}; there are: {all}", all = spellings())]
     Unknown(String),
     /// No such value.
     #[error("{value:?} is no value of the option {name}")]
@@ -325,7 +376,7 @@ impl MountOptions {
             // What the table of mounts shows of FUSE, and mount(8) gives back when it remounts.
             ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
-            (known, _) if KNOWN.split(", ").any(|one| one.split('=').next() == Some(known)) => {
+            (known, _) if spellings().split(", ").any(|one| one.split('=').next() == Some(known)) => {
                 return Err(bad());
             }
             _ => return Err(OptionError::Unknown(option.into())),
@@ -421,6 +472,30 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, wanted);
+    }
+
+    #[test]
+    fn what_help_lists_is_taken() {
+        let spelled = spellings();
+        for spelling in spelled.split(", ").filter(|spelling| !spelling.ends_with("...")) {
+            let (name, values) = spelling.split_once('=').unwrap_or((spelling, ""));
+            let values = match name {
+                "memory" => "normal",
+                "alloc_mode" => "default",
+                "compress_log_size" => "2|8",
+                "compress_algorithm" => "lzo|lzo-rle|lz4|zstd|zstd:22",
+                _ => values,
+            };
+            for value in values.split('|') {
+                let value = match value {
+                    "" => String::new(),
+                    "SECONDS" | "N" => "=7".into(),
+                    "SIZE" => "=64M".into(),
+                    value => format!("={value}"),
+                };
+                parsed(&format!("{name}{value}")).unwrap();
+            }
+        }
     }
 
     #[test]

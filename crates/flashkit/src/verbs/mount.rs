@@ -16,21 +16,13 @@ const HELPER_NAMES: [&str; 3] = ["mount.fuse.flashkit", "mount.fuseblk.flashkit"
 
 /// Arguments of `mount`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  flashkit mount card.img /mnt/card\n  \
-                        flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
-                        In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
-                        /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
-                        To remount with other flags:\n  \
-                        flashkit mount card.img /mnt/card -o remount,ro\n\n\
-                        `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer takes the program also installed as \
-                        /sbin/mount.fuseblk.flashkit; without it, it hands back all options, and Linux refuses. \
-                        `mount --options-mode ignore -o ...` does not.")]
+#[command(after_help = EXAMPLES, after_long_help = with_options())]
 pub struct Args {
     #[command(flatten)]
     image: Image,
     /// The directory to mount on.
     dir: PathBuf,
-    /// Options, separated by commas; an unknown one is an error that lists all there are.
+    /// Options, separated by commas; `--help` lists them.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground.
@@ -39,6 +31,22 @@ pub struct Args {
     /// This is the process that stays, started by the one that returns.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     stays: bool,
+}
+
+const EXAMPLES: &str = "Examples:\n  flashkit mount card.img /mnt/card\n  \
+    flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
+    In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
+    /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
+    To remount with other flags:\n  \
+    flashkit mount card.img /mnt/card -o remount,ro\n\n\
+    `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer takes the program also installed as \
+    /sbin/mount.fuseblk.flashkit; without it, it hands back all options, and Linux refuses. \
+    `mount --options-mode ignore -o ...` does not.";
+
+/// The help with all that `-o` takes.
+fn with_options() -> String {
+    let lines = fuse::KNOWN_OPTIONS.map(|(spelling, does)| format!("  {spelling}\n          {does}\n"));
+    format!("Options of the mount (with what holds without them):\n{}\n{EXAMPLES}", lines.concat())
 }
 
 /// Mounts; returns once it is mounted, or at the end in the foreground.
