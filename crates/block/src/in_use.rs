@@ -1,8 +1,12 @@
 //! Whether the host uses a device or image file: what a tool asks before it destroys data.
 
 use std::{
+    ffi::OsStr,
     fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -84,7 +88,7 @@ fn mounted_at(mounts: &[Mount], number: Option<(u32, u32)>, path: &Path) -> Opti
 /// Whether the text of `/proc/swaps` names the path.
 fn swap_lists(swaps: &str, path: &Path) -> bool {
     let names = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    names.map(unescape).any(|name| Path::new(&name) == path)
+    names.map(|name| unescape(name.as_bytes())).any(|name| OsStr::from_bytes(&name) == path)
 }
 
 /// The loop device whose backing file is `path`.

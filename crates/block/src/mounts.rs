@@ -1,6 +1,6 @@
 //! What is mounted where, as /proc/self/mountinfo has it (proc(5)). Reading it asks no file system.
 
-use std::{fs, io, path::PathBuf};
+use std::{ffi::OsString, fs, io, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// A mount that this process sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,26 +24,28 @@ pub struct Mount {
 /// # Errors
 /// There is no `/proc`.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(mounts_in(&String::from_utf8_lossy(&fs::read("/proc/self/mountinfo")?)))
+    Ok(mounts_in(fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mounts that the text of such a table lists; lines of another form are passed over.
-pub fn mounts_in(table: &str) -> Vec<Mount> {
-    let mount = |line: &str| {
-        let (of_mount, of_file_system) = line.split_once(" - ")?;
-        let (mut mount, mut rest) = (of_mount.split(' ').skip(2), of_file_system.split(' '));
-        let (device, _root, dir, options) = (mount.next()?, mount.next()?, mount.next()?, mount.next()?);
-        let (kind, source, more) = (rest.next()?, rest.next()?, rest.next()?);
+/// The mounts that such a table lists; lines of another form are passed over.
+pub fn mounts_in(table: impl AsRef<[u8]>) -> Vec<Mount> {
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let mount = |line: &[u8]| {
+        let mut words = line.split(|byte| *byte == b' ').skip(2);
+        let (device, _root, dir, options) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        // There may be more of the mount's before the dash.
+        words.find(|word| word == b"-")?;
+        let (kind, source, more) = (words.next()?, words.next()?, words.next()?);
         Some(Mount {
-            device: device_number(device)?,
-            dir: unescape(dir).into(),
-            options: options.to_owned(),
-            kind: kind.to_owned(),
-            source: unescape(source),
-            file_system_options: more.to_owned(),
+            device: device_number(&text(device))?,
+            dir: OsString::from_vec(unescape(dir)).into(),
+            options: text(options),
+            kind: text(kind),
+            source: text(&unescape(source)),
+            file_system_options: text(more),
         })
     };
-    table.lines().filter_map(mount).collect()
+    table.as_ref().split(|byte| *byte == b'\n').filter_map(mount).collect()
 }
 
 /// Major and minor number, as the kernel writes them.
@@ -53,9 +55,17 @@ pub(crate) fn device_number(text: &str) -> Option<(u32, u32)> {
 }
 
 /// Undoes the kernel's octal escapes of space, tab, newline, hash and backslash.
-pub(crate) fn unescape(text: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_string(), |text, (escape, plain)| text.replace(escape, plain))
+pub(crate) fn unescape(word: &[u8]) -> Vec<u8> {
+    let escapes =
+        [(b"\\040", b' '), (b"\\011", b'\t'), (b"\\012", b'\n'), (b"\\043", b'#'), (b"\\134", b'\\')];
+    let (mut plain, mut rest) = (Vec::new(), word);
+    while let Some((first, others)) = rest.split_first() {
+        let escape = escapes.iter().find(|(escape, _)| rest.starts_with(*escape));
+        let (byte, after) = escape.map_or((*first, others), |(escape, byte)| (*byte, &rest[escape.len()..]));
+        plain.push(byte);
+        rest = after;
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -64,14 +74,16 @@ mod tests {
 
     #[test]
     fn a_table_is_read() {
-        let table = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
-                     broken line\n\
-                     40 22 0:44 / /mnt/a\\040b ro - fuse.flashkit /home/my\\040\\043card rw,user_id=0\n";
+        let table = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
+                      broken line\n\
+                      40 22 0:44 / /mnt/a\\040b ro - fuse.flashkit /home/my\\040\\043card rw,user_id=0\n\
+                      41 22 0:45 / /mnt/\xFF\\134040 ro - tmpfs tmpfs ro\n";
         let mounts = mounts_in(table);
-        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts.len(), 3);
         let Mount { device, dir, options, kind, source, file_system_options } = &mounts[1];
         assert_eq!((*device, dir.to_str(), options.as_str()), ((0, 44), Some("/mnt/a b"), "ro"));
         let of_file_system = (kind.as_str(), source.as_str(), file_system_options.as_str());
         assert_eq!(of_file_system, ("fuse.flashkit", "/home/my #card", "rw,user_id=0"));
+        assert_eq!(mounts[2].dir.as_os_str().as_encoded_bytes(), b"/mnt/\xFF\\040");
     }
 }
