@@ -147,6 +147,10 @@ impl Content {
 /// `UID:GID` as numbers.
 fn owner(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').ok_or("write it as UID:GID, in numbers")?;
-    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("{text:?} is no number"));
+    // To Linux the highest number is nobody (chown(2)).
+    let number = |text: &str| match text.parse() {
+        Ok(number) if number != u32::MAX => Ok(number),
+        _ => Err(format!("{text:?} is no number of a user or group")),
+    };
     Ok((number(uid)?, number(gid)?))
 }

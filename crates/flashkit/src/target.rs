@@ -154,8 +154,12 @@ fn change_volume<R>(
     change: impl FnOnce(&mut Volume) -> Result<R>,
 ) -> Result<R> {
     let mut volume = open_writable(image, further, clock::now)?;
+    let before = volume.last_checkpoint().version;
     // An error drops the volume with everything that no checkpoint has made durable.
-    let result = change(&mut volume)?;
+    let result = change(&mut volume).map_err(|error| match volume.last_checkpoint().version == before {
+        true => error,
+        false => error.context("done in part, for the volume was so full that room had to be made meanwhile"),
+    })?;
     close(volume, image)?;
     Ok(result)
 }

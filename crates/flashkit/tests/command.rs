@@ -725,6 +725,37 @@ fn several_at_once_are_all_done_or_none() {
 }
 
 #[test]
+fn what_is_done_in_part_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    for (name, mebibytes) in [("some", 15), ("more", 30)] {
+        fs::write(dir.join(name), vec![7; mebibytes << 20]).unwrap();
+    }
+    let error = fails(dir, &["cp", "more", "v.img:/file"]);
+    assert!(error.contains("no space left") && !error.contains("in part"), "{error}");
+    assert_eq!(ok(dir, &["ls", "v.img"]), "");
+    // What replaces a file needs its room.
+    ok(dir, &["cp", "some", "v.img:/file"]);
+    let error = fails(dir, &["cp", "more", "v.img:/file"]);
+    assert!(error.contains("done in part") && error.contains("no space left"), "{error}");
+    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
+}
+
+#[test]
+fn a_fifo_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let script = "mkfifo fifo && timeout 20 \"$0\" cp fifo v.img:/";
+    let run =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_flashkit")]).current_dir(dir).output();
+    let run = run.unwrap();
+    let error = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.code() == Some(1) && error.contains("no regular file"), "{error}");
+}
+
+#[test]
 fn standard_input_and_output_are_files_too() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -62,12 +62,30 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
     let number = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| {
-            format!("{text:?} is no number; names of users are this machine's, not the volume's")
-        }),
+        // To Linux the highest number is nobody (chown(2)).
+        text => match text.parse() {
+            Ok(number) if number != u32::MAX => Ok(Some(number)),
+            _ => Err(format!(
+                "{text:?} is no number of an owner; names of users are this machine's, not the volume's"
+            )),
+        },
     };
     match (number(uid)?, number(gid)?) {
         (None, None) => Err("write UID, UID:GID or :GID".into()),
         both => Ok(both),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_numbers_that_somebody_can_have() {
+        assert_eq!(owner("0:4294967294"), Ok((Some(0), Some(4294967294))));
+        assert_eq!((owner("5"), owner(":7")), (Ok((Some(5), None)), Ok((None, Some(7)))));
+        for wrong in ["", ":", "root", "-1", "1:4294967295", "4294967295", "4294967296"] {
+            assert!(owner(wrong).is_err(), "{wrong}");
+        }
     }
 }

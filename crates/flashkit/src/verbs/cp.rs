@@ -77,11 +77,12 @@ fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
 }
 
 fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
-    let mut file = File::open(from)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
+    // Asked by name first: opening a FIFO would wait for somebody.
+    if !std::fs::metadata(from)?.is_file() {
         bail!("is no regular file; import takes directories");
     }
+    let mut file = File::open(from)?;
+    let meta = file.metadata()?;
     let leaf = from.file_name().context("has no name")?.as_encoded_bytes();
     let ino = put_content(volume, &mut file, to, leaf, (meta.mode() & 0o777) as u16)?;
     let mtime = Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 };
