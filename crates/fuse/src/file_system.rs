@@ -53,6 +53,8 @@ pub struct Settings {
     atime: Atime,
     dir_atime: bool,
     fsync: FsyncMode,
+    /// Changes of all directories are synchronous.
+    dirsync: bool,
     checkpoints: bool,
     read_only: bool,
     cleaning: Policy,
@@ -64,6 +66,7 @@ impl From<&MountOptions> for Settings {
             atime: options.atime,
             dir_atime: options.dir_atime,
             fsync: options.fsync,
+            dirsync: options.dirsync || options.sync,
             checkpoints: options.checkpoints,
             read_only: options.read_only,
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
@@ -324,14 +327,14 @@ impl FileSystem {
         device: Option<DeviceNumber>,
     ) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
-        self.make(self.write_lock_for(caller)?, |volume| volume.create_for(dir, name, &new, umask))
+        self.make(self.write_lock_for(caller)?, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
     }
 
     /// Makes a file without a name; the kernel gets a reference to it, and the file goes with the last unless it has a
     /// name by then.
     pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
-        self.make(self.write_lock_for(caller)?, |volume| {
+        self.make(self.write_lock_for(caller)?, None, |volume| {
             let ino = volume.create_nameless_for(dir, &new, umask)?;
             self.inodes.holds(ino);
             Ok(ino)
@@ -341,20 +344,24 @@ impl FileSystem {
     /// Makes a symbolic link; the kernel gets a reference to it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
-        self.make(self.write_lock_for(caller)?, |volume| volume.symlink_for(dir, name, target, &new))
+        self.make(self.write_lock_for(caller)?, Some(dir), |volume| {
+            volume.symlink_for(dir, name, target, &new)
+        })
     }
 
     /// Gives an inode one more name; the kernel gets a reference to it.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
-        self.make(self.write_lock_for(caller)?, |volume| volume.link(ino, dir, name).map(|()| ino))
+        self.make(self.write_lock_for(caller)?, Some(dir), |volume| volume.link(ino, dir, name).map(|()| ino))
     }
 
     fn make(
         &self,
         mut volume: Writing<'_>,
+        dir: Option<Ino>,
         make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
     ) -> Answer<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
+        self.sync_names(&mut volume, dir)?;
         let stat = volume.stat(ino).map_err(to_errno)?;
         self.inodes.looked_up(ino);
         Ok(stat)
@@ -364,14 +371,16 @@ impl FileSystem {
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Answer<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
-        volume.unlink(dir, name).map_err(to_errno)
+        volume.unlink(dir, name).map_err(to_errno)?;
+        self.sync_names(&mut volume, [dir])
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Answer<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
-        volume.remove_dir(dir, name).map_err(to_errno)
+        volume.remove_dir(dir, name).map_err(to_errno)?;
+        self.sync_names(&mut volume, [dir])
     }
 
     /// Gives an inode another name. A white-out leaves the device that stands for nothing under the old one.
@@ -394,12 +403,14 @@ impl FileSystem {
             self.hold_target(&mut volume, to_dir, to)?;
         }
         if !leaves_whiteout {
-            return volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno);
+            volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)?;
+            return self.sync_names(&mut volume, [from_dir, to_dir]);
         }
         let device = Some(DeviceNumber { major: 0, minor: 0 });
         let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
         let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
-        volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout).map_err(to_errno)
+        volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout).map_err(to_errno)?;
+        self.sync_names(&mut volume, [from_dir, to_dir])
     }
 
     /// Before a name goes: an inode that goes with it stays as long as the kernel has references.
@@ -652,6 +663,19 @@ impl FileSystem {
             Some(nothing_to_do) => Ok(nothing_to_do),
             None => volume.checkpoint().map_err(to_errno),
         }
+    }
+
+    /// After a change of names in directories: makes it durable where the mount or a flag of one of them asks for that.
+    fn sync_names(&self, volume: &mut Volume, dirs: impl IntoIterator<Item = Ino>) -> Answer<()> {
+        let is_synchronous = |dir: Ino| {
+            let flags = [flag::SYNC, flag::DIRSYNC];
+            volume.inode(dir).is_ok_and(|inode| flags.iter().any(|flag| inode.has_flag(*flag)))
+        };
+        let wanted = self.settings.dirsync || dirs.into_iter().any(is_synchronous);
+        if !wanted || self.may_sync(volume)?.is_some() {
+            return Ok(());
+        }
+        volume.checkpoint().map_err(to_errno)
     }
 
     /// Whether there may be something to make durable; `Some` where there cannot, and an error where what was

@@ -199,6 +199,33 @@ fn a_crash_keeps_what_was_synced() {
 }
 
 #[test]
+fn synchronous_directories_survive_a_crash() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, &[]);
+    // One for each way to ask for it.
+    for (options, dir, prepare) in [
+        ("dirsync", "a", ""),
+        ("sync", "b", ""),
+        ("async", "c", "chattr +D c; sync -f ."),
+        ("async", "d", "chattr +S d; sync -f ."),
+    ] {
+        bench.mount(&format!("{options},checkpoint_interval=1000"));
+        bench.shell(&format!("mkdir {dir}; touch {dir}/gone {dir}/old; sync -f .; {prepare}"));
+        let script =
+            "mkdir dir; touch file; mknod fifo p; ln -s target link; ln file name; mv old new; rm gone";
+        bench.shell(&format!("cd {dir}; {script}"));
+        bench.crash();
+        bench.mount("");
+        assert_eq!(
+            bench.shell(&format!("ls {dir} | xargs")),
+            "dir fifo file link name new\n",
+            "{options} {prepare}"
+        );
+        bench.unmount_clean();
+    }
+}
+
+#[test]
 fn killed_while_it_ends_it_lets_go_of_the_kernel() {
     needs_fuse!();
     // Whoever waited for the mount then would wait for ever, and with him every sync(2) of the machine.
