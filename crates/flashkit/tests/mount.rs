@@ -6,7 +6,10 @@ mod support;
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::OwnedFd,
+        unix::{fs::MetadataExt, net::UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::Mutex,
@@ -280,6 +283,49 @@ fn signals_end_it_cleanly_also_under_load() {
         place.unmount();
         place.assert_clean();
     }
+}
+
+#[test]
+fn a_mount_that_nobody_waits_for_ends_again() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    let (reader, writer) = UnixStream::pair().unwrap();
+    drop(reader);
+    // What `flashkit mount` starts, where that was interrupted before the volume was mounted.
+    let mut command = Command::new(PROGRAM);
+    command.args(["mount", "--stays"]).args([place.image(), place.dir()]).stdout(OwnedFd::from(writer));
+    let run = command.output().unwrap();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let left = fs::read_dir(place.dir()).map(Iterator::count);
+    let _ = Command::new("umount").arg("-l").arg(place.dir()).stderr(Stdio::null()).status();
+    assert_eq!(left.unwrap(), 0, "no dead mount is left");
+    assert!(run.status.code() == Some(1) && said.contains("nobody waited"), "{said}");
+    place.assert_clean();
+}
+
+/// Who mounted it in the foreground is told why nothing is written any more; others find it in the machine's log.
+#[test]
+fn why_nothing_is_written_any_more_is_told() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(96);
+    let host = place.0.path().join("host");
+    let script = format!(
+        "mkdir host; mount -t tmpfs -o size=4M tmpfs host; cp --sparse=always image host/image
+         {PROGRAM} mount -f host/image mnt 2> said & pid=$!
+         until mountpoint -q mnt; do sleep 0.01; done
+         ! dd if=/dev/urandom of=mnt/big bs=1M count=16 conv=fsync 2> /dev/null
+         umount mnt; wait $pid || true"
+    );
+    let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output().unwrap();
+    let _ = Command::new("umount").arg("-l").arg(host).status();
+    succeeded(&run);
+    let said = fs::read_to_string(place.0.path().join("said")).unwrap();
+    assert_eq!(said.matches("nothing is written any more").count(), 1, "{said}");
+    assert!(said.contains("No space left"), "{said}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, OnceLock},
     thread,
     time::Duration,
@@ -22,7 +22,7 @@ use rustix::fs::{OFlags, RenameFlags};
 
 use crate::{
     Errno, FileSystem, MountOptions,
-    connection::{self, Connection, How, Mounter, READ_BYTES, Reply},
+    connection::{Connection, How, Mounter, READ_BYTES, Reply},
     file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
     ioctl::Request,
     mounts,
@@ -81,13 +81,6 @@ const DIRECTORY_OPEN: u32 = opened::KEEP_CACHE | opened::CACHE_DIR;
 pub struct Session {
     adapter: Arc<Adapter>,
     threads: usize,
-    unmounter: Unmounter,
-}
-
-/// Ends a mount from another thread.
-#[derive(Clone)]
-pub struct Unmounter {
-    dir: PathBuf,
     mounter: Mounter,
 }
 
@@ -112,14 +105,13 @@ pub fn mount(
     let taken = OnceLock::new();
     let adapter =
         Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, file_open });
-    let unmounter = Unmounter { dir: dir.to_path_buf(), mounter };
-    Ok(Session { adapter, threads: threads.clamp(2, 64), unmounter })
+    Ok(Session { adapter, threads: threads.clamp(2, 64), mounter })
 }
 
 impl Session {
-    /// What ends the mount.
-    pub fn unmounter(&self) -> Unmounter {
-        self.unmounter.clone()
+    /// Who mounted.
+    pub fn mounter(&self) -> Mounter {
+        self.mounter
     }
 
     /// The number of the device that the table of mounts shows, where it shows one.
@@ -139,13 +131,6 @@ impl Session {
         let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(broke())));
         // All are waited for.
         ends.fold(Ok(()), Result::and)
-    }
-}
-
-impl Unmounter {
-    /// Unmounts, which lets [`Session::run`] return; `lazily`, as soon as nobody uses the mount any more.
-    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        connection::unmount(&self.dir, self.mounter, lazily)
     }
 }
 
@@ -217,11 +202,8 @@ impl Adapter {
                 out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer)).flags));
             }
             opcode::DESTROY => {
-                // `umount` returns when this is answered.
-                if let Err(error) = fs.unmount() {
-                    eprintln!("flashkit: {error}");
-                    return Err(Errno::IO);
-                }
+                // `umount` returns when this is answered. Of a failure `background` tells.
+                fs.unmount().map_err(|_| Errno::IO)?;
             }
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             opcode::FORGET => {

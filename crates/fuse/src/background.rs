@@ -1,8 +1,9 @@
-//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, and a word about damage.
+//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, and a word about damage and
+//! about what could not be written.
 
 use std::{
     os::unix::net::UnixDatagram,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -31,11 +32,19 @@ impl Background {
         let (stop, stopped) = mpsc::channel();
         let options = options.clone();
         let thread = thread::spawn(move || {
-            let mut told = false;
+            let image = image.display();
+            let (mut told, mut told_of_failure) = (false, fs.failure().is_some());
             let mut look = || {
                 if !told && fs.met_damage() {
                     told = true;
-                    tell_of_damage(&image);
+                    let advice = format!("unmount it and run fsck.f2fs -f {image}");
+                    tell(&format!("{image}: damage was met and left alone; {advice}"));
+                }
+                if let (false, Some(reason)) = (told_of_failure, fs.failure()) {
+                    told_of_failure = true;
+                    tell(&format!(
+                        "{image}: nothing is written any more, and what was not synced is lost: {reason}"
+                    ));
                 }
             };
             work(&fs, &options, &stopped, &mut look);
@@ -67,7 +76,7 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
     let (mut seen, mut idle_ticks) = (fs.requests(), 0);
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
         look();
-        if !fs.is_writable() {
+        if fs.failure().is_some() {
             if options.on_error == OnError::Panic {
                 eprintln!("flashkit: writing metadata failed, and the mount was asked not to go on");
                 std::process::abort();
@@ -90,11 +99,9 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
 
 /// Programs get an errno; what it is about, and what to do, stands in the machine's log, and on the terminal of who mounted
 /// it in the foreground.
-fn tell_of_damage(image: &Path) {
-    let image = image.display();
-    let told = format!("{image}: damage was met and left alone; unmount it and run fsck.f2fs -f {image}");
-    eprintln!("flashkit: {told}");
-    let line = format!("{WARNING}flashkit[{}]: {told}", std::process::id());
+fn tell(what: &str) {
+    eprintln!("flashkit: {what}");
+    let line = format!("{WARNING}flashkit[{}]: {what}", std::process::id());
     // Not every machine has a log.
     let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), LOG));
 }

@@ -69,6 +69,8 @@ pub enum Mounter {
 const WITH_DEVICE: &str = "fuseblk.flashkit";
 /// The type of those without.
 const WITHOUT_DEVICE: &str = "fuse.flashkit";
+/// Both.
+pub const TYPES: [&str; 2] = [WITH_DEVICE, WITHOUT_DEVICE];
 /// Bytes of the largest read. With a head before them they fit a pipe as everybody may have one, of 1 MiB (pipe(7)).
 pub const READ_BYTES: u32 = 512 << 10;
 /// Bytes of a block as the kernel sees it; more than a page it would refuse.
@@ -181,7 +183,7 @@ pub fn unmount(dir: &Path, mounter: Mounter, lazily: bool) -> io::Result<()> {
         (Mounter::Helper, false) => ("fusermount3", &["-uq", "--"][..]),
         (Mounter::Helper, true) => ("fusermount3", &["-uqz", "--"][..]),
     };
-    match run_for(program, flags, dir) {
+    match run_for(program, flags, Some(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && mounter == Mounter::Ourselves => {
             let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
             Ok(rustix::mount::unmount(dir, flags)?)
@@ -190,9 +192,10 @@ pub fn unmount(dir: &Path, mounter: Mounter, lazily: bool) -> io::Result<()> {
     }
 }
 
-/// Has the kernel write back what it has of a mount in its cache.
-pub fn write_back(dir: &Path) -> io::Result<()> {
-    match run_for("sync", &["-f"], dir) {
+/// Has the kernel write back what it has in its cache of the mount on a directory; of all mounts where it has none.
+pub fn write_back(dir: Option<&Path>) -> io::Result<()> {
+    let Some(dir) = dir else { return run_for("sync", &[], None) };
+    match run_for("sync", &["-f"], Some(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
             Ok(rustix::fs::syncfs(&root)?)
@@ -201,10 +204,10 @@ pub fn write_back(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs a program with a mount's directory as its last argument.
-fn run_for(program: &str, flags: &[&str], dir: &Path) -> io::Result<()> {
+/// Runs a program, with a mount's directory as its last argument where there is one.
+fn run_for(program: &str, flags: &[&str], dir: Option<&Path>) -> io::Result<()> {
     let run =
-        Command::new(program).args(flags).arg(dir).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
+        Command::new(program).args(flags).args(dir).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
     if run.success() { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
 }
 

@@ -9,8 +9,8 @@ mod content;
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -181,8 +181,15 @@ pub struct FileSystem {
     settings: Settings,
     /// Requests so far: who compares two values sees whether the volume is idle.
     requests: AtomicU64,
-    /// Damage was met by the end of the volume.
-    met_damage: AtomicBool,
+    /// What there was to say of the volume at its end.
+    end: OnceLock<End>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Default)]
+struct End {
+    met_damage: bool,
+    failure: Option<String>,
 }
 
 impl FileSystem {
@@ -197,7 +204,7 @@ impl FileSystem {
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
-            met_damage: AtomicBool::new(false),
+            end: OnceLock::new(),
         }
     }
 
@@ -248,7 +255,14 @@ impl FileSystem {
     /// Whether something that was read is damaged. Asking does not count as a request, and goes on after the end.
     pub fn met_damage(&self) -> bool {
         let met = |volume: Reading<'_>| volume.io().met_damage();
-        self.quiet_read_lock().map_or_else(|_| self.met_damage.load(Ordering::Relaxed), met)
+        self.quiet_read_lock().map_or_else(|_| self.end.get().is_some_and(|end| end.met_damage), met)
+    }
+
+    /// Why the volume takes no changes any more, or could not be left clean. Asking does not count as a request, and goes
+    /// on after the end.
+    pub fn failure(&self) -> Option<String> {
+        let reason = |volume: Reading<'_>| volume.read_only_reason().map(str::to_string);
+        self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
     /// Requests so far.
@@ -714,7 +728,15 @@ impl FileSystem {
         };
         let Some(mut volume) = volume.take() else { return Ok(()) };
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
-        self.met_damage.store(volume.io().met_damage(), Ordering::Relaxed);
+        let met_damage = volume.io().met_damage();
+        let failure = match (volume.read_only_reason(), &ended) {
+            (Some(reason), _) => Some(reason.to_string()),
+            // Damage is told as such, and what is not damaged has become durable.
+            (None, Err(error)) if !met_damage => Some(error.to_string()),
+            _ => None,
+        };
+        // It ends once.
+        let _ = self.end.set(End { met_damage, failure });
         ended
     }
 

@@ -16,10 +16,11 @@ use signal_hook::{
 };
 
 use crate::{
-    FileSystem, MountOptions, Settings,
-    backend::{self, Unmounter},
+    FileSystem, MountOptions, Settings, backend,
     background::Background,
-    clock, connection,
+    clock,
+    connection::{self, Mounter},
+    mounts,
     options::OptionError,
 };
 
@@ -66,6 +67,9 @@ pub enum Error {
     /// The connection to the kernel broke.
     #[error("the connection to the kernel failed: {0}")]
     Session(io::Error),
+    /// Who asked for the mount did not wait for it, so it ended at once.
+    #[error("unmounted again, because nobody waited for the mount: {0}")]
+    Unheard(io::Error),
 }
 
 /// Shorthand for results of a mount.
@@ -75,6 +79,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Mount {
     fs: Arc<FileSystem>,
     session: backend::Session,
+    /// Caught from before there is a mount: a signal would leave it behind, with nobody who answers.
+    signals: Signals,
     image: PathBuf,
     dir: PathBuf,
     options: MountOptions,
@@ -127,8 +133,9 @@ impl Mount {
             Some(name) => name.clone(),
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let session = backend::mount(fs.clone(), &image, &dir, &options, &source).map_err(mount_error)?;
-        Ok(Mount { fs, session, image, dir, options, read_only_reason, asks_for_fsck })
+        Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, asks_for_fsck })
     }
 
     /// Whether damage was met on the volume before, and not repaired since.
@@ -142,12 +149,11 @@ impl Mount {
     }
 
     /// Answers until somebody unmounts it or a signal comes, and leaves the volume clean. `ready` is called once
-    /// it answers.
+    /// it answers; where that fails, nobody knows of the mount, and it ends.
     pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
-        let Mount { fs, session, image, dir, options, .. } = self;
-        let (unmounter, device) = (session.unmounter(), session.device());
+        let Mount { fs, session, mut signals, image, dir, options, .. } = self;
+        let (mounter, device) = (session.mounter(), session.device());
         let (ends, end) = mpsc::channel();
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let (handle, on_signal) = (signals.handle(), ends.clone());
         thread::spawn(move || {
             for _ in signals.forever() {
@@ -159,12 +165,16 @@ impl Mount {
         if let Some(device) = device {
             set_cache_limits(device);
         }
-        ready().map_err(Error::Session)?;
+        let heard = ready().map_err(Error::Unheard);
 
-        let result = match end.recv().expect("the session thread sends before it ends") {
+        let first = match heard {
+            Ok(()) => end.recv().expect("the session thread sends before it ends"),
+            Err(_) => End::Signal,
+        };
+        let result = match first {
             End::Session(result) => result,
             End::Signal => {
-                end_mount(&dir, &unmounter);
+                end_mount(&dir, device, mounter);
                 match end.recv_timeout(GRACE) {
                     Ok(End::Session(result)) => result,
                     // Whoever still uses the mount gets errors from now on: the volume is ours again.
@@ -173,25 +183,42 @@ impl Mount {
             }
         };
         handle.close();
+        let ended = fs.unmount().map_err(|source| Error::Volume { path: image, source });
+        // It tells of what went wrong in the end, too.
         drop(background);
-        fs.unmount().map_err(|source| Error::Volume { path: image, source })?;
-        result.map_err(Error::Session)
+        ended?;
+        heard.and(result.map_err(Error::Session))
     }
 }
 
-/// Gives what is mounted on a directory other flags: `mount -o remount`. The process that answers goes on as it was
-/// started; it is the kernel that then lets nobody write, say.
-pub fn remount(dir: &Path, options: &MountOptions) -> Result<()> {
+/// Gives the volume that is mounted on a directory other flags: `mount -o remount`. Those that the lists of options say
+/// nothing of stay. The process that answers goes on as it was started; it is the kernel that then lets nobody write, say.
+pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     let error = |source| Error::Mount { dir: dir.to_path_buf(), source };
+    let seen = dir.canonicalize().map_err(error)?;
+    let all = block::mounts().map_err(error)?;
+    let is_ours = |mount: &&block::Mount| connection::TYPES.contains(&&*mount.kind);
+    let none = || error(io::Error::other("no volume of ours is mounted there"));
+    let mount = mounts::on(&all, &seen).filter(is_ours).ok_or_else(none)?;
+    let mut options = MountOptions::default();
+    options.apply(&mounts::flags_of(mount))?;
+    lists.iter().try_for_each(|list| options.apply(list))?;
     rustix::mount::mount_remount(dir, options.mount_flags(), c"").map_err(|errno| error(errno.into()))
 }
 
-/// Unmounts, or where somebody still uses the mount, takes it out of the tree.
-fn end_mount(dir: &Path, unmounter: &Unmounter) {
+/// Unmounts, or where somebody still uses the mount, takes it out of the tree; wherever it has been moved or bound to
+/// meanwhile, but not what others have mounted over it.
+fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
+    let places = match (device, block::mounts()) {
+        (Some(device), Ok(all)) => mounts::places_of(&all, device),
+        _ => vec![dir.to_path_buf()],
+    };
     // What the kernel still has in its cache comes to us now, for it is lost with the connection.
-    let _ = connection::write_back(dir);
-    if unmounter.unmount(false).is_err() {
-        let _ = unmounter.unmount(true);
+    let _ = connection::write_back(places.first().map(PathBuf::as_path));
+    for place in places {
+        if connection::unmount(&place, mounter, false).is_err() {
+            let _ = connection::unmount(&place, mounter, true);
+        }
     }
 }
 

@@ -1,12 +1,33 @@
 //! What the table of mounts says of ours.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::Mount;
 
-/// The number of the device that is mounted on a directory; the last mount counts.
+/// What is mounted on a directory; the last mount counts.
+pub fn on<'a>(mounts: &'a [Mount], dir: &Path) -> Option<&'a Mount> {
+    mounts.iter().rev().find(|mount| mount.dir == dir)
+}
+
+/// The number of the device that is mounted on a directory.
 pub fn device_on(mounts: &[Mount], dir: &Path) -> Option<(u32, u32)> {
-    mounts.iter().rev().find(|mount| mount.dir == dir).map(|mount| mount.device)
+    on(mounts, dir).map(|mount| mount.device)
+}
+
+/// The options that set a mount's flags as they are.
+pub fn flags_of(mount: &Mount) -> String {
+    // The kernel shows some with the file system.
+    let shared = mount.file_system_options.split(',').filter(|option| ["sync", "dirsync"].contains(option));
+    let own: Vec<_> = mount.options.split(',').chain(shared).collect();
+    let is_strict = !own.iter().any(|option| ["noatime", "relatime"].contains(option));
+    own.into_iter().chain(is_strict.then_some("strictatime")).collect::<Vec<_>>().join(",")
+}
+
+/// The directories where the file system with a device number is seen, and not another that is mounted over it.
+pub fn places_of(mounts: &[Mount], device: (u32, u32)) -> Vec<PathBuf> {
+    let own = mounts.iter().filter(|mount| mount.device == device);
+    let seen = own.filter(|mount| device_on(mounts, &mount.dir) == Some(device));
+    seen.map(|mount| mount.dir.clone()).collect()
 }
 
 /// Whether the file system with a device number takes no changes, whatever each of its mounts says.
@@ -31,6 +52,20 @@ mod tests {
     fn the_newest_mount_on_a_directory_is_found() {
         assert_eq!(device_on(&mounts(), Path::new("/mnt/a b")), Some((0, 51)));
         assert_eq!(device_on(&mounts(), Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn flags_are_found() {
+        let table = "40 22 0:50 / /mnt rw,nosuid,noexec,relatime - fuse.flashkit x rw,sync,user_id=0\n";
+        assert_eq!(flags_of(&block::mounts_in(table)[0]), "rw,nosuid,noexec,relatime,sync");
+        assert_eq!(flags_of(&mounts()[3]), "ro,strictatime");
+    }
+
+    #[test]
+    fn what_is_mounted_over_a_file_system_is_not_it() {
+        assert_eq!(places_of(&mounts(), (0, 50)), [Path::new("/mnt/bound")]);
+        assert_eq!(places_of(&mounts(), (0, 51)), [Path::new("/mnt/a b")]);
+        assert!(places_of(&mounts(), (0, 5)).is_empty());
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
+    /// Symbolic links are followed.
+    pub follow_links: bool,
     /// Every write is synchronous.
     pub sync: bool,
     /// Changes of directories are synchronous.
@@ -136,6 +138,7 @@ impl Default for MountOptions {
             dev: true,
             suid: true,
             exec: true,
+            follow_links: true,
             sync: false,
             dirsync: false,
             atime: Atime::default(),
@@ -169,7 +172,7 @@ impl Default for MountOptions {
 pub const KNOWN: [(&str, &str); 37] = [
     ("ro, rw", "ro: write nothing; what was left unclean is recovered in memory"),
     ("remount", "Change the flags of a mount that is there: ro, dev, suid, exec, sync, and of access times"),
-    ("dev, nodev, suid, nosuid, exec, noexec", "As mount(8) has them"),
+    ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As mount(8) has them"),
     ("sync, async", "sync: each write is on the device when it returns"),
     ("dirsync", "Changes of directories are on the device when they return"),
     ("relatime, atime, noatime, strictatime", "When reading changes access times [relatime]"),
@@ -265,6 +268,8 @@ impl MountOptions {
             ("nosuid", None) => self.suid = false,
             ("exec", None) => self.exec = true,
             ("noexec", None) => self.exec = false,
+            ("symfollow", None) => self.follow_links = true,
+            ("nosymfollow", None) => self.follow_links = false,
             ("sync", None) => self.sync = true,
             ("async", None) => self.sync = false,
             ("dirsync", None) => self.dirsync = true,
@@ -391,9 +396,12 @@ impl MountOptions {
             (!self.dev, MountFlags::NODEV),
             (!self.suid, MountFlags::NOSUID),
             (!self.exec, MountFlags::NOEXEC),
+            (!self.follow_links, MountFlags::NOSYMFOLLOW),
             (self.sync, MountFlags::SYNCHRONOUS),
             (self.dirsync, MountFlags::DIRSYNC),
             (self.atime == Atime::Never, MountFlags::NOATIME),
+            // Said aloud, because a mount that is given no such flag keeps those that it has.
+            (self.atime == Atime::Relative, MountFlags::RELATIME),
             (self.atime == Atime::Strict, MountFlags::STRICTATIME),
             (!self.dir_atime, MountFlags::NODIRATIME),
         ];

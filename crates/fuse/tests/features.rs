@@ -5,6 +5,7 @@ mod support;
 use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt},
+    process::Command,
     sync::Arc,
 };
 
@@ -15,7 +16,6 @@ use f2fs::{
     units::Time,
     volume::{NewNode, Options, QuotaLimits, SetAttr},
 };
-use fuse::MountOptions;
 use guest::ioctl;
 use rustix::{fs::FallocateFlags, io::Errno};
 use support::Bench;
@@ -132,6 +132,35 @@ fn the_table_of_mounts_says_how_access_times_are_kept() {
 }
 
 #[test]
+fn what_a_remount_does_not_name_stays() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root remounts");
+    }
+    let mut bench = Bench::new(64, &[]);
+    bench.mount("nosuid,nodev,noexec,nosymfollow,strictatime");
+    let dir = bench.path("").canonicalize().unwrap();
+    let shown = || {
+        let mounts = block::mounts().unwrap();
+        mounts.into_iter().rev().find(|mount| mount.dir == dir).unwrap().options
+    };
+    let remount = |options: &str| fuse::remount(&dir, &["remount".to_string(), options.to_string()]);
+    remount("ro").unwrap();
+    assert_eq!(shown(), "ro,nosuid,nodev,noexec,nosymfollow");
+    remount("rw,exec,noatime").unwrap();
+    assert_eq!(shown(), "rw,nosuid,nodev,noatime,nosymfollow");
+    remount("relatime,symfollow").unwrap();
+    assert_eq!(shown(), "rw,nosuid,nodev,relatime");
+    // What others have mounted is theirs.
+    bench.shell("mount -t tmpfs -o nosuid tmpfs .");
+    let refused = remount("ro").unwrap_err().to_string();
+    let theirs = shown();
+    assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    assert!(refused.contains("no volume of ours") && theirs.contains("nosuid"), "{refused}; {theirs}");
+    bench.unmount_clean();
+}
+
+#[test]
 fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
@@ -140,11 +169,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     let mut bench = Bench::new(128, COMPRESSED);
     bench.mount("allow_other,discard,compress_extension=log");
     fs::write(bench.path("by.log"), b"again and again ".repeat(10_000)).unwrap();
-    let remount = |options: &str| {
-        let mut parsed = MountOptions::default();
-        parsed.apply(options).unwrap();
-        fuse::remount(&bench.path(""), &parsed)
-    };
+    let remount = |options: &str| fuse::remount(&bench.path(""), &[options.to_string()]);
     // Until the kernel has told that the file is closed, it stays writable.
     (0..200)
         .find(|_| {

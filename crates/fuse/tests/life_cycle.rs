@@ -175,6 +175,50 @@ fn unmounting_under_load_leaves_a_clean_volume() {
 }
 
 #[test]
+fn a_signal_leaves_alone_what_others_mounted_over_it() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: others are root here");
+    }
+    let mut bench = Bench::mounted(64);
+    fs::write(bench.path("file"), "written and not synced").unwrap();
+    bench.shell("mount -t tmpfs tmpfs .");
+    fs::write(bench.path("theirs"), "x").unwrap();
+    bench.signal("TERM");
+    bench.wait_for_end();
+    let theirs = fs::read_to_string(bench.path("theirs"));
+    // Theirs, and what is left of ours.
+    for _ in 0..2 {
+        let _ = Command::new("umount").arg("-l").arg(bench.path("")).stderr(Stdio::null()).status();
+    }
+    assert_eq!(theirs.unwrap(), "x");
+    bench.assert_clean();
+    bench.mount("");
+    assert_eq!(fs::read_to_string(bench.path("file")).unwrap(), "written and not synced");
+    bench.unmount_clean();
+}
+
+#[test]
+fn a_signal_ends_a_mount_wherever_it_is() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root moves mounts");
+    }
+    let mut bench = Bench::mounted(64);
+    let other = bench.beside("other");
+    fs::create_dir(&other).unwrap();
+    bench.shell(&format!("mount --bind . {}", other.display()));
+    bench.call_umount();
+    fs::write(other.join("file"), "x").unwrap();
+    bench.signal("TERM");
+    bench.wait_for_end();
+    let left = fs::read_dir(&other).map(Iterator::count);
+    let _ = Command::new("umount").arg("-l").arg(&other).stderr(Stdio::null()).status();
+    assert_eq!(left.unwrap(), 0, "it is mounted no more");
+    bench.assert_clean();
+}
+
+#[test]
 fn a_crash_keeps_what_was_synced() {
     needs_fuse!();
     let mut bench = Bench::mounted(128);

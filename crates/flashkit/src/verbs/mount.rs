@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("{}: a volume is mounted on a directory that is there", args.dir.display());
     }
     if options.remount {
-        return Ok(fuse::remount(&args.dir, &options)?);
+        return Ok(fuse::remount(&args.dir, &args.options)?);
     }
     if !args.foreground && !args.stays {
         return match spawn_daemon(daemon_arguments(args)?)? {
