@@ -199,7 +199,11 @@ impl Adapter {
         match header.opcode {
             opcode::INIT => {
                 let offer = Offer::take(arguments)?;
-                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer)).flags));
+                let taken = self.taken.get_or_init(|| match self.file_open & opened::DIRECT_IO != 0 {
+                    true => Taken::of(&offer).without_cached_writes(),
+                    false => Taken::of(&offer),
+                });
+                out.put(&init(&offer, taken.flags));
             }
             opcode::DESTROY => {
                 // `umount` returns when this is answered. Of a failure `background` tells.
@@ -648,6 +652,13 @@ impl Taken {
             flags &= !can::ATOMIC_O_TRUNC;
         }
         Taken { minor: offer.minor, flags }
+    }
+
+    /// The same for a mount past the kernel's cache. With one that it writes to, the kernel believes that it knows
+    /// sizes and times better than we, and of writes past it, it changes no times.
+    fn without_cached_writes(mut self) -> Taken {
+        self.flags &= !can::WRITEBACK_CACHE;
+        self
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt},
     process::Command,
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use f2fs::{
@@ -203,6 +204,35 @@ fn direct_io_leaves_nothing_in_the_cache_of_the_mount() {
         assert_eq!(file.metadata().unwrap().blocks() >= 2048, counted, "{options:?}");
         drop(file);
         bench.shell("cp /bin/true . && ./true && cmp true /bin/true");
+        bench.unmount_clean();
+    }
+}
+
+#[test]
+fn direct_io_changes_what_a_write_changes() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root gives a program capabilities");
+    }
+    let mut bench = Bench::new(128, &["-O", "extra_attr"]);
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    // cap_net_raw+ep, as setcap(8) writes it.
+    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for options in ["", "direct_io"] {
+        bench.mount(options);
+        let path = bench.path("file");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.write_all_at(&[7; 10_000], 0).unwrap();
+        file.set_modified(long_ago).unwrap();
+        xattr::set(&path, "security.capability", &capability).unwrap();
+        file.write_all_at(b"x", 5000).unwrap();
+        assert_ne!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago, "{options:?}");
+        assert_eq!(xattr::get(&path, "security.capability").unwrap(), None, "{options:?}");
+        drop(file);
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        bench.unmount_clean();
+        bench.mount(options);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified, "{options:?}");
         bench.unmount_clean();
     }
 }

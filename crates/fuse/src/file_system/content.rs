@@ -18,6 +18,9 @@ const COPY_BYTES: usize = 1 << 20;
 /// somebody asks again.
 const SHORT_BYTES: u64 = 64 << 20;
 
+/// The extended attribute with a program's capabilities, which go when it is written to.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenMode {
@@ -188,6 +191,13 @@ impl FileSystem {
                 self.inodes.write_failed(ino, errno);
             }
             return Err(errno);
+        }
+        if self.settings.direct_io {
+            let set = SetAttr { mtime: Some((volume.options().clock)()), ..SetAttr::default() };
+            volume.set_attr(ino, &set).map_err(to_errno)?;
+            if volume.get_xattr(ino, CAPABILITY).is_ok() {
+                volume.remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
+            }
         }
         if drops_privilege {
             let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
