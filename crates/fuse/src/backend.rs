@@ -101,10 +101,9 @@ pub fn mount(
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
-    let file_open = if options.direct_io { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN };
-    let taken = OnceLock::new();
+    let (taken, direct_io) = (OnceLock::new(), options.direct_io);
     let adapter =
-        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, file_open });
+        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, direct_io });
     Ok(Session { adapter, threads: threads.clamp(2, 64), mounter })
 }
 
@@ -167,8 +166,8 @@ struct Adapter {
     taken: OnceLock<Taken>,
     /// The number of the device that the table of mounts shows.
     device: Option<(u32, u32)>,
-    /// What the kernel is told when it opens a file.
-    file_open: u32,
+    /// Files are read and written past the kernel's cache, which only has what is mapped.
+    direct_io: bool,
 }
 
 impl Adapter {
@@ -199,11 +198,7 @@ impl Adapter {
         match header.opcode {
             opcode::INIT => {
                 let offer = Offer::take(arguments)?;
-                let taken = self.taken.get_or_init(|| match self.file_open & opened::DIRECT_IO != 0 {
-                    true => Taken::of(&offer).without_cached_writes(),
-                    false => Taken::of(&offer),
-                });
-                out.put(&init(&offer, taken.flags));
+                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer, self.direct_io)).flags));
             }
             opcode::DESTROY => {
                 // `umount` returns when this is answered. Of a failure `background` tells.
@@ -287,7 +282,11 @@ impl Adapter {
                     // us of is a change that it does not know of. Failing, it has no attributes.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
-                out.put(&wire::OpenOut { handle: mode.write.into(), open_flags: self.file_open, padding: 0 });
+                out.put(&wire::OpenOut {
+                    handle: mode.write.into(),
+                    open_flags: self.file_open(),
+                    padding: 0,
+                });
             }
             opcode::OPENDIR => {
                 fs.open(caller, ino, OpenMode::default())?;
@@ -306,7 +305,7 @@ impl Adapter {
                 let may_write = write && !fs.about_to_write(caller, made.ino);
                 let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
                 out.put(&self.entry(&made, self.name_kept(ino), kept));
-                out.put(&wire::OpenOut { handle: write.into(), open_flags: self.file_open, padding: 0 });
+                out.put(&wire::OpenOut { handle: write.into(), open_flags: self.file_open(), padding: 0 });
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}
@@ -321,16 +320,23 @@ impl Adapter {
                 }
             }
             opcode::WRITE => {
-                let wire::WriteIn { offset, size, write_flags, .. } = arguments.take()?;
+                let wire::WriteIn { offset, size, write_flags, flags, .. } = arguments.take()?;
+                let is_direct = write_flags & wire::LOCK_OWNER != 0;
+                // Of files that we have opened past its cache, the kernel leaves this to us, and syncing.
+                let is_ours = is_direct && self.direct_io;
                 let how = WriteMode {
                     from_cache: write_flags & wire::WRITE_CACHE != 0,
                     drops_privilege: write_flags & wire::WRITE_KILL_SUIDGID != 0,
+                    drops_capabilities: is_ours,
                 };
-                let is_direct = write_flags & wire::LOCK_OWNER != 0;
                 if !is_direct {
                     fs.goes_through_cache(ino);
                 }
                 fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
+                let flags = OFlags::from_bits_retain(flags);
+                if is_ours && flags.contains(OFlags::DSYNC) {
+                    fs.fsync(ino, !flags.contains(OFlags::SYNC))?;
+                }
                 out.put(&wire::WriteOut { size, padding: 0 });
                 if is_direct && fs.may_be_in_cache(ino) {
                     // Of asynchronous ones the kernel forgets only what it had before them, and not what it has got
@@ -520,6 +526,11 @@ impl Adapter {
         self.device.is_some_and(is_read_only)
     }
 
+    /// What the kernel is told of a file that it opens.
+    fn file_open(&self) -> u32 {
+        if self.direct_io { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN }
+    }
+
     fn both_can(&self, what: u64) -> bool {
         self.taken.get().is_some_and(|taken| taken.flags & what != 0)
     }
@@ -645,20 +656,18 @@ impl Offer {
 
 impl Taken {
     /// What we take of what the kernel offers.
-    fn of(offer: &Offer) -> Taken {
+    fn of(offer: &Offer, direct_io: bool) -> Taken {
         let mut flags = offer.flags & WANTED;
+        if direct_io {
+            // With it the kernel keeps times and sizes, also those of writes that it does not take into its cache, and
+            // does not count these.
+            flags &= !can::WRITEBACK_CACHE;
+        }
         if flags & can::HANDLE_KILLPRIV_V2 == 0 {
             // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
             flags &= !can::ATOMIC_O_TRUNC;
         }
         Taken { minor: offer.minor, flags }
-    }
-
-    /// The same for a mount past the kernel's cache. With one that it writes to, the kernel believes that it knows
-    /// sizes and times better than we, and of writes past it, it changes no times.
-    fn without_cached_writes(mut self) -> Taken {
-        self.flags &= !can::WRITEBACK_CACHE;
-        self
     }
 }
 
@@ -855,8 +864,8 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_offer_is_not_taken() {
         let both = (can::WRITEBACK_CACHE | 1 << 1) as u32;
-        assert_eq!(Taken::of(&offer(30, both, &[]).unwrap()).flags, can::WRITEBACK_CACHE);
-        let taken = |flags| Taken::of(&Offer { minor: 36, max_readahead: 0, flags }).flags;
+        assert_eq!(Taken::of(&offer(30, both, &[]).unwrap(), false).flags, can::WRITEBACK_CACHE);
+        let taken = |flags| Taken::of(&Offer { minor: 36, max_readahead: 0, flags }, false).flags;
         assert_eq!(taken(0), 0);
         assert_eq!(taken(u64::MAX), WANTED);
         assert_eq!(taken(can::ATOMIC_O_TRUNC), 0, "privileges would stay");

@@ -55,8 +55,6 @@ pub struct Settings {
     fsync: FsyncMode,
     /// Changes of all directories are synchronous.
     dirsync: bool,
-    /// Files are written past the kernel's cache: what else a write changes is left to us.
-    direct_io: bool,
     checkpoints: bool,
     read_only: bool,
     cleaning: Policy,
@@ -69,7 +67,6 @@ impl From<&MountOptions> for Settings {
             dir_atime: options.dir_atime,
             fsync: options.fsync,
             dirsync: options.dirsync || options.sync,
-            direct_io: options.direct_io,
             checkpoints: options.checkpoints,
             read_only: options.read_only,
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },

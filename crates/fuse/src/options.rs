@@ -430,6 +430,8 @@ impl MountOptions {
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
             straight_bytes: (!self.direct).then_some(STRAIGHT_BYTES),
+            // It keeps them only of what it takes into its cache.
+            cache_has_times: !self.direct_io,
             checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
                 OnError::Continue => volume::OnError::Continue,

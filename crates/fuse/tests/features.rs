@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     fs::{self, File, OpenOptions},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     process::Command,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -18,7 +18,10 @@ use f2fs::{
     volume::{NewNode, Options, QuotaLimits, SetAttr},
 };
 use guest::ioctl;
-use rustix::{fs::FallocateFlags, io::Errno};
+use rustix::{
+    fs::{FallocateFlags, OFlags},
+    io::Errno,
+};
 use support::Bench;
 
 const COMPRESSED: &[&str] = &["-O", "extra_attr,compression,inode_checksum"];
@@ -233,6 +236,26 @@ fn direct_io_changes_what_a_write_changes() {
         bench.unmount_clean();
         bench.mount(options);
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified, "{options:?}");
+        bench.unmount_clean();
+    }
+}
+
+#[test]
+fn synchronous_writes_past_the_cache_are_kept() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, &["-O", "extra_attr"]);
+    for (name, flags) in [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC)] {
+        bench.mount("direct_io");
+        let open = |flags: OFlags| {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
+            options.open(bench.path(name)).unwrap()
+        };
+        open(OFlags::empty()).sync_all().unwrap();
+        open(flags).write_all_at(b"kept", 0).unwrap();
+        bench.kill();
+        bench.mount("");
+        assert_eq!(fs::read(bench.path(name)).unwrap(), b"kept", "{name}");
         bench.unmount_clean();
     }
 }

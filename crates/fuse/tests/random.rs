@@ -39,7 +39,7 @@ fn random_calls_do_what_the_model_does() {
         (256, "extra_attr,inode_checksum,sb_checksum,inode_crtime", ""),
         (64, "extra_attr", ""),
         (256, "extra_attr,compression", ""),
-        (256, "extra_attr", "direct_io"),
+        (256, "extra_attr", support::direct_io()),
     ];
     for (kind, (mebibytes, features, options)) in (1..).zip(kinds) {
         let mut bench = Bench::new(mebibytes, &["-O", features]);

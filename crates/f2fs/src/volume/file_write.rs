@@ -67,11 +67,15 @@ impl Volume {
     }
 
     /// Writes to a regular file what a cache has of it, for who opened it before it became append-only. The times
-    /// stay: who has the cache has them, too, and [sets](Self::set_attr) them.
+    /// stay where who has the cache [has them](Options::cache_has_times), too, and [sets](Self::set_attr) them.
     pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.writable_file(ino)?);
-        if data.is_empty() { Ok(()) } else { self.write_pieces(ino, offset, data) }
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.write_pieces(ino, offset, data)?;
+        if self.options.cache_has_times { Ok(()) } else { self.stamp(ino) }
     }
 
     fn put(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
@@ -103,7 +107,8 @@ impl Volume {
 
     /// Writes to a regular file what a cache has of it, which knows no smaller pieces than blocks. To an append-only
     /// file this is no appending: what is there stays, only zeroes become something, in whichever order that comes;
-    /// and it is not permitted where something else was to stand in place of what stays. The times stay here, too.
+    /// and it is not permitted where something else was to stand in place of what stays. The times are those of
+    /// [`overwrite_cached`](Self::overwrite_cached).
     pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
@@ -122,6 +127,9 @@ impl Volume {
             *new = *old;
         }
         self.write_pieces(ino, offset, &merged)?;
+        if !self.options.cache_has_times {
+            self.stamp(ino)?;
+        }
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }
 

@@ -80,6 +80,8 @@ pub struct Options {
     /// New data of a file of so many bytes leaves at once, from where it is; `None`: all waits in its log for neighbours,
     /// which makes large commands of a good size. What gathers neighbours itself, as a page cache does, needs none.
     pub straight_bytes: Option<usize>,
+    /// Who writes what a cache had sets the times of the change as well; else the volume does.
+    pub cache_has_times: bool,
     /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
     /// dropping the volume. What is freed meanwhile cannot be used again.
     pub checkpoint_when_asked: bool,
@@ -105,6 +107,7 @@ impl Options {
             discard: false,
             on_error: OnError::default(),
             straight_bytes: None,
+            cache_has_times: true,
             checkpoint_when_asked: false,
         }
     }

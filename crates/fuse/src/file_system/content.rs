@@ -45,6 +45,8 @@ pub struct WriteMode {
     pub from_cache: bool,
     /// Set-user-id and set-group-id bits go.
     pub drops_privilege: bool,
+    /// And so do the file's capabilities.
+    pub drops_capabilities: bool,
 }
 
 impl FileSystem {
@@ -175,7 +177,7 @@ impl FileSystem {
 
     /// Writes to a file.
     pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], how: WriteMode) -> Answer<()> {
-        let WriteMode { from_cache, drops_privilege } = how;
+        let WriteMode { from_cache, drops_privilege, drops_capabilities } = how;
         let privileged = match from_cache {
             true => self.inodes.writer_is_privileged(ino),
             false => caller.is_privileged(),
@@ -192,19 +194,15 @@ impl FileSystem {
             }
             return Err(errno);
         }
-        if self.settings.direct_io {
-            let set = SetAttr { mtime: Some((volume.options().clock)()), ..SetAttr::default() };
-            volume.set_attr(ino, &set).map_err(to_errno)?;
-            if volume.get_xattr(ino, CAPABILITY).is_ok() {
-                volume.remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
-            }
-        }
         if drops_privilege {
             let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
                 let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
                 volume.set_attr(ino, &set).map_err(to_errno)?;
             }
+        }
+        if drops_capabilities && volume.get_xattr(ino, CAPABILITY).is_ok() {
+            volume.remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
         }
         Ok(())
     }

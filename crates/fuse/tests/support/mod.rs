@@ -32,6 +32,18 @@ pub fn can_mount() -> bool {
     }
 }
 
+/// Options of a mount past its cache, where what is opened so can be mapped to be written (from Linux 6.6 on); else none.
+pub fn direct_io() -> &'static str {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux says which it is");
+    let numbers: Vec<u32> =
+        release.split(['.', '-']).map_while(|number| number.trim().parse().ok()).collect();
+    if numbers[..] >= [6, 6][..] {
+        return "direct_io";
+    }
+    eprintln!("direct_io is not tried: Linux {release}");
+    ""
+}
+
 /// Skips a test where nothing can be mounted, or where a program that it uses is not installed.
 #[macro_export]
 macro_rules! needs_fuse {
