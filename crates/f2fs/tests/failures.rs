@@ -355,3 +355,40 @@ fn a_bad_sector_keeps_its_section_and_no_other_from_being_cleaned() {
     volume.read(ino, 100 * 4096, &mut found[..4096]).unwrap();
     assert!(found[..4096] == [1; 4096]);
 }
+
+/// Content that leaves its inode, and names that do, are still there where they find no place.
+#[test]
+fn what_finds_no_place_outside_its_inode_stays_there() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    // What is freed cannot be used again: so free segments come to an end.
+    let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
+    let mut volume = Volume::open(device, options).unwrap();
+    let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
+    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
+    volume.write(small, 0, &[7; 1000]).unwrap();
+    let dirs: Vec<Ino> = (0..600)
+        .map(|n| volume.create(ROOT, format!("dir{n}").as_bytes(), &NewNode::new(0o040_755)).unwrap())
+        .collect();
+    while volume.write(over, 0, &[1; 1 << 20]).is_ok() {}
+    while volume.write(over, 0, &[1; 4096]).is_ok() {}
+    assert!(volume.free_user_blocks() > 1000);
+    assert!(matches!(volume.write(small, 5000, &[8; 10]), Err(Error::NoSpace { .. })));
+    let mut found = [0; 2000];
+    assert_eq!(volume.read(small, 0, &mut found).unwrap(), 1000);
+    assert!(found[..1000] == [7; 1000]);
+
+    // The log of directories has a segment of its own. Each of these directories takes one block of it.
+    let name = |n: usize| format!("{n} and so that few of them fit into an inode, many letters more, {n}");
+    let full = dirs.into_iter().find_map(|dir| {
+        let mut refused = |n| volume.link(over, dir, name(n).as_bytes()).err();
+        let (n, error) = (0..22).find_map(|n| Some((n, refused(n)?)))?;
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        Some((dir, n))
+    });
+    let (dir, names) = full.expect("that ends, too");
+    for n in 0..names {
+        assert_eq!(volume.lookup(dir, name(n).as_bytes()).unwrap(), over);
+    }
+    assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
+}

@@ -212,16 +212,20 @@ impl Volume {
         let inode = self.inode(dir)?;
         let dir_level = inode.head().dir_level;
         let old = Dentries::new(inode.inline_area().to_vec(), Place::Dir(dir, 0));
-        drop(inode);
+        let before = inode;
+        let entries = old.entries().collect::<Result<Vec<_>>>()?;
         // Half way there would be no way back.
-        self.admit(dir, if dir_level == 0 { 1 } else { 1 + old.entries().count() as u64 })?;
+        self.admit(dir, if dir_level == 0 { 1 } else { 1 + entries.len() as u64 })?;
         let inode = self.inode_mut(dir)?;
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !inline::DENTRY;
         inode.head_mut().size.set(0);
+        if let Err(error) = self.dir_block_mut(dir, 0).map(drop) {
+            self.inode_mut(dir)?.clone_from(&before);
+            return Err(error);
+        }
         if dir_level == 0 {
-            let hashes = old.entries().map(|entry| Ok(entry?.hash)).collect::<Result<Vec<_>>>()?;
-            self.dirs.learn(dir, hashes);
+            self.dirs.learn(dir, entries.iter().map(|entry| entry.hash).collect::<Vec<_>>());
             Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(&old);
             return self.grow_dir(dir, 0, 1);
         }
@@ -229,8 +233,7 @@ impl Volume {
         self.dirs.learn(dir, [0, 0]);
         let mut first = Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0));
         let mut rest = Vec::new();
-        for entry in old.entries() {
-            let entry = entry?;
+        for entry in entries {
             let kind = entry.kind.unwrap_or(FileType::Regular);
             match entry.name {
                 b"." | b".." => {

@@ -452,7 +452,8 @@ impl Volume {
         self.admit(ino, needed_blocks)
     }
 
-    /// Moves inline data into a block; a file without inline data stays as it is.
+    /// Moves inline data into a block; a file without inline data stays as it is, and so does one for whose data there is
+    /// no place.
     pub(super) fn leave_inline(&mut self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         if !inode.has_inline(inline::DATA) {
@@ -461,15 +462,20 @@ impl Volume {
         let kind = self.log_of_data(&inode);
         let mut content = inode.inline_area().to_vec();
         let there = inode.has_inline(inline::DATA_EXIST) && inode.head().size.get() > 0;
-        drop(inode);
+        let before = inode;
         content.resize(self.geometry.block_size.bytes(), 0);
+        if there {
+            self.content_moves_out(ino)?;
+        }
         let inode = self.inode_mut(ino)?;
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !(inline::DATA | inline::DATA_EXIST);
         if there {
-            self.content_moves_out(ino)?;
             let slot = self.make_slot(ino, 0)?;
-            self.relocate(ino, slot, 0, kind, &content)?;
+            if let Err(error) = self.relocate(ino, slot, 0, kind, &content) {
+                self.inode_mut(ino)?.clone_from(&before);
+                return Err(error);
+            }
             self.count_blocks(1);
             self.add_blocks(ino, 1)?;
         }
