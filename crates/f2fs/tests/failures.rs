@@ -2,13 +2,17 @@
 
 mod support;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result, Volume,
     format::BlockSize,
-    units::Ino,
+    units::{BlockAddr, Ino},
     volume::{InPlace, NewNode, OnError, Options, Policy},
 };
 use support::NOW;
@@ -391,4 +395,115 @@ fn what_finds_no_place_outside_its_inode_stays_there() {
         assert_eq!(volume.lookup(dir, name(n).as_bytes()).unwrap(), over);
     }
     assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
+}
+
+/// A device that cannot be read in some places, for a time.
+struct Scratched {
+    inner: MemoryDevice,
+    bad: Mutex<Vec<u64>>,
+    /// Reads until one fails.
+    until: Mutex<Option<u64>>,
+}
+
+impl Scratched {
+    fn new(inner: MemoryDevice) -> Arc<Scratched> {
+        Arc::new(Scratched { inner, bad: Mutex::default(), until: Mutex::default() })
+    }
+
+    /// From now on these blocks cannot be read.
+    fn set(&self, blocks: &[BlockAddr]) {
+        *self.bad.lock().unwrap() = blocks.iter().map(|addr| u64::from(addr.0) * 4096).collect();
+    }
+}
+
+impl Device for Scratched {
+    fn geometry(&self) -> block::Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let range = offset_bytes..offset_bytes + buf.len() as u64;
+        let mut until = self.until.lock().unwrap();
+        let now = *until == Some(0);
+        *until = until.and_then(|reads| reads.checked_sub(1));
+        match now || self.bad.lock().unwrap().iter().any(|bad| *bad < range.end && range.start < bad + 4096) {
+            true => Err(std::io::Error::other("a scratch")),
+            false => self.inner.read(offset_bytes, buf),
+        }
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> std::io::Result<()> {
+        self.inner.write(offset_bytes, buf)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> std::io::Result<()> {
+        self.inner.discard(offset_bytes, length_bytes)
+    }
+}
+
+/// Sections that cannot be emptied, however many, keep no other from being cleaned; and where space runs short, whoever
+/// does something else is not told of them.
+#[test]
+fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
+    const SEGMENTS: u64 = 60;
+    let device = Scratched::new(MemoryDevice::new(256 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; SEGMENTS as usize * 512 * 4096]).unwrap();
+    // One block stays of each segment but the last, of which a hundred stay.
+    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
+    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
+    let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
+    for n in 0..SEGMENTS - 1 {
+        let stay = if n == SEGMENTS - 2 { 100 } else { 1 };
+        let start = first + n * 512;
+        volume.punch_hole(ino, (start + stay) * 4096, (512 - stay) * 4096).unwrap();
+    }
+    volume.unmount().unwrap();
+    let bad: Vec<BlockAddr> = (0..SEGMENTS - 2).map(|n| addr_of(&volume, first + n * 512)).collect();
+    drop(volume);
+    device.set(&bad);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let mut emptied = 0;
+    for _ in 0..SEGMENTS {
+        emptied += volume.clean(1, Policy::Greedy).map_or(0, |cleaned| cleaned.sections);
+    }
+    assert!(emptied > 0, "the one with a hundred blocks");
+    // Where there is nothing else, who asks is told.
+    assert!(matches!(volume.clean(1, Policy::Greedy), Err(Error::Io { .. })));
+    volume.unmount().unwrap();
+}
+
+/// Where space runs short, each operation that opened a segment has sections cleaned. A bad sector among them is nothing
+/// to whoever does something else.
+#[test]
+fn a_bad_sector_is_no_error_of_who_needs_space() {
+    let device = Scratched::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    // Half of the nodes go again, so that all that can be cleaned is segments of nodes; data fills its own.
+    let name = |n: u32| format!("file{n}");
+    let inos: Vec<Ino> =
+        (0..4000).map(|n| volume.create(ROOT, name(n).as_bytes(), &NewNode::new(FILE)).unwrap()).collect();
+    volume.checkpoint().unwrap();
+    for n in (1..4000).step_by(2) {
+        volume.unlink(ROOT, name(n).as_bytes()).unwrap();
+    }
+    volume.unmount().unwrap();
+    let mut bad = BTreeMap::new();
+    for ino in inos.iter().step_by(2) {
+        let addr = volume.nat_entry((*ino).into()).unwrap().addr;
+        bad.insert(volume.geometry().position(addr).0, addr);
+    }
+    drop(volume);
+    device.set(&bad.into_values().collect::<Vec<_>>());
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let full = volume.create(ROOT, b"full", &NewNode::new(FILE)).unwrap();
+    let refused = (0..).find_map(|n| volume.write(full, n * 4096, &[1; 4096]).err()).unwrap();
+    assert!(matches!(refused, Error::NoSpace { .. }), "{refused}");
+    assert!(volume.read_only_reason().is_none());
+    volume.unmount().unwrap();
 }

@@ -3,6 +3,8 @@
 //! *Invariants*: a moved block is copied, never changed; its old place stays as it is until a checkpoint counts, like
 //! that of every block. What is moved goes where the logs go, but never into the section that is cleaned.
 
+use rustc_hash::FxHashSet;
+
 use super::{Volume, checkpoint::Reason};
 use crate::{
     Error, Place, Result,
@@ -43,6 +45,8 @@ pub struct Cleaned {
 
 /// Sections that one operation cleans at most before it goes on.
 const FOREGROUND_SECTIONS: u32 = 8;
+/// For each section that is to be emptied so many are tried at most by who waits for something else, or tried again.
+const TRIES: usize = 4;
 /// Below so many free sections there is cleaning: each of the six logs can still open one, and two more.
 const LEAST_FREE_SECTIONS: u32 = 8;
 /// While holes are filled, a checkpoint is worth its blocks once it turns so many freed blocks into holes.
@@ -111,12 +115,24 @@ pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: 
     }
 }
 
+/// Which sections come into question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victims {
+    /// Those that nobody has tried in vain, or that have changed since.
+    New,
+    /// All.
+    All,
+}
+
 impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         self.start()?;
         let before = std::mem::replace(&mut self.changed, true);
-        let cleaned = self.clean_sections(sections, policy)?;
+        let mut cleaned = self.clean_sections(sections, policy, Victims::New, usize::MAX)?;
+        if cleaned == Cleaned::default() {
+            cleaned = self.clean_sections(sections, policy, Victims::All, TRIES * sections as usize)?;
+        }
         self.changed = before || cleaned != Cleaned::default();
         if cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
@@ -182,7 +198,8 @@ impl Volume {
         }
         let missing = (least + 1).saturating_sub(self.free_sections()?).min(FOREGROUND_SECTIONS);
         if missing > 0 {
-            let emptied = match self.clean_sections(missing, Policy::Greedy) {
+            let tries = TRIES * missing as usize;
+            let emptied = match self.clean_sections(missing, Policy::Greedy, Victims::New, tries) {
                 // What cannot be moved is nothing to whoever does something else.
                 Err(error) if self.stays_in_place(&error) => 0,
                 result => result?.sections,
@@ -206,17 +223,23 @@ impl Volume {
         self.sit.free_sections(&self.io, &self.logs.segments())
     }
 
-    /// Cleans up to so many sections. One of which something cannot be read stays; that is an error where no other was
-    /// emptied.
-    fn clean_sections(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
+    /// Cleans up to so many sections, and tries no more than `tries`. One of which something cannot be read stays; that is
+    /// an error where no other was emptied.
+    fn clean_sections(
+        &mut self,
+        sections: u32,
+        policy: Policy,
+        victims: Victims,
+        tries: usize,
+    ) -> Result<Cleaned> {
         // What waits in memory would only be moved twice.
         self.write_back()?;
         let mut cleaned = Cleaned::default();
         let mut failed = None;
-        let mut tried = Vec::new();
-        while cleaned.sections < sections && tried.len() < 4 * sections as usize {
-            let Some(victim) = self.find_victim(policy, &tried)? else { break };
-            tried.push(victim);
+        let mut tried = FxHashSet::default();
+        while cleaned.sections < sections && tried.len() < tries {
+            let Some(victim) = self.find_victim(policy, victims, &tried)? else { break };
+            tried.insert(victim);
             self.avoid = self.geometry.segments_of(victim).collect();
             let result = self.clean_section(victim);
             self.avoid.clear();
@@ -224,6 +247,9 @@ impl Volume {
                 Ok((moved, empty)) => {
                     cleaned.moved_blocks += moved;
                     cleaned.sections += u32::from(empty);
+                    if empty {
+                        continue;
+                    }
                 }
                 // There is nowhere to move to; what has been moved so far is free with the next checkpoint.
                 Err(Error::NoSpace { .. }) => break,
@@ -235,13 +261,28 @@ impl Volume {
                     failed = failed.or(Some(error));
                 }
             }
+            let left = self.valid_blocks(victim)?;
+            self.stuck.insert(victim, left);
         }
         failed.filter(|_| cleaned.sections == 0).map_or(Ok(cleaned), Err)
     }
 
+    fn valid_blocks(&mut self, section: SecNo) -> Result<u32> {
+        let mut blocks = 0;
+        for segment in self.geometry.segments_of(section) {
+            blocks += u32::from(self.sit.segment(&self.io, segment)?.valid_blocks);
+        }
+        Ok(blocks)
+    }
+
     /// The section that is most worth cleaning and was not tried.
-    fn find_victim(&mut self, policy: Policy, tried: &[SecNo]) -> Result<Option<SecNo>> {
-        let geometry = self.geometry;
+    fn find_victim(
+        &mut self,
+        policy: Policy,
+        victims: Victims,
+        tried: &FxHashSet<SecNo>,
+    ) -> Result<Option<SecNo>> {
+        let (geometry, stuck) = (self.geometry, &self.stuck);
         let current: Vec<SecNo> =
             self.logs.segments().iter().map(|segment| geometry.section_of(*segment)).collect();
         let per_section = geometry.segments_per_section;
@@ -263,6 +304,7 @@ impl Volume {
                 || valid >= blocks
                 || current.contains(&section)
                 || tried.contains(&section)
+                || victims == Victims::New && stuck.get(&section) == Some(&valid)
             {
                 return;
             }

@@ -113,6 +113,7 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
+            stuck: Default::default(),
             written_before: 0,
         })
     }

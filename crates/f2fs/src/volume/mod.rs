@@ -77,7 +77,7 @@ use crate::{
         summary::Summary,
         superblock::Superblock,
     },
-    units::{BlockAddr, Ino, Nid, SegNo},
+    units::{BlockAddr, Ino, Nid, SecNo, SegNo},
 };
 
 /// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
@@ -124,6 +124,8 @@ pub struct Volume {
     privileged: bool,
     /// Segments that no log may open: recovery still needs what is in them.
     avoid: Vec<SegNo>,
+    /// Sections that could not be emptied, and how many valid blocks each had then.
+    stuck: FxHashMap<SecNo, u32>,
     /// Something was changed since the newest checkpoint.
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.

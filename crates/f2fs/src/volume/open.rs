@@ -95,6 +95,7 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
+            stuck: Default::default(),
             written_before: 0,
         };
         let read_only = volume.options.read_only;
