@@ -11,10 +11,11 @@ use std::{
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result, Volume,
-    format::BlockSize,
+    format::{BlockSize, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
-    volume::{InPlace, NewNode, OnError, Options, Policy},
+    volume::{InPlace, NewNode, OnError, Options, Policy, QuotaLimits, SetAttr, XattrMode},
 };
+use model::setup::{load, store};
 use support::NOW;
 
 const ROOT: Ino = Ino(3);
@@ -506,4 +507,90 @@ fn a_bad_sector_is_no_error_of_who_needs_space() {
     assert!(matches!(refused, Error::NoSpace { .. }), "{refused}");
     assert!(volume.read_only_reason().is_none());
     volume.unmount().unwrap();
+}
+
+/// Files of all kinds with many others beside them, so that a small cache does not keep what is not used.
+fn crowded(path: &Path) -> MemoryDevice {
+    support::mkfs(path, 100 << 20, &["-O", "extra_attr,inode_checksum,project_quota,quota,compression"]);
+    let mut volume = support::open(path);
+    let own = |mode| NewNode { uid: 1000, gid: 1000, ..NewNode::new(mode) };
+    for n in 0..400 {
+        volume.create(ROOT, format!("other{n}").as_bytes(), &own(FILE)).unwrap();
+    }
+    for name in [&b"big"[..], b"held", b"gone"] {
+        let ino = volume.create(ROOT, name, &own(FILE)).unwrap();
+        volume.write(ino, 0, &vec![1; 1200 * 4096]).unwrap();
+        volume.set_xattr(ino, b"user.long", &[1; 3500], XattrMode::Set).unwrap();
+    }
+    let dir = volume.create(ROOT, b"dir", &own(0o040_755)).unwrap();
+    for n in 0..300 {
+        volume.create(dir, format!("name{n}").as_bytes(), &own(FILE)).unwrap();
+    }
+    let packed = volume.create(ROOT, b"packed", &own(FILE)).unwrap();
+    let compressed = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.set_attr(packed, &compressed).unwrap();
+    volume.write(packed, 0, &[1; 16 * 4096]).unwrap();
+    let limits = QuotaLimits { inodes_hard: 10_000, ..QuotaLimits::default() };
+    volume.set_quota_limits(QuotaKind::User, 1000, limits).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(path);
+    load(path).unwrap()
+}
+
+/// Opens a volume with little memory.
+fn open_small(device: Arc<dyn Device>) -> Result<Volume> {
+    Volume::open(
+        device,
+        Options { cache_bytes: 128 << 10, on_error: OnError::Continue, ..Options::new(|| NOW) },
+    )
+}
+
+/// What could not be let go when its last user went goes with the next checkpoint: its space is not lost to the session.
+#[test]
+fn what_could_not_be_let_go_goes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let before = volume.counters();
+    let forget = |volume: &Volume| {
+        for m in 0..400 {
+            let ino = volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap();
+            volume.stat(ino).unwrap();
+        }
+    };
+    for name in [&b"held"[..], b"gone"] {
+        let ino = volume.lookup(ROOT, name).unwrap();
+        let nid = volume.inode(ino).unwrap().child(0);
+        let node = volume.nat_entry(nid).unwrap().addr;
+        if name == b"held" {
+            volume.hold(ino);
+            volume.unlink(ROOT, name).unwrap();
+            forget(&volume);
+            device.set(&[node]);
+            assert!(matches!(volume.release(ino), Err(Error::Io { .. })));
+        } else {
+            forget(&volume);
+            device.set(&[node]);
+            // The name is gone, which is what was asked for.
+            volume.unlink(ROOT, name).unwrap();
+        }
+        assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
+        // As long as it cannot be, nobody else has to wait.
+        volume.create(ROOT, &[name, b"2"].concat(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        assert!(volume.orphans().contains(&ino));
+        device.set(&[]);
+        volume.create(ROOT, &[name, b"3"].concat(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        assert!(volume.orphans().is_empty());
+    }
+    let after = volume.counters();
+    // Two files of 1200 blocks, an inode, a node of addresses and one of attributes have gone, four inodes have come.
+    assert_eq!(before.valid_blocks - after.valid_blocks, 2 * 1203 - 4);
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
 }

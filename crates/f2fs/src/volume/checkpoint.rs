@@ -71,6 +71,7 @@ impl Volume {
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
+        self.let_go_of_leaving()?;
         self.write_quotas()?;
         self.write_back()?;
         if self.counters.valid_blocks > self.checkpoint.user_blocks {

@@ -88,6 +88,7 @@ impl Volume {
             dirs: DirIndexes::new(options.name_bytes()),
             pages: Pages::default(),
             orphans: Default::default(),
+            leaving: Default::default(),
             held: Default::default(),
             summaries: Default::default(),
             counters: Counters::default(),

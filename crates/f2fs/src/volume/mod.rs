@@ -105,6 +105,8 @@ pub struct Volume {
     pages: pages::Pages,
     /// Inodes without a name that are still in use.
     orphans: BTreeSet<Ino>,
+    /// Those of them that nobody uses any more, but that could not be removed yet.
+    leaving: BTreeSet<Ino>,
     /// Inodes that stay although they may lose their last name, and how often they are held.
     held: FxHashMap<Ino, u32>,
     dirs: dir_index::DirIndexes,

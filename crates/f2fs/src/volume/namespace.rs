@@ -459,9 +459,35 @@ impl Volume {
         }
         self.held.remove(&ino);
         if self.orphans.contains(&ino) && self.read_only_reason().is_none() {
+            self.leaving.insert(ino);
             self.begin()?;
-            let result = self.evict(ino);
-            self.io.noted(result)?;
+            // Unless a checkpoint was written already.
+            if self.leaving.contains(&ino) {
+                self.let_go(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an inode that nobody uses any more. Where that fails it is an orphan: a damaged one waits for fsck, any
+    /// other goes when a checkpoint is written.
+    fn let_go(&mut self, ino: Ino) -> Result<()> {
+        let result = self.evict(ino);
+        let is_waiting = result.as_ref().is_err_and(|error| !matches!(error, Error::Corrupt { .. }));
+        match is_waiting && self.orphans.contains(&ino) {
+            true => self.leaving.insert(ino),
+            false => self.leaving.remove(&ino),
+        };
+        self.io.noted(result)
+    }
+
+    /// Before a checkpoint: what could not be removed before goes, if it can be now.
+    pub(super) fn let_go_of_leaving(&mut self) -> Result<()> {
+        for ino in self.leaving.clone() {
+            match self.let_go(ino) {
+                Err(error) if !self.stays_in_place(&error) => return Err(error),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -606,10 +632,9 @@ impl Volume {
             self.orphans.insert(ino);
             return Ok(());
         }
-        let result = self.evict(ino);
-        match self.io.noted(result) {
-            // The name has gone all the same, and what is damaged waits for fsck among the orphans.
-            Err(Error::Corrupt { .. }) => Ok(()),
+        match self.let_go(ino) {
+            // The name has gone all the same.
+            Err(error) if self.stays_in_place(&error) => Ok(()),
             result => result,
         }
     }

@@ -82,6 +82,7 @@ impl Volume {
             checkpoint,
             pack,
             opened_seconds,
+            leaving: Default::default(),
             held: Default::default(),
             summaries: Default::default(),
             changed: false,

@@ -136,8 +136,9 @@ impl Volume {
         for ino in self.orphans.clone() {
             let result = self.remove_orphan(ino);
             match self.io.noted(result) {
+                Ok(()) => {}
                 // It stays on the list, and harms nobody but itself.
-                Ok(()) | Err(Error::Corrupt { .. }) => {}
+                Err(error) if self.stays_in_place(&error) => {}
                 Err(error) => return Err(error),
             }
         }
