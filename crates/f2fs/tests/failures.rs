@@ -11,11 +11,11 @@ use std::{
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result, Volume,
-    format::{BlockSize, inode::flag, quota::QuotaKind},
+    format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
-    volume::{InPlace, NewNode, OnError, Options, Policy, QuotaLimits, SetAttr, XattrMode},
+    volume::{InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
 };
-use model::setup::{load, store};
+use model::setup::{copy, load, store};
 use support::NOW;
 
 const ROOT: Ino = Ino(3);
@@ -361,43 +361,6 @@ fn a_bad_sector_keeps_its_section_and_no_other_from_being_cleaned() {
     assert!(found[..4096] == [1; 4096]);
 }
 
-/// Content that leaves its inode, and names that do, are still there where they find no place.
-#[test]
-fn what_finds_no_place_outside_its_inode_stays_there() {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
-    // What is freed cannot be used again: so free segments come to an end.
-    let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
-    let mut volume = Volume::open(device, options).unwrap();
-    let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
-    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
-    volume.write(small, 0, &[7; 1000]).unwrap();
-    let dirs: Vec<Ino> = (0..600)
-        .map(|n| volume.create(ROOT, format!("dir{n}").as_bytes(), &NewNode::new(0o040_755)).unwrap())
-        .collect();
-    while volume.write(over, 0, &[1; 1 << 20]).is_ok() {}
-    while volume.write(over, 0, &[1; 4096]).is_ok() {}
-    assert!(volume.free_user_blocks() > 1000);
-    assert!(matches!(volume.write(small, 5000, &[8; 10]), Err(Error::NoSpace { .. })));
-    let mut found = [0; 2000];
-    assert_eq!(volume.read(small, 0, &mut found).unwrap(), 1000);
-    assert!(found[..1000] == [7; 1000]);
-
-    // The log of directories has a segment of its own. Each of these directories takes one block of it.
-    let name = |n: usize| format!("{n} and so that few of them fit into an inode, many letters more, {n}");
-    let full = dirs.into_iter().find_map(|dir| {
-        let mut refused = |n| volume.link(over, dir, name(n).as_bytes()).err();
-        let (n, error) = (0..22).find_map(|n| Some((n, refused(n)?)))?;
-        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
-        Some((dir, n))
-    });
-    let (dir, names) = full.expect("that ends, too");
-    for n in 0..names {
-        assert_eq!(volume.lookup(dir, name(n).as_bytes()).unwrap(), over);
-    }
-    assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
-}
-
 /// A device that cannot be read in some places, for a time.
 struct Scratched {
     inner: MemoryDevice,
@@ -444,6 +407,227 @@ impl Device for Scratched {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> std::io::Result<()> {
         self.inner.discard(offset_bytes, length_bytes)
     }
+}
+
+/// Files of all kinds with many others beside them, so that a small cache does not keep what is not used.
+fn crowded(path: &Path) -> MemoryDevice {
+    support::mkfs(path, 100 << 20, &["-O", "extra_attr,inode_checksum,project_quota,quota,compression"]);
+    let mut volume = support::open(path);
+    let own = |mode| NewNode { uid: 1000, gid: 1000, ..NewNode::new(mode) };
+    for n in 0..400 {
+        volume.create(ROOT, format!("other{n}").as_bytes(), &own(FILE)).unwrap();
+    }
+    for name in [&b"big"[..], b"held", b"gone"] {
+        let ino = volume.create(ROOT, name, &own(FILE)).unwrap();
+        volume.write(ino, 0, &vec![1; 1200 * 4096]).unwrap();
+        volume.set_xattr(ino, b"user.long", &[1; 3500], XattrMode::Set).unwrap();
+    }
+    let dir = volume.create(ROOT, b"dir", &own(0o040_755)).unwrap();
+    for n in 0..300 {
+        volume.create(dir, format!("name{n}").as_bytes(), &own(FILE)).unwrap();
+    }
+    let packed = volume.create(ROOT, b"packed", &own(FILE)).unwrap();
+    let compressed = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.set_attr(packed, &compressed).unwrap();
+    volume.write(packed, 0, &[1; 16 * 4096]).unwrap();
+    let limits = QuotaLimits { inodes_hard: 10_000, ..QuotaLimits::default() };
+    volume.set_quota_limits(QuotaKind::User, 1000, limits).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(path);
+    load(path).unwrap()
+}
+
+/// Opens a volume with little memory.
+fn open_small(device: Arc<dyn Device>) -> Result<Volume> {
+    Volume::open(
+        device,
+        Options { cache_bytes: 128 << 10, on_error: OnError::Continue, ..Options::new(|| NOW) },
+    )
+}
+
+type Step = fn(&mut Volume) -> Result<()>;
+
+/// Everything that a volume can be asked for, with all of it out of the cache before.
+const STEPS: &[Step] = &[
+    |volume| {
+        let ino = volume.create(ROOT, b"new", &NewNode { uid: 1000, ..NewNode::new(FILE) })?;
+        volume.write(ino, 0, &vec![2; 1000 * 4096])
+    },
+    |volume| volume.write(volume.lookup(ROOT, b"big")?, 1100 * 4096 + 5, &[2; 5]),
+    |volume| volume.write(volume.lookup(ROOT, b"packed")?, 5 * 4096 + 5, &[2; 5]),
+    |volume| {
+        let ino = volume.lookup(ROOT, b"held")?;
+        volume.unlink(ROOT, b"held")?;
+        volume.hold(ino);
+        Ok(())
+    },
+    |volume| volume.fsync(volume.lookup(ROOT, b"big")?, false),
+    |volume| volume.unlink(ROOT, b"gone"),
+    |volume| volume.truncate(volume.lookup(ROOT, b"new")?, 20_000),
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.rename(dir, b"name7", ROOT, b"name7", RenameMode::Replace)
+    },
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.link(volume.lookup(dir, b"name8")?, ROOT, b"link")
+    },
+    |volume| volume.write(volume.lookup(ROOT, b"big")?, 1150 * 4096 + 5, &[2; 5]),
+    |volume| {
+        // The second time there is more to write.
+        let ino = volume.lookup(ROOT, b"new")?;
+        volume.write(ino, volume.stat(ino)?.size, &[2; 50_000])?;
+        volume.checkpoint()
+    },
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        let new = NewNode { uid: 1000, ..NewNode::new(0o020_000) };
+        volume.rename_leaving((dir, b"name9"), (ROOT, b"name9"), RenameMode::Replace, &new)
+    },
+    |volume| {
+        let set = SetAttr { uid: Some(5), project: Some(7), ..SetAttr::default() };
+        volume.set_attr(volume.lookup(ROOT, b"big")?, &set)
+    },
+    |volume| volume.set_xattr(volume.lookup(ROOT, b"other3")?, b"user.long", &[2; 3000], XattrMode::Set),
+    |volume| volume.remove_xattr(volume.lookup(ROOT, b"big")?, b"user.long"),
+    |volume| volume.punch_hole(volume.lookup(ROOT, b"big")?, 900 * 4096, 200 * 4096),
+    |volume| volume.write(volume.lookup(ROOT, b"new")?, 50_000, &[3; 50_000]),
+    |volume| volume.clean(1, Policy::Greedy).map(drop),
+    Volume::unmount,
+];
+
+/// Every single read may fail once; what was asked for is done the second time, and nothing is lost.
+#[test]
+fn a_read_that_fails_once_leaves_nothing_half_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = crowded(&path);
+    let (mut nth, mut failures) = (0, 0);
+    let mut bad = Vec::new();
+    loop {
+        let device = Scratched::new(copy(&image).unwrap());
+        let mut volume = open_small(device.clone()).unwrap();
+        let held = volume.lookup(ROOT, b"held").unwrap();
+        let mut left = Some(nth);
+        let mut told = String::from("nobody is told");
+        let mut run = |volume: &mut Volume, name: String, step: &dyn Fn(&mut Volume) -> Result<()>| {
+            for m in 0..400 {
+                let ino = volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap();
+                volume.stat(ino).unwrap();
+            }
+            *device.until.lock().unwrap() = left;
+            let result = step(volume);
+            left = device.until.lock().unwrap().take();
+            let Err(error) = result else { return };
+            failures += 1;
+            told = format!("{name}: {error}");
+            if !matches!(error, Error::Io { .. }) {
+                bad.push(format!("read {nth}, {told}"));
+            }
+            match step(volume) {
+                Ok(()) | Err(Error::Exists | Error::NotFound | Error::NoAttribute) => {}
+                Err(error) => bad.push(format!("read {nth}, {told}, again: {error}")),
+            }
+        };
+        for (n, step) in STEPS.iter().enumerate() {
+            run(&mut volume, format!("step {n}"), step);
+            if n == 10 {
+                run(&mut volume, "release".into(), &|volume| volume.release(held));
+            }
+        }
+        let ended = left.is_some();
+        if !volume.orphans().is_empty() {
+            bad.push(format!("read {nth}, {told}: {:?}", volume.orphans()));
+        }
+        let volume_flags = volume.last_checkpoint().flags;
+        drop(volume);
+        store(&device.inner, &path).unwrap();
+        if let Err(error) = model::fsck::fsck_image(&path) {
+            bad.push(format!("read {nth}, {told}: {error:#}"));
+        }
+        if volume_flags.has(Flags::QUOTA_NEED_FSCK) {
+            bad.push(format!("read {nth}, {told}: quota"));
+        }
+        if ended {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(bad.is_empty(), "{failures} failures of {nth}: {}", bad.join("\n"));
+}
+
+/// What could not be let go when its last user went goes with the next checkpoint: its space is not lost to the session.
+#[test]
+fn what_could_not_be_let_go_goes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let before = volume.counters();
+    let forget = |volume: &Volume| {
+        for m in 0..400 {
+            let ino = volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap();
+            volume.stat(ino).unwrap();
+        }
+    };
+    for name in [&b"held"[..], b"gone"] {
+        let ino = volume.lookup(ROOT, name).unwrap();
+        let nid = volume.inode(ino).unwrap().child(0);
+        let node = volume.nat_entry(nid).unwrap().addr;
+        if name == b"held" {
+            volume.hold(ino);
+            volume.unlink(ROOT, name).unwrap();
+            forget(&volume);
+            device.set(&[node]);
+            assert!(matches!(volume.release(ino), Err(Error::Io { .. })));
+        } else {
+            forget(&volume);
+            device.set(&[node]);
+            // The name is gone, which is what was asked for.
+            volume.unlink(ROOT, name).unwrap();
+        }
+        assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
+        // As long as it cannot be, nobody else has to wait.
+        volume.create(ROOT, &[name, b"2"].concat(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        assert!(volume.orphans().contains(&ino));
+        device.set(&[]);
+        volume.create(ROOT, &[name, b"3"].concat(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+        assert!(volume.orphans().is_empty());
+    }
+    let after = volume.counters();
+    // Two files of 1200 blocks, an inode, a node of addresses and one of attributes have gone, four inodes have come.
+    assert_eq!(before.valid_blocks - after.valid_blocks, 2 * 1203 - 4);
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
+
+/// What waited and is written last, by what ends the volume, ends it all the same.
+#[test]
+fn what_is_written_late_ends_in_a_clean_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = crowded(&path);
+    let mut late = 0;
+    for nth in 0..20 {
+        let device = Scratched::new(copy(&image).unwrap());
+        let mut volume = open_small(device.clone()).unwrap();
+        let ino = volume.lookup(ROOT, b"packed").unwrap();
+        volume.write(ino, 5 * 4096 + 5, &[2; 5]).unwrap();
+        *device.until.lock().unwrap() = Some(nth);
+        let ended = volume.unmount();
+        let failed = device.until.lock().unwrap().take().is_none();
+        if ended.is_ok() {
+            assert!(volume.last_checkpoint().flags.has(Flags::UMOUNT), "read {nth}");
+            assert!(volume.dirty_page(ino, 5).is_none());
+            late += u32::from(failed);
+        }
+    }
+    assert!(late > 0);
 }
 
 /// Sections that cannot be emptied, however many, keep no other from being cleaned; and where space runs short, whoever
@@ -509,88 +693,39 @@ fn a_bad_sector_is_no_error_of_who_needs_space() {
     volume.unmount().unwrap();
 }
 
-/// Files of all kinds with many others beside them, so that a small cache does not keep what is not used.
-fn crowded(path: &Path) -> MemoryDevice {
-    support::mkfs(path, 100 << 20, &["-O", "extra_attr,inode_checksum,project_quota,quota,compression"]);
-    let mut volume = support::open(path);
-    let own = |mode| NewNode { uid: 1000, gid: 1000, ..NewNode::new(mode) };
-    for n in 0..400 {
-        volume.create(ROOT, format!("other{n}").as_bytes(), &own(FILE)).unwrap();
-    }
-    for name in [&b"big"[..], b"held", b"gone"] {
-        let ino = volume.create(ROOT, name, &own(FILE)).unwrap();
-        volume.write(ino, 0, &vec![1; 1200 * 4096]).unwrap();
-        volume.set_xattr(ino, b"user.long", &[1; 3500], XattrMode::Set).unwrap();
-    }
-    let dir = volume.create(ROOT, b"dir", &own(0o040_755)).unwrap();
-    for n in 0..300 {
-        volume.create(dir, format!("name{n}").as_bytes(), &own(FILE)).unwrap();
-    }
-    let packed = volume.create(ROOT, b"packed", &own(FILE)).unwrap();
-    let compressed = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
-    volume.set_attr(packed, &compressed).unwrap();
-    volume.write(packed, 0, &[1; 16 * 4096]).unwrap();
-    let limits = QuotaLimits { inodes_hard: 10_000, ..QuotaLimits::default() };
-    volume.set_quota_limits(QuotaKind::User, 1000, limits).unwrap();
-    volume.unmount().unwrap();
-    drop(volume);
-    support::assert_clean(path);
-    load(path).unwrap()
-}
-
-/// Opens a volume with little memory.
-fn open_small(device: Arc<dyn Device>) -> Result<Volume> {
-    Volume::open(
-        device,
-        Options { cache_bytes: 128 << 10, on_error: OnError::Continue, ..Options::new(|| NOW) },
-    )
-}
-
-/// What could not be let go when its last user went goes with the next checkpoint: its space is not lost to the session.
+/// Content that leaves its inode, and names that do, are still there where they find no place.
 #[test]
-fn what_could_not_be_let_go_goes_later() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("image");
-    let device = Scratched::new(crowded(&path));
-    let mut volume = open_small(device.clone()).unwrap();
-    let before = volume.counters();
-    let forget = |volume: &Volume| {
-        for m in 0..400 {
-            let ino = volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap();
-            volume.stat(ino).unwrap();
-        }
-    };
-    for name in [&b"held"[..], b"gone"] {
-        let ino = volume.lookup(ROOT, name).unwrap();
-        let nid = volume.inode(ino).unwrap().child(0);
-        let node = volume.nat_entry(nid).unwrap().addr;
-        if name == b"held" {
-            volume.hold(ino);
-            volume.unlink(ROOT, name).unwrap();
-            forget(&volume);
-            device.set(&[node]);
-            assert!(matches!(volume.release(ino), Err(Error::Io { .. })));
-        } else {
-            forget(&volume);
-            device.set(&[node]);
-            // The name is gone, which is what was asked for.
-            volume.unlink(ROOT, name).unwrap();
-        }
-        assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
-        // As long as it cannot be, nobody else has to wait.
-        volume.create(ROOT, &[name, b"2"].concat(), &NewNode::new(FILE)).unwrap();
-        volume.checkpoint().unwrap();
-        assert!(volume.orphans().contains(&ino));
-        device.set(&[]);
-        volume.create(ROOT, &[name, b"3"].concat(), &NewNode::new(FILE)).unwrap();
-        volume.checkpoint().unwrap();
-        assert!(volume.orphans().is_empty());
+fn what_finds_no_place_outside_its_inode_stays_there() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    // What is freed cannot be used again: so free segments come to an end.
+    let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
+    let mut volume = Volume::open(device, options).unwrap();
+    let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
+    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
+    volume.write(small, 0, &[7; 1000]).unwrap();
+    let dirs: Vec<Ino> = (0..600)
+        .map(|n| volume.create(ROOT, format!("dir{n}").as_bytes(), &NewNode::new(0o040_755)).unwrap())
+        .collect();
+    while volume.write(over, 0, &[1; 1 << 20]).is_ok() {}
+    while volume.write(over, 0, &[1; 4096]).is_ok() {}
+    assert!(volume.free_user_blocks() > 1000);
+    assert!(matches!(volume.write(small, 5000, &[8; 10]), Err(Error::NoSpace { .. })));
+    let mut found = [0; 2000];
+    assert_eq!(volume.read(small, 0, &mut found).unwrap(), 1000);
+    assert!(found[..1000] == [7; 1000]);
+
+    // The log of directories has a segment of its own. Each of these directories takes one block of it.
+    let name = |n: usize| format!("{n} and so that few of them fit into an inode, many letters more, {n}");
+    let full = dirs.into_iter().find_map(|dir| {
+        let mut refused = |n| volume.link(over, dir, name(n).as_bytes()).err();
+        let (n, error) = (0..22).find_map(|n| Some((n, refused(n)?)))?;
+        assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+        Some((dir, n))
+    });
+    let (dir, names) = full.expect("that ends, too");
+    for n in 0..names {
+        assert_eq!(volume.lookup(dir, name(n).as_bytes()).unwrap(), over);
     }
-    let after = volume.counters();
-    // Two files of 1200 blocks, an inode, a node of addresses and one of attributes have gone, four inodes have come.
-    assert_eq!(before.valid_blocks - after.valid_blocks, 2 * 1203 - 4);
-    volume.unmount().unwrap();
-    drop(volume);
-    store(&device.inner, &path).unwrap();
-    support::assert_clean(&path);
+    assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
 }

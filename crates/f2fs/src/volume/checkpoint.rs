@@ -39,7 +39,6 @@ const KEPT: Flags = Flags(
     Flags::ERROR.0
         | Flags::FSCK.0
         | Flags::LARGE_NAT_BITMAP.0
-        | Flags::QUOTA_NEED_FSCK.0
         | Flags::DISABLED_QUICK.0
         | Flags::CRC_RECOVERY.0,
 );
@@ -73,6 +72,14 @@ impl Volume {
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
         self.let_go_of_leaving()?;
         self.write_quotas()?;
+        let result = self.write_all(reason);
+        if result.is_err() {
+            self.note_waiting_charges();
+        }
+        result
+    }
+
+    fn write_all(&mut self, reason: Reason) -> Result<()> {
         self.write_back()?;
         if self.counters.valid_blocks > self.checkpoint.user_blocks {
             // Neither we nor Linux would open it. The checkpoint before, with the fsyncs since then, is whole.
@@ -117,6 +124,7 @@ impl Volume {
         let mut next = self.checkpoint.clone();
         let kept = Flags(self.checkpoint.flags.0 & KEPT.0);
         next.flags = kept
+            .set(Flags::QUOTA_NEED_FSCK, self.unsaid.needs_fsck())
             .set(Flags::FSCK, kept.has(Flags::FSCK) || self.io.met_damage())
             .set(Flags::UMOUNT, reason == Reason::Unmount)
             .set(Flags::ORPHAN_PRESENT, !orphans.is_empty())
@@ -165,6 +173,7 @@ impl Volume {
         self.changed = false;
         self.since_checkpoint = SinceCheckpoint::default();
         self.room_sections = None;
+        self.forget_partial_limits();
         self.nat.committed(nat);
         let discard = self.options.discard;
         let io = &self.io;

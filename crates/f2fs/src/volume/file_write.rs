@@ -407,6 +407,20 @@ impl Volume {
         Ok(u64::from(old == BlockAddr::NULL))
     }
 
+    /// Overwrites a whole block of the content of an inode, as far as that goes.
+    pub(super) fn overwrite_block(&mut self, ino: Ino, block: u64, bytes: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (kind, log) = (self.log_of_data(&inode), self.geometry.block_size.log());
+        let length = (inode.head().size.get() - (block << log)).min(bytes.len() as u64) as usize;
+        let is_there = !inode.has_inline(inline::DATA) && self.address(&inode, block)?.is_real();
+        drop(inode);
+        if !is_there {
+            return self.write_content(ino, block << log, &bytes[..length]);
+        }
+        let slot = self.slot(ino, block)?.expect("what is mapped has a slot");
+        self.write_one(ino, slot, block, 0, bytes, kind).map(drop)
+    }
+
     /// Whether an overwritten block waits as a page: an fsync that is likely to follow will write it in place, and
     /// then no node has to be written for its address. Of a file that fits into memory all do: neighbours come together.
     fn waits_for_fsync(&self, ino: Ino) -> Result<bool> {

@@ -110,7 +110,7 @@ impl Volume {
             since_checkpoint: Default::default(),
             synced: Default::default(),
             logs_ready: true,
-            charges: Default::default(),
+            unsaid: Default::default(),
             limited: None,
             privileged: true,
             avoid: Vec::new(),

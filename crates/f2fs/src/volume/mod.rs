@@ -119,7 +119,7 @@ pub struct Volume {
     since_checkpoint: fsync::SinceCheckpoint,
     /// Files that were fsynced: what is overwritten in them is likely to be again.
     synced: FxHashSet<Ino>,
-    charges: quota::Charges,
+    unsaid: quota::Unsaid,
     /// What users, groups and projects with limits use; `None` until somebody changes something.
     limited: Option<quota::Limited>,
     /// Whether who asks may exceed limits of quota.

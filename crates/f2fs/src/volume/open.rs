@@ -12,6 +12,7 @@ use super::{
     nat::Nat,
     node_cache::NodeCache,
     pages::Pages,
+    quota::Unsaid,
     sit::Sit,
 };
 use crate::{
@@ -79,6 +80,7 @@ impl Volume {
             io,
             access,
             now: checkpoint.elapsed_seconds,
+            unsaid: Unsaid::new(checkpoint.flags),
             checkpoint,
             pack,
             opened_seconds,
@@ -92,7 +94,6 @@ impl Volume {
             logs_ready: false,
             since_checkpoint: Default::default(),
             synced: Default::default(),
-            charges: Default::default(),
             limited: None,
             privileged: true,
             avoid: Vec::new(),

@@ -1,11 +1,12 @@
 //! Usage and limits of users, groups and projects.
 //!
 //! *Invariants*: the quota files say what was true at the last checkpoint. Whatever changes an inode first tells what
-//! it was charged for until then; the checkpoint compares, and writes the differences. Of the few ids that have limits,
-//! what they use is also known at any time; all others cost nothing before the checkpoint. An operation asks for what
-//! it may need before it changes anything.
+//! it was charged for until then; the checkpoint compares, and writes the differences. A difference is kept until its
+//! file has it, and as long as it has not, checkpoints ask for fsck. Of the few ids that have limits, what they use is
+//! also known at any time; all others cost nothing before the checkpoint. An operation asks for what it may need before
+//! it changes anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -13,8 +14,9 @@ use super::Volume;
 use crate::{
     Error, Place, Result,
     format::{
-        FileType,
+        BlockSize, FileType,
         checkpoint::Flags,
+        inode::inline,
         node::NodeBlock,
         quota::{self, BLOCK_BYTES, Located, QuotaKind, raw::QuotaRecord},
     },
@@ -37,14 +39,42 @@ impl Charge {
     }
 }
 
-/// What the inodes that changed since the last checkpoint were charged for then; `None` where they were not there.
-pub(super) type Charges = BTreeMap<Ino, Option<Charge>>;
-
 /// How the usage of an id has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Change {
     inodes: i64,
     bytes: i64,
+}
+
+/// How the usage of each id has changed, by kind.
+type Changes = [BTreeMap<u32, Change>; 3];
+
+/// What inodes were charged for; `None` where they were not there.
+type Charges = BTreeMap<Ino, Option<Charge>>;
+
+/// What the quota files do not say yet.
+#[derive(Debug, Default)]
+pub(super) struct Unsaid {
+    /// What the inodes that changed were charged for before; `None` where they were not there.
+    charges: Charges,
+    /// The same of those that could not be read when the files were written last.
+    unread: Charges,
+    /// Changes of others, added up.
+    changes: Changes,
+    /// They may say something else than is true, which fsck has to mend.
+    is_wrong: bool,
+}
+
+impl Unsaid {
+    /// As a checkpoint has it.
+    pub fn new(flags: Flags) -> Unsaid {
+        Unsaid { is_wrong: flags.has(Flags::QUOTA_NEED_FSCK), ..Unsaid::default() }
+    }
+
+    /// Whether the quota files need fsck as they are, although they were just written.
+    pub fn needs_fsck(&self) -> bool {
+        self.is_wrong || !self.unread.is_empty() || self.changes.iter().any(|changes| !changes.is_empty())
+    }
 }
 
 /// What those use that have limits, as of now, and for how many seconds the soft ones of space and of inodes may be
@@ -53,12 +83,26 @@ struct Change {
 pub(super) struct Limited {
     kinds: [BTreeMap<u32, QuotaRecord>; 3],
     graces: [(u32, u32); 3],
+    /// Not all files could be read.
+    is_partial: bool,
 }
 
 impl Limited {
     fn is_empty(&self) -> bool {
         self.kinds.iter().all(BTreeMap::is_empty)
     }
+}
+
+/// A quota file, of which everything was read that changing it needs.
+struct QuotaFile {
+    kind: QuotaKind,
+    ino: Ino,
+    /// For how many seconds the soft limits of space and inodes may be exceeded.
+    graces: (u32, u32),
+    /// The records by their ids.
+    records: BTreeMap<u32, Located>,
+    /// The blocks that they lie in.
+    blocks: BTreeMap<u64, Box<[u8]>>,
 }
 
 /// Limits of a user, group or project; 0 is none.
@@ -105,20 +149,19 @@ impl Volume {
             .quota_ino(kind)
             .ok_or_else(|| Error::Unsupported("limits without the feature quota".into()))?;
         let changes = self.quota_changes()?;
-        let mut records = self.quota_map(kind)?;
-        let located = records.entry(id).or_insert_with(|| Located { offset: 0, record: blank(id) });
+        let mut file = self.read_quota(kind, ino)?;
+        let located = file.records.entry(id).or_insert_with(|| Located { offset: 0, record: blank(id) });
         let record = &mut located.record;
         record.block_hard_limit.set(limits.space_hard_kib);
         record.block_soft_limit.set(limits.space_soft_kib);
         record.inode_hard_limit.set(limits.inodes_hard);
         record.inode_soft_limit.set(limits.inodes_soft);
-        let graces = self.quota_graces(kind, ino)?;
         // The file goes on to say what was used at the last checkpoint.
         let mut now = *record;
         apply(&mut now, changes[kind.index()].get(&id));
-        set_times(&mut now, graces, self.quota_now());
+        set_times(&mut now, file.graces, self.quota_now());
         (record.block_time, record.inode_time) = (now.block_time, now.inode_time);
-        self.store_records(kind, ino, graces, records, &[id])?;
+        self.store_quota(file, &[id])?;
         self.limited = None;
         self.load_limits()
     }
@@ -128,8 +171,9 @@ impl Volume {
         if let Some(record) = self.limited.as_ref().and_then(|limited| limited.kinds[kind.index()].get(&id)) {
             return Ok(*record);
         }
+        let records = self.quota_records(kind)?.into_iter().map(|located| located.record);
         let mut record =
-            self.quota_map(kind)?.remove(&id).map_or_else(|| blank(id), |located| located.record);
+            records.into_iter().find(|record| record.id.get() == id).unwrap_or_else(|| blank(id));
         apply(&mut record, self.quota_changes()?[kind.index()].get(&id));
         Ok(record)
     }
@@ -146,13 +190,12 @@ impl Volume {
         }
         let mut limited = Limited::default();
         // Where the files may be wrong, nobody is held to what they say (Linux, `f2fs_enable_quotas`).
-        if self.has_quotas() && !self.checkpoint.flags.has(Flags::QUOTA_NEED_FSCK) {
+        if self.has_quotas() && !self.unsaid.is_wrong {
             let (changes, now) = (self.quota_changes()?, self.quota_now());
             for (n, kind) in QuotaKind::ALL.into_iter().enumerate() {
                 let Some(ino) = self.quota_ino(kind) else { continue };
-                let read = self.quota_map(kind).and_then(|map| Ok((map, self.quota_graces(kind, ino)?)));
-                match read {
-                    Ok((records, graces)) => {
+                match self.read_quota(kind, ino) {
+                    Ok(QuotaFile { records, graces, .. }) => {
                         let records = records.into_iter().map(|(id, located)| (id, located.record));
                         limited.kinds[n] = records.filter(|(_, record)| has_limit(record)).collect();
                         limited.graces[n] = graces;
@@ -163,12 +206,18 @@ impl Volume {
                     }
                     // The next checkpoint asks fsck to see to it.
                     Err(Error::Corrupt { .. }) => {}
+                    Err(error) if self.stays_in_place(&error) => limited.is_partial = true,
                     Err(error) => return Err(error),
                 }
             }
         }
         self.limited = Some(limited);
         Ok(())
+    }
+
+    /// After a checkpoint: limits that could not be read are looked for again.
+    pub(super) fn forget_partial_limits(&mut self) {
+        self.limited = self.limited.take().filter(|limited| !limited.is_partial);
     }
 
     /// Refuses more blocks to a file where its owners must not have them.
@@ -285,94 +334,134 @@ impl Volume {
     /// All records of a quota; none where the volume does not have it.
     pub fn quota_records(&self, kind: QuotaKind) -> Result<Vec<Located>> {
         let Some(ino) = self.quota_ino(kind) else { return Ok(Vec::new()) };
+        Ok(self.read_quota(kind, ino)?.records.into_values().collect())
+    }
+
+    fn read_quota(&self, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
         let (inode, at) = (self.inode(ino)?, Place::Inode(ino));
         if inode.file_type() != FileType::Regular {
             return Err(Error::corrupt(at, "a quota file that is no regular file"));
         }
-        quota::records(kind, at, |block| {
-            let mut bytes = [0; BLOCK_BYTES];
-            let read = self.read_content(&inode, u64::from(block) * BLOCK_BYTES as u64, &mut bytes)?;
-            if read == BLOCK_BYTES {
-                Ok(bytes)
-            } else {
-                Err(Error::corrupt(at, "the quota file is too short"))
+        let size = self.geometry.block_size;
+        let mut blocks = BTreeMap::new();
+        let mut read = |part: u32| {
+            let start = u64::from(part) * BLOCK_BYTES as u64;
+            if start + BLOCK_BYTES as u64 > inode.head().size.get() {
+                return Err(Error::corrupt(at, "the quota file is too short"));
             }
-        })
+            let block = match blocks.entry(start >> size.log()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let mut bytes = vec![0; size.bytes()].into_boxed_slice();
+                    self.read_content(&inode, *unknown.key() << size.log(), &mut bytes)?;
+                    unknown.insert(bytes)
+                }
+            };
+            let inside = start as usize & (size.bytes() - 1);
+            Ok(*block[inside..].first_chunk().expect("blocks hold whole parts"))
+        };
+        let info = quota::info(&read(0)?, kind, at)?;
+        let records = quota::records(kind, at, read)?;
+        let records = records.into_iter().map(|located| (located.record.id.get(), located)).collect();
+        Ok(QuotaFile { kind, ino, graces: (info.block_grace.get(), info.inode_grace.get()), records, blocks })
     }
 
     /// Before an inode changes for the first time since the last checkpoint.
     pub(super) fn note_charge(&mut self, inode: &NodeBlock) {
-        if inode.is_inode() && self.has_quotas() {
-            self.charges.entry(inode.ino()).or_insert_with(|| Some(Charge::of(inode)));
+        if self.is_charged(inode) {
+            self.unsaid.charges.entry(inode.ino()).or_insert_with(|| Some(Charge::of(inode)));
         }
     }
 
     /// Before an inode comes into being.
     pub(super) fn note_new(&mut self, inode: &NodeBlock) {
-        if inode.is_inode() && self.has_quotas() {
-            self.charges.entry(inode.ino()).or_insert(None);
+        if self.is_charged(inode) {
+            self.unsaid.charges.entry(inode.ino()).or_insert(None);
         }
     }
 
-    /// Brings the quota files up to date. Where one cannot be, fsck is asked to do it.
+    /// Whether a node is an inode that somebody is charged for.
+    fn is_charged(&self, node: &NodeBlock) -> bool {
+        node.is_inode() && self.has_quotas() && !self.is_quota_ino(node.ino())
+    }
+
+    /// Brings the quota files up to date. One that cannot be read is left for the next checkpoint; where one is damaged, or
+    /// was written in part, it is for fsck to mend. Nobody's checkpoint waits for either (Linux, `f2fs_quota_sync`).
     pub(super) fn write_quotas(&mut self) -> Result<()> {
-        if self.charges.is_empty() {
-            return Ok(());
+        let mut charges = std::mem::take(&mut self.unsaid.charges);
+        charges.append(&mut self.unsaid.unread);
+        for (ino, before) in charges {
+            match self.charge_now(ino) {
+                Ok(after) => {
+                    add_difference(&mut self.unsaid.changes, before, after, self.geometry.block_size)
+                }
+                Err(Error::Corrupt { .. }) => self.unsaid.is_wrong = true,
+                Err(error) if self.stays_in_place(&error) => drop(self.unsaid.unread.insert(ino, before)),
+                Err(error) => return Err(error),
+            }
         }
-        let changes = self.quota_changes()?;
-        self.charges.clear();
-        for (kind, changes) in QuotaKind::ALL.into_iter().zip(changes) {
-            let Some(ino) = self.quota_ino(kind).filter(|_| !changes.is_empty()) else { continue };
-            let Err(error) = self.write_quota(kind, ino, &changes) else { continue };
-            // The changes are forgotten: no later checkpoint writes them.
-            self.checkpoint.flags = self.checkpoint.flags.set(Flags::QUOTA_NEED_FSCK, true);
-            if !matches!(error, Error::Corrupt { .. } | Error::NoSpace { .. }) {
+        for (n, kind) in QuotaKind::ALL.into_iter().enumerate() {
+            let Some(ino) = self.quota_ino(kind).filter(|_| !self.unsaid.changes[n].is_empty()) else {
+                self.unsaid.changes[n].clear();
+                continue;
+            };
+            let read = self.read_quota(kind, ino);
+            if read.as_ref().is_err_and(|error| matches!(error, Error::Io { .. })) {
+                continue;
+            }
+            let changes = std::mem::take(&mut self.unsaid.changes[n]);
+            let Err(error) = read.and_then(|file| self.write_quota(file, &changes)) else { continue };
+            self.unsaid.is_wrong = true;
+            if !matches!(error, Error::NoSpace { .. }) && !self.stays_in_place(&error) {
                 return Err(error);
             }
         }
         Ok(())
     }
 
+    /// After a checkpoint that failed, the quota files know of all that has changed until now, as they do after one that
+    /// counts. What has changed then is still waiting to be written, and may change again.
+    pub(super) fn note_waiting_charges(&mut self) {
+        for nid in self.nodes.dirty_nids() {
+            let node = self.nodes.get(nid).expect("the node is dirty");
+            self.note_charge(&node);
+        }
+    }
+
     fn has_quotas(&self) -> bool {
         self.superblock.quota_inos.iter().any(|ino| ino.0 != 0)
     }
 
-    /// How the usage of each id has changed, by kind.
-    fn quota_changes(&self) -> Result<[BTreeMap<u32, Change>; 3]> {
-        let mut changes: [BTreeMap<u32, Change>; 3] = Default::default();
-        let block_bytes = self.geometry.block_size.bytes() as i64;
-        for (&ino, &before) in &self.charges {
-            if self.superblock.quota_inos.contains(&ino) {
-                continue;
-            }
-            let gone = self.nat.get(&self.io, ino.into())?.is_free();
-            let after = if gone { None } else { Some(Charge::of(&*self.inode(ino)?)) };
-            for (charge, sign) in [(before, -1), (after, 1)] {
-                let Some(charge) = charge else { continue };
-                for (changes, id) in changes.iter_mut().zip(charge.ids) {
-                    let change = changes.entry(id).or_default();
-                    change.inodes += sign;
-                    change.bytes += sign * charge.blocks as i64 * block_bytes;
-                }
-            }
-        }
-        for changes in &mut changes {
-            changes.retain(|_, change| *change != Change::default());
+    /// How the usage of each id has changed since the quota files were written, by kind.
+    fn quota_changes(&self) -> Result<Changes> {
+        let mut changes = self.unsaid.changes.clone();
+        let mut charges = self.unsaid.charges.clone();
+        charges.extend(&self.unsaid.unread);
+        for (ino, before) in charges {
+            let after = self.charge_now(ino)?;
+            add_difference(&mut changes, before, after, self.geometry.block_size);
         }
         Ok(changes)
     }
 
-    fn write_quota(&mut self, kind: QuotaKind, ino: Ino, changes: &BTreeMap<u32, Change>) -> Result<()> {
-        let mut records = self.quota_map(kind)?;
-        let graces = self.quota_graces(kind, ino)?;
+    /// What an inode is charged for now, if it is there.
+    fn charge_now(&self, ino: Ino) -> Result<Option<Charge>> {
+        match self.nat.get(&self.io, ino.into())?.is_free() {
+            true => Ok(None),
+            false => Ok(Some(Charge::of(&*self.inode(ino)?))),
+        }
+    }
+
+    fn write_quota(&mut self, mut file: QuotaFile, changes: &BTreeMap<u32, Change>) -> Result<()> {
         let now = self.quota_now();
         for (id, change) in changes {
-            let record =
-                &mut records.entry(*id).or_insert_with(|| Located { offset: 0, record: blank(*id) }).record;
+            let located =
+                file.records.entry(*id).or_insert_with(|| Located { offset: 0, record: blank(*id) });
+            let record = &mut located.record;
             apply(record, Some(change));
-            set_times(record, graces, now);
-            let limited = self.limited.as_mut().and_then(|limited| limited.kinds[kind.index()].get_mut(id));
-            if let Some(limited) = limited {
+            set_times(record, file.graces, now);
+            let limited = self.limited.as_mut();
+            if let Some(limited) = limited.and_then(|limited| limited.kinds[file.kind.index()].get_mut(id)) {
                 // The time over a soft limit began with what exceeded it. What is used is the same, unless the file
                 // was wrong; then both go on with what it says.
                 (record.block_time, record.inode_time) = (limited.block_time, limited.inode_time);
@@ -380,43 +469,51 @@ impl Volume {
             }
         }
         let changed: Vec<u32> = changes.keys().copied().collect();
-        self.store_records(kind, ino, graces, records, &changed)
+        self.store_quota(file, &changed)
     }
 
-    /// The records of a quota by their ids.
-    fn quota_map(&self, kind: QuotaKind) -> Result<BTreeMap<u32, Located>> {
-        Ok(self.quota_records(kind)?.into_iter().map(|located| (located.record.id.get(), located)).collect())
-    }
-
-    /// For how many seconds the soft limits of space and inodes may be exceeded.
-    fn quota_graces(&self, kind: QuotaKind, ino: Ino) -> Result<(u32, u32)> {
-        let mut start = [0; BLOCK_BYTES];
-        self.read_content(&*self.inode(ino)?, 0, &mut start)?;
-        let info = quota::info(&start, kind, Place::Inode(ino))?;
-        Ok((info.block_grace.get(), info.inode_grace.get()))
-    }
-
-    /// Writes records to a quota file: those of the ids that `changed` where they are, unless ids came or went.
-    fn store_records(
-        &mut self,
-        kind: QuotaKind,
-        ino: Ino,
-        graces: (u32, u32),
-        records: BTreeMap<u32, Located>,
-        changed: &[u32],
-    ) -> Result<()> {
+    /// Writes a quota file: the records of the ids that `changed` where they are, unless ids came or went. Nothing is read
+    /// for it, so that what can be read is not left half written.
+    fn store_quota(&mut self, mut file: QuotaFile, changed: &[u32]) -> Result<()> {
+        let size = self.geometry.block_size;
         let stays = |record: &QuotaRecord| *record != blank(record.id.get());
         // A new record has no place yet: at the start of the file there is none.
-        if records.values().all(|located| located.offset != 0 && stays(&located.record)) {
-            for Located { offset, record } in changed.iter().filter_map(|id| records.get(id)) {
-                self.write_content(ino, *offset, record.as_bytes())?;
+        if !file.records.values().all(|located| located.offset != 0 && stays(&located.record)) {
+            let kept = file.records.into_values().map(|located| located.record).filter(stays);
+            let mut content = quota::encode_records(file.kind, file.graces, kept);
+            let end = content.len() as u64;
+            if !self.inode(file.ino)?.has_inline(inline::DATA) {
+                content.resize(content.len().next_multiple_of(size.bytes()), 0);
             }
-            return Ok(());
+            self.write_content(file.ino, 0, &content)?;
+            return self.set_size(file.ino, end);
         }
-        let kept = records.into_values().map(|located| located.record).filter(stays);
-        let content = quota::encode_records(kind, graces, kept);
-        self.write_content(ino, 0, &content)?;
-        self.set_size(ino, content.len() as u64)
+        let mut blocks = BTreeSet::new();
+        for Located { offset, record } in changed.iter().filter_map(|id| file.records.get(id)) {
+            let (block, inside) = (offset >> size.log(), *offset as usize & (size.bytes() - 1));
+            let bytes = file.blocks.get_mut(&block).expect("a record was read from its block");
+            bytes[inside..inside + size_of::<QuotaRecord>()].copy_from_slice(record.as_bytes());
+            blocks.insert(block);
+        }
+        for block in blocks {
+            self.overwrite_block(file.ino, block, &file.blocks[&block])?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds to the changes of usage that an inode is charged for something else.
+fn add_difference(changes: &mut Changes, before: Option<Charge>, after: Option<Charge>, size: BlockSize) {
+    for (charge, sign) in [(before, -1), (after, 1)] {
+        let Some(charge) = charge else { continue };
+        for (changes, id) in changes.iter_mut().zip(charge.ids) {
+            let change = changes.entry(id).or_default();
+            change.inodes += sign;
+            change.bytes += sign * charge.blocks as i64 * size.bytes() as i64;
+            if *change == Change::default() {
+                changes.remove(&id);
+            }
+        }
     }
 }
 
