@@ -988,3 +988,83 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
         volume.unmount().unwrap();
     }
 }
+
+/// A volume on which fsyncs of a file and of new ones went on until no segment was left, without a checkpoint. Says what
+/// was promised of each of the file's blocks, and how many new files.
+fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, Vec<u8>, u64) {
+    let mut volume = support::format_on(device.clone(), &["extra_attr", "quota"], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; blocks as usize * 4096]).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let usual = Options::new(|| support::NOW);
+    let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..usual };
+    let mut volume = Volume::open(device, options).unwrap();
+    let (mut promised, mut new) = (vec![1; blocks as usize], 0);
+    let mut rng = Rng::new(7);
+    for n in 0u64.. {
+        let (block, mark) = (rng.below(blocks), (n % 250) as u8 + 2);
+        if volume.write(ino, block * 4096, &[mark; 4096]).and_then(|()| volume.fsync(ino, true)).is_err() {
+            break;
+        }
+        promised[block as usize] = mark;
+        if n % new_each == 0 {
+            let name = format!("new{new}");
+            let made = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).and_then(|ino| {
+                volume.write(ino, 0, &[9; 4096])?;
+                volume.fsync(ino, false)
+            });
+            if made.is_err() {
+                break;
+            }
+            new += 1;
+        }
+    }
+    (ino, promised, new)
+}
+
+/// Where no segment is left for recovery, it goes on beside what it needs, and writes over nothing of it.
+#[test]
+fn recovery_finds_room_beside_the_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for (blocks, new_each) in [(3000, u64::MAX), (700, 40), (2500, 9)] {
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let (ino, promised, new) = full_of_fsyncs(device.clone(), blocks, new_each);
+        let check = |volume: &Volume, what: &str| {
+            let mut found = [0; 4096];
+            let wrong = (0..).zip(&promised).filter(|(block, mark)| {
+                volume.read(ino, block * 4096, &mut found).unwrap();
+                found != [**mark; 4096]
+            });
+            // What was being fsynced when there was no more room may be there.
+            assert!(wrong.count() < 2, "{what}");
+            for n in 0..new {
+                let ino = volume.lookup(ROOT, format!("new{n}").as_bytes()).unwrap();
+                assert_eq!(volume.read(ino, 0, &mut found).unwrap(), 4096, "{what}");
+                assert!(found == [9; 4096], "{what}");
+            }
+        };
+        check(&Volume::open(device.clone(), Options::read_only()).unwrap(), "shown");
+        let recording = Arc::new(Recording::with_data(copy(&device).unwrap()));
+        let mut volume = Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
+        let mut trace = recording.take_trace();
+        trace.retain(|request| request.verb != Verb::Read);
+        check(&volume, "recovered");
+        volume.write(ino, 0, &[promised[0]; 4096]).unwrap();
+        volume.unmount().unwrap();
+        store(recording.inner(), &path).unwrap();
+        support::assert_clean(&path);
+        for at in 0..=trace.len() {
+            let survivors = match at % 3 {
+                0 => Survivors::All,
+                1 => Survivors::None,
+                _ => Survivors::Torn { seed: at as u64 },
+            };
+            let cut = copy(&device).unwrap();
+            power_cut(&trace, at, &survivors, &cut).unwrap();
+            let volume = Volume::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
+            check(&volume, &format!("{blocks} blocks, cut {at} of {}, {survivors:?}", trace.len()));
+        }
+    }
+}

@@ -118,9 +118,7 @@ pub struct Allocated {
 impl Volume {
     /// Gives out the next block of a log. Whoever asks must put content there with `write_block`.
     pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
-        if self.logs.get(kind).is_full() {
-            self.open_segment(kind, false)?;
-        }
+        let kind = self.log_with_room(kind)?;
         let now = self.now;
         let log = self.logs.get_mut(kind);
         let addr = self.geometry.block(log.segment, log.offset);
@@ -145,6 +143,23 @@ impl Volume {
             false => self.geometry.block(log.segment, log.offset),
         };
         Ok(Allocated { addr, next })
+    }
+
+    /// The log that gives out the next block of a log. Recovery needs few blocks, but may find no free segment: then it is
+    /// another log for nodes, or for data. Fsyncs must not do so, for their nodes follow one another.
+    fn log_with_room(&mut self, kind: SegmentType) -> Result<SegmentType> {
+        if !self.logs.get(kind).is_full() {
+            return Ok(kind);
+        }
+        let opened = self.open_segment(kind, false);
+        if matches!(opened, Err(Error::NoSpace { .. })) && self.is_recovering {
+            let has_room =
+                |other: &SegmentType| other.is_node() == kind.is_node() && !self.logs.get(*other).is_full();
+            if let Some(other) = SegmentType::ALL.into_iter().find(has_room) {
+                return Ok(other);
+            }
+        }
+        opened.map(|()| kind)
     }
 
     /// Puts the content of an allocated block into its log.
@@ -333,7 +348,7 @@ impl Volume {
             if let Some(segment) = shared {
                 return Ok(Some((segment, true)));
             }
-            if let Some(segment) = self.find_holes(kind, current)? {
+            if let Some(segment) = self.find_holes(kind, current, true)? {
                 return Ok(Some((segment, true)));
             }
         }
@@ -363,8 +378,10 @@ impl Volume {
             Some(section) => Some(section),
             None => self.sit.find_free_section(&self.io, from, current, even_prefree)?,
         };
-        let first = section.map(|section| SegNo(section.0 * self.geometry.segments_per_section));
-        Ok(first.map(|segment| (segment, false)))
+        match section {
+            Some(section) => Ok(Some((SegNo(section.0 * self.geometry.segments_per_section), false))),
+            None => Ok(self.find_holes(kind, current, false)?.map(|segment| (segment, true))),
+        }
     }
 
     /// The first section of a zone that is free as a whole, for nodes that data may follow, or data that nodes may; it is
@@ -393,10 +410,12 @@ impl Volume {
     }
 
     /// The segment with the fewest valid blocks that has a hole: of the log's own kind, else of another that holds nodes or data alike.
-    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo]) -> Result<Option<SegNo>> {
+    /// What is not in use, but needed until the next checkpoint, is wholly free then, and is filled only where there is nothing
+    /// else.
+    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], in_use: bool) -> Result<Option<SegNo>> {
         self.sit.best_segment(&self.io, |number, segment| {
             let fits = segment.kind.is_node() == kind.is_node()
-                && segment.valid_blocks > 0
+                && (if in_use { segment.valid_blocks > 0 } else { segment.is_prefree() })
                 && segment.valid_blocks < BLOCKS_PER_SEGMENT as u16
                 && !current.contains(&number);
             let has_hole = fits && segment.next_hole(0).is_some();

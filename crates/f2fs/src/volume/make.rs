@@ -114,6 +114,7 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
+            is_recovering: false,
             stuck: Default::default(),
             written_before: 0,
         })

@@ -124,8 +124,10 @@ pub struct Volume {
     limited: Option<quota::Limited>,
     /// Whether who asks may exceed limits of quota.
     privileged: bool,
-    /// Segments that no log may open: recovery still needs what is in them.
+    /// Segments that no log may open: they are being cleaned.
     avoid: Vec<SegNo>,
+    /// What was fsynced is being brought back: a log that finds no segment may go on in another's.
+    is_recovering: bool,
     /// Sections that could not be emptied, and how many valid blocks each had then.
     stuck: FxHashMap<SecNo, u32>,
     /// Something was changed since the newest checkpoint.

@@ -5,8 +5,8 @@
 //! chain, everything up to its last marked node is taken over. (Linux, `f2fs_recover_fsync_data`.)
 //!
 //! *Invariants*: until the checkpoint that ends recovery counts, nothing of the chain, and no block that it names, is
-//! overwritten, so that a cut during recovery only means another recovery. The chain is finite: a walk that meets
-//! a node again stops.
+//! overwritten, so that a cut during recovery only means another recovery: they are protected in the segment table, as
+//! what a session fsyncs itself is. The chain is finite: a walk that meets a node again stops.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -20,14 +20,14 @@ use super::{Access, Io, Volume, checkpoint::Reason, map_write::Slot};
 use crate::{
     Error, Place, Result,
     format::{
-        FileType, bits,
+        BLOCKS_PER_SEGMENT, FileType, bits,
         block_size::NODE_FOOTER_BYTES,
         checkpoint::Flags,
         hash::name_hash,
         inode::{advise, flag, inline},
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         node_path::NodeKind,
-        sit::SegmentType,
+        sit::{SegmentType, ValidMap},
         summary::{Owner, Summary},
     },
     units::{BlockAddr, Ino, Nid, SegNo},
@@ -43,8 +43,23 @@ struct Chain {
     addrs: Vec<BlockAddr>,
     /// The files to recover.
     files: BTreeMap<Ino, ChainFile>,
-    /// Segments that the chain, or a block that it names, lies in.
-    segments: Vec<SegNo>,
+    /// What must not be overwritten, by segment: the chain, the place after its end, and the blocks that it names.
+    needed: BTreeMap<SegNo, Needed>,
+}
+
+/// Blocks of a segment that recovery needs.
+struct Needed {
+    map: ValidMap,
+    /// Nodes of the chain are among them.
+    has_nodes: bool,
+}
+
+impl Chain {
+    fn need(&mut self, (segment, offset): (SegNo, u16), is_node: bool) {
+        let needed = self.needed.entry(segment).or_insert(Needed { map: [0; 64], has_nodes: false });
+        bits::set_msb(&mut needed.map, usize::from(offset), true);
+        needed.has_nodes |= is_node;
+    }
 }
 
 /// A file with a marked node in the chain; the numbers are places in the chain.
@@ -121,15 +136,17 @@ impl Volume {
         }
         self.start()?;
         self.changed = true;
-        let mut elsewhere = true;
+        self.is_recovering = true;
         if !chain.addrs.is_empty() {
-            self.avoid = chain.segments.clone();
+            for (segment, Needed { map, has_nodes }) in &chain.needed {
+                let kind = if *has_nodes { SegmentType::WarmNode } else { SegmentType::WarmData };
+                self.sit.protect(&self.io, *segment, map, kind)?;
+            }
             for kind in SegmentType::ALL {
                 match self.open_segment(kind, false) {
-                    Ok(()) => {}
-                    // Nothing else is left: then the log goes on where it is, as Linux's always do.
-                    Err(Error::NoSpace { .. }) => elsewhere = false,
-                    Err(error) => return Err(error),
+                    // Nothing else is left: then it goes on beside what the chain has in its segment.
+                    Err(Error::NoSpace { .. }) => self.fill_holes(kind)?,
+                    result => result?,
                 }
             }
         }
@@ -142,9 +159,18 @@ impl Volume {
                 Err(error) => return Err(error),
             }
         }
-        self.recover_files(chain, elsewhere)?;
+        self.recover_files(chain)?;
         self.write_checkpoint(Reason::Sync)?;
-        self.avoid.clear();
+        self.is_recovering = false;
+        Ok(())
+    }
+
+    /// Lets a log go on in what is free of its own segment.
+    fn fill_holes(&mut self, kind: SegmentType) -> Result<()> {
+        let log = self.logs.get(kind);
+        let hole = self.sit.segment(&self.io, log.segment)?.next_hole(log.offset);
+        let log = self.logs.get_mut(kind);
+        (log.fills_holes, log.offset) = (true, hole.unwrap_or(BLOCKS_PER_SEGMENT as u16));
         Ok(())
     }
 
@@ -170,12 +196,11 @@ impl Volume {
     fn read_chain(&self) -> Result<Chain> {
         let mut chain = Chain::default();
         let mut seen = FxHashSet::default();
-        let mut segments = FxHashSet::default();
         let mut addr = self.chain_start();
         while seen.insert(addr) {
             let Some(node) = self.chain_node(addr)? else { break };
             let footer = node.footer();
-            segments.insert(self.geometry.position(addr).0);
+            chain.need(self.geometry.position(addr), true);
             let holds_addrs = match NodeKind::of(self.geometry.block_size, footer.offset) {
                 Some(NodeKind::Inode) => has_map(&node),
                 Some(NodeKind::Direct { .. }) => true,
@@ -183,14 +208,16 @@ impl Volume {
             };
             if holds_addrs {
                 let named = node.addrs(0..node.addr_count()).filter(|addr| self.geometry.in_main(*addr));
-                segments.extend(named.map(|addr| self.geometry.position(addr).0));
+                named.for_each(|addr| chain.need(self.geometry.position(addr), false));
             }
             self.note_mark(&mut chain, &node, footer)?;
             chain.addrs.push(addr);
             addr = footer.next_addr;
         }
-        chain.segments = segments.into_iter().collect();
-        chain.segments.sort_unstable();
+        if self.geometry.in_main(addr) {
+            // A node there would be taken for one of the chain.
+            chain.need(self.geometry.position(addr), true);
+        }
         Ok(chain)
     }
 
@@ -223,9 +250,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes over the files of the chain. `may_write` says that logs go on elsewhere, so that what is changed needs not
-    /// all wait in memory.
-    fn recover_files(&mut self, chain: &Chain, may_write: bool) -> Result<()> {
+    /// Takes over the files of the chain.
+    fn recover_files(&mut self, chain: &Chain) -> Result<()> {
         let node_at = |volume: &Volume, place: usize| -> Result<NodeBlock> {
             let addr = chain.addrs[place];
             let ended = || Error::corrupt(Place::Block(addr), "a node changed while it was recovered");
@@ -251,7 +277,7 @@ impl Volume {
                 }
             }
             self.recover_content(ino, &node)?;
-            if may_write && self.nodes.dirty_count() > self.most_pages() {
+            if self.nodes.dirty_count() > self.most_pages() {
                 self.write_nodes()?;
             }
         }

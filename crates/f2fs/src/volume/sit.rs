@@ -189,6 +189,34 @@ impl Sit {
         Ok(())
     }
 
+    /// Takes note of blocks of a segment that were written after the last checkpoint, by a session before: until the next
+    /// one they are not given out. Where nothing of the segment is in use, `kind` is what they are.
+    pub fn protect(&mut self, io: &Io, number: SegNo, needed: &ValidMap, kind: SegmentType) -> Result<()> {
+        let (table, index) = sit::position(number, self.geometry.block_size);
+        let segment = &mut self.table(io, table)?.segments[index];
+        let was_free = segment.is_free();
+        let before = segment.protected_blocks;
+        for (own, needed) in segment.protected.iter_mut().zip(needed) {
+            *own |= needed;
+        }
+        segment.protected_blocks = segment.protected.iter().map(|byte| byte.count_ones() as u16).sum();
+        if segment.protected_blocks == before {
+            return Ok(());
+        }
+        if segment.valid_blocks == 0 {
+            segment.kind = kind;
+        }
+        let was_dirty = std::mem::replace(&mut segment.dirty, true);
+        if was_free {
+            self.prefree += 1;
+            self.count_busy(number, 1);
+        }
+        if !was_dirty {
+            self.dirty.push(number);
+        }
+        Ok(())
+    }
+
     /// Says what a segment that holds nothing is going to hold.
     pub fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
         let (table, index) = sit::position(number, self.geometry.block_size);
