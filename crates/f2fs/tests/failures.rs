@@ -729,3 +729,31 @@ fn what_finds_no_place_outside_its_inode_stays_there() {
     }
     assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
 }
+
+/// An orphan that cannot be read keeps no volume from being opened, and goes when it can be.
+#[test]
+fn an_orphan_that_cannot_be_read_keeps_no_volume_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let ino = volume.lookup(ROOT, b"held").unwrap();
+    let node = volume.inode(ino).unwrap().child(0);
+    volume.hold(ino);
+    volume.unlink(ROOT, b"held").unwrap();
+    volume.checkpoint().unwrap();
+    device.set(&[volume.nat_entry(node).unwrap().addr]);
+    drop(volume);
+    for read_only in [true, false] {
+        let options = if read_only { Options::read_only() } else { Options::new(|| NOW) };
+        let volume = Volume::open(device.clone(), options).unwrap();
+        assert!(volume.orphans().contains(&ino));
+    }
+    device.set(&[]);
+    let mut volume = open_small(device.clone()).unwrap();
+    assert!(volume.orphans().is_empty());
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
