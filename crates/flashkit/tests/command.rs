@@ -2,7 +2,13 @@
 
 mod support;
 
-use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path, process::Command};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::FileExt},
+    path::Path,
+    process::Command,
+};
 
 use support::{fails, flashkit, ok};
 
@@ -739,6 +745,30 @@ fn what_is_done_in_part_says_so() {
     ok(dir, &["cp", "some", "v.img:/file"]);
     let error = fails(dir, &["cp", "more", "v.img:/file"]);
     assert!(error.contains("done in part") && error.contains("no space left"), "{error}");
+    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
+}
+
+#[test]
+fn holes_stay_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let file = fs::File::create(dir.join("sparse")).unwrap();
+    // More than the volume has room for.
+    for (at, size) in [(0, "start"), (300 << 20, "middle")] {
+        file.write_all_at(size.as_bytes(), at).unwrap();
+    }
+    file.set_len(600 << 20).unwrap();
+    ok(dir, &["cp", "sparse", "v.img:/"]);
+    ok(dir, &["cp", "v.img:/sparse", "back"]);
+    let same = Command::new("cmp").args(["sparse", "back"]).current_dir(dir).status().unwrap();
+    assert!(same.success());
+    // What the kernel makes up has a size that is none.
+    for made_up in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let Ok(content) = fs::read_to_string(made_up) else { continue };
+        ok(dir, &["cp", made_up, "v.img:/made-up"]);
+        assert_eq!(ok(dir, &["cat", "v.img:/made-up"]), content, "{made_up}");
+    }
     model::fsck::fsck_image(&dir.join("v.img")).unwrap();
 }
 

@@ -17,6 +17,11 @@ use f2fs::{
     volume::{NewNode, SetAttr},
 };
 
+use rustix::{
+    fs::{SeekFrom, seek},
+    io::Errno,
+};
+
 use crate::target::{Further, Target, destination};
 
 /// Bytes that are copied at once.
@@ -84,7 +89,12 @@ fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
     let mut file = File::open(from)?;
     let meta = file.metadata()?;
     let leaf = from.file_name().context("has no name")?.as_encoded_bytes();
-    let ino = put_content(volume, &mut file, to, leaf, (meta.mode() & 0o777) as u16)?;
+    let ino = make(volume, to, leaf, (meta.mode() & 0o777) as u16)?;
+    // What has fewer blocks than bytes has holes; so seem files that the kernel makes up, where they end tells reading.
+    match meta.blocks() * 512 < meta.len() {
+        true => put_around_holes(volume, ino, &mut file, meta.len())?,
+        false => _ = put_content(volume, ino, 0, &mut file)?,
+    }
     let mtime = Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 };
     Ok(volume.set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?)
 }
@@ -96,33 +106,52 @@ fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
     {
         bail!("is a directory; name the file that standard input goes to");
     }
-    put_content(volume, &mut io::stdin().lock(), to, to.name(), 0o644).map(drop)
+    let ino = make(volume, to, to.name(), 0o644)?;
+    put_content(volume, ino, 0, &mut io::stdin().lock()).map(drop)
 }
 
-/// Into a file that is made where there is none, with these permissions.
-fn put_content(
-    volume: &mut Volume,
-    content: &mut dyn Read,
-    to: &Target,
-    leaf: &[u8],
-    permissions: u16,
-) -> Result<Ino> {
+/// The empty file that content goes into; made where there is none, with these permissions.
+fn make(volume: &mut Volume, to: &Target, leaf: &[u8], permissions: u16) -> Result<Ino> {
     let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
-    let ino = match volume.resolve_from(dir, &leaf, true) {
+    match volume.resolve_from(dir, &leaf, true) {
         Ok(there) => {
             volume.truncate(there, 0)?;
-            there
+            Ok(there)
         }
         Err(f2fs::Error::NotFound) => {
-            volume.create(dir, &leaf, &NewNode::new(FileType::Regular.mode_bits() | permissions))?
+            Ok(volume.create(dir, &leaf, &NewNode::new(FileType::Regular.mode_bits() | permissions))?)
         }
-        Err(error) => return Err(error.into()),
-    };
-    let mut chunk = vec![0; CHUNK_BYTES];
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a file of so many bytes holds beside its holes.
+fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) -> Result<()> {
     let mut offset = 0;
+    while offset < bytes {
+        let start = match seek(&*file, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            // The rest is a hole.
+            Err(Errno::NXIO) => return Ok(volume.truncate(ino, bytes)?),
+            // Nobody knows where.
+            Err(_) => offset,
+        };
+        let end = seek(&*file, SeekFrom::Hole(start)).unwrap_or(bytes);
+        seek(&*file, SeekFrom::Start(start))?;
+        offset = put_content(volume, ino, start, &mut file.take(end - start))?;
+        if offset < end {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Content from an offset on; says where it ended.
+fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn Read) -> Result<u64> {
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = match content.read(&mut chunk) {
-            Ok(0) => return Ok(ino),
+            Ok(0) => return Ok(offset),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.into()),
