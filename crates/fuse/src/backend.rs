@@ -333,9 +333,8 @@ impl Adapter {
                     fs.goes_through_cache(ino);
                 }
                 fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
-                let flags = OFlags::from_bits_retain(flags);
-                if is_ours && flags.contains(OFlags::DSYNC) {
-                    fs.fsync(ino, !flags.contains(OFlags::SYNC))?;
+                if is_ours && flags & wire::O_DSYNC != 0 {
+                    fs.fsync(ino, !OFlags::from_bits_retain(flags).contains(OFlags::SYNC))?;
                 }
                 out.put(&wire::WriteOut { size, padding: 0 });
                 if is_direct && fs.may_be_in_cache(ino) {

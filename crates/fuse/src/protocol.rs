@@ -115,6 +115,9 @@ pub const WRITE_CACHE: u32 = 1;
 pub const LOCK_OWNER: u32 = 1 << 1;
 /// Bit of [`WriteIn::write_flags`]: the write takes set-user-id bits away.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Bit of [`WriteIn::flags`]: the content is durable when the write returns (`O_DSYNC`, which rustix takes for `O_SYNC`;
+/// Linux, `include/uapi/asm-generic/fcntl.h`). The kernel sets it on synchronous mounts, too.
+pub const O_DSYNC: u32 = 0x1000;
 /// Bit of [`SetxattrMoreIn::setxattr_flags`]: the access list takes the set-group-id bit away.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Bit of [`FsyncIn::fsync_flags`]: the content only.

@@ -18,10 +18,7 @@ use f2fs::{
     volume::{NewNode, Options, QuotaLimits, SetAttr},
 };
 use guest::ioctl;
-use rustix::{
-    fs::{FallocateFlags, OFlags},
-    io::Errno,
-};
+use rustix::{fs::FallocateFlags, io::Errno};
 use support::Bench;
 
 const COMPRESSED: &[&str] = &["-O", "extra_attr,compression,inode_checksum"];
@@ -244,16 +241,20 @@ fn direct_io_changes_what_a_write_changes() {
 fn synchronous_writes_past_the_cache_are_kept() {
     needs_fuse!();
     let mut bench = Bench::new(128, &["-O", "extra_attr"]);
-    for (name, flags) in [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC)] {
-        bench.mount("direct_io");
-        let open = |flags: OFlags| {
+    for (name, options, flags) in [
+        ("dsync", "direct_io", libc::O_DSYNC),
+        ("sync", "direct_io", libc::O_SYNC),
+        ("all", "direct_io,sync", 0),
+    ] {
+        bench.mount(options);
+        let open = |flags: i32| {
             let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(false).custom_flags(flags.bits() as i32);
+            options.write(true).create(true).truncate(false).custom_flags(flags);
             options.open(bench.path(name)).unwrap()
         };
-        open(OFlags::empty()).sync_all().unwrap();
+        open(0).sync_all().unwrap();
         open(flags).write_all_at(b"kept", 0).unwrap();
-        bench.kill();
+        bench.crash();
         bench.mount("");
         assert_eq!(fs::read(bench.path(name)).unwrap(), b"kept", "{name}");
         bench.unmount_clean();

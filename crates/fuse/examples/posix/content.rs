@@ -298,7 +298,11 @@ fn durable(ground: &mut Ground) {
     for (name, call) in calls {
         ground.step(name, call);
     }
-    for (name, flags) in [("sync", OFlags::SYNC), ("dsync", OFlags::DSYNC), ("direct", OFlags::DIRECT)] {
+    for (name, flags) in [
+        ("sync", OFlags::SYNC),
+        ("dsync", OFlags::from_bits_retain(libc::O_DSYNC as u32)),
+        ("direct", OFlags::DIRECT),
+    ] {
         let fd = rustix::fs::open("f", OFlags::RDWR | flags, Mode::empty());
         ground.step(format!("open {name}"), || fd.as_ref().map(drop).map_err(|errno| *errno));
         let Ok(fd) = fd else { continue };
