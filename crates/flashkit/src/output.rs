@@ -71,8 +71,9 @@ impl Fresh {
     /// A new, empty file. A file that is replaced hands on its permissions.
     pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
-        // A symbolic link stays; what it points to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        // A symbolic link stays; what it points to is replaced, or made where nothing is there.
+        let target = || fs::read_link(path).map(|target| folder(path).join(target));
+        let path = fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf());
         path.file_name().with_context(name)?;
         let (kind, working) = match unnamed(folder(&path)) {
             Ok((file, working)) => (FreshKind::Unnamed(file), working),

@@ -128,6 +128,19 @@ fn an_interrupted_mkfs_leaves_no_file() {
 
 /// A file that somebody writes to is not taken from under them.
 #[test]
+fn a_link_to_a_volume_stays_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("images")).unwrap();
+    std::os::unix::fs::symlink("images/v.img", dir.join("link")).unwrap();
+    for _ in 0..2 {
+        ok(dir, &["mkfs", "-q", "-f", "link", "--size", "64M"]);
+        assert_eq!(fs::read_link(dir.join("link")).unwrap(), Path::new("images/v.img"));
+        assert_eq!(fs::symlink_metadata(dir.join("images/v.img")).unwrap().len(), 64 << 20);
+    }
+}
+
+#[test]
 fn a_volume_that_is_written_to_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
