@@ -424,6 +424,8 @@ impl Volume {
         let options = &self.options;
         let listed = |list: &[String]| list.iter().any(|extension| ends_with(name, extension.as_bytes()));
         match kind {
+            // It has no name yet that could be on a list.
+            FileType::Regular if name.is_empty() => return None,
             FileType::Regular if listed(&self.superblock.hot_extensions) => return None,
             FileType::Regular if listed(&options.plain_extensions) => return None,
             FileType::Regular if listed(&options.compressed_extensions) => return Some(true),

@@ -277,6 +277,8 @@ impl Model {
                 self.dir(dir)?;
                 let body = Body::File(Data::default());
                 let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
+                // Linux looks at names for that, even where its directory is compressed.
+                self.change(id).flags &= !(flag::COMPRESS | flag::NOCOMPRESS);
                 self.close(*handle);
                 self.open.insert(*handle, id);
                 Ok(())
