@@ -757,3 +757,42 @@ fn an_orphan_that_cannot_be_read_keeps_no_volume_closed() {
     store(&device.inner, &path).unwrap();
     support::assert_clean(&path);
 }
+
+/// What was written to a file waits as long as the node cannot be read that its block is in, and nothing else does.
+#[test]
+fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let big = volume.lookup(ROOT, b"big").unwrap();
+    let node = volume.inode(big).unwrap().child(0);
+    let node = volume.nat_entry(node).unwrap().addr;
+    for n in 0..5 {
+        volume.write(big, (1100 + n) * 4096 + 5, &[2; 5]).unwrap();
+    }
+    for m in 0..400 {
+        volume.stat(volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap()).unwrap();
+    }
+    device.set(&[node]);
+    let new = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
+    volume.write(new, 0, &[3; 5000]).unwrap();
+    volume.link(new, ROOT, b"second").unwrap();
+    volume.fsync(new, false).unwrap();
+    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
+    assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
+    assert!(volume.read_only_reason().is_none());
+    let there = Volume::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
+    let mut found = [0; 5000];
+    assert_eq!(there.read(there.lookup(ROOT, b"second").unwrap(), 0, &mut found).unwrap(), 5000);
+    assert!(found == [3; 5000]);
+    drop(there);
+    device.set(&[]);
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+    let volume = support::open_read_only(&path);
+    volume.read(big, 1104 * 4096, &mut found[..4096]).unwrap();
+    assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
+}

@@ -579,25 +579,22 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all pages to their logs. One that has to stay where the device does not take it waits on, as do those of a
-    /// compressed cluster of which the rest cannot be read, and keeps back nobody else's;
-    /// [`write_waiting`](Self::write_waiting) tells.
+    /// Writes all pages to their logs. Of a regular file, one that has to stay where the device does not take it waits on, as
+    /// do those of which something cannot be read, their node or the rest of their cluster, and keeps back nobody else's;
+    /// [`write_waiting`](Self::write_waiting) tells. Names have to be on the device with what they lead to.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
-            let compressed = self.inode(ino)?.compression().is_some();
-            match self.own_place(ino, block)? {
-                Some(addr) => match self.write_neighbours(ino, &[block], addr) {
-                    Ok(()) | Err(Error::Io { .. }) => {}
-                    Err(error) => return Err(error),
-                },
-                None if compressed => match self.write_cluster(ino, block) {
-                    Err(error) if self.stays_in_place(&error) => {}
-                    result => result?,
-                },
-                None => self.append_page(ino, block)?,
+            match self.write_page(ino, block) {
+                Err(error) if self.stays_in_place(&error) && self.may_wait(ino) => {}
+                result => drop(result?),
             }
         }
         Ok(())
+    }
+
+    /// Whether a checkpoint is whole without what was written to a file since the last one.
+    fn may_wait(&self, ino: Ino) -> bool {
+        !self.is_quota_ino(ino) && self.inode(ino).is_ok_and(|inode| inode.file_type() == FileType::Regular)
     }
 
     /// What keeps a page waiting that [`write_pages`](Self::write_pages) left, if there is one; else whether what could
@@ -605,14 +602,17 @@ impl Volume {
     pub(super) fn write_waiting(&mut self) -> Result<bool> {
         let mut moved = false;
         for (ino, block) in self.pages.keys() {
-            if let Some(addr) = self.own_place(ino, block)? {
-                self.write_neighbours(ino, &[block], addr)?;
-            } else if self.inode(ino)?.compression().is_some() {
-                self.write_cluster(ino, block)?;
-                moved = true;
-            }
+            moved |= self.write_page(ino, block)?;
         }
         Ok(moved)
+    }
+
+    /// Writes a page, with what has to go with it, and says whether it has another place then.
+    fn write_page(&mut self, ino: Ino, block: u64) -> Result<bool> {
+        match self.own_place(ino, block)? {
+            Some(addr) => self.write_neighbours(ino, &[block], addr).map(|()| false),
+            None => self.append_page(ino, block).map(|()| true),
+        }
     }
 
     /// Writes the pages of a file for an fsync: in place where the policy says so, and then neighbours leave as one
