@@ -9,7 +9,7 @@ use f2fs::{
     Error, Volume,
     format::{BlockSize, checkpoint::Flags, inode::inline},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    volume::{InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::copy;
 
@@ -600,4 +600,63 @@ impl WritePart for MemoryDevice {
         block[inside..inside + bytes.len()].copy_from_slice(bytes);
         self.write(start, &block).unwrap();
     }
+}
+
+/// A block that the segment table does not call valid can be written anew, as it were one of those that it does: what it
+/// belongs to keeps no checkpoint from being written.
+#[test]
+fn a_damaged_segment_table_keeps_back_no_checkpoint() {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 20 * 4096]).unwrap();
+    for n in 0..20 {
+        let other = volume.create(ROOT, format!("other{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.write(other, 0, &vec![1; 600 * 4096]).unwrap();
+    }
+    volume.unmount().unwrap();
+    let geometry = *volume.geometry();
+    let damaged =
+        [volume.nat_entry(ino.into()).unwrap().addr, volume.address(&volume.inode(ino).unwrap(), 5).unwrap()];
+    drop(volume);
+    // Of an entry: how many blocks are valid, and which.
+    const ENTRY_BYTES: u64 = 74;
+    for addr in damaged {
+        let (segment, offset) = geometry.position(addr);
+        for second in [false, true] {
+            let table = u64::from(geometry.sit_block(0, second).0) * 4096;
+            let at = table + u64::from(segment.0) * ENTRY_BYTES;
+            let mut entry = [0; ENTRY_BYTES as usize];
+            device.read(at, &mut entry).unwrap();
+            let (byte, bit) = (2 + usize::from(offset / 8), 0x80 >> (offset % 8));
+            // In one of the copies it may not have been there yet.
+            if entry[byte] & bit != 0 {
+                entry[byte] &= !bit;
+                let counted = u16::from_le_bytes([entry[0], entry[1]]) - 1;
+                entry[..2].copy_from_slice(&counted.to_le_bytes());
+                device.write(at, &entry).unwrap();
+            }
+        }
+    }
+    let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(device.clone(), options()).unwrap();
+    for addr in damaged {
+        let (segment, offset) = geometry.position(addr);
+        let entry = volume.sit_entry(segment).unwrap();
+        assert!(entry.map[usize::from(offset / 8)] & (0x80 >> (offset % 8)) == 0);
+    }
+    let free = volume.free_user_blocks();
+    volume.write(ino, 5 * 4096, &[2; 4096]).unwrap();
+    volume.link(ino, ROOT, b"second").unwrap();
+    let other = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
+    volume.fsync(other, false).unwrap();
+    volume.checkpoint().unwrap();
+    assert_eq!(volume.free_user_blocks(), free - 1);
+    volume.unmount().unwrap();
+    assert!(volume.last_checkpoint().flags.has(Flags::FSCK));
+    drop(volume);
+    let volume = Volume::open(device, options()).unwrap();
+    let mut found = [0; 4096];
+    volume.read(volume.lookup(ROOT, b"second").unwrap(), 5 * 4096, &mut found).unwrap();
+    assert!(found == [2; 4096]);
 }

@@ -196,6 +196,29 @@ impl Volume {
         Ok(())
     }
 
+    /// Reads what giving up a block needs, before another is given out in its place.
+    pub(super) fn ready_to_replace(&mut self, old: BlockAddr) -> Result<()> {
+        if old.is_real() && self.geometry.in_main(old) {
+            let read = self.sit.segment(&self.io, self.geometry.position(old).0).map(drop);
+            if matches!(read, Err(Error::Io { .. })) {
+                return read;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a block, if it is one, that another has been given out for. Where the segment table is damaged it stays as
+    /// it is there, for fsck: what has another place must come to it all the same.
+    pub(super) fn replaced(&mut self, old: BlockAddr, at: Place) -> Result<()> {
+        if !old.is_real() {
+            return Ok(());
+        }
+        match self.release_block(old, at) {
+            Err(Error::Corrupt { .. }) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Marks a block of the main area as no longer in use.
     pub(super) fn release_block(&mut self, addr: BlockAddr, at: Place) -> Result<()> {
         if !self.geometry.in_main(addr) {

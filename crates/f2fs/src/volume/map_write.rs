@@ -128,13 +128,12 @@ impl Volume {
         // Everything that may fail comes before the block is given out.
         self.drop_extent(ino)?;
         let old = self.node_mut(slot.nid)?.addr(slot.index);
+        self.ready_to_replace(old)?;
         let owner = Owner { nid: slot.nid, version, offset: slot.index as u16 };
         let place = self.allocate(kind, owner)?;
         self.write_block(kind, place.addr, bytes)?;
         self.node_mut(slot.nid)?.set_addr(slot.index, place.addr);
-        if old.is_real() {
-            self.release_block(old, Place::File(ino, block))?;
-        }
+        self.replaced(old, Place::File(ino, block))?;
         Ok(place.addr)
     }
 

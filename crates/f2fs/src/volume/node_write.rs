@@ -127,6 +127,7 @@ impl Volume {
         let footer = node.footer();
         drop(node);
         let kind = self.log_of_node(footer.offset, footer.cold);
+        self.ready_to_replace(entry.addr)?;
         let owner = Owner { nid, version: 0, offset: 0 };
         let mut place = self.allocate(kind, owner)?;
         if marks.fsync {
@@ -141,9 +142,7 @@ impl Volume {
         if kind == SegmentType::WarmNode {
             self.since_checkpoint.chain_ended |= place.next == BlockAddr::NULL;
         }
-        if entry.addr.is_real() {
-            self.release_block(entry.addr, Place::Nat(nid))?;
-        }
+        self.replaced(entry.addr, Place::Nat(nid))?;
         let cp_ver = self.checkpoint.node_version();
         let node = self.nodes.get_dirty(nid, Change::REST).expect("the node is dirty");
         let mut footer = footer;
