@@ -493,6 +493,45 @@ const STEPS: &[Step] = &[
     |volume| volume.remove_xattr(volume.lookup(ROOT, b"big")?, b"user.long"),
     |volume| volume.punch_hole(volume.lookup(ROOT, b"big")?, 900 * 4096, 200 * 4096),
     |volume| volume.write(volume.lookup(ROOT, b"new")?, 50_000, &[3; 50_000]),
+    |volume| volume.collapse_range(volume.lookup(ROOT, b"big")?, 4096, 10 * 4096),
+    |volume| volume.insert_range(volume.lookup(ROOT, b"big")?, 4096, 1000 * 4096),
+    |volume| volume.zero_range(volume.lookup(ROOT, b"big")?, 1500 * 4096 + 7, 3000 * 4096, false),
+    |volume| volume.allocate_range(volume.lookup(ROOT, b"other5")?, 5000, 2000 * 4096, true),
+    |volume| volume.symlink(ROOT, b"symlink", &[b'x'; 4000], &NewNode::new(0o777)).map(drop),
+    |volume| volume.create(ROOT, b"sub", &NewNode::new(0o040_755)).map(drop),
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.rename(dir, b"name17", ROOT, b"other6", RenameMode::Exchange)
+    },
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.rename(ROOT, b"sub", dir, b"sub", RenameMode::Replace)
+    },
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.rename(dir, b"name18", ROOT, b"other7", RenameMode::Replace)
+    },
+    |volume| {
+        let dir = volume.lookup(ROOT, b"dir")?;
+        volume.remove_dir(dir, b"sub")
+    },
+    |volume| volume.release_saved(volume.lookup(ROOT, b"packed")?).map(drop),
+    |volume| volume.reserve_saved(volume.lookup(ROOT, b"packed")?).map(drop),
+    |volume| volume.write(volume.lookup(ROOT, b"packed")?, 3 * 4096, &[5; 9 * 4096]),
+    |volume| volume.punch_hole(volume.lookup(ROOT, b"packed")?, 5 * 4096, 4096),
+    |volume| volume.fsync(volume.lookup(ROOT, b"packed")?, false),
+    |volume| volume.truncate(volume.lookup(ROOT, b"packed")?, 7 * 4096 + 9),
+    |volume| {
+        let new = NewNode { uid: 1000, gid: 1000, ..NewNode::new(FILE) };
+        let ino = volume.create_nameless(ROOT, &new)?;
+        let linked = volume.link(ino, ROOT, b"nameless");
+        volume.release(ino)?;
+        linked
+    },
+    |volume| {
+        let limits = QuotaLimits { inodes_hard: 9_000, ..QuotaLimits::default() };
+        volume.set_quota_limits(QuotaKind::Group, 1000, limits)
+    },
     |volume| volume.clean(1, Policy::Greedy).map(drop),
     Volume::unmount,
 ];
