@@ -13,7 +13,9 @@ use f2fs::{
     Error, Result, Volume,
     format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
-    volume::{InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    volume::{
+        Cleaned, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode,
+    },
 };
 use model::setup::{copy, load, store};
 use support::NOW;
@@ -833,5 +835,92 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     support::assert_clean(&path);
     let volume = support::open_read_only(&path);
     volume.read(big, 1104 * 4096, &mut found[..4096]).unwrap();
+    assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
+}
+
+/// An fsync that needs a checkpoint tells, too, what the checkpoint has left.
+#[test]
+fn an_fsync_by_checkpoint_does_not_leave_what_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let big = volume.lookup(ROOT, b"big").unwrap();
+    let node = volume.nat_entry(volume.inode(big).unwrap().child(0)).unwrap().addr;
+    volume.link(big, ROOT, b"second").unwrap();
+    volume.write(big, 1100 * 4096 + 5, &[2; 5]).unwrap();
+    for m in 0..400 {
+        volume.stat(volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap()).unwrap();
+    }
+    device.set(&[node]);
+    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
+    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })), "it still waits");
+    device.set(&[]);
+    volume.fsync(big, false).unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let mut found = [0; 4096];
+    volume.read(big, 1100 * 4096, &mut found).unwrap();
+    assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
+}
+
+/// What was written late, while something else still waits, is in the next checkpoint that anybody asks for.
+#[test]
+fn what_is_written_late_is_in_the_next_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let [big, held] = [&b"big"[..], b"held"].map(|name| volume.lookup(ROOT, name).unwrap());
+    let [first, second] = [big, held].map(|ino| {
+        let nid = volume.inode(ino).unwrap().child(0);
+        volume.nat_entry(nid).unwrap().addr
+    });
+    for ino in [big, held] {
+        volume.write(ino, 1100 * 4096 + 5, &[2; 5]).unwrap();
+    }
+    for m in 0..400 {
+        volume.stat(volume.lookup(ROOT, format!("other{m}").as_bytes()).unwrap()).unwrap();
+    }
+    device.set(&[first, second]);
+    volume.checkpoint().unwrap_err();
+    device.set(&[second]);
+    for _ in 0..2 {
+        volume.checkpoint().unwrap_err();
+    }
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let mut found = [0; 4096];
+    volume.read(big, 1100 * 4096, &mut found).unwrap();
+    assert!(found[5..10] == [2; 5]);
+}
+
+/// Nor is it lost to a checkpoint where cleaning wrote it, and found nothing to clean.
+#[test]
+fn what_cleaning_writes_is_in_the_next_checkpoint() {
+    let device = Scratched::new(MemoryDevice::new(100 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; 1000 * 4096]).unwrap();
+    for n in 0..400 {
+        volume.create(ROOT, format!("other{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    let mut volume = open_small(device.clone()).unwrap();
+    let node = volume.nat_entry(volume.inode(ino).unwrap().child(0)).unwrap().addr;
+    volume.write(ino, 990 * 4096 + 5, &[2; 5]).unwrap();
+    for n in 0..400 {
+        volume.stat(volume.lookup(ROOT, format!("other{n}").as_bytes()).unwrap()).unwrap();
+    }
+    device.set(&[node]);
+    volume.checkpoint().unwrap_err();
+    device.set(&[]);
+    assert_eq!(volume.clean(1, Policy::Greedy).unwrap(), Cleaned::default());
+    volume.checkpoint().unwrap();
+    drop(volume);
+    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let mut found = [0; 4096];
+    volume.read(ino, 990 * 4096, &mut found).unwrap();
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }

@@ -66,7 +66,8 @@ impl Volume {
 
     /// Says what a checkpoint could not write, or writes it with another.
     fn finish_waiting(&mut self, reason: Reason) -> Result<()> {
-        if self.write_waiting()? { self.write_checkpoint(reason) } else { Ok(()) }
+        self.write_waiting()?;
+        if self.changed { self.write_checkpoint(reason) } else { Ok(()) }
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {

@@ -597,14 +597,13 @@ impl Volume {
         !self.is_quota_ino(ino) && self.inode(ino).is_ok_and(|inode| inode.file_type() == FileType::Regular)
     }
 
-    /// What keeps a page waiting that [`write_pages`](Self::write_pages) left, if there is one; else whether what could
-    /// not be read then, and can be now, has another place.
-    pub(super) fn write_waiting(&mut self) -> Result<bool> {
-        let mut moved = false;
+    /// What keeps a page waiting that [`write_pages`](Self::write_pages) left, if there is one. What could not be read
+    /// then, and can be now, has another place, which is a change.
+    pub(super) fn write_waiting(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
-            moved |= self.write_page(ino, block)?;
+            self.changed |= self.write_page(ino, block)?;
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Writes a page, with what has to go with it, and says whether it has another place then.

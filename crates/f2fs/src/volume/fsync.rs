@@ -142,13 +142,13 @@ impl Volume {
             return Ok(true);
         }
         if self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
-            let compressed = inode.compression().is_some();
             drop(inode);
-            if compressed {
-                // The checkpoint would leave what it cannot write.
-                self.write_pages_of(ino)?;
-            }
             if self.changed {
+                self.write_checkpoint(Reason::Sync)?;
+            }
+            if !self.pages.has_fewer(ino, 1) {
+                // The checkpoint leaves what it cannot write. Who asks for it is told, unless it can be written now.
+                self.write_pages_of(ino)?;
                 self.write_checkpoint(Reason::Sync)?;
             }
             return Ok(false);
