@@ -7,9 +7,13 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Volume,
-    format::{BlockSize, checkpoint::Flags, inode::inline},
+    format::{
+        BlockSize,
+        checkpoint::Flags,
+        inode::{flag, inline},
+    },
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    volume::{Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::copy;
 
@@ -619,25 +623,7 @@ fn a_damaged_segment_table_keeps_back_no_checkpoint() {
     let damaged =
         [volume.nat_entry(ino.into()).unwrap().addr, volume.address(&volume.inode(ino).unwrap(), 5).unwrap()];
     drop(volume);
-    // Of an entry: how many blocks are valid, and which.
-    const ENTRY_BYTES: u64 = 74;
-    for addr in damaged {
-        let (segment, offset) = geometry.position(addr);
-        for second in [false, true] {
-            let table = u64::from(geometry.sit_block(0, second).0) * 4096;
-            let at = table + u64::from(segment.0) * ENTRY_BYTES;
-            let mut entry = [0; ENTRY_BYTES as usize];
-            device.read(at, &mut entry).unwrap();
-            let (byte, bit) = (2 + usize::from(offset / 8), 0x80 >> (offset % 8));
-            // In one of the copies it may not have been there yet.
-            if entry[byte] & bit != 0 {
-                entry[byte] &= !bit;
-                let counted = u16::from_le_bytes([entry[0], entry[1]]) - 1;
-                entry[..2].copy_from_slice(&counted.to_le_bytes());
-                device.write(at, &entry).unwrap();
-            }
-        }
-    }
+    unmark(&device, &geometry, &damaged);
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
     let mut volume = Volume::open(device.clone(), options()).unwrap();
     for addr in damaged {
@@ -659,4 +645,63 @@ fn a_damaged_segment_table_keeps_back_no_checkpoint() {
     let mut found = [0; 4096];
     volume.read(volume.lookup(ROOT, b"second").unwrap(), 5 * 4096, &mut found).unwrap();
     assert!(found == [2; 4096]);
+}
+
+/// Lets the segment table no longer call blocks valid.
+fn unmark(device: &MemoryDevice, geometry: &Geometry, damaged: &[BlockAddr]) {
+    // Of an entry: how many blocks are valid, and which.
+    const ENTRY_BYTES: u64 = 74;
+    for addr in damaged {
+        let (segment, offset) = geometry.position(*addr);
+        for second in [false, true] {
+            let table = u64::from(geometry.sit_block(0, second).0) * 4096;
+            let at = table + u64::from(segment.0) * ENTRY_BYTES;
+            let mut entry = [0; ENTRY_BYTES as usize];
+            device.read(at, &mut entry).unwrap();
+            let (byte, bit) = (2 + usize::from(offset / 8), 0x80 >> (offset % 8));
+            // In one of the copies it may not have been there yet.
+            if entry[byte] & bit != 0 {
+                entry[byte] &= !bit;
+                let counted = u16::from_le_bytes([entry[0], entry[1]]) - 1;
+                entry[..2].copy_from_slice(&counted.to_le_bytes());
+                device.write(at, &entry).unwrap();
+            }
+        }
+    }
+}
+
+/// Nor does it take the content of a compressed cluster that is opened, or written anew.
+#[test]
+fn a_damaged_segment_table_takes_no_cluster_away() {
+    let device = Arc::new(MemoryDevice::new(96 << 20));
+    let features = ["extra_attr", "compression"];
+    let mut volume = support::format_on(device.clone(), &features, BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let compressed = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.set_attr(ino, &compressed).unwrap();
+    volume.write(ino, 0, &[1; 12 * 4096]).unwrap();
+    for n in 0..20 {
+        let other = volume.create(ROOT, format!("other{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.write(other, 0, &vec![1; 600 * 4096]).unwrap();
+    }
+    volume.unmount().unwrap();
+    let geometry = *volume.geometry();
+    // The first of each cluster stands for its being compressed.
+    let damaged = [1, 5].map(|block| volume.address(&volume.inode(ino).unwrap(), block).unwrap());
+    drop(volume);
+    unmark(&device, &geometry, &damaged);
+    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    volume.punch_hole(ino, 2 * 4096, 4096).unwrap();
+    volume.write(ino, 6 * 4096, &[2; 4096]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    volume.unmount().unwrap();
+    assert!(volume.last_checkpoint().flags.has(Flags::FSCK));
+    drop(volume);
+    let volume = Volume::open(device, Options::read_only()).unwrap();
+    let mut found = [0; 12 * 4096];
+    volume.read(ino, 0, &mut found).unwrap();
+    for (n, block) in found.chunks(4096).enumerate() {
+        let wanted = [1, 0, 2][usize::from(n == 2) + 2 * usize::from(n == 6)];
+        assert!(block.iter().all(|byte| *byte == wanted), "block {n}");
+    }
 }

@@ -150,6 +150,7 @@ impl Volume {
         self.drop_extent(ino)?;
         let old: Vec<BlockAddr> =
             self.node_mut(slot.nid)?.addrs(slot.index..slot.index + slot.left).collect();
+        old.iter().try_for_each(|addr| self.ready_to_replace(*addr))?;
         let mut new = vec![BlockAddr::NEW; slot.left];
         if first == 1 {
             new[0] = BlockAddr::COMPRESS;
@@ -167,8 +168,8 @@ impl Volume {
         for (n, addr) in new.into_iter().enumerate() {
             node.set_addr(slot.index + n, addr);
         }
-        for (n, addr) in old.into_iter().enumerate().filter(|(_, addr)| addr.is_real()) {
-            self.release_block(addr, Place::File(ino, start + n as u64))?;
+        for (n, addr) in old.into_iter().enumerate() {
+            self.replaced(addr, Place::File(ino, start + n as u64))?;
         }
         Ok(())
     }
@@ -225,6 +226,7 @@ impl Volume {
         let mut content = vec![0; ((blocks.end - blocks.start) as usize) << size.log()];
         self.read_past_end(&inode, blocks.start << size.log(), &mut content)?;
         drop(inode);
+        addrs.iter().try_for_each(|addr| self.ready_to_replace(*addr))?;
         let slot = self.slot(ino, blocks.start)?.expect("what is mapped has a slot");
         self.drop_extent(ino)?;
         let node = self.node_mut(slot.nid)?;
@@ -237,7 +239,7 @@ impl Volume {
             node.set_addr(index, BlockAddr::NEW);
         }
         for (n, addr) in addrs.iter().enumerate() {
-            self.release_block(*addr, Place::File(ino, blocks.start + 1 + n as u64))?;
+            self.replaced(*addr, Place::File(ino, blocks.start + 1 + n as u64))?;
         }
         self.change_saved(ino, (count - addrs.len()) as u64, 0)?;
         for (block, page) in blocks.zip(content.chunks_exact(size.bytes())) {
