@@ -244,6 +244,7 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let names = [
         (MountFlags::RDONLY, "ro"),
         (MountFlags::NOEXEC, "noexec"),
+        (MountFlags::NOSYMFOLLOW, "nosymfollow"),
         (MountFlags::SYNCHRONOUS, "sync"),
         (MountFlags::DIRSYNC, "dirsync"),
     ];
