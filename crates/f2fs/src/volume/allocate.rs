@@ -119,6 +119,8 @@ impl Volume {
     /// Gives out the next block of a log. Whoever asks must put content there with `write_block`.
     pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
         let kind = self.log_with_room(kind)?;
+        // Also where nobody has asked for a change, and something is written that the last checkpoint has left.
+        self.changed = true;
         let now = self.now;
         let log = self.logs.get_mut(kind);
         let addr = self.geometry.block(log.segment, log.offset);
@@ -183,6 +185,7 @@ impl Volume {
         let size = self.geometry.block_size.bytes();
         let blocks = bytes.len() / size;
         self.check_range(addr, blocks, at)?;
+        self.changed = true;
         if !self.logs.holds_any(addr, blocks) {
             return if self.logs.prepend(addr, bytes) { Ok(()) } else { self.io.write(addr, at, bytes) };
         }

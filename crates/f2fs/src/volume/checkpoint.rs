@@ -56,11 +56,14 @@ impl Volume {
     /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
     /// change is on the device with the next checkpoint.
     pub fn unmount(&mut self) -> Result<()> {
-        if !self.changed && self.checkpoint.flags.has(Flags::UMOUNT) && self.read_only_reason().is_none() {
+        let is_ended = !self.changed && self.checkpoint.flags.has(Flags::UMOUNT);
+        if is_ended && self.pages.is_empty() && self.read_only_reason().is_none() {
             return Ok(());
         }
         self.start()?;
-        self.write_checkpoint(Reason::Unmount)?;
+        if !is_ended {
+            self.write_checkpoint(Reason::Unmount)?;
+        }
         self.finish_waiting(Reason::Unmount)
     }
 

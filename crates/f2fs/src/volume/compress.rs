@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::{Volume, map::Cluster, map_write::Slot};
+use super::{Volume, map::Cluster, map_write::Slot, pages::Page};
 use crate::{
     Error, Place, Result,
     format::{
@@ -68,6 +68,7 @@ impl Volume {
                 drop(inode);
                 let slot = self.make_slot(ino, block)?;
                 self.occupy(ino, Slot { left: 1, ..slot })?;
+                let page = Page { bytes: page, is_needed: false };
                 self.pages.insert_in_cluster(ino, block, page, cluster_blocks);
             }
             let page = self.pages.get_mut(ino, block).expect("it was just made sure of");
@@ -243,7 +244,7 @@ impl Volume {
         }
         self.change_saved(ino, (count - addrs.len()) as u64, 0)?;
         for (block, page) in blocks.zip(content.chunks_exact(size.bytes())) {
-            self.pages.insert_in_cluster(ino, block, page.into(), count);
+            self.pages.insert_in_cluster(ino, block, Page { bytes: page.into(), is_needed: true }, count);
         }
         Ok(())
     }

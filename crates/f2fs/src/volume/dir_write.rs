@@ -1,6 +1,6 @@
 //! Changing directories: entering and removing names.
 
-use super::{Volume, dir::Found};
+use super::{Volume, dir::Found, pages::Page};
 use crate::{
     Error, Place, Result,
     format::{
@@ -279,7 +279,7 @@ impl Volume {
         }
         let mut page = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
         self.read_block(addr, Place::Dir(dir, block), &mut page)?;
-        Ok(self.pages.insert(dir, block, page))
+        Ok(self.pages.insert(dir, block, Page { bytes: page, is_needed: true }))
     }
 
     fn new_dir_block(&mut self, dir: Ino, slot: Slot, block: u64, old: BlockAddr) -> Result<BlockAddr> {

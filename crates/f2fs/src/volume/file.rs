@@ -106,7 +106,7 @@ impl Volume {
         let end = inode.head().size.get().min(offset.saturating_add(length));
         let log = self.superblock().block_size.log();
         let changed = || !self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)).is_empty();
-        if inode.has_advise(advise::ENCRYPT) || self.pages.len() > 0 && changed() {
+        if inode.has_advise(advise::ENCRYPT) || !self.pages.is_empty() && changed() {
             return Ok(None);
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -290,7 +290,7 @@ impl Volume {
 
     /// Puts the changed pages over what the map said.
     fn overlay_pages(&self, ino: Ino, offset: u64, buf: &mut [u8]) {
-        if self.pages.len() == 0 || buf.is_empty() {
+        if self.pages.is_empty() || buf.is_empty() {
             return;
         }
         let log = self.superblock().block_size.log();

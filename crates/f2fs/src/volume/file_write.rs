@@ -13,6 +13,7 @@ use super::{
     fsync::IN_PLACE_BLOCKS_MAX,
     map_write::Slot,
     node_cache::Change,
+    pages::Page,
 };
 use crate::{
     Error, Place, Result,
@@ -390,7 +391,7 @@ impl Volume {
                 self.read_block(old, Place::File(ino, block), &mut page)?;
             }
             page[inside..inside + data.len()].copy_from_slice(data);
-            self.pages.insert(ino, block, page);
+            self.pages.insert(ino, block, Page { bytes: page, is_needed: false });
             return Ok(0);
         }
         if old == BlockAddr::COMPRESS {
@@ -580,37 +581,34 @@ impl Volume {
     }
 
     /// Writes all pages to their logs. Of a regular file, one that has to stay where the device does not take it waits on, as
-    /// do those of which something cannot be read, their node or the rest of their cluster, and keeps back nobody else's;
-    /// [`write_waiting`](Self::write_waiting) tells. Names have to be on the device with what they lead to.
+    /// do those of which something cannot be read, their nodes or the rest of their cluster, and keeps back nobody else's;
+    /// [`write_waiting`](Self::write_waiting) tells. Names have to be on the device with what they lead to, and what was in a
+    /// cluster before it was opened has no other place.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
             match self.write_page(ino, block) {
-                Err(error) if self.stays_in_place(&error) && self.may_wait(ino) => {}
-                result => drop(result?),
+                Err(error) if self.stays_in_place(&error) && self.may_wait(ino, block) => {}
+                result => result?,
             }
         }
         Ok(())
     }
 
-    /// Whether a checkpoint is whole without what was written to a file since the last one.
-    fn may_wait(&self, ino: Ino) -> bool {
-        !self.is_quota_ino(ino) && self.inode(ino).is_ok_and(|inode| inode.file_type() == FileType::Regular)
+    /// Whether a checkpoint is whole without a page.
+    fn may_wait(&self, ino: Ino, block: u64) -> bool {
+        !self.is_quota_ino(ino) && !self.pages.is_needed(ino, block)
     }
 
-    /// What keeps a page waiting that [`write_pages`](Self::write_pages) left, if there is one. What could not be read
-    /// then, and can be now, has another place, which is a change.
+    /// Writes what [`write_pages`](Self::write_pages) left, or says what keeps it waiting.
     pub(super) fn write_waiting(&mut self) -> Result<()> {
-        for (ino, block) in self.pages.keys() {
-            self.changed |= self.write_page(ino, block)?;
-        }
-        Ok(())
+        self.pages.keys().into_iter().try_for_each(|(ino, block)| self.write_page(ino, block))
     }
 
-    /// Writes a page, with what has to go with it, and says whether it has another place then.
-    fn write_page(&mut self, ino: Ino, block: u64) -> Result<bool> {
+    /// Writes a page, with what has to go with it.
+    fn write_page(&mut self, ino: Ino, block: u64) -> Result<()> {
         match self.own_place(ino, block)? {
-            Some(addr) => self.write_neighbours(ino, &[block], addr).map(|()| false),
-            None => self.append_page(ino, block).map(|()| true),
+            Some(addr) => self.write_neighbours(ino, &[block], addr),
+            None => self.append_page(ino, block),
         }
     }
 
@@ -691,7 +689,7 @@ impl Volume {
         drop(inode);
         let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
         let Some(page) = self.pages.remove(ino, block) else { return Ok(()) };
-        let result = self.relocate(ino, slot, block, kind, &page).map(drop);
+        let result = self.relocate(ino, slot, block, kind, &page.bytes).map(drop);
         if result.is_err() {
             self.pages.insert(ino, block, page);
         }

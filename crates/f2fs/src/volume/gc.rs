@@ -128,13 +128,10 @@ impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         self.start()?;
-        // What still waits may be written with it.
-        let before = std::mem::replace(&mut self.changed, true) || self.pages.len() > 0;
         let mut cleaned = self.clean_sections(sections, policy, Victims::New, usize::MAX)?;
         if cleaned == Cleaned::default() {
             cleaned = self.clean_sections(sections, policy, Victims::All, TRIES * sections as usize)?;
         }
-        self.changed = before || cleaned != Cleaned::default();
         if cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
         }

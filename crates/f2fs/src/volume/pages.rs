@@ -10,11 +10,19 @@ use crate::units::Ino;
 /// The pages, in the order of files and blocks, which is the order in which they are written.
 #[derive(Default)]
 pub struct Pages {
-    map: BTreeMap<(Ino, u64), Box<[u8]>>,
+    map: BTreeMap<(Ino, u64), Page>,
     /// Clusters of compressed files that have pages, by their first blocks.
     clusters: BTreeMap<(Ino, u64), Cluster>,
     /// Blocks of those clusters, less their pages.
     beside: usize,
+}
+
+/// A page.
+pub struct Page {
+    /// Its content.
+    pub bytes: Box<[u8]>,
+    /// No checkpoint is whole without it.
+    pub is_needed: bool,
 }
 
 /// A cluster that is written as a whole when one page of it is.
@@ -26,23 +34,27 @@ struct Cluster {
 impl Pages {
     /// A page, if it is here.
     pub fn get(&self, ino: Ino, block: u64) -> Option<&[u8]> {
-        self.map.get(&(ino, block)).map(|page| &**page)
+        self.map.get(&(ino, block)).map(|page| &*page.bytes)
     }
 
     /// A page, to change it.
     pub fn get_mut(&mut self, ino: Ino, block: u64) -> Option<&mut [u8]> {
-        self.map.get_mut(&(ino, block)).map(|page| &mut **page)
+        self.map.get_mut(&(ino, block)).map(|page| &mut *page.bytes)
     }
 
     /// Adds a page.
-    pub fn insert(&mut self, ino: Ino, block: u64, page: Box<[u8]>) -> &mut [u8] {
-        let slot = self.map.entry((ino, block)).or_default();
-        *slot = page;
-        slot
+    pub fn insert(&mut self, ino: Ino, block: u64, page: Page) -> &mut [u8] {
+        self.map.insert((ino, block), page);
+        self.get_mut(ino, block).expect("it was just inserted")
+    }
+
+    /// Whether no checkpoint is whole without a page.
+    pub fn is_needed(&self, ino: Ino, block: u64) -> bool {
+        self.map.get(&(ino, block)).is_some_and(|page| page.is_needed)
     }
 
     /// Adds a page of a compressed file, whose clusters have so many blocks.
-    pub fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Box<[u8]>, blocks: usize) {
+    pub fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
         if self.map.insert((ino, block), page).is_none() {
             let start = block - block % blocks as u64;
             let cluster = self.clusters.entry((ino, start)).or_insert(Cluster { blocks, pages: 0 });
@@ -53,7 +65,7 @@ impl Pages {
     }
 
     /// Takes a page out.
-    pub fn remove(&mut self, ino: Ino, block: u64) -> Option<Box<[u8]>> {
+    pub fn remove(&mut self, ino: Ino, block: u64) -> Option<Page> {
         let page = self.map.remove(&(ino, block))?;
         let before = self.clusters.range_mut(..=(ino, block)).next_back();
         let own = before.filter(|((of, start), cluster)| *of == ino && block < start + cluster.blocks as u64);
@@ -93,6 +105,11 @@ impl Pages {
         self.map.keys().copied().collect()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// Count of pages.
     pub fn len(&self) -> usize {
         self.map.len()
@@ -110,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_page_of_a_cluster_stands_for_all_of_it() {
-        let (mut pages, page) = (Pages::default(), || Box::from([0]));
+        let (mut pages, page) = (Pages::default(), || Page { bytes: Box::from([0]), is_needed: false });
         pages.insert(Ino(4), 40, page());
         for block in [16, 19, 19, 31, 32] {
             pages.insert_in_cluster(Ino(5), block, page(), 16);
