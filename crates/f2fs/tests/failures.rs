@@ -668,6 +668,121 @@ fn what_could_not_be_let_go_goes_later() {
     support::assert_clean(&path);
 }
 
+/// What nobody used any more, and is only still there because it could not be removed, gets no name again; but who comes
+/// to use it keeps it.
+#[test]
+fn what_could_not_be_let_go_gets_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let [held, gone] = [&b"held"[..], b"gone"].map(|name| volume.lookup(ROOT, name).unwrap());
+    let nodes = [held, gone].map(|ino| {
+        let nid = volume.inode(ino).unwrap().child(0);
+        volume.nat_entry(nid).unwrap().addr
+    });
+    forget(&volume);
+    device.set(&nodes);
+    volume.unlink(ROOT, b"held").unwrap();
+    volume.unlink(ROOT, b"gone").unwrap();
+    device.set(&[]);
+    assert!(matches!(volume.link(gone, ROOT, b"back"), Err(Error::NotFound)));
+    volume.hold(held);
+    volume.checkpoint().unwrap();
+    assert!(volume.is_inode(held).unwrap() && !volume.is_inode(gone).unwrap());
+    volume.release(held).unwrap();
+    volume.checkpoint().unwrap();
+    assert!(!volume.is_inode(held).unwrap());
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
+
+/// Of names that leave their inode for several blocks, all are still there where one of the blocks finds no place.
+#[test]
+fn names_for_which_there_is_no_place_stay_in_their_inode() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
+    let dirs: Vec<Ino> = (0..200)
+        .map(|n| volume.create(ROOT, format!("dir{n}").as_bytes(), &NewNode::new(0o040_755)).unwrap())
+        .collect();
+    volume.unmount().unwrap();
+    let levels: Vec<BlockAddr> =
+        dirs.iter().map(|dir| volume.nat_entry((*dir).into()).unwrap().addr).collect();
+    drop(volume);
+    // Two to the third buckets in the first level.
+    const DIR_LEVEL: u64 = 347;
+    for addr in levels {
+        let mut block = [0; 4096];
+        let at = u64::from(addr.0) * 4096;
+        device.read(at, &mut block).unwrap();
+        block[DIR_LEVEL as usize] = 3;
+        device.write(at, &block).unwrap();
+    }
+    let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
+    let mut volume = Volume::open(device.clone(), options).unwrap();
+    volume.write(over, 0, &[1]).unwrap();
+    while volume.write(over, 0, &[1; 1 << 20]).is_ok() {}
+    while volume.write(over, 0, &[1; 4096]).is_ok() {}
+    let name = |n: usize| format!("{n} and so that few of them fit into an inode, many letters more, {n}");
+    let full = dirs.into_iter().find_map(|dir| {
+        let before = volume.counters();
+        for n in 0..22 {
+            let blocks = volume.stat(dir).unwrap().sectors;
+            if let Err(error) = volume.link(over, dir, name(n).as_bytes()) {
+                assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+                return Some((dir, n, before.valid_blocks, blocks));
+            }
+        }
+        None
+    });
+    let (dir, names, valid_blocks, blocks) = full.expect("the log of directories ends, too");
+    for n in 0..names {
+        assert_eq!(volume.lookup(dir, name(n).as_bytes()).unwrap(), over);
+    }
+    assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
+    assert_eq!((volume.counters().valid_blocks, volume.stat(dir).unwrap().sectors), (valid_blocks, blocks));
+    volume.unmount().unwrap();
+    drop(volume);
+    store(&device, &path).unwrap();
+    support::assert_clean(&path);
+}
+
+/// Where a move that leaves something fails, and nothing can be read any more, what was to be left is gone.
+#[test]
+fn a_move_that_fails_leaves_nothing_nameless() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = crowded(&path);
+    let mut failures = 0;
+    for nth in 0.. {
+        let device = Scratched::new(copy(&image).unwrap());
+        let mut volume = open_small(device.clone()).unwrap();
+        let from = volume.lookup(ROOT, b"dir").unwrap();
+        forget(&volume);
+        *device.until.lock().unwrap() = Some(nth);
+        *device.goes_on.lock().unwrap() = true;
+        let new = NewNode::new(0o020_000);
+        let moved = volume.rename_leaving((from, b"name9"), (ROOT, b"name9"), RenameMode::Replace, &new);
+        *device.until.lock().unwrap() = None;
+        let moved = moved.is_ok();
+        failures += u32::from(!moved);
+        assert_eq!(volume.lookup(ROOT, b"name9").is_ok(), moved, "read {nth}");
+        volume.unmount().unwrap();
+        drop(volume);
+        store(&device.inner, &path).unwrap();
+        support::assert_clean(&path);
+        if moved {
+            break;
+        }
+    }
+    assert!(failures > 3);
+}
+
 /// What waited and is written last, by what ends the volume, ends it all the same.
 #[test]
 fn what_is_written_late_ends_in_a_clean_volume() {

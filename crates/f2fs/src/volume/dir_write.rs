@@ -176,11 +176,16 @@ impl Volume {
     }
 
     /// Removes an entry, or lets it stand for what is left under its name: for that nothing needs room.
-    pub(super) fn leave_to(&mut self, dir: Ino, found: &Found, left: Option<(Ino, FileType)>) -> Result<()> {
-        match left {
-            Some((ino, kind)) => self.set_target(dir, found, ino, kind),
-            None => self.leave(dir, found),
-        }
+    pub(super) fn leave_to(
+        &mut self,
+        dir: Ino,
+        found: &Found,
+        left: &mut Option<(Ino, FileType)>,
+    ) -> Result<()> {
+        let Some((ino, kind)) = *left else { return self.leave(dir, found) };
+        self.set_target(dir, found, ino, kind)?;
+        *left = None;
+        Ok(())
     }
 
     /// Lets an entry stand for another inode.
@@ -207,26 +212,33 @@ impl Volume {
         self.grow_dir(dir, 0, 1)
     }
 
-    /// Moves the entries of an inline directory into blocks.
+    /// Moves the entries of an inline directory into blocks. Where there is no place for one of those, all stay.
     fn leave_inline_dir(&mut self, dir: Ino) -> Result<()> {
-        let inode = self.inode(dir)?;
-        let dir_level = inode.head().dir_level;
-        let old = Dentries::new(inode.inline_area().to_vec(), Place::Dir(dir, 0));
-        let before = inode;
-        let entries = old.entries().collect::<Result<Vec<_>>>()?;
-        // Half way there would be no way back.
-        self.admit(dir, if dir_level == 0 { 1 } else { 1 + entries.len() as u64 })?;
+        let before = self.inode(dir)?;
+        let old = Dentries::new(before.inline_area().to_vec(), Place::Dir(dir, 0));
+        let count = old.entries().collect::<Result<Vec<_>>>()?.len() as u64;
+        self.admit(dir, if before.head().dir_level == 0 { 1 } else { 1 + count })?;
         let inode = self.inode_mut(dir)?;
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !inline::DENTRY;
         inode.head_mut().size.set(0);
-        if let Err(error) = self.dir_block_mut(dir, 0).map(drop) {
+        let moved = self.move_entries(dir, &old);
+        if moved.is_err() {
+            self.dirs.forget(dir);
+            self.free_from(dir, 0)?;
             self.inode_mut(dir)?.clone_from(&before);
-            return Err(error);
         }
+        moved
+    }
+
+    /// Puts the entries that were in a directory's inode into blocks; it has none yet.
+    fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>) -> Result<()> {
+        let dir_level = self.inode(dir)?.head().dir_level;
+        let entries = old.entries().collect::<Result<Vec<_>>>()?;
+        self.dir_block_mut(dir, 0)?;
         if dir_level == 0 {
             self.dirs.learn(dir, entries.iter().map(|entry| entry.hash).collect::<Vec<_>>());
-            Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(&old);
+            Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(old);
             return self.grow_dir(dir, 0, 1);
         }
         // Level 0 has several buckets: each name goes into its own. The dots, whose hashes are 0, stay first, in block 0.

@@ -169,7 +169,7 @@ impl Volume {
         if inode.head().links.get() == u32::MAX {
             return Err(Error::TooManyLinks);
         }
-        if inode.head().links.get() == 0 && !self.orphans.contains(&ino) {
+        if inode.head().links.get() == 0 && (!self.orphans.contains(&ino) || self.leaving.contains(&ino)) {
             return Err(Error::NotFound);
         }
         drop(inode);
@@ -305,8 +305,9 @@ impl Volume {
         let ino = Ino(self.take_nid()?.0);
         let node = self.new_inode(ino, from_dir, from, kind, &new)?;
         self.add_node(node)?;
-        if let Err(error) = self.move_name_leaving(from_dir, from, to_dir, to, mode, Some((ino, kind))) {
-            if self.find_entry(from_dir, from)?.is_none_or(|found| found.ino != ino) {
+        let mut left = Some((ino, kind));
+        if let Err(error) = self.move_name_leaving(from_dir, from, to_dir, to, mode, &mut left) {
+            if left.is_some() {
                 self.evict(ino)?;
             }
             return Err(error);
@@ -322,10 +323,10 @@ impl Volume {
         to: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.move_name_leaving(from_dir, from, to_dir, to, mode, None)
+        self.move_name_leaving(from_dir, from, to_dir, to, mode, &mut None)
     }
 
-    /// Moves a name; `left` is what has it then, if anything.
+    /// Moves a name; `left` is what has it then, if anything, and is taken once it has.
     fn move_name_leaving(
         &mut self,
         from_dir: Ino,
@@ -333,7 +334,7 @@ impl Volume {
         to_dir: Ino,
         to: &[u8],
         mode: RenameMode,
-        left: Option<(Ino, FileType)>,
+        left: &mut Option<(Ino, FileType)>,
     ) -> Result<()> {
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
@@ -447,6 +448,7 @@ impl Volume {
 
     /// Keeps an inode although its last name may go: somebody has it open.
     pub fn hold(&mut self, ino: Ino) {
+        self.leaving.remove(&ino);
         *self.held.entry(ino).or_default() += 1;
     }
 
