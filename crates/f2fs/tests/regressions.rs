@@ -436,9 +436,11 @@ fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
     assert!(too_large(set("user.a", 5000, XattrMode::Set)));
     assert!(too_large(set("user.a", 65_536, XattrMode::Replace)), "before it is looked for");
     assert!(matches!(set("user.a", 10, XattrMode::Replace), Err(Error::NoAttribute)));
+    assert!(matches!(set("user.a", 10, XattrMode::CreateAndReplace), Err(Error::NoAttribute)));
     set("user.a", 3000, XattrMode::Create).unwrap();
     assert!(too_large(set("user.a", 5000, XattrMode::Create)));
     assert!(matches!(set("user.a", 10, XattrMode::Create), Err(Error::Exists)));
+    assert!(matches!(set("user.a", 10, XattrMode::CreateAndReplace), Err(Error::Exists)));
     assert!(too_large(set("user.b", 2000, XattrMode::Set)), "beside the other");
     set("user.b", 1000, XattrMode::Set).unwrap();
 }

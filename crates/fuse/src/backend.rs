@@ -772,6 +772,7 @@ fn xattr_mode(flags: u32) -> Answer<XattrMode> {
         0 => Ok(XattrMode::Set),
         1 => Ok(XattrMode::Create),
         2 => Ok(XattrMode::Replace),
+        3 => Ok(XattrMode::CreateAndReplace),
         _ => Err(Errno::INVAL),
     }
 }
@@ -897,5 +898,6 @@ mod tests {
             assert_eq!((asked.name, asked.value), (&b"user.comment"[..], &b"abc"[..]));
             assert_eq!((asked.mode, asked.drops_group_id), (XattrMode::Create, drops_group_id));
         }
+        assert_eq!([xattr_mode(3), xattr_mode(4)], [Ok(XattrMode::CreateAndReplace), Err(Errno::INVAL)]);
     }
 }

@@ -45,6 +45,8 @@ pub enum XattrMode {
     Create,
     /// It must be there.
     Replace,
+    /// Both at once, which is never so; Linux says which of the two is not (`__f2fs_setxattr`).
+    CreateAndReplace,
 }
 
 /// Flags that may be changed from outside; the others follow from what the inode is (Linux,
@@ -188,8 +190,8 @@ impl Volume {
             return Err(Error::AttributeTooLarge);
         }
         match (same, mode) {
-            (Some(_), XattrMode::Create) => return Err(Error::Exists),
-            (None, XattrMode::Replace) => return Err(Error::NoAttribute),
+            (Some(_), XattrMode::Create | XattrMode::CreateAndReplace) => return Err(Error::Exists),
+            (None, XattrMode::Replace | XattrMode::CreateAndReplace) => return Err(Error::NoAttribute),
             _ if same.map(|entry| entry.value) == value && value.is_some() => return Ok(None),
             _ => {}
         }
