@@ -1200,3 +1200,47 @@ fn what_cleaning_writes_is_in_the_next_checkpoint() {
     volume.read(ino, 990 * 4096, &mut found).unwrap();
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
+
+/// In idle times no more is tried at once than a few sections, and after all of them nothing, until there was a checkpoint.
+#[test]
+fn idle_cleaning_tries_few_bad_sectors_at_once() {
+    const SEGMENTS: u64 = 20;
+    let device = Scratched::new(MemoryDevice::new(128 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; SEGMENTS as usize * 512 * 4096]).unwrap();
+    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
+    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
+    let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
+    // One block stays of each segment but the last, of which two stay.
+    for n in 0..SEGMENTS - 1 {
+        let stay = 1 + u64::from(n == SEGMENTS - 2);
+        let start = first + n * 512;
+        volume.punch_hole(ino, (start + stay) * 4096, (512 - stay) * 4096).unwrap();
+    }
+    volume.unmount().unwrap();
+    let bad: Vec<BlockAddr> = (0..SEGMENTS - 2).map(|n| addr_of(&volume, first + n * 512)).collect();
+    drop(volume);
+    device.set(&bad);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let clean = |volume: &mut Volume| {
+        let before = *device.failed.lock().unwrap();
+        let cleaned = volume.clean_a_little(Policy::Greedy).is_ok_and(|cleaned| cleaned.sections > 0);
+        (cleaned, *device.failed.lock().unwrap() - before)
+    };
+    let mut steps = Vec::new();
+    while steps.last().is_none_or(|(cleaned, _)| !cleaned) {
+        steps.push(clean(&mut volume));
+        assert!(steps.len() < 20, "{steps:?}");
+    }
+    assert!(steps.iter().all(|(_, failed)| *failed <= 4) && steps.len() > 4, "{steps:?}");
+    // That one was followed by a checkpoint.
+    let again: Vec<_> = (0..10).map(|_| clean(&mut volume)).collect();
+    assert_eq!(again.iter().map(|(_, failed)| failed).sum::<u64>(), bad.len() as u64, "{again:?}");
+    device.set(&[]);
+    assert_eq!(clean(&mut volume), (false, 0));
+    volume.write(ino, 0, &[2]).unwrap();
+    volume.checkpoint().unwrap();
+    assert_eq!(clean(&mut volume), (true, 0));
+    volume.unmount().unwrap();
+}

@@ -710,7 +710,7 @@ impl FileSystem {
         }
         let mut volume = self.quiet_write_lock()?;
         if volume.read_only_reason().is_none() && volume.is_fragmented() {
-            volume.clean(1, self.settings.cleaning).map_err(to_errno)?;
+            volume.clean_a_little(self.settings.cleaning).map_err(to_errno)?;
         }
         Ok(())
     }

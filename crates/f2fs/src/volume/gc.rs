@@ -16,7 +16,7 @@ use crate::{
         sit::SegmentType,
         summary::{Owner, Summary},
     },
-    units::{BlockAddr, Ino, SecNo, SegNo},
+    units::{BlockAddr, CheckpointVer, Ino, SecNo, SegNo},
 };
 
 use super::{allocate::log_for, map_write::Slot, node_write::Marks, sit::Segment};
@@ -120,17 +120,40 @@ pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: 
 enum Victims {
     /// Those that nobody has tried in vain, or that have changed since.
     New,
+    /// Those, too, that nobody has tried since the newest checkpoint: what could not be read may have been so once.
+    Older,
     /// All.
     All,
+}
+
+/// What is known of a section that could not be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stuck {
+    /// The blocks that were valid then.
+    valid_blocks: u32,
+    /// The newest checkpoint then.
+    version: CheckpointVer,
 }
 
 impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
+        self.clean_any(sections, policy, usize::MAX, Victims::All)
+    }
+
+    /// Cleans a section, for who lets others wait meanwhile: after a few that cannot be emptied, which may take seconds
+    /// each, it ends; the next call goes on with others.
+    pub fn clean_a_little(&mut self, policy: Policy) -> Result<Cleaned> {
+        self.clean_any(1, policy, TRIES, Victims::Older)
+    }
+
+    /// Cleans up to so many sections of which nobody knows that they cannot be emptied, with at most so many tries; where
+    /// there is none, `others`.
+    fn clean_any(&mut self, sections: u32, policy: Policy, tries: usize, others: Victims) -> Result<Cleaned> {
         self.start()?;
-        let mut cleaned = self.clean_sections(sections, policy, Victims::New, usize::MAX)?;
+        let mut cleaned = self.clean_sections(sections, policy, Victims::New, tries)?;
         if cleaned == Cleaned::default() {
-            cleaned = self.clean_sections(sections, policy, Victims::All, TRIES * sections as usize)?;
+            cleaned = self.clean_sections(sections, policy, others, TRIES * sections as usize)?;
         }
         if cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
@@ -259,8 +282,8 @@ impl Volume {
                     failed = failed.or(Some(error));
                 }
             }
-            let left = self.valid_blocks(victim)?;
-            self.stuck.insert(victim, left);
+            let valid_blocks = self.valid_blocks(victim)?;
+            self.stuck.insert(victim, Stuck { valid_blocks, version: self.checkpoint.version });
         }
         failed.filter(|_| cleaned.sections == 0).map_or(Ok(cleaned), Err)
     }
@@ -280,7 +303,15 @@ impl Volume {
         victims: Victims,
         tried: &FxHashSet<SecNo>,
     ) -> Result<Option<SecNo>> {
-        let (geometry, stuck) = (self.geometry, &self.stuck);
+        let (geometry, version) = (self.geometry, self.checkpoint.version);
+        let is_left_out = |section: SecNo, valid_blocks: u32| {
+            let stuck = self.stuck.get(&section).filter(|stuck| stuck.valid_blocks == valid_blocks);
+            stuck.is_some_and(|stuck| match victims {
+                Victims::New => true,
+                Victims::Older => stuck.version == version,
+                Victims::All => false,
+            })
+        };
         let current: Vec<SecNo> =
             self.logs.segments().iter().map(|segment| geometry.section_of(*segment)).collect();
         let per_section = geometry.segments_per_section;
@@ -302,7 +333,7 @@ impl Volume {
                 || valid >= blocks
                 || current.contains(&section)
                 || tried.contains(&section)
-                || victims == Victims::New && stuck.get(&section) == Some(&valid)
+                || is_left_out(section, valid)
             {
                 return;
             }

@@ -128,8 +128,8 @@ pub struct Volume {
     avoid: Vec<SegNo>,
     /// What was fsynced is being brought back: a log that finds no segment may go on in another's.
     is_recovering: bool,
-    /// Sections that could not be emptied, and how many valid blocks each had then.
-    stuck: FxHashMap<SecNo, u32>,
+    /// Sections that could not be emptied.
+    stuck: FxHashMap<SecNo, gc::Stuck>,
     /// Something was changed since the newest checkpoint.
     changed: bool,
     /// A log has opened a segment since free sections were last looked at.
