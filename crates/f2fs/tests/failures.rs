@@ -1201,6 +1201,40 @@ fn what_cleaning_writes_is_in_the_next_checkpoint() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
+/// Neither a quota file nor an inode that cannot be read keeps anybody from changing something else.
+#[test]
+fn quota_and_an_inode_that_cannot_be_read_stop_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = Scratched::new(crowded(&path));
+    let mut volume = open_small(device.clone()).unwrap();
+    let quota = volume.quota_ino(QuotaKind::User).unwrap();
+    let quota = volume.address(&volume.inode(quota).unwrap(), 0).unwrap();
+    device.set(&[quota]);
+    let first = volume.create(ROOT, b"first", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    // So many changed nodes are written, and an fsync sends all that are on their way.
+    for name in (0..20).map(|n| format!("other{n}")) {
+        let other = volume.lookup(ROOT, name.as_bytes()).unwrap();
+        volume.set_attr(other, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
+    }
+    volume.write(first, 0, &[1]).unwrap();
+    volume.fsync(first, false).unwrap();
+    let changed = volume.lookup(ROOT, b"other0").unwrap();
+    forget(&volume);
+    device.set(&[quota, volume.nat_entry(changed.into()).unwrap().addr]);
+    for n in 0..3 {
+        volume.create(ROOT, format!("new{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+    }
+    device.set(&[]);
+    volume.unmount().unwrap();
+    assert!(!volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK));
+    drop(volume);
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
+
 /// In idle times no more is tried at once than a few sections, and after all of them nothing, until there was a checkpoint.
 #[test]
 fn idle_cleaning_tries_few_bad_sectors_at_once() {

@@ -191,7 +191,14 @@ impl Volume {
         let mut limited = Limited::default();
         // Where the files may be wrong, nobody is held to what they say (Linux, `f2fs_enable_quotas`).
         if self.has_quotas() && !self.unsaid.is_wrong {
-            let (changes, now) = (self.quota_changes()?, self.quota_now());
+            let now = self.quota_now();
+            let changes = match self.quota_changes() {
+                Err(error) if self.stays_in_place(&error) => {
+                    limited.is_partial = true;
+                    Changes::default()
+                }
+                changes => changes?,
+            };
             for (n, kind) in QuotaKind::ALL.into_iter().enumerate() {
                 let Some(ino) = self.quota_ino(kind) else { continue };
                 match self.read_quota(kind, ino) {
