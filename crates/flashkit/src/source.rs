@@ -147,10 +147,12 @@ impl Content {
 /// `UID:GID` as numbers.
 fn owner(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').ok_or("write it as UID:GID, in numbers")?;
-    // To Linux the highest number is nobody (chown(2)).
-    let number = |text: &str| match text.parse() {
-        Ok(number) if number != u32::MAX => Ok(number),
-        _ => Err(format!("{text:?} is no number of a user or group")),
-    };
+    let number =
+        |text: &str| owner_number(text).ok_or_else(|| format!("{text:?} is no number of a user or group"));
     Ok((number(uid)?, number(gid)?))
+}
+
+/// A number that a user or group can have. To Linux the highest is nobody (chown(2)).
+pub fn owner_number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number| *number != u32::MAX)
 }

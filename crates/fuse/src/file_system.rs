@@ -416,14 +416,15 @@ impl FileSystem {
         if mode == RenameMode::Replace {
             self.hold_target(&mut volume, to_dir, to)?;
         }
-        if !leaves_whiteout {
-            volume.rename(from_dir, from, to_dir, to, mode).map_err(to_errno)?;
-            return self.sync_names(&mut volume, [from_dir, to_dir]);
-        }
-        let device = Some(DeviceNumber { major: 0, minor: 0 });
-        let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
-        let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
-        volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout).map_err(to_errno)?;
+        let renamed = if leaves_whiteout {
+            let device = Some(DeviceNumber { major: 0, minor: 0 });
+            let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
+            let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
+            volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout)
+        } else {
+            volume.rename(from_dir, from, to_dir, to, mode)
+        };
+        renamed.map_err(to_errno)?;
         self.sync_names(&mut volume, [from_dir, to_dir])
     }
 
@@ -681,10 +682,8 @@ impl FileSystem {
 
     /// After a change of names in directories: makes it durable where the mount or a flag of one of them asks for that.
     fn sync_names(&self, volume: &mut Volume, dirs: impl IntoIterator<Item = Ino>) -> Answer<()> {
-        let is_synchronous = |dir: Ino| {
-            let flags = [flag::SYNC, flag::DIRSYNC];
-            volume.inode(dir).is_ok_and(|inode| flags.iter().any(|flag| inode.has_flag(*flag)))
-        };
+        let is_synchronous =
+            |dir: Ino| volume.inode(dir).is_ok_and(|inode| inode.has_flag(flag::SYNC | flag::DIRSYNC));
         let wanted = self.settings.dirsync || dirs.into_iter().any(is_synchronous);
         if !wanted || self.may_sync(volume)?.is_some() {
             return Ok(());

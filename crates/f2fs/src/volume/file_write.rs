@@ -64,7 +64,7 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         drop(inode);
-        self.put(ino, offset, data)
+        self.put(ino, offset, data, true)
     }
 
     /// Writes to a regular file what a cache has of it, for who opened it before it became append-only. The times
@@ -72,19 +72,15 @@ impl Volume {
     pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.writable_file(ino)?);
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.write_pieces(ino, offset, data)?;
-        if self.options.cache_has_times { Ok(()) } else { self.stamp(ino) }
+        self.put(ino, offset, data, !self.options.cache_has_times)
     }
 
-    fn put(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamps: bool) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         self.write_pieces(ino, offset, data)?;
-        self.stamp(ino)
+        if stamps { self.stamp(ino) } else { Ok(()) }
     }
 
     /// Writes to a regular file; between pieces, a checkpoint makes room. All of it fits, or nothing is written.
@@ -127,10 +123,7 @@ impl Volume {
             changes |= new != old;
             *new = *old;
         }
-        self.write_pieces(ino, offset, &merged)?;
-        if !self.options.cache_has_times {
-            self.stamp(ino)?;
-        }
+        self.put(ino, offset, &merged, !self.options.cache_has_times)?;
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }
 

@@ -273,7 +273,7 @@ impl Volume {
         mode: RenameMode,
     ) -> Result<()> {
         self.begin()?;
-        self.move_name(from_dir, from, to_dir, to, mode)
+        self.move_name((from_dir, from), (to_dir, to), mode, &mut None)
     }
 
     /// The same, and a new inode that is no directory has the old name then. Both happen or neither, in a checkpoint,
@@ -296,7 +296,7 @@ impl Volume {
         self.check_change(to_dir, to)?;
         let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
         if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
-            return self.move_name(from_dir, from, to_dir, to, mode);
+            return self.move_name((from_dir, from), (to_dir, to), mode, &mut None);
         }
         self.require_entry_space(to_dir, to, 1)?;
         let (new, _) = self.inherit(from_dir, new)?;
@@ -306,7 +306,7 @@ impl Volume {
         let node = self.new_inode(ino, from_dir, from, kind, &new)?;
         self.add_node(node)?;
         let mut left = Some((ino, kind));
-        if let Err(error) = self.move_name_leaving(from_dir, from, to_dir, to, mode, &mut left) {
+        if let Err(error) = self.move_name((from_dir, from), (to_dir, to), mode, &mut left) {
             if left.is_some() {
                 self.evict(ino)?;
             }
@@ -315,24 +315,11 @@ impl Volume {
         self.note_name(from_dir, from, Some(ino))
     }
 
+    /// Moves a name; `left` is what has it then, if anything, and is taken once it has.
     fn move_name(
         &mut self,
-        from_dir: Ino,
-        from: &[u8],
-        to_dir: Ino,
-        to: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        self.move_name_leaving(from_dir, from, to_dir, to, mode, &mut None)
-    }
-
-    /// Moves a name; `left` is what has it then, if anything, and is taken once it has.
-    fn move_name_leaving(
-        &mut self,
-        from_dir: Ino,
-        from: &[u8],
-        to_dir: Ino,
-        to: &[u8],
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
         mode: RenameMode,
         left: &mut Option<(Ino, FileType)>,
     ) -> Result<()> {

@@ -10,6 +10,7 @@ use f2fs::{
 
 use crate::{
     render,
+    source::owner_number,
     target::{Further, Target},
 };
 
@@ -62,13 +63,9 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
     let number = |text: &str| match text {
         "" => Ok(None),
-        // To Linux the highest number is nobody (chown(2)).
-        text => match text.parse() {
-            Ok(number) if number != u32::MAX => Ok(Some(number)),
-            _ => Err(format!(
-                "{text:?} is no number of an owner; names of users are this machine's, not the volume's"
-            )),
-        },
+        text => owner_number(text).map(Some).ok_or_else(|| {
+            format!("{text:?} is no number of an owner; names of users are this machine's, not the volume's")
+        }),
     };
     match (number(uid)?, number(gid)?) {
         (None, None) => Err("write UID, UID:GID or :GID".into()),
