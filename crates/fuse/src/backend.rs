@@ -101,9 +101,9 @@ pub fn mount(
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
-    let (taken, direct_io) = (OnceLock::new(), options.direct_io);
+    let (taken, direct_write) = (OnceLock::new(), options.direct_write);
     let adapter =
-        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, direct_io });
+        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, direct_write });
     Ok(Session { adapter, threads: threads.clamp(2, 64), mounter })
 }
 
@@ -166,8 +166,8 @@ struct Adapter {
     taken: OnceLock<Taken>,
     /// The number of the device that the table of mounts shows.
     device: Option<(u32, u32)>,
-    /// Files are read and written past the kernel's cache, which only has what is mapped.
-    direct_io: bool,
+    /// Who has opened a file to write to it does so past the kernel's cache, which has what others read or map.
+    direct_write: bool,
 }
 
 impl Adapter {
@@ -198,7 +198,7 @@ impl Adapter {
         match header.opcode {
             opcode::INIT => {
                 let offer = Offer::take(arguments)?;
-                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer, self.direct_io)).flags));
+                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer, self.direct_write)).flags));
             }
             opcode::DESTROY => {
                 // `umount` returns when this is answered. Of a failure `background` tells.
@@ -284,7 +284,7 @@ impl Adapter {
                 }
                 out.put(&wire::OpenOut {
                     handle: mode.write.into(),
-                    open_flags: self.file_open(),
+                    open_flags: self.file_open(mode.write),
                     padding: 0,
                 });
             }
@@ -305,7 +305,11 @@ impl Adapter {
                 let may_write = write && !fs.about_to_write(caller, made.ino);
                 let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
                 out.put(&self.entry(&made, self.name_kept(ino), kept));
-                out.put(&wire::OpenOut { handle: write.into(), open_flags: self.file_open(), padding: 0 });
+                out.put(&wire::OpenOut {
+                    handle: write.into(),
+                    open_flags: self.file_open(write),
+                    padding: 0,
+                });
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}
@@ -323,7 +327,7 @@ impl Adapter {
                 let wire::WriteIn { offset, size, write_flags, flags, .. } = arguments.take()?;
                 let is_direct = write_flags & wire::LOCK_OWNER != 0;
                 // Of files that we have opened past its cache, the kernel leaves this to us, and syncing.
-                let is_ours = is_direct && self.direct_io;
+                let is_ours = is_direct && self.direct_write;
                 let how = WriteMode {
                     from_cache: write_flags & wire::WRITE_CACHE != 0,
                     drops_privilege: write_flags & wire::WRITE_KILL_SUIDGID != 0,
@@ -526,8 +530,8 @@ impl Adapter {
     }
 
     /// What the kernel is told of a file that it opens.
-    fn file_open(&self) -> u32 {
-        if self.direct_io { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN }
+    fn file_open(&self, write: bool) -> u32 {
+        if self.direct_write && write { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN }
     }
 
     fn both_can(&self, what: u64) -> bool {
@@ -655,9 +659,9 @@ impl Offer {
 
 impl Taken {
     /// What we take of what the kernel offers.
-    fn of(offer: &Offer, direct_io: bool) -> Taken {
+    fn of(offer: &Offer, direct_write: bool) -> Taken {
         let mut flags = offer.flags & WANTED;
-        if direct_io {
+        if direct_write {
             // With it the kernel keeps times and sizes, also those of writes that it does not take into its cache, and
             // does not count these.
             flags &= !can::WRITEBACK_CACHE;

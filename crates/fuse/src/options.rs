@@ -123,8 +123,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// The image is accessed past the page cache of the host.
     pub direct: bool,
-    /// Files are read and written past the page cache of the mount.
-    pub direct_io: bool,
+    /// What is open for writing is written, and read, past the page cache of the mount.
+    pub direct_write: bool,
     /// What the table of mounts shows as the source; the image where `None`.
     pub source_name: Option<String>,
 }
@@ -162,7 +162,7 @@ impl Default for MountOptions {
             cache_bytes: 64 << 20,
             threads: None,
             direct: false,
-            direct_io: false,
+            direct_write: false,
             source_name: None,
         }
     }
@@ -212,9 +212,9 @@ pub const KNOWN: [(&str, &str); 37] = [
     ("threads=N", "Threads that answer requests [two for each processor]"),
     ("direct", "Read and write the image past the page cache of the host"),
     (
-        "direct_io",
-        "Read and write files past the page cache of the mount: streams of long writes are faster, short ones \
-         slower; shared mappings then need Linux 6.6",
+        "direct_write",
+        "Write past the page cache of the mount, which then has what is open for reading alone: streams of long \
+         writes are faster, short ones slower; shared mappings of files open for writing then need Linux 6.6",
     ),
     ("default_permissions, acl, user_xattr", "Always so"),
     ("flush_merge, checkpoint_merge, extent_cache", "Always so"),
@@ -349,7 +349,7 @@ impl MountOptions {
                     Some(count.parse().ok().filter(|count| (1..=256).contains(count)).ok_or_else(bad)?);
             }
             ("direct", None) => self.direct = true,
-            ("direct_io", None) => self.direct_io = true,
+            ("direct_write", None) => self.direct_write = true,
             // What is always so.
             (
                 "default_permissions"
@@ -431,7 +431,7 @@ impl MountOptions {
             discard: self.discard.unwrap_or(on_block_device),
             straight_bytes: (!self.direct).then_some(STRAIGHT_BYTES),
             // It keeps them only of what it takes into its cache.
-            cache_has_times: !self.direct_io,
+            cache_has_times: !self.direct_write,
             checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
                 OnError::Continue => volume::OnError::Continue,
@@ -461,7 +461,7 @@ mod tests {
     fn options_are_set_and_the_last_one_wins() {
         let options = parsed(
             "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=disable:10%,\
-             checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,direct_io,allow_other,background_gc=off",
+             checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,direct_write,allow_other,background_gc=off",
         )
         .unwrap();
         let wanted = MountOptions {
@@ -477,7 +477,7 @@ mod tests {
             on_error: OnError::Panic,
             cache_bytes: 16 << 20,
             threads: Some(3),
-            direct_io: true,
+            direct_write: true,
             background_gc: BackgroundGc::Off,
             ..MountOptions::default()
         };

@@ -40,7 +40,7 @@ fn long_reads_give_what_was_written() {
         file.sync_all().unwrap();
     }
     drop(file);
-    for options in ["", "ro", "direct", "direct_io"] {
+    for options in ["", "ro", "direct", "direct_write"] {
         let check = |name: &str, wanted: &[u8]| {
             assert!(fs::read(bench.path(name)).unwrap() == wanted, "{name}, {options:?}");
             let file = File::open(bench.path(name)).unwrap();

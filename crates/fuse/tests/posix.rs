@@ -76,7 +76,7 @@ fn calls_do_what_they_do_on_ext4() {
         return eprintln!("skipped: no ext4 to compare with");
     }
     cached.mount("allow_other");
-    direct.mount(&format!("allow_other,{}", support::direct_io()));
+    direct.mount(&format!("allow_other,{}", support::direct_write()));
     let dirs = [cached.path(""), direct.path(""), beside.clone()];
     let runs = dirs.map(|dir| std::thread::spawn(move || run(&dir)));
     let [in_cache, past_cache, theirs] = runs.map(|run| run.join().unwrap());
@@ -86,7 +86,7 @@ fn calls_do_what_they_do_on_ext4() {
     direct.unmount_clean();
     assert!(theirs.lines().count() > 1000, "there is something to compare");
     compare("in the cache", &in_cache, &theirs, &[]);
-    compare("direct_io", &past_cache, &theirs, &EXPLAINED_DIRECT);
+    compare("direct_write", &past_cache, &theirs, &EXPLAINED_DIRECT);
 }
 
 /// What we and ext4 say to the same calls.

@@ -39,7 +39,7 @@ fn random_calls_do_what_the_model_does() {
         (256, "extra_attr,inode_checksum,sb_checksum,inode_crtime", ""),
         (64, "extra_attr", ""),
         (256, "extra_attr,compression", ""),
-        (256, "extra_attr", support::direct_io()),
+        (256, "extra_attr", support::direct_write()),
     ];
     for (kind, (mebibytes, features, options)) in (1..).zip(kinds) {
         let mut bench = Bench::new(mebibytes, &["-O", features]);
@@ -74,6 +74,8 @@ struct Case<'a> {
     bench: &'a Bench,
     file: File,
     direct: File,
+    /// Open for reading alone.
+    reader: File,
     model: Vec<u8>,
     rng: Rng,
     seed: u64,
@@ -82,8 +84,8 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn new(bench: &Bench, seed: u64, model: Vec<u8>) -> Case<'_> {
-        let (file, direct) = (open(bench, 0), open(bench, OFlags::DIRECT.bits() as i32));
-        let case = Case { bench, file, direct, model, rng: Rng::new(seed), seed, done: Vec::new() };
+        let [file, direct, reader] = open_all(bench);
+        let case = Case { bench, file, direct, reader, model, rng: Rng::new(seed), seed, done: Vec::new() };
         case.compare("the file as it was found");
         case
     }
@@ -186,10 +188,7 @@ impl Case<'_> {
             _ => match self.below(4) {
                 0 => self.file.sync_data().unwrap(),
                 1 => self.file.sync_all().unwrap(),
-                2 => {
-                    (self.file, self.direct) =
-                        (open(self.bench, 0), open(self.bench, OFlags::DIRECT.bits() as i32));
-                }
+                2 => [self.file, self.direct, self.reader] = open_all(self.bench),
                 // What is not to be written any more is forgotten.
                 _ => rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed).unwrap(),
             },
@@ -225,11 +224,12 @@ impl Case<'_> {
             .unwrap_or_else(|errno| self.fail(&format!("{errno}")));
     }
 
-    fn read(&self, at: u64, length: u64) {
+    fn read(&mut self, at: u64, length: u64) {
+        let (who, file) =
+            if self.below(2) == 0 { ("read", &self.file) } else { ("read by a reader", &self.reader) };
         let mut data = vec![1; length as usize];
-        let count =
-            self.file.read_at(&mut data, at).unwrap_or_else(|error| self.fail(&format!("read: {error}")));
-        self.check("read", at, &data[..count], length);
+        let count = file.read_at(&mut data, at).unwrap_or_else(|error| self.fail(&format!("{who}: {error}")));
+        self.check(who, at, &data[..count], length);
     }
 
     /// Stores into mapped memory, within the file.
@@ -357,8 +357,12 @@ impl Case<'_> {
     }
 }
 
-fn open(bench: &Bench, flags: i32) -> File {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
-    options.open(bench.path("file")).unwrap()
+/// Through the cache, past it, and for reading alone.
+fn open_all(bench: &Bench) -> [File; 3] {
+    let open = |flags: i32| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+        options.open(bench.path("file")).unwrap()
+    };
+    [open(0), open(OFlags::DIRECT.bits() as i32), File::open(bench.path("file")).unwrap()]
 }

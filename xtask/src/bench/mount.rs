@@ -45,8 +45,8 @@ const QUIET: f64 = 0.5;
 enum Peer {
     /// Ours.
     Flashkit,
-    /// Ours, past the page cache of the mount.
-    FlashkitDirectIo,
+    /// Ours, written past the page cache of the mount.
+    FlashkitDirectWrite,
     /// The kernel's, on a loop device.
     Ext4,
     /// ext4 through FUSE.
@@ -68,8 +68,8 @@ type Speeds = [f64; WORK.len()];
 const WANTED: [(Peer, Peer, usize, f64); 6] = [
     (Peer::Flashkit, Peer::Ext4, 0, 0.8),
     (Peer::Flashkit, Peer::Ext4, 1, 0.8),
-    (Peer::FlashkitDirectIo, Peer::Ext4, 0, 0.8),
-    (Peer::FlashkitDirectIo, Peer::Ext4, 1, 0.8),
+    (Peer::FlashkitDirectWrite, Peer::Ext4, 0, 0.8),
+    (Peer::FlashkitDirectWrite, Peer::Ext4, 1, 0.8),
     (Peer::Flashkit, Peer::Fuse2fs, 2, 3.0),
     (Peer::Flashkit, Peer::Fuse2fs, 3, 3.0),
 ];
@@ -124,12 +124,12 @@ pub(super) fn lines() -> Result<Vec<Line>> {
 }
 
 impl Peer {
-    const ALL: [Peer; 4] = [Peer::Flashkit, Peer::FlashkitDirectIo, Peer::Ext4, Peer::Fuse2fs];
+    const ALL: [Peer; 4] = [Peer::Flashkit, Peer::FlashkitDirectWrite, Peer::Ext4, Peer::Fuse2fs];
 
     fn name(self) -> &'static str {
         match self {
             Peer::Flashkit => "flashkit",
-            Peer::FlashkitDirectIo => "flashkit -o direct_io",
+            Peer::FlashkitDirectWrite => "flashkit -o direct_write",
             Peer::Ext4 => "ext4",
             Peer::Fuse2fs => "fuse2fs",
         }
@@ -150,7 +150,7 @@ impl Mounted {
         File::create(mounted.image())?.set_len(IMAGE_BYTES)?;
         fs::create_dir(mounted.path())?;
         match peer {
-            Peer::Flashkit | Peer::FlashkitDirectIo => {
+            Peer::Flashkit | Peer::FlashkitDirectWrite => {
                 run(Command::new(our_program()).args(["mkfs", "-q", "-f"]).arg(mounted.image()))?
             }
             // Complete: else the kernel goes on making it while it is measured.
@@ -172,13 +172,13 @@ impl Mounted {
 
     fn mount(&self) -> Result<()> {
         let mut command = match self.peer {
-            Peer::Flashkit | Peer::FlashkitDirectIo => Command::new(our_program()),
+            Peer::Flashkit | Peer::FlashkitDirectWrite => Command::new(our_program()),
             Peer::Ext4 => Command::new("mount"),
             Peer::Fuse2fs => Command::new("fuse2fs"),
         };
         match self.peer {
             Peer::Flashkit => command.arg("mount"),
-            Peer::FlashkitDirectIo => command.args(["mount", "-o", "direct_io"]),
+            Peer::FlashkitDirectWrite => command.args(["mount", "-o", "direct_write"]),
             Peer::Ext4 => command.args(["-o", "loop"]),
             Peer::Fuse2fs => &mut command,
         };

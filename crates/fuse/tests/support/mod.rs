@@ -33,14 +33,14 @@ pub fn can_mount() -> bool {
 }
 
 /// Options of a mount past its cache, where what is opened so can be mapped to be written (from Linux 6.6 on); else none.
-pub fn direct_io() -> &'static str {
+pub fn direct_write() -> &'static str {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux says which it is");
     let numbers: Vec<u32> =
         release.split(['.', '-']).map_while(|number| number.trim().parse().ok()).collect();
     if numbers[..] >= [6, 6][..] {
-        return "direct_io";
+        return "direct_write";
     }
-    eprintln!("direct_io is not tried: Linux {release}");
+    eprintln!("direct_write is not tried: Linux {release}");
     ""
 }
 
