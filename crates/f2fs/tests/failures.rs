@@ -758,29 +758,37 @@ fn a_move_that_fails_leaves_nothing_nameless() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
-    let mut failures = 0;
-    for nth in 0.. {
-        let device = Scratched::new(copy(&image).unwrap());
-        let mut volume = open_small(device.clone()).unwrap();
-        let from = volume.lookup(ROOT, b"dir").unwrap();
-        forget(&volume);
-        *device.until.lock().unwrap() = Some(nth);
-        *device.goes_on.lock().unwrap() = true;
-        let new = NewNode::new(0o020_000);
-        let moved = volume.rename_leaving((from, b"name9"), (ROOT, b"name9"), RenameMode::Replace, &new);
-        *device.until.lock().unwrap() = None;
-        let moved = moved.is_ok();
-        failures += u32::from(!moved);
-        assert_eq!(volume.lookup(ROOT, b"name9").is_ok(), moved, "read {nth}");
-        volume.unmount().unwrap();
-        drop(volume);
-        store(&device.inner, &path).unwrap();
-        support::assert_clean(&path);
-        if moved {
-            break;
+    // Name 9 is in the first block of the directory, and name 250 behind it.
+    for (name, leaves) in [(&b"name9"[..], true), (b"name250", true), (b"name250", false)] {
+        let mut failures = 0;
+        for nth in 0.. {
+            let device = Scratched::new(copy(&image).unwrap());
+            let mut volume = open_small(device.clone()).unwrap();
+            let from = volume.lookup(ROOT, b"dir").unwrap();
+            forget(&volume);
+            *device.until.lock().unwrap() = Some(nth);
+            *device.goes_on.lock().unwrap() = true;
+            let moved = if leaves {
+                let new = NewNode::new(0o020_000);
+                volume.rename_leaving((from, name), (ROOT, name), RenameMode::Replace, &new)
+            } else {
+                volume.rename(from, name, ROOT, name, RenameMode::Replace)
+            };
+            *device.until.lock().unwrap() = None;
+            let moved = moved.is_ok();
+            failures += u32::from(!moved);
+            let is_left = volume.lookup(from, name).is_ok();
+            assert_eq!((volume.lookup(ROOT, name).is_ok(), is_left), (moved, !moved || leaves), "read {nth}");
+            volume.unmount().unwrap();
+            drop(volume);
+            store(&device.inner, &path).unwrap();
+            support::assert_clean(&path);
+            if moved {
+                break;
+            }
         }
+        assert!(failures > 3);
     }
-    assert!(failures > 3);
 }
 
 /// What waited and is written last, by what ends the volume, ends it all the same.
@@ -1053,6 +1061,30 @@ fn what_is_written_late_in_place_is_flushed() {
     let mut found = [0; 100];
     volume.read(ino, 10, &mut found).unwrap();
     assert!(found == [2; 100]);
+}
+
+/// What the device refuses to overwrite, again and again, is no reason for checkpoints in between.
+#[test]
+fn what_is_refused_in_place_is_no_change() {
+    let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
+    let inner = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 20_000]).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let volume = Volume::open(inner.clone(), Options::read_only()).unwrap();
+    let start = volume.address(&volume.inode(ino).unwrap(), 0).unwrap().0 * 4096;
+    drop(volume);
+    let fault = Fault::ErrorIn { verb: Verb::Write, range: start.into()..(start + 4096).into() };
+    let mut volume = Volume::open(Arc::new(Faulty::new(inner, vec![fault])), options()).unwrap();
+    volume.write(ino, 10, &[2; 100]).unwrap();
+    assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })));
+    let version = volume.last_checkpoint().version;
+    for _ in 0..2 {
+        assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })));
+        assert_eq!(volume.last_checkpoint().version, version);
+    }
 }
 
 /// An unmount that is asked for again says again what still waits.

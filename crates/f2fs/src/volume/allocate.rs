@@ -185,17 +185,19 @@ impl Volume {
         let size = self.geometry.block_size.bytes();
         let blocks = bytes.len() / size;
         self.check_range(addr, blocks, at)?;
-        self.changed = true;
-        if !self.logs.holds_any(addr, blocks) {
-            return if self.logs.prepend(addr, bytes) { Ok(()) } else { self.io.write(addr, at, bytes) };
-        }
-        for (n, block) in (0..).zip(bytes.chunks_exact(size)) {
-            let addr = BlockAddr(addr.0 + n);
-            match self.logs.pending_mut(addr) {
-                Some(pending) => pending.copy_from_slice(block),
-                None => self.io.write(addr, at, block)?,
+        if self.logs.holds_any(addr, blocks) {
+            for (n, block) in (0..).zip(bytes.chunks_exact(size)) {
+                let addr = BlockAddr(addr.0 + n);
+                match self.logs.pending_mut(addr) {
+                    Some(pending) => pending.copy_from_slice(block),
+                    None => self.io.write(addr, at, block)?,
+                }
             }
+        } else if !self.logs.prepend(addr, bytes) {
+            self.io.write(addr, at, bytes)?;
         }
+        // It has to be flushed. What the device refuses is no change, however often it is tried.
+        self.changed = true;
         Ok(())
     }
 

@@ -402,9 +402,13 @@ impl Volume {
             (_, None) => {
                 self.require_entry_space(to_dir, to, 0)?;
                 self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
+                // Entering may move an inline directory's entries into blocks, which need not be read then.
+                let shifts = from_dir == to_dir && self.inode(from_dir)?.has_inline(inline::DENTRY);
                 self.enter(to_dir, to, source.ino, kind)?;
-                // Entering may have moved an inline directory's entries into blocks.
-                let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+                let source = match shifts {
+                    true => self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?,
+                    false => source,
+                };
                 self.leave_to(from_dir, &source, left)?;
                 self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
             }
