@@ -336,19 +336,23 @@ impl Adapter {
                 if !is_direct {
                     fs.goes_through_cache(ino);
                 }
-                fs.write(caller, ino, offset, arguments.bytes(size)?, how)?;
-                if is_ours && flags & wire::O_DSYNC != 0 {
-                    fs.fsync(ino, !OFlags::from_bits_retain(flags).contains(OFlags::SYNC))?;
-                }
-                out.put(&wire::WriteOut { size, padding: 0 });
+                let written = fs.write(caller, ino, offset, arguments.bytes(size)?, how).and_then(|()| {
+                    if is_ours && flags & wire::O_DSYNC != 0 {
+                        fs.fsync(ino, !OFlags::from_bits_retain(flags).contains(OFlags::SYNC))?;
+                    }
+                    Ok(wire::WriteOut { size, padding: 0 })
+                });
                 if is_direct && fs.may_be_in_cache(ino) {
                     // Of asynchronous ones the kernel forgets only what it had before them, and not what it has got
-                    // since and may be old. Of the others it does, but we cannot tell.
+                    // since and may be old. Of the others it does, but we cannot tell. Of those that fail, some of the
+                    // data may be there.
                     let part = (offset.try_into().unwrap_or(i64::MAX), size.into());
                     self.write_back.part_then(header.node, part, waiting(reply), move |out| {
-                        out.put(&wire::WriteOut { size, padding: 0 });
+                        out.put(&written?);
                         Ok(())
                     });
+                } else {
+                    out.put(&written?);
                 }
             }
             // The kernel writes its cache back before it asks. It stops asking where the first answer is that there is
