@@ -815,27 +815,31 @@ fn what_is_written_late_ends_in_a_clean_volume() {
     assert!(late > 0);
 }
 
+/// A new volume with a file of which one block stays in each of so many segments, and `last` in the last one. Says where
+/// the single ones lie.
+fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) -> (Ino, Vec<BlockAddr>) {
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; segments as usize * 512 * 4096]).unwrap();
+    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
+    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
+    let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
+    for n in 0..segments - 1 {
+        let stay = if n == segments - 2 { last } else { 1 };
+        let start = first + n * 512;
+        volume.punch_hole(ino, (start + stay) * 4096, (512 - stay) * 4096).unwrap();
+    }
+    volume.unmount().unwrap();
+    (ino, (0..segments - 2).map(|n| addr_of(&volume, first + n * 512)).collect())
+}
+
 /// Sections that cannot be emptied, however many, keep no other from being cleaned; and where space runs short, whoever
 /// does something else is not told of them.
 #[test]
 fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
     const SEGMENTS: u64 = 60;
     let device = Scratched::new(MemoryDevice::new(256 << 20));
-    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; SEGMENTS as usize * 512 * 4096]).unwrap();
-    // One block stays of each segment but the last, of which a hundred stay.
-    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
-    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
-    let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
-    for n in 0..SEGMENTS - 1 {
-        let stay = if n == SEGMENTS - 2 { 100 } else { 1 };
-        let start = first + n * 512;
-        volume.punch_hole(ino, (start + stay) * 4096, (512 - stay) * 4096).unwrap();
-    }
-    volume.unmount().unwrap();
-    let bad: Vec<BlockAddr> = (0..SEGMENTS - 2).map(|n| addr_of(&volume, first + n * 512)).collect();
-    drop(volume);
+    let (_, bad) = leave_one_of_each_segment(&device, SEGMENTS, 100);
     device.set(&bad);
     let mut volume = open(device.clone(), OnError::ReadOnly);
     let mut emptied = 0;
@@ -1270,23 +1274,8 @@ fn quota_and_an_inode_that_cannot_be_read_stop_nobody() {
 /// In idle times no more is tried at once than a few sections, and after all of them nothing, until there was a checkpoint.
 #[test]
 fn idle_cleaning_tries_few_bad_sectors_at_once() {
-    const SEGMENTS: u64 = 20;
     let device = Scratched::new(MemoryDevice::new(128 << 20));
-    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; SEGMENTS as usize * 512 * 4096]).unwrap();
-    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
-    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
-    let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
-    // One block stays of each segment but the last, of which two stay.
-    for n in 0..SEGMENTS - 1 {
-        let stay = 1 + u64::from(n == SEGMENTS - 2);
-        let start = first + n * 512;
-        volume.punch_hole(ino, (start + stay) * 4096, (512 - stay) * 4096).unwrap();
-    }
-    volume.unmount().unwrap();
-    let bad: Vec<BlockAddr> = (0..SEGMENTS - 2).map(|n| addr_of(&volume, first + n * 512)).collect();
-    drop(volume);
+    let (ino, bad) = leave_one_of_each_segment(&device, 20, 2);
     device.set(&bad);
     let mut volume = open(device.clone(), OnError::ReadOnly);
     let clean = |volume: &mut Volume| {

@@ -5,7 +5,7 @@ use crate::{
     Error, Place, Result,
     format::{
         FileType, NAME_MAX,
-        dentry::{Dentries, slots_for},
+        dentry::{Dentries, Dentry, slots_for},
         dir_hash,
         inode::{advise, flag, inline},
         node::NodeBlock,
@@ -216,25 +216,25 @@ impl Volume {
     fn leave_inline_dir(&mut self, dir: Ino) -> Result<()> {
         let before = self.inode(dir)?;
         let old = Dentries::new(before.inline_area().to_vec(), Place::Dir(dir, 0));
-        let count = old.entries().collect::<Result<Vec<_>>>()?.len() as u64;
-        self.admit(dir, if before.head().dir_level == 0 { 1 } else { 1 + count })?;
+        let entries = old.entries().collect::<Result<Vec<_>>>()?;
+        self.admit(dir, if before.head().dir_level == 0 { 1 } else { 1 + entries.len() as u64 })?;
         let inode = self.inode_mut(dir)?;
         inode.inline_area_mut().fill(0);
         inode.head_mut().inline &= !inline::DENTRY;
         inode.head_mut().size.set(0);
-        let moved = self.move_entries(dir, &old);
+        let moved = self.move_entries(dir, &old, entries);
         if moved.is_err() {
             self.dirs.forget(dir);
-            self.free_from(dir, 0)?;
+            let freed = self.free_from(dir, 0);
             self.inode_mut(dir)?.clone_from(&before);
+            freed?;
         }
         moved
     }
 
     /// Puts the entries that were in a directory's inode into blocks; it has none yet.
-    fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>) -> Result<()> {
+    fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>, entries: Vec<Dentry<'_>>) -> Result<()> {
         let dir_level = self.inode(dir)?.head().dir_level;
-        let entries = old.entries().collect::<Result<Vec<_>>>()?;
         self.dir_block_mut(dir, 0)?;
         if dir_level == 0 {
             self.dirs.learn(dir, entries.iter().map(|entry| entry.hash).collect::<Vec<_>>());
