@@ -282,11 +282,7 @@ impl Adapter {
                     // us of is a change that it does not know of. Failing, it has no attributes.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
-                out.put(&wire::OpenOut {
-                    handle: mode.write.into(),
-                    open_flags: self.file_open(mode.write),
-                    padding: 0,
-                });
+                out.put(&self.opened(mode.write));
             }
             opcode::OPENDIR => {
                 fs.open(caller, ino, OpenMode::default())?;
@@ -305,11 +301,7 @@ impl Adapter {
                 let may_write = write && !fs.about_to_write(caller, made.ino);
                 let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
                 out.put(&self.entry(&made, self.name_kept(ino), kept));
-                out.put(&wire::OpenOut {
-                    handle: write.into(),
-                    open_flags: self.file_open(write),
-                    padding: 0,
-                });
+                out.put(&self.opened(write));
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}
@@ -534,8 +526,9 @@ impl Adapter {
     }
 
     /// What the kernel is told of a file that it opens.
-    fn file_open(&self, write: bool) -> u32 {
-        if self.direct_write && write { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN }
+    fn opened(&self, write: bool) -> wire::OpenOut {
+        let open_flags = if self.direct_write && write { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN };
+        wire::OpenOut { handle: write.into(), open_flags, padding: 0 }
     }
 
     fn both_can(&self, what: u64) -> bool {
