@@ -13,7 +13,7 @@ use f2fs::{
         sit::SegmentType,
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, Nid},
     volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
 };
 use model::setup::{copy, store};
@@ -1067,4 +1067,50 @@ fn recovery_finds_room_beside_the_chain() {
             check(&volume, &format!("{blocks} blocks, cut {at} of {}, {survivors:?}", trace.len()));
         }
     }
+}
+
+/// What an fsync overwrites in place may end right before a run of another log. It must not wait for that one.
+#[test]
+fn what_is_overwritten_before_a_run_of_directories_is_durable() {
+    let device = Arc::new(MemoryDevice::new(BYTES));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let options = Options { cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };
+    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    // Of a kind that has a log of its own, right before the segment that the directories come to.
+    let ino = volume.create(ROOT, b"file.db", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 4096]).unwrap();
+    volume.checkpoint().unwrap();
+    let mut made = Vec::new();
+    let begins = |volume: &Volume, dir: &Ino| {
+        let addr = volume.nat_entry(Nid::from(*dir)).unwrap().addr;
+        Some(addr).filter(|addr| addr.is_real() && volume.geometry().position(*addr).1 == 0)
+    };
+    let first = loop {
+        made.push(
+            volume.create(dir, format!("{}", made.len()).as_bytes(), &NewNode::new(0o040_755)).unwrap(),
+        );
+        assert!(made.len() < 1000, "the log of the directories opens no segment");
+        if let Some(first) = made.iter().find_map(|dir| begins(&volume, dir)) {
+            break first;
+        }
+    };
+    let mut last = 0;
+    let is_before = |volume: &Volume, at: u64| {
+        let place = volume.next_extent(ino, at).unwrap().unwrap().physical.unwrap();
+        place / 4096 + 1 == u64::from(first.0)
+    };
+    while !is_before(&volume, last) {
+        last += 4096;
+        assert!(last < 512 * 4096, "the file comes to lie elsewhere");
+        volume.write(ino, last, &[1; 4096]).unwrap();
+    }
+    volume.fsync(ino, false).unwrap();
+    volume.write(ino, last, &[2; 4096]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    assert!(is_before(&volume, last), "it is overwritten in place");
+    drop(volume);
+
+    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    assert!(read(&volume, ino).ends_with(&[2; 4096]));
 }

@@ -140,10 +140,12 @@ impl Logs {
         !self.stuck.is_empty()
     }
 
-    /// Puts blocks that are overwritten in front of the run that begins right behind them; says whether there is one.
+    /// Puts blocks of data that are overwritten in front of the run of data that begins right behind them; says whether
+    /// there is one. With a run of nodes they could not leave: an fsync sends those of files only.
     pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;
-        let mut runs = self.logs.iter_mut().map(|log| &mut log.run);
+        let data = SegmentType::ALL.into_iter().zip(&mut self.logs).filter(|(kind, _)| !kind.is_node());
+        let mut runs = data.map(|(_, log)| &mut log.run);
         let follows = |run: &&mut Run| !run.bytes.is_empty() && run.start.index() == end;
         match runs.find(follows) {
             Some(run) if run.bytes.len() + bytes.len() <= RUN_BYTES => {
