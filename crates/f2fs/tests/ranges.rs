@@ -107,6 +107,28 @@ fn small_files_and_reserved_blocks_are_shifted() {
 }
 
 #[test]
+fn what_is_reserved_past_the_end_stays_while_the_file_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 64 << 20, &[]);
+    let mut volume = support::open(&path);
+    let ino = volume.create(ROOT, b"reserved", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &[1; 100]).unwrap();
+    volume.allocate_range(ino, 0, 2000 * BLOCK, true).unwrap();
+    let reserved = volume.counters().valid_blocks;
+    volume.truncate(ino, 5 * BLOCK + 1).unwrap();
+    volume.truncate(ino, 1500 * BLOCK).unwrap();
+    assert_eq!(volume.counters().valid_blocks, reserved);
+    assert!(read(&volume, ino)[100..].iter().all(|byte| *byte == 0));
+    // To be set to the size that it has gives it back, with the last node of it.
+    volume.truncate(ino, 1500 * BLOCK).unwrap();
+    assert_eq!(volume.counters().valid_blocks, reserved - 501);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
 fn a_file_with_large_holes_is_shifted_as_fast_as_its_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");

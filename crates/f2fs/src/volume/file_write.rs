@@ -504,7 +504,8 @@ impl Volume {
             if size < old {
                 self.zero_inline(ino, size, old)?;
             }
-        } else if size < old || past_end {
+        } else if size < old || size == old && past_end {
+            // Growing, the file keeps what is reserved past its end (Linux, `f2fs_setattr`).
             self.cut(ino, size)?;
         }
         let head = self.inode_mut(ino)?.head_mut();
