@@ -660,8 +660,9 @@ impl Taken {
         let mut flags = offer.flags & WANTED;
         if direct_write {
             // With it the kernel keeps times and sizes, also those of writes that it does not take into its cache, and
-            // does not count these.
-            flags &= !can::WRITEBACK_CACHE;
+            // does not count these. Without it a truncation by opening does not wait for what is just being written
+            // back of a mapping, which would come back (`fuse_open`). As a request of its own it does.
+            flags &= !(can::WRITEBACK_CACHE | can::ATOMIC_O_TRUNC);
         }
         if flags & can::HANDLE_KILLPRIV_V2 == 0 {
             // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
@@ -868,6 +869,8 @@ mod tests {
         assert_eq!(Taken::of(&offer(30, both, &[]).unwrap(), false).flags, can::WRITEBACK_CACHE);
         let taken = |flags| Taken::of(&Offer { minor: 36, max_readahead: 0, flags }, false).flags;
         assert_eq!(taken(0), 0);
+        let direct = Taken::of(&Offer { minor: 36, max_readahead: 0, flags: u64::MAX }, true).flags;
+        assert_eq!(direct, WANTED & !(can::WRITEBACK_CACHE | can::ATOMIC_O_TRUNC));
         assert_eq!(taken(u64::MAX), WANTED);
         assert_eq!(taken(can::ATOMIC_O_TRUNC), 0, "privileges would stay");
     }

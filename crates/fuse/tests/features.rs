@@ -4,7 +4,10 @@ mod support;
 
 use std::{
     fs::{self, File, OpenOptions},
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    },
     process::Command,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -289,6 +292,47 @@ fn synchronous_writes_past_the_cache_are_kept() {
         bench.mount("");
         assert_eq!(fs::read(bench.path(name)).unwrap(), b"kept", "{name}");
         bench.unmount_clean();
+    }
+}
+
+#[test]
+fn what_a_mapping_wrote_does_not_come_back_after_a_truncation() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, &["-O", "extra_attr"]);
+    for options in ["", support::direct_write()] {
+        // Many writes are then under way when the truncation comes.
+        bench.mount(&format!("threads=16,{options}"));
+        let path = bench.path("file");
+        for round in 0..40 {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = file.unwrap();
+            file.set_len(16 << 20).unwrap();
+            // Whoever unmaps a file waits for its pages.
+            let truncated = while_written_back_from_mapping(&file, || File::create(&path).unwrap());
+            drop(file);
+            truncated.sync_all().unwrap();
+            assert_eq!(truncated.metadata().unwrap().len(), 0, "{options:?}, round {round}");
+        }
+        bench.unmount_clean();
+    }
+}
+
+/// Does something while what a shared mapping has written to a file is on its way there.
+#[allow(unsafe_code)] // what maps memory is unsafe
+fn while_written_back_from_mapping<R>(file: &File, act: impl FnOnce() -> R) -> R {
+    let bytes = file.metadata().unwrap().len() as usize;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel chooses the address, the file is as long as the memory when that is written, and nobody touches
+    // it afterwards.
+    unsafe {
+        let memory =
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0).unwrap();
+        memory.cast::<u8>().write_bytes(7, bytes);
+        // It begins, and waits for nothing.
+        assert_eq!(libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE), 0);
+        let done = act();
+        rustix::mm::munmap(memory, bytes).unwrap();
+        done
     }
 }
 
