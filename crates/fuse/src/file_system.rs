@@ -688,7 +688,12 @@ impl FileSystem {
         if !wanted || self.may_sync(volume)?.is_some() {
             return Ok(());
         }
-        volume.checkpoint().map_err(to_errno)
+        let before = volume.last_checkpoint().version;
+        match volume.checkpoint() {
+            // The names are durable. What could not be written of a file is told to who syncs that one.
+            Err(_) if volume.last_checkpoint().version != before => Ok(()),
+            done => done.map_err(to_errno),
+        }
     }
 
     /// Whether there may be something to make durable; `Some` where there cannot, and an error where what was
@@ -887,5 +892,38 @@ mod tests {
         assert!(fs.unmount().is_err(), "it is damaged");
         let volume = Volume::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
+    }
+
+    #[test]
+    fn synchronous_directories_do_not_tell_of_other_files() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = format(&device, "");
+        let root = volume.superblock().root_ino;
+        let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+        volume.write(ino, 4 << 20, b"x").unwrap();
+        let name = |n: u32| format!("other{n}").into_bytes();
+        let others: Vec<_> =
+            (0..1000).map(|n| volume.create(root, &name(n), &NewNode::new(0o100_644)).unwrap()).collect();
+        volume.unmount().unwrap();
+        let node = Nid(volume.inode(ino).unwrap().child(0).0);
+        let addr = volume.nat_entry(node).unwrap().addr;
+        drop(volume);
+
+        let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
+        let volume = Volume::open(device.clone(), small).unwrap();
+        let options = MountOptions { dirsync: true, ..MountOptions::default() };
+        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        fs.write(caller, ino, 4 << 20, b"y", WriteMode::default()).unwrap();
+        // What was written waits in memory, and the node that is to say where it lies is forgotten and then damaged.
+        for other in others {
+            fs.stat(other).unwrap();
+        }
+        device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
+        fs.create(caller, root, b"new", FileType::Directory.mode_bits() | 0o755, 0, None).unwrap();
+        assert_eq!(fs.fsync(ino, false), Err(Errno::UCLEAN), "who syncs the file is told");
+        drop(fs);
+        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        assert!(volume.lookup(root, b"new").is_ok(), "it is durable");
     }
 }
