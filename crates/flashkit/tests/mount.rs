@@ -8,12 +8,21 @@ use std::{
     io::Write,
     os::{
         fd::OwnedFd,
-        unix::{fs::MetadataExt, net::UnixStream},
+        unix::{
+            fs::{FileExt, MetadataExt},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
+};
+
+use block::FileDevice;
+use f2fs::{
+    units::Nid,
+    volume::{Options, Volume},
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
@@ -309,7 +318,8 @@ fn a_mount_that_nobody_waits_for_ends_again() {
     place.assert_clean();
 }
 
-/// Who mounted it in the foreground is told why nothing is written any more; others find it in the machine's log.
+/// Who mounted it in the foreground is told why nothing is written any more, and that it did not end well; others find it in
+/// the machine's log.
 #[test]
 fn why_nothing_is_written_any_more_is_told() {
     if skipped() {
@@ -322,14 +332,37 @@ fn why_nothing_is_written_any_more_is_told() {
          {PROGRAM} mount -f host/image mnt 2> said & pid=$!
          until mountpoint -q mnt; do sleep 0.01; done
          ! dd if=/dev/urandom of=mnt/big bs=1M count=16 conv=fsync 2> /dev/null
-         umount mnt; wait $pid || true"
+         umount mnt; wait $pid || echo $? > status"
     );
     let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output().unwrap();
     let _ = Command::new("umount").arg("-l").arg(host).status();
     succeeded(&run);
     let said = fs::read_to_string(place.0.path().join("said")).unwrap();
     assert_eq!(said.matches("nothing is written any more").count(), 1, "{said}");
-    assert!(said.contains("No space left"), "{said}");
+    assert!(said.contains("No space left") && said.contains("could not be left clean"), "{said}");
+    assert_eq!(fs::read_to_string(place.0.path().join("status")).unwrap().trim(), "1");
+}
+
+/// Where nothing could be reached, nothing is mounted.
+#[test]
+fn a_volume_without_a_root_is_not_mounted() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    let volume = Volume::open(
+        Arc::new(FileDevice::open(place.image(), block::OpenOptions::default()).unwrap()),
+        Options::read_only(),
+    );
+    let volume = volume.unwrap();
+    let root = volume.nat_entry(Nid(volume.superblock().root_ino.0)).unwrap().addr;
+    drop(volume);
+    let image = File::options().write(true).open(place.image()).unwrap();
+    image.write_all_at(&[0xA5; 4096], u64::from(root.0) << 12).unwrap();
+    let refused = place.call_mount("");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("corrupt node 3") && said.contains("fsck.f2fs"), "{said}");
 }
 
 #[test]

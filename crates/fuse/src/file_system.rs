@@ -190,6 +190,7 @@ pub struct FileSystem {
 struct End {
     met_damage: bool,
     failure: Option<String>,
+    is_clean: bool,
 }
 
 impl FileSystem {
@@ -263,6 +264,11 @@ impl FileSystem {
     pub fn failure(&self) -> Option<String> {
         let reason = |volume: Reading<'_>| volume.read_only_reason().map(str::to_string);
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
+    }
+
+    /// Whether it [ended](Self::unmount) as it should: everything is durable, where it was to be, and the volume is clean.
+    pub fn was_left_clean(&self) -> bool {
+        self.end.get().is_some_and(|end| end.is_clean)
     }
 
     /// Requests so far.
@@ -733,6 +739,8 @@ impl FileSystem {
         let Some(mut volume) = volume.take() else { return Ok(()) };
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         let met_damage = volume.io().met_damage();
+        let gave_up = volume.read_only_reason().is_some() && !self.settings.read_only;
+        let is_clean = ended.is_ok() && !gave_up;
         let failure = match (volume.read_only_reason(), &ended) {
             (Some(reason), _) => Some(reason.to_string()),
             // Damage is told as such, and what is not damaged has become durable.
@@ -740,7 +748,7 @@ impl FileSystem {
             _ => None,
         };
         // It ends once.
-        let _ = self.end.set(End { met_damage, failure });
+        let _ = self.end.set(End { met_damage, failure, is_clean });
         ended
     }
 

@@ -56,6 +56,12 @@ pub enum Error {
         /// Why.
         source: f2fs::Error,
     },
+    /// It ended, but what was written last is not all there.
+    #[error("{}: could not be left clean; the next mount brings back what was synced", path.display())]
+    NotClean {
+        /// The image.
+        path: PathBuf,
+    },
     /// The directory cannot be mounted on.
     #[error("cannot mount on {}: {source}", dir.display())]
     Mount {
@@ -116,6 +122,8 @@ impl Mount {
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume_options = options.volume_options(on_block_device, clock::now, seed());
         let volume = open_volume(&files, volume_options).map_err(at)?;
+        // Without it nothing else could be reached.
+        volume.stat(volume.superblock().root_ino).map_err(at)?;
         let file = match &files[..] {
             [file] => Arc::downgrade(file),
             _ => Weak::new(),
@@ -183,10 +191,13 @@ impl Mount {
             }
         };
         handle.close();
-        let ended = fs.unmount().map_err(|source| Error::Volume { path: image, source });
+        let ended = fs.unmount().map_err(|source| Error::Volume { path: image.clone(), source });
         // It tells of what went wrong in the end, too.
         drop(background);
         ended?;
+        if !fs.was_left_clean() {
+            return Err(Error::NotClean { path: image });
+        }
         heard.and(result.map_err(Error::Session))
     }
 }
