@@ -550,7 +550,8 @@ impl FileSystem {
             Request::ReserveSaved => {
                 return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
             }
-            Request::Trim(_) if !caller.is_privileged() => return Err(Errno::PERM),
+            Request::Trim(_) | Request::SetLabel(_) if !caller.is_privileged() => return Err(Errno::PERM),
+            Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
             Request::Trim(range) => return self.trim(range).map(|trimmed| range.done(trimmed)),
             Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
@@ -581,7 +582,18 @@ impl FileSystem {
             return Ok(Vec::new());
         }
         let volume = self.read_lock()?;
-        Ok(request.answer(&stat, &volume.superblock().label))
+        Ok(request.answer(&stat, volume.superblock()))
+    }
+
+    /// Changes the volume's label to what stands before the first zero.
+    fn set_label(&self, text: &[u8]) -> Answer<()> {
+        if !self.settings.checkpoints {
+            // It would stay when everything else is dropped.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let text = text.split(|byte| *byte == 0).next().filter(|label| label.len() < text.len());
+        let label = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(Errno::INVAL)?;
+        self.write_lock()?.set_label(label).map_err(to_errno)
     }
 
     /// Tells the device what is free, and says how many bytes that were. What a part of the volume is asked for is done
@@ -875,6 +887,39 @@ mod tests {
         fs.ioctl(caller, ino, true, &request).unwrap();
         assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
         fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_label_is_changed_on_the_device() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let fs = mounted(format(&device, "sb_checksum"));
+        let root = fs.root().unwrap();
+        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let set = |uid, text: &[u8]| {
+            let mut label = [0; 256];
+            label[..text.len()].copy_from_slice(text);
+            fs.ioctl(caller(uid), root, false, &Request::parse(0x4100_9432, &label).unwrap())
+        };
+        assert_eq!(set(1000, b"x"), Err(Errno::PERM));
+        assert_eq!(set(0, &[b'x'; 256]), Err(Errno::INVAL));
+        assert_eq!(set(0, b"\xff"), Err(Errno::INVAL));
+        set(0, b"longer than the next").unwrap();
+        set(0, "Bücher\0\0rest".as_bytes()).unwrap();
+        let told = fs.ioctl(caller(1000), root, false, &Request::GetLabel).unwrap();
+        assert_eq!(told.split(|byte| *byte == 0).next(), Some("Bücher".as_bytes()));
+        assert_eq!(
+            fs.ioctl(caller(1000), root, false, &Request::GetUuid).unwrap()[..],
+            [&[16][..], &[7; 16]].concat()
+        );
+        drop(fs);
+        // Each of both copies says so.
+        for damaged in [0, 1] {
+            let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+            assert_eq!(volume.superblock().label, "Bücher");
+            drop(volume);
+            device.write(damaged << 12, &[0; 4096]).unwrap();
+        }
+        assert!(Volume::open(device, Options::new(Time::default)).is_err());
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label, trimming,
-//! and those of f2fs about compressed files.
+//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label and UUID (the
+//! latter up to Linux 6.8), trimming, and those of f2fs about compressed files.
 
 use f2fs::{
-    format::inode::{Algorithm, flag},
+    format::{
+        inode::{Algorithm, flag},
+        superblock::Superblock,
+    },
     volume::{SetAttr, Stat},
 };
 
@@ -27,6 +30,9 @@ const FS_SET_XATTR: u32 = number(WRITES, b'X', 32, FSXATTR_BYTES as u32);
 const TRIM: u32 = number(READS | WRITES, b'X', 121, TRIM_RANGE_BYTES as u32);
 const TRIM_RANGE_BYTES: usize = 24;
 const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
+const SET_LABEL: u32 = number(WRITES, 0x94, 50, LABEL_BYTES as u32);
+/// `FS_IOC_GETFSUUID`, which gives a `struct fsuuid2`.
+const GET_UUID: u32 = number(READS, 0x15, 0, 17);
 /// The kind of f2fs's own (Linux, `include/uapi/linux/f2fs.h`).
 const F2FS: u8 = 0xF5;
 const GET_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 17, 8);
@@ -60,6 +66,10 @@ pub enum Request {
     },
     /// Tell the volume's label.
     GetLabel,
+    /// Change it, to this text.
+    SetLabel(Vec<u8>),
+    /// Tell the volume's UUID.
+    GetUuid,
     /// Tell the device what is free.
     Trim(TrimRange),
     /// Tell how many blocks compression saves.
@@ -113,6 +123,8 @@ impl Request {
                 Some(Request::SetExtended { flags: flags_of_extended(word(0)?), project: word(12)? })
             }
             GET_LABEL => Some(Request::GetLabel),
+            SET_LABEL => Some(Request::SetLabel(data.to_vec())),
+            GET_UUID => Some(Request::GetUuid),
             TRIM => {
                 let long =
                     |at: usize| Some(u64::from_ne_bytes(data.get(at..at + 8)?.try_into().expect("8 bytes")));
@@ -137,6 +149,7 @@ impl Request {
         match self {
             Request::SetFlags(_)
             | Request::SetExtended { .. }
+            | Request::SetLabel(_)
             | Request::Trim(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
@@ -145,6 +158,7 @@ impl Request {
             | Request::GetVersion
             | Request::GetExtended
             | Request::GetLabel
+            | Request::GetUuid
             | Request::GetSaved
             | Request::GetCompression => false,
         }
@@ -172,7 +186,7 @@ impl Request {
     }
 
     /// The bytes to answer with, of requests that only ask.
-    pub fn answer(&self, stat: &Stat, label: &str) -> Vec<u8> {
+    pub fn answer(&self, stat: &Stat, superblock: &Superblock) -> Vec<u8> {
         match self {
             Request::GetFlags => stat.shown_flags().to_ne_bytes().to_vec(),
             Request::GetVersion => u64::from(stat.generation).to_ne_bytes().to_vec(),
@@ -183,18 +197,20 @@ impl Request {
                 bytes
             }
             Request::GetLabel => {
-                let mut bytes = label.as_bytes().to_vec();
+                let mut bytes = superblock.label.as_bytes().to_vec();
                 // Labels of F2FS may be longer than what fits here.
                 bytes.truncate(LABEL_BYTES - 1);
                 bytes.resize(LABEL_BYTES, 0);
                 bytes
             }
+            Request::GetUuid => [&[16], &superblock.uuid[..]].concat(),
             Request::GetSaved => stat.saved_blocks.to_ne_bytes().to_vec(),
             Request::GetCompression => stat
                 .compression
                 .map_or_else(Vec::new, |how| vec![how.algorithm.code(), how.log_cluster_blocks]),
             Request::SetFlags(_)
             | Request::SetExtended { .. }
+            | Request::SetLabel(_)
             | Request::Trim(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
@@ -235,9 +251,10 @@ mod tests {
     #[test]
     fn numbers_are_those_of_linux() {
         assert_eq!(
-            [GET_FLAGS, SET_FLAGS, GET_VERSION, FS_GET_XATTR, FS_SET_XATTR, GET_LABEL],
-            [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820, 0x8100_9431]
+            [GET_FLAGS, SET_FLAGS, GET_VERSION, FS_GET_XATTR, FS_SET_XATTR],
+            [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820]
         );
+        assert_eq!([GET_LABEL, SET_LABEL, GET_UUID], [0x8100_9431, 0x4100_9432, 0x8011_1500]);
         assert_eq!(
             [TRIM, GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
             [0xC018_5879, 0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]

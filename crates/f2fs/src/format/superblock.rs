@@ -20,6 +20,8 @@ pub const BYTES: usize = 3072;
 const CRC_OFFSET: usize = 3068;
 /// Extensions in the two lists together.
 pub const EXTENSIONS_MAX: usize = 64;
+/// Longest label in UTF-16 units.
+pub const LABEL_UNITS: usize = 512;
 /// Devices of a volume.
 pub const DEVICES_MAX: usize = 8;
 
@@ -492,6 +494,22 @@ pub fn seal(raw: &mut raw::Superblock) {
     } else {
         raw.checksum_offset.set(0);
     }
+}
+
+/// Refuses a label that does not fit, or that has a NUL.
+pub fn check_label(label: &str) -> Result<()> {
+    let units = label.encode_utf16().count();
+    if units > LABEL_UNITS || label.contains('\0') {
+        let what = format!("label of {units} characters, at most {LABEL_UNITS} and no NUL");
+        return Err(Error::Invalid(what.into()));
+    }
+    Ok(())
+}
+
+/// Puts a label in that was checked.
+pub fn set_label(raw: &mut raw::Superblock, label: &str) {
+    let filled = label.encode_utf16().chain(std::iter::repeat(0));
+    raw.volume_name.iter_mut().zip(filled).for_each(|(slot, unit)| slot.set(unit));
 }
 
 /// The label as text.

@@ -2,13 +2,13 @@
 
 use crate::{
     Error, Result,
-    format::{BlockSize, superblock::Features},
+    format::{
+        BlockSize,
+        superblock::{self, Features},
+    },
 };
 
 use super::Overprovision;
-
-/// Longest label in UTF-16 units.
-const LABEL_UNITS: usize = 512;
 
 /// How names are compared in directories that ignore case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,10 +186,7 @@ impl Options {
         if features.has(Features::PACKED_SSA) && self.block_size == BlockSize::B4K {
             return invalid("feature packed_ssa needs blocks larger than 4 KiB".into());
         }
-        let units = self.label.encode_utf16().count();
-        if units > LABEL_UNITS || self.label.contains('\0') {
-            return invalid(format!("label of {units} characters, at most {LABEL_UNITS} and no NUL"));
-        }
+        superblock::check_label(&self.label)?;
         let sector = self.sector_bytes;
         if !sector.is_power_of_two() || !(512..=self.block_size.bytes() as u32).contains(&sector) {
             return invalid(format!(

@@ -327,9 +327,7 @@ impl Geometry {
         }
 
         raw.uuid = options.uuid;
-        for (slot, unit) in raw.volume_name.iter_mut().zip(options.label.encode_utf16()) {
-            slot.set(unit);
-        }
+        superblock::set_label(&mut raw, &options.label);
         let (cold, hot) = extensions::lists(&options.cold_extensions, &options.hot_extensions)?;
         raw.extension_count.set(cold.len() as u32);
         raw.hot_ext_count = hot.len() as u8;

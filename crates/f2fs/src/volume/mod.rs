@@ -22,6 +22,7 @@ mod geometry;
 mod hidden_name;
 mod io;
 mod journal;
+mod label;
 mod link;
 mod log;
 mod make;
