@@ -1,14 +1,15 @@
 //! Where content comes from: a directory, a tar archive, standard input; and what is changed on the way.
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     io::{self, BufReader, Seek},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
-    tree::{DirSource, FileContexts, FsConfig, OwnerMap, Source, TarSource, Transform, decompressed},
+    tree::{DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed},
     units::Time,
 };
 
@@ -72,8 +73,8 @@ pub fn epoch() -> Result<Option<Time>> {
 
 /// Content that can be read, and where it can also be read again.
 pub enum Content {
-    /// A directory.
-    Directory(PathBuf),
+    /// A directory, and the files in it that are left out: those that it is put into.
+    Directory(PathBuf, Vec<HostId>),
     /// A tar archive in a file.
     Archive(PathBuf, File),
     /// A tar archive on standard input: read once.
@@ -81,14 +82,17 @@ pub enum Content {
 }
 
 impl Content {
-    /// What `--from` or an import names.
-    pub fn find(name: &Path) -> Result<Content> {
+    /// What `--from` or an import names, to be put into these files.
+    pub fn find<'a>(name: &Path, into: impl IntoIterator<Item = &'a PathBuf>) -> Result<Content> {
         if name == Path::new("-") {
             return Ok(Content::Stream);
         }
         let kind = std::fs::metadata(name).with_context(|| name.display().to_string())?;
         if kind.is_dir() {
-            return Ok(Content::Directory(name.to_path_buf()));
+            let facts = into.into_iter().filter_map(|file| std::fs::metadata(file).ok());
+            let files = facts.filter(Metadata::is_file);
+            let ids = files.map(|facts| HostId { device: facts.dev(), ino: facts.ino() });
+            return Ok(Content::Directory(name.to_path_buf(), ids.collect()));
         }
         let file = File::open(name).with_context(|| name.display().to_string())?;
         Ok(Content::Archive(name.to_path_buf(), file))
@@ -97,7 +101,7 @@ impl Content {
     /// Whether it can be opened again after it was read.
     pub fn is_repeatable(&self) -> bool {
         match self {
-            Content::Directory(_) => true,
+            Content::Directory(..) => true,
             Content::Archive(_, file) => file.metadata().is_ok_and(|kind| kind.is_file()),
             Content::Stream => false,
         }
@@ -120,8 +124,9 @@ impl Content {
     /// Opens it from its start.
     pub fn open(&self) -> Result<Box<dyn Source + '_>> {
         Ok(match self {
-            Content::Directory(path) => {
-                Box::new(DirSource::new(path).with_context(|| path.display().to_string())?)
+            Content::Directory(path, left_out) => {
+                let source = DirSource::new(path).with_context(|| path.display().to_string())?;
+                Box::new(source.leaving_out(left_out))
             }
             Content::Archive(path, file) => {
                 let name = || path.display().to_string();

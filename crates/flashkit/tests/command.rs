@@ -35,6 +35,26 @@ fn a_tree_goes_in_and_comes_out() {
     assert!(report.contains("\"clean\": true"), "{report}");
 }
 
+/// An image in the directory that it is made from is no part of itself.
+#[test]
+fn an_image_does_not_hold_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    let mkfs = ["mkfs", "-q", "-f", "tree/v.img", "--size", "64M", "--from", "tree"];
+    // The second time it is there already.
+    for _ in 0..2 {
+        ok(dir, &mkfs);
+        assert_eq!(ok(dir, &["ls", "tree/v.img"]), "etc\nlarge\nlink\n");
+    }
+    ok(dir, &["mkdir", "tree/v.img:/more"]);
+    ok(dir, &["import", "-q", "tree", "tree/v.img:/more"]);
+    assert_eq!(ok(dir, &["ls", "tree/v.img:/more"]), "etc\nlarge\nlink\n");
+    // Another image is a file like others.
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M", "--from", "tree"]);
+    assert_eq!(ok(dir, &["ls", "v.img"]), "etc\nlarge\nlink\nv.img\n");
+}
+
 #[test]
 fn archives_are_compressed_as_they_are_called() {
     let dir = tempfile::tempdir().unwrap();

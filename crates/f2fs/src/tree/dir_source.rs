@@ -64,6 +64,7 @@ pub struct DirSource {
     first: Option<Entry>,
     /// Whether files can be opened without a trace.
     no_trace: bool,
+    left_out: Vec<HostId>,
 }
 
 /// A directory and the names in it that are still to come.
@@ -108,12 +109,19 @@ impl DirSource {
             reads: false,
             first: None,
             no_trace: true,
+            left_out: Vec::new(),
         };
         let mut meta = metadata(&stat);
         meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(failed)?;
         source.first = Some(Entry { path: Vec::new(), kind: Kind::Directory, meta });
         source.enter(fd, 0)?;
         Ok(source)
+    }
+
+    /// As if these were not there: what is being written from the tree does not become a part of itself.
+    #[must_use]
+    pub fn leaving_out(self, files: &[HostId]) -> DirSource {
+        DirSource { left_out: files.to_vec(), ..self }
     }
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {
@@ -175,12 +183,14 @@ impl DirSource {
             return Ok(Some((root, None)));
         }
         while let Some(top) = self.stack.last_mut() {
-            if let Some(at) = top.names.pop() {
-                let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
-                let entry = self.entry_of(name)?;
+            let Some(at) = top.names.pop() else {
+                self.leave()?;
+                continue;
+            };
+            let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
+            if let Some(entry) = self.entry_of(name)? {
                 return Ok(Some((entry, self.open.take())));
             }
-            self.leave()?;
         }
         Ok(None)
     }
@@ -207,8 +217,8 @@ impl DirSource {
         }
     }
 
-    /// The entry of a name in the directory on top of the stack.
-    fn entry_of(&mut self, name: CString) -> Result<Entry> {
+    /// The entry of a name in the directory on top of the stack, unless it is left out.
+    fn entry_of(&mut self, name: CString) -> Result<Option<Entry>> {
         let parent = self.path.len();
         let mut path = self.path.clone();
         if !path.is_empty() {
@@ -220,9 +230,12 @@ impl DirSource {
         let mut meta = metadata(&stat);
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let id = host_id(&stat);
+        if self.left_out.contains(&id) {
+            return Ok(None);
+        }
         if stat.st_nlink > 1 && file_type != FileType::Directory {
             if let Some(to) = self.links.get(&id) {
-                return Ok(Entry { path, kind: Kind::HardLink { to: to.clone() }, meta });
+                return Ok(Some(Entry { path, kind: Kind::HardLink { to: to.clone() }, meta }));
             }
             self.links.insert(id, path.clone());
         }
@@ -269,7 +282,7 @@ impl DirSource {
                 }
             }
         };
-        Ok(Entry { path, kind, meta })
+        Ok(Some(Entry { path, kind, meta }))
     }
 
     /// Opens a name in the directory on top of the stack, without a trace where that is allowed.

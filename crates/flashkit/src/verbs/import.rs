@@ -22,7 +22,8 @@ use crate::{
   flashkit import photos/ card.img:/DCIM
   zstdcat backup.tar.zst | flashkit import - /dev/mmcblk0p2")]
 pub struct Args {
-    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input.
+    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input. An image that lies in
+    /// the directory is left out.
     source: PathBuf,
     /// The image, and a directory inside it that is there. Directories below it that are there are added to, files are
     /// replaced.
@@ -53,7 +54,8 @@ struct Imported {
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
-    let content = Content::find(&args.source)?;
+    let into = std::iter::once(&args.target.image).chain(&args.further.devices);
+    let content = Content::find(&args.source, into)?;
     let mut volume = open_for_all_or_nothing(&args.target.image, &args.further, clock::now)?;
     let into = volume.resolve(&args.target.path, true).with_context(name)?;
     if content.is_repeatable() {

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Fill the volume from a directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on
-    /// standard input.
+    /// standard input. An image that lies in the directory is left out.
     #[arg(long, value_name = "SOURCE")]
     from: Option<PathBuf>,
     /// Make the image file as small as the content allows.
@@ -185,7 +185,8 @@ pub fn run(args: &Args) -> Result<()> {
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
-    let content = args.from.as_deref().map(Content::find).transpose()?;
+    let into = || std::iter::once(&args.image).chain(&args.shape.devices);
+    let content = args.from.as_deref().map(|from| Content::find(from, into())).transpose()?;
     let content = match content {
         // What is read twice must be there twice.
         Some(content) if args.minimize || args.dry_run => Some(content.keep()?),
