@@ -2,7 +2,7 @@
 
 use std::io;
 
-use f2fs::Error;
+use f2fs::{Error, Place};
 
 /// An error with its causes, each said once (some errors tell their cause themselves), and advice where there is some.
 pub fn text(error: &anyhow::Error) -> String {
@@ -30,6 +30,11 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::NoSpace { .. } => Some(
             "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
         ),
+        // Without these nothing is opened, so nothing can be taken out.
+        Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
+            "the volume cannot be opened like this: fsck.f2fs --dry-run says what else is wrong, and fsck.f2fs -f repairs \
+             what it can; a cut off image is to be copied anew",
+        ),
         Error::Corrupt { .. } => Some(
             "the volume is damaged: flashkit export -k takes out what can be read, fsck.f2fs --dry-run says what else is \
              wrong, and fsck.f2fs -f repairs it",
@@ -43,7 +48,7 @@ fn advice(error: &Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use f2fs::{Place, format::BlockSize};
+    use f2fs::{format::BlockSize, units::Ino};
 
     use super::*;
 
@@ -58,5 +63,15 @@ mod tests {
         assert_eq!(what, "card.img: no space left on the volume: 2.00 MiB needed, 4.00 KiB free");
         assert!(advice.contains("flashkit rm") && advice.contains("resize.f2fs"), "{advice}");
         assert_eq!(text(Error::NotFound), "card.img: not found");
+    }
+
+    #[test]
+    fn advice_is_what_can_be_done() {
+        let told = |at: Place| text(&anyhow::Error::new(Error::corrupt(at, "it is cut off")));
+        assert!(
+            !told(Place::Superblock(0)).contains("export")
+                && told(Place::Superblock(0)).contains("copied anew")
+        );
+        assert!(told(Place::Inode(Ino(5))).contains("flashkit export -k"));
     }
 }
