@@ -1299,3 +1299,22 @@ fn idle_cleaning_tries_few_bad_sectors_at_once() {
     assert_eq!(clean(&mut volume), (true, 0));
     volume.unmount().unwrap();
 }
+
+/// What a checkpoint has freed may be told to the device, which need not take it.
+#[test]
+fn a_discard_that_fails_is_no_failed_write() {
+    let fault = Fault::ErrorIn { verb: Verb::Discard, range: 0..u64::MAX };
+    let device = Arc::new(Faulty::new(MemoryDevice::new(64 << 20), vec![fault]));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let options = Options { discard: true, ..Options::new(|| NOW) };
+    let mut volume = Volume::open(device, options).unwrap();
+    for n in 0..3 {
+        let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[n; 100_000]).unwrap();
+        volume.checkpoint().unwrap();
+        volume.unlink(ROOT, b"file").unwrap();
+        volume.checkpoint().unwrap();
+    }
+    assert!(matches!(volume.trim(1), Err(Error::Io { .. })), "who asks for it is told");
+    assert!(volume.read_only_reason().is_none());
+}

@@ -93,18 +93,26 @@ impl Volume {
         }
         // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
         let mut borrowed = false;
-        for kind in SegmentType::ALL {
+        let opened = SegmentType::ALL.into_iter().try_for_each(|kind| {
             if self.logs.get(kind).is_full() {
+                self.open_segment(kind, true)?;
                 borrowed = true;
-                let opened = self.open_segment(kind, true);
-                self.fail_on_error(opened)?;
             }
-        }
-        let result = self.prepare(reason);
-        // What was borrowed may only be written to when the checkpoint counts.
-        let prepared = if borrowed { self.fail_on_error(result) } else { self.stop_on_error(result) }?;
+            Ok(())
+        });
+        let result = opened.and_then(|()| self.prepare(reason));
+        let prepared = if borrowed { self.give_up_on_error(result) } else { self.stop_on_error(result) }?;
         let result = self.commit(prepared);
         self.fail_on_error(result)
+    }
+
+    /// Where a log has borrowed a segment that the last checkpoint needs, nothing may be written to it unless the next one
+    /// counts: whatever keeps that from being written ends all changes.
+    fn give_up_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.access = Access::ReadOnly(format!("a checkpoint could not be written: {error}").into());
+        }
+        result
     }
 
     /// Writes all dirty pages and nodes to their logs, and the logs to the device.
@@ -179,15 +187,10 @@ impl Volume {
         self.room_sections = None;
         self.forget_partial_limits();
         self.nat.committed(nat);
-        let discard = self.options.discard;
-        let io = &self.io;
-        let mut result = Ok(());
-        self.sit.committed(sit, |addr, blocks| {
-            if discard && result.is_ok() {
-                result = io.discard(addr, blocks);
-            }
-        });
-        result
+        let (io, mut discards) = (&self.io, self.options.discard);
+        // The checkpoint counts, whatever the device does with this: who does not take it is not asked again.
+        self.sit.committed(sit, |addr, blocks| discards = discards && io.discard(addr, blocks).is_ok());
+        Ok(())
     }
 
     /// The summaries of the pack, and whether those of the data logs are in the compact form.
@@ -232,5 +235,59 @@ impl Volume {
 
     fn written_kilobytes(&self) -> u64 {
         self.written_before + (self.io.written_blocks() << (self.geometry.block_size.log() - 10))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::{
+        mkfs::{self, DeviceSize, NewVolume, Plan},
+        units::Time,
+        volume::{NewNode, Options},
+    };
+
+    /// Two logs have no block left, and there is one segment for them, which the last checkpoint needs.
+    #[test]
+    fn what_is_borrowed_is_not_written_to_without_the_checkpoint() {
+        const BYTES: u64 = 64 << 20;
+        let size = DeviceSize { path: String::new(), bytes: BYTES };
+        let plan = Plan::new(&mkfs::Options::new([1; 16]), &[size]).unwrap();
+        let options = Options::new(Time::default);
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let mut volume = NewVolume::begin(device, &plan, true, options).unwrap().finish().unwrap();
+        let root = volume.superblock.root_ino;
+        let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+        // A segment of data.
+        volume.write(file, 0, &[1; 2 << 20]).unwrap();
+        volume.checkpoint().unwrap();
+        volume.unlink(root, b"file").unwrap();
+        let mut prefree = 0;
+        let take_all = |volume: &mut Volume, number: SegNo| {
+            for offset in 0..BLOCKS_PER_SEGMENT as u16 {
+                let addr = volume.geometry.block(number, offset);
+                volume.sit.take(&volume.io, addr, SegmentType::ColdData, 0).unwrap();
+            }
+        };
+        let current = volume.logs.segments();
+        for number in (0..volume.geometry.segments).map(SegNo).filter(|number| !current.contains(number)) {
+            match volume.sit.segment(&volume.io, number).unwrap().is_prefree() {
+                true => prefree += 1,
+                false => take_all(&mut volume, number),
+            }
+        }
+        assert_eq!(prefree, 1);
+        for kind in [SegmentType::WarmData, SegmentType::ColdData] {
+            let segment = volume.logs.get(kind).segment;
+            take_all(&mut volume, segment);
+            volume.logs.get_mut(kind).offset = BLOCKS_PER_SEGMENT as u16;
+        }
+        let result = volume.checkpoint();
+        assert!(matches!(result, Err(Error::NoSpace { .. })), "{result:?}");
+        assert!(volume.read_only_reason().is_some(), "one of them has borrowed it");
     }
 }
