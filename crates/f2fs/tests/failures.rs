@@ -1318,3 +1318,99 @@ fn a_discard_that_fails_is_no_failed_write() {
     assert!(matches!(volume.trim(1), Err(Error::Io { .. })), "who asks for it is told");
     assert!(volume.read_only_reason().is_none());
 }
+
+/// Where the summary of a segment cannot be read, the holes of others are filled.
+#[test]
+fn a_summary_that_cannot_be_read_keeps_nobody_from_filling_holes() {
+    let device = Scratched::new(MemoryDevice::new(64 << 20));
+    let (ino, singles) = leave_one_of_each_segment(&device, 8, 1);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let summary_of = |addr: &BlockAddr| {
+        let geometry = volume.geometry();
+        geometry.summary_block(geometry.position(*addr).0).0
+    };
+    device.set(&singles[1..].iter().map(summary_of).collect::<Vec<_>>());
+    let mut written = 0;
+    let refused = loop {
+        match volume.write(ino, (10_000 + written) * 4096, &[2; 4096]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::NoSpace { .. }), "{written} blocks: {refused}");
+    volume.unmount().unwrap();
+    drop(volume);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
+
+/// Numbers for new inodes come from what can be read of the table of nodes.
+#[test]
+fn a_bad_sector_of_the_node_table_keeps_nobody_from_making_files() {
+    let device = Scratched::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    for n in 0..500 {
+        volume.create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    volume.unmount().unwrap();
+    let table = [false, true].map(|second| volume.geometry().nat_block(1, second));
+    drop(volume);
+    device.set(&table);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    for n in 500..600 {
+        volume.create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    volume.unmount().unwrap();
+}
+
+/// A volume that was not unmounted is opened although a block beside its logs of nodes cannot be read.
+#[test]
+fn a_bad_sector_beside_a_log_keeps_no_volume_closed() {
+    let device = Scratched::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let mut files = (0..10).map(|n| {
+        let name = format!("{n}");
+        volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap()
+    });
+    let ino = files.by_ref().last().unwrap();
+    drop(files);
+    volume.checkpoint().unwrap();
+    let node = volume.nat_entry(ino.into()).unwrap().addr;
+    drop(volume);
+    for bad in [BlockAddr(node.0 + 100), node] {
+        device.set(&[bad]);
+        let mut volume = open(device.clone(), OnError::ReadOnly);
+        let name = format!("beside {bad}");
+        volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.checkpoint().unwrap();
+    }
+}
+
+/// Recovery does not read the summary of a segment that was free: all in it is new.
+#[test]
+fn recovery_reads_no_summary_of_what_was_free() {
+    let device = Scratched::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.checkpoint().unwrap();
+    volume.write(ino, 0, &[1; 5 << 20]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    let geometry = *volume.geometry();
+    let addr = volume.address(&volume.inode(ino).unwrap(), 800).unwrap();
+    let (segment, _) = geometry.position(addr);
+    drop(volume);
+    device.set(&[geometry.summary_block(segment).0]);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    assert_eq!(volume.stat(ino).unwrap().size, 5 << 20);
+    device.set(&[]);
+    let summary = volume.summary(segment).unwrap();
+    assert!(!summary.is_node && summary.owners[usize::from(geometry.position(addr).1)].nid.0 > 0);
+    volume.unmount().unwrap();
+    drop(volume);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}

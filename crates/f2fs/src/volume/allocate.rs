@@ -154,7 +154,7 @@ impl Volume {
             return Ok(kind);
         }
         let opened = self.open_segment(kind, false);
-        if matches!(opened, Err(Error::NoSpace { .. })) && self.is_recovering {
+        if matches!(opened, Err(Error::NoSpace { .. })) && self.recovering.is_some() {
             let has_room =
                 |other: &SegmentType| other.is_node() == kind.is_node() && !self.logs.get(*other).is_full();
             if let Some(other) = SegmentType::ALL.into_iter().find(has_room) {
@@ -237,16 +237,23 @@ impl Volume {
     /// Closes the segment of a log and opens the next. With `even_prefree`, segments count as free that only the
     /// last checkpoint needs: for the checkpoint itself, after which nothing needs them.
     pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
-        let current = self.closed_segments();
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
-        let next = match self.next_of_section(old, &current)? {
-            Some(next) => Some((next, false)),
-            None => self.find_segment(kind, old, &current, even_prefree)?,
+        let (segment, fills_holes) = loop {
+            let current = self.closed_segments();
+            let next = match self.next_of_section(old, &current)? {
+                Some(next) => Some((next, false)),
+                None => self.find_segment(kind, old, &current, even_prefree)?,
+            };
+            let Some((segment, fills_holes)) = next else {
+                return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
+            };
+            let entered = self.enter_segment(kind, segment, fills_holes);
+            if !matches!(entered, Err(Error::Io { .. })) || self.logs.get(kind).segment != old {
+                break entered.map(|()| (segment, fills_holes))?;
+            }
+            // Its summary cannot be read. The holes of another do as well.
+            self.unreadable.push(segment);
         };
-        let Some((segment, fills_holes)) = next else {
-            return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
-        };
-        self.enter_segment(kind, segment, fills_holes)?;
         if kind == SegmentType::WarmNode && !fills_holes && stays_close(synced) {
             self.data_follows(segment)?;
         }
@@ -330,7 +337,7 @@ impl Volume {
             true => {
                 let hole =
                     self.sit.segment(&self.io, segment)?.next_hole(0).expect("it was chosen for its holes");
-                (self.summary(segment)?, hole)
+                (self.summary_to_change(segment)?, hole)
             }
             false => (Summary::empty(kind.is_node()), 0),
         };
@@ -469,6 +476,12 @@ impl Volume {
         let (addr, offset) = self.geometry.summary_block(segment);
         let block = self.io.read_block(addr, Place::Ssa(segment))?;
         Ok(Summary::parse(&block[offset..], self.geometry.summary))
+    }
+
+    /// The same, of a segment that no log is in. What the device says of one that was free before recovery is old.
+    pub(super) fn summary_to_change(&mut self, segment: SegNo) -> Result<Summary> {
+        let is_fresh = self.recovering.as_mut().is_some_and(|fresh| fresh.remove(&segment));
+        if is_fresh { Ok(Summary::empty(false)) } else { self.summary(segment) }
     }
 
     /// Writes the summaries of closed segments.

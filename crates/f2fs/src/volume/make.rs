@@ -114,7 +114,8 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
-            is_recovering: false,
+            unreadable: Vec::new(),
+            recovering: None,
             stuck: Default::default(),
             written_before: 0,
         })

@@ -127,8 +127,11 @@ pub struct Volume {
     privileged: bool,
     /// Segments that no log may open: they are being cleaned.
     avoid: Vec<SegNo>,
-    /// What was fsynced is being brought back: a log that finds no segment may go on in another's.
-    is_recovering: bool,
+    /// Segments with holes that no log may open: their summaries cannot be read.
+    unreadable: Vec<SegNo>,
+    /// What was fsynced is being brought back: a log that finds no segment may go on in another's. Of these segments, of
+    /// which nothing was in use, nobody has asked for the summary yet: all that it says of them is old.
+    recovering: Option<FxHashSet<SegNo>>,
     /// Sections that could not be emptied.
     stuck: FxHashMap<SecNo, gc::Stuck>,
     /// Something was changed since the newest checkpoint.
@@ -388,7 +391,7 @@ impl Volume {
 
     /// Segments that no log may open now.
     fn closed_segments(&self) -> Vec<SegNo> {
-        [&self.logs.segments(), &*self.avoid].concat()
+        [&self.logs.segments(), &*self.avoid, &*self.unreadable].concat()
     }
 
     /// Blocks that users may still take.

@@ -131,7 +131,7 @@ impl Nat {
 
     /// Takes a free nid. Its entry must be [`set`](Self::set) by the caller.
     pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
-        let mut unseen = self.geometry.nat_blocks();
+        let (mut unseen, mut failed) = (self.geometry.nat_blocks(), Error::NoInodes);
         loop {
             while let Some(nid) = self.free.pop_front() {
                 if self.is_usable(nid) {
@@ -139,11 +139,14 @@ impl Nat {
                 }
             }
             if unseen == 0 {
-                return Err(Error::NoInodes);
+                return Err(failed);
             }
             unseen -= 1;
             self.read_ahead(io, self.scan);
-            self.scan_block(io, self.scan)?;
+            // Those of other blocks do, where one cannot be read.
+            if let Err(error) = self.scan_block(io, self.scan) {
+                failed = error;
+            }
             self.scan = (self.scan + 1) % self.geometry.nat_blocks();
         }
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Error, Place, Result,
     format::{
-        BLOCKS_PER_SEGMENT, BlockSize, MAGIC,
+        BLOCKS_PER_SEGMENT, BlockSize, MAGIC, bits,
         checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
         nat::NatEntry,
         node::{NodeFooter, NodeFormat},
@@ -97,7 +97,8 @@ impl Volume {
             limited: None,
             privileged: true,
             avoid: Vec::new(),
-            is_recovering: false,
+            unreadable: Vec::new(),
+            recovering: None,
             stuck: Default::default(),
             written_before: 0,
         };
@@ -154,8 +155,19 @@ impl Volume {
     fn restore_summary(&mut self, kind: SegmentType) -> Result<()> {
         let size = self.geometry.block_size.bytes();
         let segment = self.logs.get(kind).segment;
+        let (start, at) = (self.geometry.block(segment, 0), Place::Ssa(segment));
         let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
-        self.io.read(self.geometry.block(segment, 0), Place::Ssa(segment), &mut bytes)?;
+        if self.io.read(start, at, &mut bytes).is_err() {
+            // Only what is in use matters. What cannot be read of that is nobody's, and cleaning lets it be.
+            let map = self.sit.segment(&self.io, segment)?.map;
+            for (block, offset) in bytes.chunks_exact_mut(size).zip(0..) {
+                if !bits::msb(&map, offset)
+                    || self.io.read(BlockAddr(start.0 + offset as u32), at, block).is_err()
+                {
+                    block.fill(0);
+                }
+            }
+        }
         let summary = &mut self.logs.get_mut(kind).summary;
         for (owner, block) in summary.owners.iter_mut().zip(bytes.chunks_exact(size)) {
             owner.nid = NodeFooter::of(block).nid;

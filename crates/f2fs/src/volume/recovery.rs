@@ -28,7 +28,7 @@ use crate::{
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         node_path::NodeKind,
         sit::{SegmentType, ValidMap},
-        summary::{Owner, Summary},
+        summary::Owner,
     },
     units::{BlockAddr, Ino, Nid, SegNo},
 };
@@ -136,12 +136,17 @@ impl Volume {
         }
         self.start()?;
         self.changed = true;
-        self.is_recovering = true;
+        self.recovering = Some(FxHashSet::default());
         if !chain.addrs.is_empty() {
+            let mut fresh = FxHashSet::default();
             for (segment, Needed { map, has_nodes }) in &chain.needed {
                 let kind = if *has_nodes { SegmentType::WarmNode } else { SegmentType::WarmData };
+                if self.sit.segment(&self.io, *segment)?.is_free() {
+                    fresh.insert(*segment);
+                }
                 self.sit.protect(&self.io, *segment, map, kind)?;
             }
+            self.recovering = Some(fresh);
             for kind in SegmentType::ALL {
                 match self.open_segment(kind, false) {
                     // Nothing else is left: then it goes on beside what the chain has in its segment.
@@ -161,7 +166,7 @@ impl Volume {
         }
         self.recover_files(chain)?;
         self.write_checkpoint(Reason::Sync)?;
-        self.is_recovering = false;
+        self.recovering = None;
         Ok(())
     }
 
@@ -497,11 +502,7 @@ impl Volume {
             self.logs.get_mut(kind).summary.owners[usize::from(offset)] = owner;
             return Ok(());
         }
-        let mut summary = match self.summaries.remove(&segment) {
-            Some(summary) => summary,
-            None if self.sit.segment(&self.io, segment)?.protected_blocks == 0 => Summary::empty(false),
-            None => self.summary(segment)?,
-        };
+        let mut summary = self.summary_to_change(segment)?;
         summary.is_node = false;
         summary.owners[usize::from(offset)] = owner;
         self.summaries.insert(segment, summary);
