@@ -289,6 +289,8 @@ impl Volume {
         if self.logs.pending(addr).is_some() {
             return Ok(self.logs.pending_mut(addr).expect("it is there"));
         }
+        // It gets another place, or is given back.
+        self.ready_to_replace(addr)?;
         let mut page = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
         self.read_block(addr, Place::Dir(dir, block), &mut page)?;
         Ok(self.pages.insert(dir, block, Page { bytes: page, is_needed: true }))

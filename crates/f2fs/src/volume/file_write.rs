@@ -588,6 +588,18 @@ impl Volume {
         Ok(())
     }
 
+    /// Writes the pages without which no checkpoint is whole, as far as that goes: as long as their nodes wait in memory, too,
+    /// nothing has to be read for them.
+    pub(super) fn write_needed_pages(&mut self) -> Result<()> {
+        for (ino, block) in self.pages.keys() {
+            match self.pages.is_needed(ino, block).then(|| self.write_page(ino, block)) {
+                Some(Err(error)) if !self.stays_in_place(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a checkpoint is whole without a page.
     fn may_wait(&self, ino: Ino, block: u64) -> bool {
         !self.is_quota_ino(ino) && !self.pages.is_needed(ino, block)

@@ -344,6 +344,7 @@ impl Volume {
             }
         }
         if self.nodes.dirty_count() > most || is_crowded {
+            self.write_needed_pages()?;
             self.write_nodes()?;
         }
         self.make_room()?;
