@@ -14,6 +14,10 @@ use crate::{
 /// Summaries of closed segments that wait to be written together.
 const SUMMARIES_MAX: usize = 256;
 
+/// Segments with holes whose summaries cannot be read, of which so many end a search: each may take seconds. The next
+/// leaves them out.
+const TRIES: usize = 4;
+
 /// Zones that are looked at for one that is free as a whole.
 const ZONES_TRIED: usize = 16;
 
@@ -238,6 +242,7 @@ impl Volume {
     /// last checkpoint needs: for the checkpoint itself, after which nothing needs them.
     pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
+        let mut tries = 0;
         let (segment, fills_holes) = loop {
             let current = self.closed_segments();
             let next = match self.next_of_section(old, &current)? {
@@ -253,6 +258,10 @@ impl Volume {
             }
             // Its summary cannot be read. The holes of another do as well.
             self.unreadable.push(segment);
+            tries += 1;
+            if tries == TRIES {
+                return entered;
+            }
         };
         if kind == SegmentType::WarmNode && !fills_holes && stays_close(synced) {
             self.data_follows(segment)?;

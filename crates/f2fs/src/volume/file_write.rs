@@ -593,7 +593,7 @@ impl Volume {
     pub(super) fn write_needed_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
             match self.pages.is_needed(ino, block).then(|| self.write_page(ino, block)) {
-                Some(Err(error)) if !self.stays_in_place(&error) => return Err(error),
+                Some(Err(error)) if self.read_only_reason().is_some() => return Err(error),
                 _ => {}
             }
         }

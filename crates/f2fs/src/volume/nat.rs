@@ -31,6 +31,9 @@ use crate::{
 const SHARDS: usize = 16;
 /// Blocks that each shard keeps at most, however much memory there is.
 const SHARD_BLOCKS_MAX: usize = 64;
+/// Blocks that cannot be read, of which so many end a search for free nids: each may take seconds. The next goes on behind
+/// them.
+const TRIES: usize = 4;
 /// Blocks that are read at once, at most, when free nids are looked for.
 const AHEAD_MAX: u32 = 16;
 
@@ -131,7 +134,7 @@ impl Nat {
 
     /// Takes a free nid. Its entry must be [`set`](Self::set) by the caller.
     pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
-        let (mut unseen, mut failed) = (self.geometry.nat_blocks(), Error::NoInodes);
+        let (mut unseen, mut unread) = (self.geometry.nat_blocks(), 0);
         loop {
             while let Some(nid) = self.free.pop_front() {
                 if self.is_usable(nid) {
@@ -139,15 +142,17 @@ impl Nat {
                 }
             }
             if unseen == 0 {
-                return Err(failed);
+                return Err(Error::NoInodes);
             }
             unseen -= 1;
             self.read_ahead(io, self.scan);
-            // Those of other blocks do, where one cannot be read.
-            if let Err(error) = self.scan_block(io, self.scan) {
-                failed = error;
-            }
+            let scanned = self.scan_block(io, self.scan);
             self.scan = (self.scan + 1) % self.geometry.nat_blocks();
+            // Those of other blocks do, where a few cannot be read.
+            unread += usize::from(scanned.is_err());
+            if unread == TRIES || unseen == 0 {
+                scanned?;
+            }
         }
     }
 
