@@ -1344,6 +1344,39 @@ fn a_summary_that_cannot_be_read_keeps_nobody_from_filling_holes() {
     support::assert_clean(&path);
 }
 
+/// A device that does not answer for a while keeps nobody from the holes for longer.
+#[test]
+fn holes_are_filled_once_their_summaries_can_be_read() {
+    let device = Scratched::new(MemoryDevice::new(128 << 20));
+    let (ino, singles) = leave_one_of_each_segment(&device, 24, 1);
+    let mut volume = open(device.clone(), OnError::ReadOnly);
+    let summary_of = |addr: &BlockAddr| {
+        let geometry = volume.geometry();
+        geometry.summary_block(geometry.position(*addr).0).0
+    };
+    let fill = |volume: &mut Volume, from: u64| {
+        let block = |n: &u64| volume.write(ino, (10_000 + n) * 4096, &[2; 4096]).is_ok();
+        (from..from + 20_000).take_while(block).count() as u64
+    };
+    device.set(&singles.iter().map(summary_of).collect::<Vec<_>>());
+    let mut before = 0;
+    for _ in 0..6 {
+        before += fill(&mut volume, before);
+        // Each log must be able to go on.
+        assert!(matches!(volume.checkpoint(), Ok(()) | Err(Error::NoSpace { .. })));
+        assert_eq!(volume.read_only_reason(), None);
+    }
+    device.set(&[]);
+    let after = fill(&mut volume, before);
+    assert!(after > 8 * 400, "{before} blocks before, {after} after");
+    volume.unmount().unwrap();
+    drop(volume);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    store(&device.inner, &path).unwrap();
+    support::assert_clean(&path);
+}
+
 /// Numbers for new inodes come from what can be read of the table of nodes.
 #[test]
 fn a_bad_sector_of_the_node_table_keeps_nobody_from_making_files() {

@@ -15,7 +15,7 @@ use crate::{
 const SUMMARIES_MAX: usize = 256;
 
 /// Segments with holes whose summaries cannot be read, of which so many end a search: each may take seconds. The next
-/// leaves them out.
+/// leaves them out. A checkpoint, which has to find something, looks at all.
 const TRIES: usize = 4;
 
 /// Zones that are looked at for one that is free as a whole.
@@ -250,6 +250,11 @@ impl Volume {
                 None => self.find_segment(kind, old, &current, even_prefree)?,
             };
             let Some((segment, fills_holes)) = next else {
+                if tries == 0 && !self.unreadable.is_empty() {
+                    // What could not be read before may be read again.
+                    self.unreadable.clear();
+                    continue;
+                }
                 return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
             };
             let entered = self.enter_segment(kind, segment, fills_holes);
@@ -259,7 +264,7 @@ impl Volume {
             // Its summary cannot be read. The holes of another do as well.
             self.unreadable.push(segment);
             tries += 1;
-            if tries == TRIES {
+            if tries == TRIES && !even_prefree {
                 return entered;
             }
         };

@@ -96,7 +96,10 @@ impl Volume {
         let opened = SegmentType::ALL.into_iter().try_for_each(|kind| {
             if self.logs.get(kind).is_full() {
                 self.open_segment(kind, true)?;
-                borrowed = true;
+                let log = self.logs.get(kind);
+                // Holes are what nothing needs.
+                let is_needed = self.sit.segment(&self.io, log.segment)?.protected_blocks > 0;
+                borrowed |= is_needed && !log.fills_holes;
             }
             Ok(())
         });
@@ -188,8 +191,11 @@ impl Volume {
         self.forget_partial_limits();
         self.nat.committed(nat);
         let (io, mut discards) = (&self.io, self.options.discard);
-        // The checkpoint counts, whatever the device does with this: who does not take it is not asked again.
+        // The checkpoint counts, whatever the device does with this: who does not take one is not asked for the others.
         self.sit.committed(sit, |addr, blocks| discards = discards && io.discard(addr, blocks).is_ok());
+        // What is free counts as room, and has no summary that matters.
+        let table = &mut self.sit;
+        self.unreadable.retain(|number| table.segment(io, *number).is_ok_and(|segment| !segment.is_free()));
         Ok(())
     }
 

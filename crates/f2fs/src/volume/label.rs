@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Volume {
-    /// Changes the label, durably: after a power cut it is the old one or the new one. It has at most 512 UTF-16 units, and
-    /// no NUL.
+    /// Changes the label, durably: after a power cut it is the old one or the new one (a torn sector shows where superblocks
+    /// have checksums). It has at most 512 UTF-16 units, and no NUL.
     pub fn set_label(&mut self, label: &str) -> Result<()> {
         superblock::check_label(label)?;
         self.start()?;
@@ -28,7 +28,8 @@ impl Volume {
             let mut block = self.io.read_block(addr, at)?;
             block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(&new);
             self.io.write(addr, at, &block)?;
-            self.io.flush()?;
+            let flushed = self.io.flush();
+            self.fail_on_error(flushed)?;
         }
         self.superblock.label = label.into();
         Ok(())

@@ -127,7 +127,7 @@ pub struct Volume {
     privileged: bool,
     /// Segments that no log may open: they are being cleaned.
     avoid: Vec<SegNo>,
-    /// Segments with holes that no log may open: their summaries cannot be read.
+    /// Segments with holes that no log opens as long as it finds others: their summaries could not be read.
     unreadable: Vec<SegNo>,
     /// What was fsynced is being brought back: a log that finds no segment may go on in another's. Of these segments, of
     /// which nothing was in use, nobody has asked for the summary yet: all that it says of them is old.

@@ -161,10 +161,15 @@ impl Volume {
             // Only what is in use matters. What cannot be read of that is nobody's, and cleaning lets it be.
             let map = self.sit.segment(&self.io, segment)?.map;
             for (block, offset) in bytes.chunks_exact_mut(size).zip(0..) {
-                if !bits::msb(&map, offset)
-                    || self.io.read(BlockAddr(start.0 + offset as u32), at, block).is_err()
-                {
-                    block.fill(0);
+                let in_use = bits::msb(&map, offset);
+                if in_use && self.io.read(BlockAddr(start.0 + offset as u32), at, block).is_ok() {
+                    continue;
+                }
+                block.fill(0);
+                if in_use {
+                    // The next summary does not say whose it is: fsck finds out.
+                    let unknown = Error::corrupt(at, format!("block {offset} of a log cannot be read"));
+                    let _ = self.io.noted::<()>(Err(unknown));
                 }
             }
         }
