@@ -190,7 +190,7 @@ pub struct FileSystem {
 struct End {
     met_damage: bool,
     failure: Option<String>,
-    is_clean: bool,
+    complaint: Option<String>,
 }
 
 impl FileSystem {
@@ -266,9 +266,9 @@ impl FileSystem {
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
-    /// Whether it [ended](Self::unmount) as it should: everything is durable, where it was to be, and the volume is clean.
-    pub fn was_left_clean(&self) -> bool {
-        self.end.get().is_some_and(|end| end.is_clean)
+    /// What went wrong when it [ended](Self::unmount), whoever was told of it.
+    pub fn complaint(&self) -> Option<&str> {
+        self.end.get()?.complaint.as_deref()
     }
 
     /// Requests so far.
@@ -751,8 +751,13 @@ impl FileSystem {
         let Some(mut volume) = volume.take() else { return Ok(()) };
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         let met_damage = volume.io().met_damage();
-        let gave_up = volume.read_only_reason().is_some() && !self.settings.read_only;
-        let is_clean = ended.is_ok() && !gave_up;
+        let complaint = match &ended {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if volume.read_only_reason().is_some() && !self.settings.read_only => {
+                Some("could not be left clean; the next mount brings back what was synced".into())
+            }
+            Ok(()) => None,
+        };
         let failure = match (volume.read_only_reason(), &ended) {
             (Some(reason), _) => Some(reason.to_string()),
             // Damage is told as such, and what is not damaged has become durable.
@@ -760,7 +765,7 @@ impl FileSystem {
             _ => None,
         };
         // It ends once.
-        let _ = self.end.set(End { met_damage, failure, is_clean });
+        let _ = self.end.set(End { met_damage, failure, complaint });
         ended
     }
 
@@ -943,6 +948,8 @@ mod tests {
         fs.unlink(root, b"gone").unwrap();
         fs.create(caller, root, b"new", 0o100_644, 0, None).unwrap();
         assert!(fs.unmount().is_err(), "it is damaged");
+        fs.unmount().unwrap();
+        assert!(fs.complaint().unwrap().contains("corrupt"), "it is told, and nothing else is wrong");
         let volume = Volume::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
     }

@@ -56,11 +56,13 @@ pub enum Error {
         /// Why.
         source: f2fs::Error,
     },
-    /// It ended, but what was written last is not all there.
-    #[error("{}: could not be left clean; the next mount brings back what was synced", path.display())]
-    NotClean {
+    /// It did not end well.
+    #[error("{}: {reason}", path.display())]
+    Ended {
         /// The image.
         path: PathBuf,
+        /// What went wrong.
+        reason: String,
     },
     /// The directory cannot be mounted on.
     #[error("cannot mount on {}: {source}", dir.display())]
@@ -195,8 +197,9 @@ impl Mount {
         // It tells of what went wrong in the end, too.
         drop(background);
         ended?;
-        if !fs.was_left_clean() {
-            return Err(Error::NotClean { path: image });
+        if let Some(reason) = fs.complaint() {
+            // Who unmounted it was answered before, but cannot tell.
+            return Err(Error::Ended { path: image, reason: reason.to_string() });
         }
         heard.and(result.map_err(Error::Session))
     }
