@@ -30,10 +30,10 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::NoSpace { .. } => Some(
             "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
         ),
-        // Without these nothing is opened, so nothing can be taken out.
+        // With most damage there nothing is opened, so nothing can be taken out.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
-            "the volume cannot be opened like this: fsck.f2fs --dry-run says what else is wrong, and fsck.f2fs -f repairs \
-             what it can; a cut off image is to be copied anew",
+            "fsck.f2fs --dry-run says what else is wrong, and fsck.f2fs -f repairs what it can; a cut off image is to be \
+             copied anew",
         ),
         Error::Corrupt { .. } => Some(
             "the volume is damaged: flashkit export -k takes out what can be read, fsck.f2fs --dry-run says what else is \

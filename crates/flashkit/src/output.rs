@@ -160,6 +160,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// The file under construction, where there is one.
+    pub fn working(&self) -> Option<&Path> {
+        self.file.as_ref().map(Fresh::working)
+    }
+
     /// A new file of this size in the place of `path` once it is [finished](Output::finish).
     pub fn file(path: &Path, bytes: u64) -> Result<Output> {
         let name = || path.display().to_string();

@@ -82,20 +82,27 @@ pub enum Content {
 }
 
 impl Content {
-    /// What `--from` or an import names, to be put into these files.
-    pub fn find<'a>(name: &Path, into: impl IntoIterator<Item = &'a PathBuf>) -> Result<Content> {
+    /// What `--from` or an import names.
+    pub fn find(name: &Path) -> Result<Content> {
         if name == Path::new("-") {
             return Ok(Content::Stream);
         }
         let kind = std::fs::metadata(name).with_context(|| name.display().to_string())?;
         if kind.is_dir() {
-            let facts = into.into_iter().filter_map(|file| std::fs::metadata(file).ok());
-            let files = facts.filter(Metadata::is_file);
-            let ids = files.map(|facts| HostId { device: facts.dev(), ino: facts.ino() });
-            return Ok(Content::Directory(name.to_path_buf(), ids.collect()));
+            return Ok(Content::Directory(name.to_path_buf(), Vec::new()));
         }
         let file = File::open(name).with_context(|| name.display().to_string())?;
         Ok(Content::Archive(name.to_path_buf(), file))
+    }
+
+    /// Without these files, where they lie in the directory: those that it is put into.
+    pub fn leaving_out<'a>(mut self, files: impl IntoIterator<Item = &'a Path>) -> Content {
+        if let Content::Directory(_, left_out) = &mut self {
+            let facts = files.into_iter().filter_map(|file| std::fs::metadata(file).ok());
+            let files = facts.filter(Metadata::is_file);
+            left_out.extend(files.map(|facts| HostId { device: facts.dev(), ino: facts.ino() }));
+        }
+        self
     }
 
     /// Whether it can be opened again after it was read.

@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
     let into = std::iter::once(&args.target.image).chain(&args.further.devices);
-    let content = Content::find(&args.source, into)?;
+    let content = Content::find(&args.source)?.leaving_out(into.map(PathBuf::as_path));
     let mut volume = open_for_all_or_nothing(&args.target.image, &args.further, clock::now)?;
     let into = volume.resolve(&args.target.path, true).with_context(name)?;
     if content.is_repeatable() {

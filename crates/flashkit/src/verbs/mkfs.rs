@@ -185,8 +185,9 @@ pub fn run(args: &Args) -> Result<()> {
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
-    let into = || std::iter::once(&args.image).chain(&args.shape.devices);
-    let content = args.from.as_deref().map(|from| Content::find(from, into())).transpose()?;
+    let content = args.from.as_deref().map(Content::find).transpose()?;
+    let into = std::iter::once(&args.image).chain(&args.shape.devices);
+    let content = content.map(|content| content.leaving_out(into.map(PathBuf::as_path)));
     let content = match content {
         // What is read twice must be there twice.
         Some(content) if args.minimize || args.dry_run => Some(content.keep()?),
@@ -207,6 +208,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 
     let outputs = outputs(args, existing, &sizes)?;
+    let content = content.map(|content| content.leaving_out(outputs.iter().filter_map(Output::working)));
     let device: Arc<dyn Device> = match &outputs[..] {
         [only] => only.device.clone(),
         several => {
