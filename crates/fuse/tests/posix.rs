@@ -33,7 +33,8 @@ const EXPLAINED: [(&str, &str); 14] = [
 ];
 
 /// The same of a mount past the cache.
-const EXPLAINED_DIRECT: [(&str, &str); 4] = [
+const EXPLAINED_DIRECT: [(&str, &str); 5] = [
+    ("open trunc rdonly", "the truncation is a request of its own, after an opening as for reading"),
     ("store", "what was mapped counts as changed when it is written back"),
     ("read what was stored", "as store"),
     ("store again", "as store"),
