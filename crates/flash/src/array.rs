@@ -1,11 +1,11 @@
-//! The flash itself: blocks of pages that are programmed once, in order, and erased as a whole.
+//! The flash array: blocks of pages that are programmed once, in order, and erased as a whole.
 //!
 //! *Invariants*, asserted at every step: a page is programmed only when it and every later page of its block
-//! are erased; only blocks that hold nothing wanted are erased; a bad block is never handed out. The array
-//! remembers what each page was programmed *for* (its tag, a logical page), which is how a layer finds its
-//! data again and how a test proves that nothing was lost.
+//! are erased; only blocks without valid pages are erased; a bad block is never handed out. The array keeps
+//! the tag of each programmed page (the logical page it was programmed for), which is how a layer finds its
+//! data again and how a test proves that no data was lost.
 //!
-//! Memory goes with the blocks that were ever touched. A card that was written in full before it was opened
+//! Only blocks that were touched take memory. A card that was written in full before it was opened
 //! (`preconditioned`) holds in block `n` the logical pages of block `n`, without memory for them.
 
 mod blocks;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{op::Refusal, profile::Profile};
 
-/// Tag of a page that holds nothing.
+/// Tag of a page without data.
 pub const NOTHING: u32 = u32::MAX;
 
 /// Tags that are compared at once.
@@ -31,7 +31,7 @@ const PIECE: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockNo(pub u32);
 
-/// What the pages of a block were programmed for.
+/// The tags of a block's pages.
 #[derive(Debug, Clone)]
 pub enum Pages<'a> {
     /// The tags of those that were.
@@ -41,7 +41,7 @@ pub enum Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// What a page was programmed for.
+    /// Returns the tag of a page.
     pub fn tag(&self, page: u32) -> u32 {
         match self {
             Pages::Programmed(tags) => tags.get(page as usize).copied().unwrap_or(NOTHING),
@@ -49,8 +49,8 @@ impl Pages<'_> {
         }
     }
 
-    /// How many pages from `page` on, `most` at most, were programmed for consecutive logical pages from `tag`
-    /// on.
+    /// Counts the pages from `page` on, at most `most`, that were programmed for consecutive logical pages
+    /// from `tag` on.
     pub fn run(&self, page: u32, most: u32, tag: u32) -> u32 {
         match self {
             Pages::Programmed(tags) => {
@@ -134,7 +134,7 @@ impl Array {
         self.retired
     }
 
-    /// Whether block `n` still holds the logical pages of block `n` from before the card was opened.
+    /// Returns true if block `n` still holds the logical pages of block `n` from before the card was opened.
     pub fn is_implicit(&self, block: BlockNo) -> bool {
         block.0 < self.implicit && self.blocks.get(block.0).is_none()
     }
@@ -188,7 +188,7 @@ impl Array {
         self.work.programs += u64::from(count);
     }
 
-    /// Counts programs of a chip whose pages the caller keeps account of.
+    /// Counts programmed pages of a chip whose caller keeps the tags.
     pub fn count_programs(&mut self, count: u32) {
         self.work.programs += u64::from(count);
     }
@@ -198,7 +198,7 @@ impl Array {
         self.work.reads += u64::from(count);
     }
 
-    /// What a page was programmed for.
+    /// Returns the tag of a page.
     pub fn tag(&self, block: BlockNo, page: u32) -> u32 {
         self.pages(block).tag(page)
     }
@@ -252,8 +252,8 @@ impl Array {
         self.blocks.touch(block.0);
     }
 
-    /// Whether this can be the flash of a card of this profile: it may come from a file that anybody wrote.
-    /// Returns what is wrong.
+    /// Checks that this can be the flash of a card of this profile, because it may come from an untrusted
+    /// file. Returns a description of the first error.
     pub(crate) fn check(&self, profile: &Profile, preconditioned: bool) -> Result<(), String> {
         let twin = Array::new(profile, preconditioned);
         let same = self.pages_per_block == twin.pages_per_block
@@ -293,7 +293,7 @@ impl Array {
         Ok(())
     }
 
-    /// Whether a block was handed out once and can still be erased.
+    /// Returns true if a block was handed out once and can still be erased.
     pub(crate) fn is_handed_out(&self, block: BlockNo) -> bool {
         self.blocks.get(block.0).is_some_and(|block| block.erases < self.endurance_erases)
     }

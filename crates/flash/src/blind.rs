@@ -1,5 +1,5 @@
-//! Devices by seed, with the noise that real ones have: what the probe and others are judged by. None of them
-//! was ever tuned for.
+//! Random devices by seed, with the noise of real ones, that judge the probe. No code was tuned for any of
+//! them.
 
 use std::io;
 
@@ -39,7 +39,8 @@ const ODD: Choices = Choices {
     areas_mib: &[0, 0, 5, 10, 20, 40],
 };
 
-/// A card as the surveys know them, any of these figures with any other; and what disturbs whoever measures it.
+/// A card with parameters drawn from the ranges of the surveys, and a plan of disturbances for its
+/// measurements.
 pub fn device(seed: u64) -> (Profile, FaultPlan) {
     made(seed, &USUAL)
 }
@@ -134,7 +135,7 @@ fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
     (profile, FaultPlan { seed, jitter, stall_chance, stall_ns, ..FaultPlan::default() })
 }
 
-/// A card that nobody wrote to yet, in virtual time. It keeps no data: only its times are of interest.
+/// A fresh card in virtual time. It keeps no data: only its times matter.
 pub fn card(profile: &Profile, noise: FaultPlan, preconditioned: bool) -> Card {
     let model = Model::new(profile.clone(), preconditioned).with_faults(noise);
     let data = NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 });

@@ -1,8 +1,8 @@
 //! A card: the model with data and a clock.
 //!
-//! *Invariant*: a power cut loses only what a card of the profile may lose: the data of the write under way,
-//! in whole sectors, and what its write cache held. Everything that was flushed, or written without a cache,
-//! is there again.
+//! *Invariant*: a power cut loses only data that a card of the profile may lose: the data of the write in
+//! progress, in whole sectors, and the content of the write cache. All data that was flushed, or written
+//! without a cache, survives.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -23,10 +23,10 @@ use crate::{
     trace::{Entry, Trace},
 };
 
-/// How the card's time passes.
+/// The pace of the card's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Each request advances the clock by what it costs; nobody waits.
+    /// Each request advances the clock by its cost, without a real delay.
     Virtual,
     /// The clock is the host's; requests sleep until they are done.
     RealTime,
@@ -45,7 +45,7 @@ pub struct Card {
 struct Inner {
     model: Model,
     now_ns: u64,
-    /// What the data was before each write that the cache may still hold, oldest first.
+    /// The previous data under each write that the cache may still hold, oldest first.
     undo: VecDeque<(u64, Vec<u8>)>,
     undo_bytes: u64,
     trace: Option<Vec<Entry>>,
@@ -58,7 +58,7 @@ impl Card {
         Card::from_parts(Model::new(profile, preconditioned), Box::new(data), Pace::Virtual)
     }
 
-    /// A card that was used before: `data` holds what a card of this model held. Its clock starts at 0.
+    /// A card that was used before: `data` is the content of a card of this model. Its clock starts at 0.
     pub fn from_parts(model: Model, data: Box<dyn Export>, pace: Pace) -> Card {
         assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
         Card {
@@ -86,7 +86,7 @@ impl Card {
         self.lock().now_ns += ns;
     }
 
-    /// Records requests from here on; what was recorded before is forgotten.
+    /// Starts to record requests; discards earlier records.
     pub fn start_trace(&self) {
         self.lock().trace = Some(Vec::new());
     }
@@ -101,8 +101,8 @@ impl Card {
         Trace { entries: self.lock().trace.take().unwrap_or_default() }
     }
 
-    /// Cuts the power and turns it on again. What was lost is the choice of `seed`. Where the plan has the mapping
-    /// lost, what was written last reads as zeroes.
+    /// Cuts the power and turns it on again. `seed` chooses the lost data. If the plan includes a lost
+    /// mapping, the data written last reads as zeroes.
     ///
     /// # Errors
     /// Those of the device that holds the data; a flash that is worn out.
@@ -118,8 +118,8 @@ impl Card {
         Ok(())
     }
 
-    /// Puts the card away: what a host does before it takes a card out, and the power back first where it was cut.
-    /// The data is durable then, also of a card that has no flush or ignores it.
+    /// Shuts the card down as a host does before the card is removed, after restoring the power if it was
+    /// cut. All data is durable then, also on a card that has no flush or ignores it.
     ///
     /// # Errors
     /// Those of the device that holds the data; a flash that is worn out.
@@ -133,8 +133,9 @@ impl Card {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a request: prices it, does what it does to the data, waits if the clock is real. `written` is the data of a
-    /// write: if the power goes during it, some of it arrives, and of what is tried later nothing.
+    /// Serves a request: prices it, applies it to the data, and waits if the clock is real. `written` is the
+    /// data of a write. If the power fails during the write, a part of the data arrives; later requests
+    /// change nothing.
     fn serve(
         &self,
         op: Op,
@@ -192,7 +193,7 @@ impl Card {
         }
     }
 
-    /// Remembers what a cached write overwrites.
+    /// Saves the data that a cached write overwrites.
     fn remember(&self, inner: &mut Inner, offset_bytes: u64, length: usize) -> io::Result<()> {
         let room = u64::from(inner.model.profile().host.write_cache_bytes);
         if room == 0 {
@@ -209,8 +210,7 @@ impl Card {
         Ok(())
     }
 
-    /// Undoes what the cache held, sector by sector as chance has it. A sector whose newer content survives
-    /// keeps it.
+    /// Undoes the writes in the cache, each sector at random. A sector whose newer content survives keeps it.
     fn lose_cache(&self, inner: &mut Inner, rng: &mut Rng) -> io::Result<()> {
         let mut kept: HashSet<u64> = HashSet::new();
         while let Some((offset, old)) = inner.undo.pop_back() {
@@ -326,7 +326,7 @@ impl Clock for Card {
     }
 }
 
-/// Whether an I/O error is this refusal.
+/// Returns true if an I/O error is this refusal.
 pub fn is_refusal(error: &io::Error, refusal: &Refusal) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()) == Some(refusal)
 }
@@ -465,7 +465,7 @@ mod tests {
         card.with_model(|model| model.fault_plan().clone())
     }
 
-    /// Writes to a card whose power went during a read, a flush or a discard come too late.
+    /// Writes after a power failure during a read, a flush or a discard change nothing.
     #[test]
     fn a_write_after_the_cut_changes_nothing() {
         for cache_bytes in [0, 64 << 10] {

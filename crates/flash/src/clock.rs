@@ -1,4 +1,4 @@
-//! Clocks: what a duration was measured with.
+//! Clocks that durations are measured with.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What a card did and what the time went into.
+//! Counters of a card: operations, and the parts of the time they took.
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
 
@@ -13,9 +13,9 @@ pub struct Counters {
     pub host: HostCounters,
     /// Operations of the flash.
     pub flash: FlashCounters,
-    /// What the translation layer did.
+    /// Counters of the translation layer.
     pub layer: LayerCounters,
-    /// Where the time went. The parts add up to the time that commands took, queueing apart.
+    /// Time by cause. The parts add up to the time of the commands without queueing.
     pub time_ns: TimeCounters,
 }
 
@@ -55,7 +55,7 @@ pub struct FlashCounters {
     pub block_erases: u64,
 }
 
-/// What the translation layer did.
+/// Counters of the translation layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LayerCounters {
@@ -75,7 +75,7 @@ pub struct LayerCounters {
     pub stream_misses: u64,
 }
 
-/// Where the time went, in nanoseconds.
+/// Time by cause, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct TimeCounters {
@@ -175,7 +175,7 @@ impl Counters {
         of(&serde_json::to_value(self).expect("numbers and names"))
     }
 
-    /// Bytes programmed for each byte that the host wrote; nothing before it wrote any.
+    /// Bytes programmed for each byte that the host wrote; `None` before the first write.
     pub fn write_amplification(&self, page_bytes: u32) -> Option<f64> {
         let programmed = self.flash.page_programs as f64 * f64::from(page_bytes);
         (self.host.written_bytes > 0).then(|| programmed / self.host.written_bytes as f64)

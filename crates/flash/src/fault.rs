@@ -1,4 +1,4 @@
-//! What goes wrong with a card, by plan and by seed.
+//! Faults of a card, by plan and by seed.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ pub struct FaultPlan {
     pub power_cut_at: Option<u64>,
     /// Reads that touch one of these ranges of bytes fail.
     pub unreadable_bytes: Vec<Range<u64>>,
-    /// What a power cut finds in open logs and the block under way is forgotten: the card comes back without the
-    /// mapping of what it wrote last, flushed or not.
+    /// A power cut loses the mapping of open logs and of the block in progress: the card comes back without
+    /// the data that was written last, flushed or not.
     pub loses_mapping: bool,
     /// The card answers flushes and ignores them.
     pub drops_flushes: bool,
@@ -26,15 +26,15 @@ pub struct FaultPlan {
     pub jitter: f64,
     /// Share of the commands that are held up, for reasons of the card's own.
     pub stall_chance: f64,
-    /// How long such a stall is: half to three halves of this.
+    /// Duration of such a stall: half to three halves of this.
     pub stall_ns: u64,
 }
 
 impl FaultPlan {
-    /// Whether the figures make sense; a plan may come from a file that anybody wrote.
+    /// Checks the figures, because a plan may come from an untrusted file.
     ///
     /// # Errors
-    /// The first that does not, and what it may be.
+    /// The first figure out of range, and its range.
     pub fn check(&self) -> Result<(), String> {
         let range = 0.0..=1.0;
         match self {

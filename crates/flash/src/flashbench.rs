@@ -9,10 +9,10 @@ use block::{Device, Rng};
 
 use crate::clock::Clock;
 
-/// What `-a` says about one boundary, in nanoseconds: two reads before it, across it, after it.
+/// The result of `-a` for one boundary, in nanoseconds: two reads before it, across it, after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alignment {
-    /// The power of two whose multiples were looked at.
+    /// The power of two whose multiples were measured.
     pub boundary_bytes: u64,
     /// Reads that end at the boundary.
     pub before_ns: f64,
@@ -23,7 +23,7 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// What crossing the boundary costs.
+    /// The cost of crossing the boundary.
     pub fn difference_ns(&self) -> f64 {
         self.across_ns - (self.before_ns + self.after_ns) / 2.0
     }
@@ -69,7 +69,7 @@ pub(crate) fn multiples(size_bytes: u64, boundary_bytes: u64, count: u32) -> imp
     (0..u64::from(count)).map(move |n| (((n * 2 + 1) % places) | 1).min(places) * boundary_bytes)
 }
 
-/// How `--open-au` writes.
+/// The write pattern of `--open-au`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenUnits {
     /// `--erasesize`: the unit that is written in full.

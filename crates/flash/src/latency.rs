@@ -1,4 +1,4 @@
-//! How long commands took, as distributions: what a mean hides.
+//! Latencies of commands as distributions, which show the tail that a mean hides.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::op::Command;
 
-/// Longest time that is told apart, in nanoseconds; what takes longer counts as this.
+/// Longest latency that is told apart, in nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 /// Significant digits of a time.
 const DIGITS: u8 = 2;

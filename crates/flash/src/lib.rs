@@ -1,6 +1,7 @@
-//! Modelled flash: cards, sticks and chips as software, and the probe that finds out what a card is.
+//! Modelled flash (cards, sticks and chips as software), and the probe that finds the properties of a real
+//! card.
 //!
-//! *Invariant*: nothing here knows a file system. The [`Model`] is a pure event model, `submit(now, op) ->
+//! *Invariant*: this crate knows no file system. The [`Model`] is a pure event model, `submit(now, op) ->
 //! completion`; a [`Card`] is a model with data and a clock, and a [`block::Device`]; everything that serves
 //! a card (in process, over NBD) is a front end over it.
 

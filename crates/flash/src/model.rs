@@ -1,13 +1,13 @@
-//! The event model: a request and the time it comes in, the time it is done out.
+//! The event model: takes a request and its arrival time, returns its completion time.
 //!
 //! *Invariants*: the same requests at the same times give the same answers, on every machine; time never goes
-//! back; a command that waits for none costs exactly the sum of its parts in [`TimeCounters`]. The model has
-//! no data and no clock of its own: those are the [`Card`](crate::Card)'s.
+//! back; a command that waits for no other costs exactly the sum of its parts in [`TimeCounters`]. The model
+//! has no data and no clock of its own: those are the [`Card`](crate::Card)'s.
 //!
-//! How a command's time comes about. The controller takes commands one after the other (command, unit switch,
-//! stream miss, read crossing). Data then moves over the link, one command at a time, while pages are
-//! programmed on the channels as soon as they have arrived. Merges and garbage collection hold all channels.
-//! With a write cache a write is done when the cache has it; the cache gives room as pages are programmed.
+//! The time of a command. The controller takes commands one after the other (command, unit switch, stream
+//! miss, read crossing). Data then moves over the link, one command at a time, while pages are programmed on
+//! the channels as soon as they have arrived. Merges and garbage collection hold all channels. With a write
+//! cache a write completes when the cache has it; programmed pages free space in the cache.
 //!
 //! [`TimeCounters`]: crate::counters::TimeCounters
 
@@ -32,7 +32,7 @@ use crate::{
     profile::Profile,
 };
 
-/// A card without data: what each request does to the flash, and how long it takes.
+/// A card without data: the effect of each request on the flash, and its time.
 #[derive(Debug, Clone)]
 pub struct Model {
     profile: Profile,
@@ -50,7 +50,7 @@ pub struct Model {
     powered: bool,
 }
 
-/// What survives when the card is unplugged.
+/// State that survives when the card is unplugged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     array: Array,
@@ -58,7 +58,7 @@ pub struct State {
     counters: Counters,
     #[serde(default)]
     latencies: LatenciesByCommand,
-    /// Where the last write ended.
+    /// End of the last write.
     last_end_bytes: u64,
     /// Ends of the last writes, the newest at the end.
     streams: VecDeque<u64>,
@@ -130,22 +130,22 @@ impl Model {
         self
     }
 
-    /// What the card is.
+    /// The profile of the card.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// What survives, to be kept in a file.
+    /// The persistent state, for a file.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What was counted since the card was made.
+    /// Counters since the card was made.
     pub fn counters(&self) -> &Counters {
         &self.state.counters
     }
 
-    /// How long commands took since the card was made.
+    /// Latencies of commands since the card was made.
     pub fn latencies(&self) -> &LatenciesByCommand {
         &self.state.latencies
     }
@@ -165,7 +165,7 @@ impl Model {
         &self.faults.plan
     }
 
-    /// Whether the power is on.
+    /// Returns true if the power is on.
     pub fn is_powered(&self) -> bool {
         self.powered
     }
@@ -206,8 +206,8 @@ impl Model {
         Ok(Completion { start_ns, done_ns })
     }
 
-    /// The power goes and comes back. The channels stop, the cache is lost, and the layer recovers: open
-    /// units are closed. Which cached data is lost is for the one who holds the data to say.
+    /// Cuts the power and restores it. The channels stop, the cache is lost, and the layer recovers: open
+    /// units are closed. The owner of the data decides which cached data is lost.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -227,7 +227,8 @@ impl Model {
         recovered
     }
 
-    /// The mapping of what was written last is lost, as the plan says. The ranges of bytes that were there.
+    /// Loses the mapping of the data written last, as the plan says. Returns the ranges of bytes that were
+    /// there.
     pub(crate) fn lose_mapping(&mut self) -> Vec<Range<u64>> {
         let mut cost = Cost::default();
         let State { layer, array, .. } = &mut self.state;

@@ -1,4 +1,4 @@
-//! What a host asks of a card, and when it is done.
+//! Requests of a host to a card, and their completions.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,20 +12,20 @@ pub enum Command {
     Write,
     /// Empties the write cache.
     Flush,
-    /// Says that the range holds nothing any more. On a raw chip: erases the blocks that lie within it.
+    /// Marks the range as unused. On a raw chip: erases the blocks that lie within it.
     Discard,
 }
 
 /// One request of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
-    /// What.
+    /// The command.
     pub command: Command,
-    /// Where, in bytes; nothing for a flush.
+    /// Offset in bytes; 0 for a flush.
     pub offset_bytes: u64,
-    /// How much, in bytes; nothing for a flush.
+    /// Length in bytes; 0 for a flush.
     pub length_bytes: u64,
-    /// Whether a write must be on the flash before it is done (force unit access).
+    /// True if a write must be on the flash before it completes (force unit access).
     pub fua: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Completion {
     pub done_ns: u64,
 }
 
-/// No request begins later than this, about 73 years: what it takes after that still fits the clock.
+/// Latest start of a request, about 73 years: the end of the request still fits the clock.
 pub const CLOCK_END_NS: u64 = 1 << 61;
 
 /// Why a card refuses a request.
@@ -74,12 +74,12 @@ pub enum Refusal {
     /// The range passes the end of the card.
     #[error("{length_bytes} bytes at {offset_bytes} pass the end of the card")]
     PastEnd {
-        /// Where it starts.
+        /// Offset of the request.
         offset_bytes: u64,
         /// Its length.
         length_bytes: u64,
     },
-    /// A raw chip was to program what is not erased, or a page of NAND out of order.
+    /// A write to a raw chip touches pages that are not erased, or a page of NAND out of order.
     #[error("page at {offset_bytes} is not erased, or a later page of its block is programmed")]
     NotErased {
         /// The page, in bytes.
@@ -88,7 +88,7 @@ pub enum Refusal {
     /// A raw chip programs whole pages.
     #[error("the chip programs whole pages of {page_bytes} bytes")]
     Unaligned {
-        /// What it programs.
+        /// Unit of programming.
         page_bytes: u32,
     },
     /// Too many blocks are worn out: the card only reads.
@@ -97,7 +97,7 @@ pub enum Refusal {
     /// A planned fault.
     #[error("medium error at {offset_bytes}")]
     Medium {
-        /// Where the request started.
+        /// Offset of the request.
         offset_bytes: u64,
     },
     /// The power is off.

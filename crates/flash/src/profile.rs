@@ -1,7 +1,7 @@
-//! What a card is, as figures: each parameter of the model, with the source of each.
+//! Device profiles: each parameter of the model, with the source of each.
 //!
-//! *Invariant*: a [`Profile`] that [`Profile::parse`] or [`Profile::check`] let pass makes a model that
-//! divides by no zero and overflows nowhere.
+//! *Invariant*: a [`Profile`] that [`Profile::parse`] or [`Profile::check`] accepted makes a model that never
+//! divides by zero and never overflows.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// How commands name it: lower case, digits, dashes.
+    /// Name for commands: lower case, digits, dashes.
     pub name: String,
     /// One line for people.
     pub title: String,
@@ -19,27 +19,27 @@ pub struct Profile {
     pub size_bytes: u64,
     /// The host's side of the link.
     pub host: Host,
-    /// How long things take.
+    /// Durations of operations.
     pub time: Times,
     /// The flash chips.
     pub flash: Flash,
-    /// What stands between the addresses and the chips.
+    /// The translation layer.
     pub layer: Layer,
     /// Costs of jumping about.
     #[serde(default)]
     pub locality: Locality,
-    /// Flash that takes a bit a cell, and gives what it took to the rest when there is time.
+    /// A cache of flash with one bit a cell, which is moved to the other blocks in idle time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slc_cache: Option<SlcCache>,
     /// An area with rules of its own, made for the FAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fat_area: Option<FatArea>,
-    /// Figure (`time.erase_block_ns`, or a table as a whole: `host`) -> where it is from; what begins with
-    /// "assumed" is.
+    /// Source of each figure (`time.erase_block_ns`, or a whole table: `host`). A source that begins with
+    /// "assumed" marks an assumption.
     pub sources: BTreeMap<String, String>,
 }
 
-/// What the host and the link allow.
+/// Limits and features of the host and the link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -47,9 +47,9 @@ pub struct Host {
     pub max_request_bytes: u32,
     /// Commands under way at once.
     pub queue_depth: u32,
-    /// Whether flushes reach the card. Without, the host takes every completed write for durable.
+    /// True if flushes reach the card. If not, the host takes every completed write for durable.
     pub flush: bool,
-    /// Whether discards reach the card.
+    /// True if discards reach the card.
     pub discard: bool,
     /// Volatile write cache of the card in bytes; 0: none.
     #[serde(default)]
@@ -65,7 +65,7 @@ pub struct Times {
     pub read_command_ns: u64,
     /// Of a write command, before any data.
     pub write_command_ns: u64,
-    /// Of a flush, beyond what it waits for.
+    /// Fixed time of a flush, besides the work it waits for.
     #[serde(default)]
     pub flush_ns: u64,
     /// Of a discard.
@@ -79,7 +79,7 @@ pub struct Times {
     /// Write commands shorter than this cost more, wherever they are: the card works in larger pieces.
     #[serde(default)]
     pub short_write_bytes: u32,
-    /// How much more.
+    /// Extra time of a short write.
     #[serde(default)]
     pub short_write_ns: u64,
     /// To read a page of flash.
@@ -96,9 +96,9 @@ pub struct Times {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flash {
-    /// What is programmed at once.
+    /// Unit of programming.
     pub page_bytes: u32,
-    /// What is erased at once, and what a log-block layer merges.
+    /// Unit of erasing, and of the merges of a log-block layer.
     pub block_bytes: u32,
     /// Pages that are read or programmed side by side.
     #[serde(default = "one")]
@@ -122,13 +122,13 @@ pub enum Layer {
         au_bytes: u32,
         /// Allocation units that are open at once.
         open_units: u32,
-        /// How many of them may be written out of order; 0: each only from start to end.
+        /// Number of open units that may be written out of order; 0: each only from start to end.
         #[serde(default)]
         open_random: u32,
         /// Writes shorter than this that do not continue the command before go to a buffer of their own.
         #[serde(default)]
         small_write_bytes: u32,
-        /// What such a write costs beyond its page: the buffer's upkeep.
+        /// Cost of such a write besides its page: the upkeep of the buffer.
         #[serde(default)]
         small_write_ns: u64,
     },
@@ -143,7 +143,7 @@ pub enum Layer {
     Nand,
 }
 
-/// What a command costs beyond its pages because of where it is.
+/// Cost of a command besides its pages that depends on its address.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Locality {
@@ -167,7 +167,7 @@ pub struct Locality {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FatArea {
-    /// Where it starts.
+    /// First byte of the area.
     pub start_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
@@ -201,7 +201,7 @@ pub enum ProfileError {
     Figure {
         /// Which.
         figure: &'static str,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// No profile has this name.
@@ -209,7 +209,7 @@ pub enum ProfileError {
     Unknown(String),
 }
 
-/// How the source of a figure begins that nobody measured or published.
+/// Prefix of the source of an assumed figure.
 const ASSUMED: &str = "assumed";
 
 /// The profiles that come with the program.
@@ -266,13 +266,13 @@ impl Profile {
         toml::to_string_pretty(self).expect("every figure has a form in TOML")
     }
 
-    /// Figures, or tables of them, that nobody measured or published.
+    /// Assumed figures, or tables of them.
     pub fn assumed(&self) -> Vec<&str> {
         let assumed = self.sources.iter().filter(|(_, source)| source.starts_with(ASSUMED));
         assumed.map(|(figure, _)| figure.as_str()).collect()
     }
 
-    /// Whether the model is a bare chip, without a translation layer.
+    /// Returns true if the model is a bare chip, without a translation layer.
     pub fn is_raw(&self) -> bool {
         matches!(self.layer, Layer::Nor | Layer::Nand)
     }
@@ -297,10 +297,10 @@ impl Profile {
         self.flash.block_bytes / self.flash.page_bytes
     }
 
-    /// Whether the figures make sense together.
+    /// Checks that the figures are consistent.
     ///
     /// # Errors
-    /// [`ProfileError::Figure`] for the first that does not.
+    /// [`ProfileError::Figure`] for the first that is not.
     pub fn check(&self) -> Result<(), ProfileError> {
         let fail = |figure, why: String| Err(ProfileError::Figure { figure, why });
         let need = |ok: bool, figure, why: &str| match ok {
@@ -428,8 +428,8 @@ mod tests {
         assert!(matches!(Profile::named("nothing"), Err(ProfileError::Unknown(_))));
     }
 
-    /// Figure by figure: itself, or the table it is in, has a source; and no source is for nothing, or for what
-    /// is partly assumed.
+    /// Each figure, or its table, has a source; and no source is without a figure, or covers one that is
+    /// partly assumed.
     #[test]
     fn every_figure_has_a_source() {
         for (text, profile) in BUILT_IN.iter().zip(Profile::built_in()) {

@@ -16,7 +16,7 @@ pub struct Entry {
     pub at_ns: u64,
     /// The host had the answer; `at_ns` where a format does not say.
     pub done_ns: u64,
-    /// What it was.
+    /// The operation.
     #[serde(flatten)]
     pub op: Op,
 }
@@ -34,7 +34,7 @@ pub struct Trace {
 pub struct TraceError {
     /// Which, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -62,10 +62,10 @@ impl Trace {
         }
     }
 
-    /// Reads a trace whose form its first characters tell.
+    /// Parses a trace; its first characters tell the format.
     ///
     /// # Errors
-    /// [`TraceError`] names the first line that is none.
+    /// [`TraceError`] names the first invalid line.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let start = text.trim_start();
         let mut entries = if start.starts_with('{') {
@@ -171,7 +171,7 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
                     range.ok_or_else(|| fail("no sectors of the form 8 + 8"))?;
                 Op { command, offset_bytes, length_bytes, fua }
             }
-            // A write of nothing that asks for a flush is one.
+            // An empty write that asks for a flush is a flush.
             _ if kind.starts_with('F') => Op::flush(),
             // Such a write has been answered, under the name of one without a flush.
             _ if action == "C" => continue,
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn what_the_tools_write_is_read() {
-        // The example of blkparse(1), with what surrounds it in real output.
+        // The example of blkparse(1), with the surrounding lines of real output.
         let text = "\
   8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]
   8,0    3        2     0.000001829   697  G   W 223490 + 8 [kjournald]

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Blocks of a leaf. Memory goes with what was touched, so it is small.
+/// Blocks in a leaf. A leaf takes memory once one of its blocks is touched, so it is small.
 const LEAF: u32 = 16;
 
-/// What is remembered of a block.
+/// The state of one block.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Block {
     pub erases: u32,

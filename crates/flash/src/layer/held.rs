@@ -16,7 +16,7 @@ pub struct Held {
     blocks: FxHashMap<u32, Block>,
     /// Valid pages and number of each block, as they were when it was put in order.
     order: BTreeSet<(u32, u32)>,
-    /// Blocks whose valid pages changed since.
+    /// Blocks whose count of valid pages changed since the order was last updated.
     changed: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ struct Block {
 }
 
 impl Held {
-    /// How many there are.
+    /// Number of blocks.
     pub fn len(&self) -> u32 {
         self.blocks.len() as u32
     }
@@ -42,7 +42,7 @@ impl Held {
         self.blocks.iter().map(|(number, block)| (BlockNo(*number), block.valid))
     }
 
-    /// Takes in a block with so many valid pages.
+    /// Adds a block with `valid` valid pages.
     pub fn insert(&mut self, block: BlockNo, valid: u32) {
         self.order.insert((valid, block.0));
         self.blocks.insert(block.0, Block { valid, in_order_as: valid, is_changed: false });
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What `emptiest` says without keeping an order.
+    /// The answer of `emptiest` by linear search.
     fn by_search(held: &Held, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
         let others = held.iter().filter(|(block, _)| Some(*block) != except);
         others.min_by_key(|(block, valid)| (*valid, *block))

@@ -1,14 +1,14 @@
 //! The log-block layer of memory cards and sticks.
 //!
 //! Every block of addresses has at most one data block, whose pages lie in order, and, while its allocation
-//! unit is open, at most one log block that takes what is written now. A unit is closed when more are wanted
-//! than may be open: its log block then becomes the data block. If the log was written in order, the rest of
-//! it is copied from the old data block first (a partial merge; nothing to copy: a switch). If not, both are
-//! merged into a third block (a full merge). A layer that takes writes in order only does the same whenever
-//! a write goes back in its block or to another block of the unit.
+//! unit is open, at most one log block that takes new writes. When a write needs one open unit more than the
+//! limit, a unit is closed: its log block becomes the data block. If the log was written in order, its
+//! remaining pages are copied from the old data block first (a partial merge; with no page to copy, a
+//! switch). Otherwise both are merged into a third block (a full merge). A layer that takes writes in order
+//! only does the same whenever a write goes back in its block or to another block of the unit.
 //!
-//! What covers a page in part, and small writes that do not continue the command before, go to a buffer,
-//! page-mapped, from where merges fetch them.
+//! Writes that cover a page in part, and small writes that do not continue the previous command, go to a
+//! page-mapped buffer, from which merges fetch them.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -158,7 +158,8 @@ impl Hybrid {
         }
     }
 
-    /// Where a logical page lies: the buffer is newer than the log, and the log than the data.
+    /// Returns the physical place of a logical page: the buffer is newer than the log, and the log than the
+    /// data.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
         if let Some(place) = self.buffer.location(array, page) {
             return Some(place);
@@ -177,9 +178,9 @@ impl Hybrid {
         (array.tag(data, at) == page).then_some((data, at))
     }
 
-    /// Whether this can be what became of `twin`, the layer of a new card: it may come from a file that anybody
-    /// wrote. `others` are pages that were left to another area. Blocks that it holds, but those that are as
-    /// they were, go to `held`. Returns what is wrong.
+    /// Checks that this can be a later state of `twin`, the layer of a new card, because it may come from an
+    /// untrusted file. `others` are pages that were left to another area. Adds the blocks that it holds,
+    /// except unchanged ones, to `held`. Returns a description of the first error.
     pub fn check(
         &self,
         twin: &Hybrid,
@@ -279,7 +280,7 @@ impl Hybrid {
         }
     }
 
-    /// Whether every page of a block is at its own place, or holds nothing.
+    /// Returns true if every page of a block is at its own place or without data.
     fn is_in_order(&self, array: &Array, block: BlockNo, chunk: u32) -> bool {
         (0..array.next_page(block).min(self.pages_per_block))
             .all(|at| [NOTHING, chunk * self.pages_per_block + at].contains(&array.tag(block, at)))
@@ -305,7 +306,7 @@ impl Hybrid {
         data + untouched + logs + self.buffer.held_blocks()
     }
 
-    /// Erases the logs of all open units. The pages whose newest content was there.
+    /// Erases the logs of all open units. Returns the pages whose newest content was there.
     pub fn lose_logs(&mut self, array: &mut Array, cost: &mut Cost) -> Vec<u32> {
         let mut lost = Vec::new();
         for unit in std::mem::take(&mut self.open) {
@@ -415,7 +416,7 @@ impl Hybrid {
             }
             self.merge(array, log, cost)?;
         }
-        // A block that was closed before its end, with nothing to complete it from, goes on where it ended.
+        // A block that was closed before its end, without data to complete it from, continues where it ended.
         if let Some(block) = self.data_block(chunk) {
             if at > 0 && array.next_page(block) == at {
                 self.data.insert(chunk, Data::Nothing);
@@ -547,7 +548,7 @@ impl Hybrid {
         while self.buffered.len() >= room && !self.is_buffered(page) {
             self.fold_oldest(array)?;
         }
-        // What the buffer's own upkeep costs is part of `small_write_ns`.
+        // The cost of the buffer's own upkeep is part of `small_write_ns`.
         self.buffer.write(array, page..page + 1, &mut Cost::default())?;
         if !self.is_buffered(page) {
             self.arrivals += 1;

@@ -1,7 +1,7 @@
-//! What stands between the host's addresses and the flash.
+//! Translation layers between the host's addresses and the flash.
 //!
-//! A layer turns each command into operations of the [`Array`] and says in a [`Cost`] what the command
-//! waits for. It knows no time: the model prices the cost.
+//! A layer turns each command into operations of the [`Array`] and returns their [`Cost`]. It knows no time:
+//! the model prices the cost.
 
 mod held;
 mod hybrid;
@@ -22,7 +22,7 @@ use hybrid::Hybrid;
 use page_map::PageMap;
 use raw::Raw;
 
-/// What a command makes the card do, beyond moving its data over the link.
+/// Work that a command causes in the card, besides the transfer over the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Pages programmed for the data of the command.
@@ -145,7 +145,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Where a logical page lies, if anywhere.
+    /// Returns the physical place of a logical page, if it has one.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
         if let Some(fat) = self.fat.as_ref().filter(|fat| fat.pages().contains(&page)) {
             return fat.location(array, page);
@@ -157,8 +157,8 @@ impl Layer {
         }
     }
 
-    /// Whether this can be what became of the layer of a new card of this profile, over this array: it may come
-    /// from a file that anybody wrote. Returns what is wrong.
+    /// Checks that this can be a later state of the layer of a new card of this profile, over this array,
+    /// because it may come from an untrusted file. Returns a description of the first error.
     pub(crate) fn check(&self, profile: &Profile, preconditioned: bool, array: &Array) -> Result<(), String> {
         let twin = Layer::new(profile, preconditioned);
         let mut held = Vec::new();
@@ -224,8 +224,8 @@ impl Layer {
         }
     }
 
-    /// The mapping of what was written last is lost, as a broken card loses it: the logs of open units, or the
-    /// block under way. The logical pages that were there.
+    /// Loses the mapping of the data written last, as a defective card does: the logs of open units, or the
+    /// block in progress. Returns the logical pages that were there.
     pub(crate) fn lose_mapping(&mut self, array: &mut Array, cost: &mut Cost) -> Vec<u32> {
         match &mut self.main {
             Main::Hybrid(hybrid) => hybrid.lose_logs(array, cost),

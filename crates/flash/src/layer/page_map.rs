@@ -62,9 +62,9 @@ impl PageMap {
         }
     }
 
-    /// Whether this can be what became of `twin`, the area of a new card: it may come from a file that anybody
-    /// wrote. `others` are pages of `twin` that were left to another area. Blocks that it holds go to `held`.
-    /// Returns what is wrong.
+    /// Checks that this can be a later state of `twin`, the area of a new card, because it may come from an
+    /// untrusted file. `others` are pages of `twin` that were left to another area. Adds the blocks that it
+    /// holds to `held`. Returns a description of the first error.
     pub fn check(
         &self,
         twin: &PageMap,
@@ -141,7 +141,7 @@ impl PageMap {
         self.pages.clone()
     }
 
-    /// Where a logical page lies, if anywhere.
+    /// Returns the physical place of a logical page, if it has one.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
         let place = self.places.get(page);
         if place == Place::AS_BEFORE {
@@ -151,7 +151,7 @@ impl PageMap {
         self.split(place)
     }
 
-    /// Writes the pages that a range of bytes touches; what it covers in part is read first.
+    /// Writes the pages that a range of bytes touches; reads pages that it covers in part first.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -229,7 +229,7 @@ impl PageMap {
         {
             let victim = self.valid.emptiest(self.head);
             let Some((block, valid)) = victim.filter(|(_, valid)| *valid < self.pages_per_block) else {
-                // Nothing can be gained: the reserve is there to be used.
+                // No page can be gained, so the reserve is used.
                 return if array.free_blocks() < wanted { Err(Refusal::WornOut) } else { Ok(()) };
             };
             self.collect(array, block, valid, cost)?;
@@ -306,7 +306,7 @@ impl PageMap {
         place.get().map(|page| (BlockNo(page / self.pages_per_block), page % self.pages_per_block))
     }
 
-    /// The places, and what it means for the blocks that a page leaves its place.
+    /// The places, and a callback that updates the blocks that a page leaves.
     fn places_and_leave(&mut self) -> (&mut Places, impl FnMut(u32, Place)) {
         let PageMap { places, valid, untouched, pages_per_block, preconditioned, .. } = self;
         let leave = |page: u32, was: Place| match was.get() {

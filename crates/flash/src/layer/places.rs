@@ -1,4 +1,4 @@
-//! Where each logical page of an area lies: a tree of three levels, of which only what was written takes memory.
+//! The mapping table of an area: a tree of three levels in which only written parts take memory.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -9,15 +9,15 @@ const LEAF: u32 = 64;
 const BRANCH: u32 = 64;
 const LAST_LEAF: u32 = u32::MAX / LEAF;
 
-/// Where a page lies.
+/// The physical place of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Place(u32);
 
 impl Place {
-    /// Nothing was said: where it lay before the card was opened, if anywhere.
+    /// Not mapped since the card was opened: the page is where it was before, if anywhere.
     pub const AS_BEFORE: Place = Place(0);
-    /// The page holds nothing.
+    /// The page has no data.
     pub const NOWHERE: Place = Place(1);
     /// Added to a place, so that none is one of the two above.
     const BIAS: u32 = 2;
@@ -27,7 +27,7 @@ impl Place {
         Place(flash_page + Place::BIAS)
     }
 
-    /// So many pages of the flash later.
+    /// The place `pages` pages of the flash later.
     pub fn plus(self, pages: u32) -> Place {
         Place(self.0 + pages)
     }
@@ -59,7 +59,7 @@ impl Branch {
         Box::new(Branch { leaves: [const { None }; BRANCH as usize], forgotten: 0 })
     }
 
-    /// Where the pages of a leaf lie that is not there.
+    /// The common place of the pages of a missing leaf.
     fn common(&self, leaf: u32) -> Place {
         if self.forgotten >> leaf & 1 == 1 { Place::NOWHERE } else { Place::AS_BEFORE }
     }
@@ -73,7 +73,7 @@ impl Branch {
 }
 
 impl Places {
-    /// Where a page lies.
+    /// Returns the place of a page.
     pub fn get(&self, page: u32) -> Place {
         let (branch, leaf, slot) = split(page);
         match self.branches.get(branch) {
@@ -118,8 +118,8 @@ impl Places {
         there
     }
 
-    /// Forgets pages, and tells `was` the places that they had. `had_any` says whether pages of which nothing was
-    /// said lie somewhere.
+    /// Forgets pages, and passes the places that they had to `was`. `had_any` is true if unmapped pages have
+    /// a place.
     pub fn forget(&mut self, pages: Range<u32>, had_any: bool, mut was: impl FnMut(u32, Place)) {
         for (number, part) in by_leaf(pages) {
             let is_known = |branch: &Branch| branch.leaves[(number % BRANCH) as usize].is_some();
@@ -149,7 +149,7 @@ impl Places {
         })
     }
 
-    /// The leaves that are there, and as none those whose pages were forgotten.
+    /// The existing leaves, and `None` for those whose pages were forgotten.
     fn leaves(&self) -> impl Iterator<Item = (u32, Option<&Leaf>)> {
         let branches = (0..).zip(&self.branches).filter_map(|(n, branch)| Some((n, branch.as_deref()?)));
         branches.flat_map(|(n, branch)| {
@@ -170,7 +170,7 @@ impl Places {
     }
 }
 
-/// As a map from the numbers of leaves to their places, or to nothing where they were forgotten.
+/// Serialized as a map from the numbers of leaves to their places, or to null where they were forgotten.
 impl Serialize for Places {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.leaves().map(|(number, leaf)| (number, leaf.map(|leaf| &leaf[..]))))
@@ -220,7 +220,7 @@ mod tests {
         places.leaves().filter(|(_, leaf)| leaf.is_some()).count()
     }
 
-    /// Forgets and tells what was there.
+    /// Forgets pages and returns the places that they had.
     fn forgotten(places: &mut Places, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
         let mut was = Vec::new();
         places.forget(pages, had_any, |page, place| was.push((page, place)));
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(there(&places), 2, "those of which a part was forgotten");
         let again = forgotten(&mut places, 70..1 << 20, true);
         assert!(again.iter().all(|(_, was)| *was == Place::NOWHERE), "a second time there is nothing");
-        // Without anything from before, what is not said is nowhere, and need not be said.
+        // Without earlier data, an unmapped page has no place and need not be stored.
         let mut places = Places::default();
         places.replace(0..64, |_| SOME, |_, _| ());
         forgotten(&mut places, 0..1 << 20, false);

@@ -41,7 +41,7 @@ impl Raw {
     /// Programs whole pages that are erased.
     ///
     /// # Errors
-    /// [`Refusal::Unaligned`], [`Refusal::NotErased`]; nothing is programmed then.
+    /// [`Refusal::Unaligned`] or [`Refusal::NotErased`], before any page is programmed.
     pub fn write(&mut self, array: &mut Array, range: Range<u64>, cost: &mut Cost) -> Result<(), Refusal> {
         let page_bytes = u64::from(self.page_bytes);
         if range.start % page_bytes != 0 || range.end % page_bytes != 0 {
@@ -80,7 +80,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Whether this can be what became of `twin`, a new chip. Returns what is wrong.
+    /// Checks that this can be a later state of `twin`, a new chip. Returns a description of the first error.
     pub fn check(&self, twin: &Raw, blocks: u32) -> Result<(), String> {
         let same = (self.page_bytes, self.pages_per_block, self.in_order)
             == (twin.page_bytes, twin.pages_per_block, twin.in_order);
@@ -96,7 +96,7 @@ impl Raw {
         }
     }
 
-    /// Where a page lies, if it is programmed.
+    /// Returns the physical place of a page, if it is programmed.
     pub fn location(&self, array: &Array, page: u32) -> Option<(BlockNo, u32)> {
         let (block, at) = self.split(page);
         let programmed = match self.in_order {

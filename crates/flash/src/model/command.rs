@@ -1,4 +1,4 @@
-//! What each command does, and how long it takes in all.
+//! Commands: their effect, and their total time.
 
 use std::ops::Range;
 
@@ -120,7 +120,7 @@ impl Model {
             time.transfer += transfer_ns;
             time.waited(done_ns - ready_ns - transfer_ns);
         } else {
-            // What is left when the named parts are taken off is the wait for what others hold.
+            // The rest, without the named parts, is time spent waiting for other commands.
             let mut left = done_ns - ready_ns;
             let mut part = |ns: u64| {
                 let ns = ns.min(left);
@@ -172,7 +172,7 @@ impl Model {
         Ok(ready_ns + own_ns)
     }
 
-    /// What a write costs because of where it is: a unit switch, and a stream miss.
+    /// Cost of a write that depends on its address: a unit switch, and a stream miss.
     fn locate(&mut self, range: &Range<u64>) -> (u64, u64) {
         let locality = &self.profile.locality;
         let state = &mut self.state;
@@ -217,7 +217,7 @@ impl Model {
         (if switches { locality.unit_switch_ns } else { 0 }, if misses { locality.stream_miss_ns } else { 0 })
     }
 
-    /// Moves what the array and the layer did into the counters.
+    /// Moves the operations of the array and the layer into the counters.
     pub(super) fn settle(&mut self, cost: &Cost) {
         let work = self.state.array.take_work();
         let flash = &mut self.state.counters.flash;

@@ -1,4 +1,4 @@
-//! The parts of a card that one thing at a time can use: what is free when, and how long each is held.
+//! The exclusive parts of a card: when each becomes free, and how long a command holds it.
 
 use std::ops::Range;
 
@@ -47,7 +47,8 @@ impl Model {
         *free
     }
 
-    /// How many of these pages go to cells of one bit. Those were emptied while all channels had nothing to do.
+    /// Number of these pages that go to cells of one bit. Those cells were emptied while all channels were
+    /// idle.
     pub(super) fn take_slc(&mut self, now_ns: u64, pages: u64) -> u64 {
         let Some(slc) = &self.profile.slc_cache else { return 0 };
         let times = &self.profile.time;
@@ -97,7 +98,7 @@ impl Model {
         done_ns
     }
 
-    /// How long the pages of a command take on channels that are free.
+    /// Time to program the pages of a command on free channels.
     pub(super) fn own_program_ns(&self, cost: &Cost, slc_pages: u64) -> u64 {
         let channels = self.channels_free_ns.len() as u64;
         let fat_ns = self.profile.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns);
@@ -108,7 +109,7 @@ impl Model {
             + self.profile.time.program_page_ns * (cost.pages - cost.fat_pages - slc_pages).div_ceil(channels)
     }
 
-    /// How long merges and garbage collection take.
+    /// Time of merges and garbage collection.
     pub(super) fn merge_ns(&self, cost: &Cost) -> u64 {
         let time = &self.profile.time;
         let channels = self.channels_free_ns.len() as u64;
@@ -118,7 +119,7 @@ impl Model {
     }
 }
 
-/// `part` of `whole` of a time. A page's share of what the link takes is asked for each page: exact, and quick.
+/// `part` of `whole` of a time, exact. It runs once a page, so it is fast.
 fn share(ns: u64, part: u64, whole: u64) -> u64 {
     match ns.checked_mul(part) {
         Some(product) => product / whole,

@@ -1,4 +1,4 @@
-//! What the model must do.
+//! Tests of the model's rules.
 
 use std::collections::HashMap;
 
@@ -340,8 +340,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What was written has a place that was programmed for it; no two pages share one; no block is lost
-    /// or held twice; time never goes back; the parts of the time add up; the same again is the same.
+    /// Every written page has a place that was programmed for it; no two pages share one; no block is lost or
+    /// held twice; time never goes back; the parts of the time add up; a repetition gives the same result.
     #[test]
     fn invariants_hold(
         which in 0..9usize, full in any::<bool>(), ops in prop::collection::vec(any_op(), 1..400)

@@ -1,7 +1,7 @@
-//! What the findings mean for a file system.
+//! Advice for a file system that follows from the findings.
 //!
-//! *Invariant*: nothing follows from an uncertain answer but a sentence that says so; what would follow from it
-//! is left as it is by default.
+//! *Invariant*: an uncertain answer changes no setting; the advice says so in a sentence and keeps the
+//! default.
 
 use serde::Serialize;
 
@@ -10,14 +10,14 @@ use super::{Estimate, Findings};
 /// Bytes of an F2FS segment.
 const SEGMENT_BYTES: u64 = 2 << 20;
 
-/// How to format and mount, and why.
+/// Options for formatting and mounting, with reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
     /// Segments in a section: where each log keeps a unit open, one section is a whole number of units.
     pub segments_per_section: u64,
     /// Sections in a zone: where logs share a unit, one zone is a whole number of units.
     pub sections_per_zone: u64,
-    /// Where the volume should start, in bytes.
+    /// Start of the volume, in bytes.
     pub alignment_bytes: u64,
     /// Logs that are open at once.
     pub active_logs: u64,
@@ -40,7 +40,7 @@ impl Advice {
         // Sections or zones: that depends on the open units, too.
         let is_certain = findings.unit_bytes.is_some_and(|unit| unit.is_certain()) && limit.is_some();
         let unit = findings.unit_bytes.filter(|_| is_certain).and_then(|estimate| estimate.value);
-        // What the study found to be the best (docs/METHOD.md, "Options that suit a card").
+        // The best options of the study (docs/METHOD.md, "Options that suit a card").
         let shares_units = limit == Some(None);
         let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
         let (segments_per_section, sections_per_zone) =
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// A format cannot be taken back: what is not certain is left as it is by default, and that is said.
+    /// A format cannot be undone: an uncertain answer leaves the default, and the advice says so.
     #[test]
     fn nothing_follows_from_doubt() {
         let unsure = Findings {

@@ -1,9 +1,9 @@
-//! From samples to answers: pure functions, robust against what disturbs a measurement.
+//! From samples to answers: pure functions, robust against disturbed measurements.
 //!
-//! Noise on a device only ever adds time (other work of the card, of the host), and rarely much of it; so
-//! medians and lower quartiles are used; and where some requests are dear by nature, means of which the few longest
-//! times are capped. How sure an answer is, is found by resampling: the
-//! share of resamples of the same measurements that give the same answer.
+//! Noise on a device only ever adds time (other work of the card, of the host), and rarely much of it. So
+//! medians and lower quartiles are used; where some requests are expensive by nature, means whose few longest
+//! times are capped. The confidence of an answer is found by resampling: it is the share of resamples of the
+//! same measurements that give the same answer.
 
 use block::Rng;
 
@@ -72,8 +72,8 @@ pub fn between(fast: f64, slow: f64) -> f64 {
     (fast * slow).sqrt().min(fast + (slow - fast) * 0.5)
 }
 
-/// Where the cost of streams jumps: the number of streams that are still served without merges; none if
-/// there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
+/// Finds the jump in the cost of streams: the number of streams that are still served without merges; `None`
+/// if there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
 pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u64> {
     let least = points.iter().map(Point::median).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(Point::median).fold(0.0, f64::max);
@@ -87,21 +87,23 @@ pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u6
     (first > 0 && stays).then(|| points[first - 1].at)
 }
 
-/// Where the cost rises from below the line to above it and stays there; none if it does not.
+/// Finds the point where the cost rises from below the line to above it and stays there; `None` if it does
+/// not.
 pub fn rises(points: &[Point], line: f64) -> Option<u64> {
     let first = points.iter().rposition(|point| point.median() <= line)? + 1;
     let below = points[..first].iter().all(|point| point.median() <= line);
     (below && first < points.len()).then(|| points[first].at)
 }
 
-/// Where the cost falls for the last time from above the line to below it; none if it does not.
+/// Finds the point where the cost falls for the last time from above the line to below it; `None` if it does
+/// not.
 pub fn falls(points: &[Point], line: f64) -> Option<u64> {
     let last_above = points.iter().rposition(|point| point.median() > line)?;
     points.get(last_above + 1).map(|point| point.at)
 }
 
-/// Where the cost steps up by a little that noise does not explain: the split of the points into lower and
-/// higher ones with the least absolute deviations; none if the two halves do not differ beyond doubt.
+/// Finds a small step up in the cost that noise does not explain: the split of the points into lower and
+/// higher ones with the least absolute deviations; `None` if the two halves do not differ beyond doubt.
 pub fn steps_up(points: &[Point]) -> Option<u64> {
     let pooled =
         |points: &[Point]| points.iter().flat_map(|point| point.samples.clone()).collect::<Vec<f64>>();
@@ -120,9 +122,9 @@ pub fn steps_up(points: &[Point]) -> Option<u64> {
     differs.then_some(at)
 }
 
-/// The block in which a jump forwards copies what it leaves out, from the times of jumps by their distance,
-/// each after one write of `written` bytes at a block's start. A jump within the block copies the gap; one out
-/// of it copies the rest of the block, and the start of the block it goes to.
+/// Finds the block in which a forward jump copies the gap, from the times of jumps by their distance, each
+/// after one write of `written` bytes at a block's start. A jump within the block copies the gap; one out of
+/// it copies the rest of the block, and the start of the target block.
 pub fn copied_block(points: &[Point], written: u64) -> u64 {
     let errors = points.iter().map(|candidate| {
         let block = candidate.at;
@@ -136,18 +138,18 @@ pub fn copied_block(points: &[Point], written: u64) -> u64 {
     errors.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are points").0
 }
 
-/// What a write costs by its size: `command + per_byte * size in whole pages`, and more if it is short.
+/// Cost of a write by its size: `command + per_byte * size in whole pages`, and more if it is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteCost {
     /// Below this size a write costs the same, in bytes.
     pub page_bytes: u64,
-    /// What any write costs, in nanoseconds.
+    /// Fixed cost of a write, in nanoseconds.
     pub command_ns: f64,
-    /// What each byte adds, in nanoseconds.
+    /// Cost of each byte, in nanoseconds.
     pub byte_ns: f64,
     /// Writes below this size cost more, in bytes; 0: none do.
     pub short_bytes: u64,
-    /// How much more, in nanoseconds.
+    /// Extra cost of a short write, in nanoseconds.
     pub short_ns: f64,
 }
 
@@ -162,12 +164,12 @@ impl WriteCost {
 /// A fit that is off by more than this share of the times, in the mean of squares, is no fit.
 const MISFIT: f64 = 0.1;
 
-/// Where the largest size costs no more than this many times the smallest, all of them are within one page.
+/// If the largest size costs no more than this many times the smallest, all sizes are within one page.
 const FLAT: f64 = 1.1;
 
-/// The cost that fits times by size best, each size counting by its relative error. Where no line fits, short writes
-/// may be dearer than the rest; `large` is then one more size, of writes that are certainly not short. Where no size
-/// costs more than another, the page is said to be the least power of two that none exceeds.
+/// Fits a cost to times by size, each size weighted by its relative error. If no line fits, short writes may
+/// cost more than the rest; `large` is then one more size, of writes that are certainly not short. If all
+/// sizes cost the same, the page is the least power of two that no size exceeds.
 pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
     let rows = |points: &[Point]| -> Vec<(u64, f64)> {
         points.iter().map(|point| (point.at, quantile(&point.samples, 0.3).max(1.0))).collect()
@@ -210,7 +212,7 @@ pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
 
 /// Intercept and slope, neither below 0, with the least squared relative error, and that error.
 pub fn line_through(rows: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
-    // A clock may be too coarse for what it times: nothing takes less than a nanosecond.
+    // A clock may be too coarse for the write: no time is below a nanosecond.
     let rows: Vec<(f64, f64)> = rows.map(|(x, y)| (x, y.max(1.0))).collect();
     let fit = |with_intercept: bool| {
         let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -254,7 +256,7 @@ mod tests {
         let cost = write_cost(&points(&sizes), Some(&large));
         assert_eq!((cost.page_bytes, cost.short_bytes), (4096, 64 << 10));
         assert!((cost.short_ns / 4.4e6 - 1.0).abs() < 0.01 && (cost.command_ns / 0.3e6 - 1.0).abs() < 0.01);
-        // Where a line fits, nothing is made of it.
+        // If a line fits, no size counts as short.
         let sizes: Vec<(u64, f64)> = sizes.iter().map(|(at, _)| (*at, 3e5 + *at as f64 * 66.0)).collect();
         assert_eq!(write_cost(&points(&sizes), Some(&large)).short_bytes, 0);
     }

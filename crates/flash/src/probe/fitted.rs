@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use super::Findings;
 use crate::profile::{FatArea, Flash, Host, Layer, Locality, Profile, ProfileError, Times};
 
-/// Write cache of a card that has one: what is flushed is found out, not how much it holds.
+/// Write cache of a card that has one: a measurement shows that there is one, not its size.
 const CACHE_BYTES: u32 = 512 << 10;
 /// Unit of a card that shows none.
 const UNIT_BYTES: u64 = 4 << 20;
-/// What a profile needs and no measurement from outside tells.
+/// The source of a figure that a profile needs and that no measurement from outside shows.
 const ASSUMED: &str = "assumed: no measurement from outside tells it";
 const MEASURED: &str = "measured by the probe";
 const UNCERTAIN: &str = "measured by the probe, which was not certain of it";
 
 impl Findings {
-    /// A profile with the figures that were found. What was not found is assumed, and its source says so.
+    /// Makes a profile of the measured figures. Other figures are assumed, and their source says so.
     ///
     /// # Errors
-    /// The figures make no sense together, or writes were not measured.
+    /// The figures contradict each other, or writes were not measured.
     pub fn profile(&self, name: &str) -> Result<Profile, ProfileError> {
         let missing = |figure| ProfileError::Figure { figure, why: "was not measured".into() };
         let page_bytes = self.page_bytes.ok_or(missing("flash.page_bytes"))?.value;
@@ -28,7 +28,7 @@ impl Findings {
         let unit_or_usual = unit_bytes.unwrap_or(UNIT_BYTES.max(page_bytes));
         let any_order = self.random_in_unit.is_some_and(|found| found.value);
         let program_page_ns = (byte_ns * page_bytes as f64).max(1.0) as u64;
-        // What a merge takes says how much it copies: the unit, or a part of it.
+        // The time of a merge shows the amount that it copies: the unit, or a part of it.
         let copied_pages = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
         let mut block_bytes = unit_or_usual;
         while block_bytes % (2 * page_bytes) == 0

@@ -1,17 +1,17 @@
-//! What is known of a modelled card without measuring it.
+//! Properties of a modelled card that are known without a measurement.
 
 use super::{Estimate, Findings};
 use crate::profile::{Layer, Profile};
 
 impl Findings {
-    /// What a probe of a card of this profile should find.
+    /// The findings that a probe of a card of this profile should return.
     pub fn of(profile: &Profile) -> Findings {
         let known = |value| Some(Estimate::new(value, 1.0));
         let (unit, limit, any_order) = match profile.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
                 (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
             }
-            // Where no limit shows, the unit does if changing it costs.
+            // Without a limit of open units, the unit shows if changing it has a cost.
             Layer::Page { .. } if profile.locality.unit_switch_ns > 0 => {
                 (Some(u64::from(profile.locality.unit_bytes)), None, true)
             }

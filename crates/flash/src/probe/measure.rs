@@ -42,7 +42,7 @@ pub struct Bench<'a> {
     places: u64,
 }
 
-/// Bytes of a timed write, where the size is not what is measured and pages are no larger.
+/// Bytes of a timed write whose size is not measured, for pages no larger than this.
 pub const WRITE_BYTES: u64 = 32 << 10;
 /// Bytes of a write that fills a range.
 pub const FILL_BYTES: u64 = 1 << 20;
@@ -51,13 +51,13 @@ const FRONT_BYTES: u64 = 96 << 20;
 /// Rounds of streams, of which the first warm up.
 const ROUNDS: u64 = 8;
 const WARM_UP: u64 = 2;
-/// Places for streams; as many more are for closing what is open.
+/// Places for streams. The same number again serves to close open units.
 pub const STREAMS_MAX: u64 = 16;
-/// Places that are needed: the front, the streams and a neighbour, and what closes them.
+/// Places that a measurement needs: the front, the streams and a neighbour, and those that close them.
 const PLACES: u64 = 2 * STREAMS_MAX + 4;
 
 impl<'a> Bench<'a> {
-    /// Nothing is read or written yet.
+    /// Prepares measurements; neither reads nor writes.
     pub fn new(device: &'a dyn Device, clock: &'a dyn Clock, budget_bytes: u64, budget_ns: u64) -> Bench<'a> {
         let size_bytes = device.geometry().size_bytes;
         // 3 * 2^k, so that units of 2^k and of 3 * 2^k bytes start at every place.
@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Whether the device is large enough for measurements with writes.
+    /// Returns true if the device is large enough for measurements with writes.
     pub fn is_large_enough(&self) -> bool {
         self.places >= PLACES
     }
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         self.spacing_bytes.min(FRONT_BYTES)
     }
 
-    /// Where a stream's place is; 0 is the first that is not the front.
+    /// Offset of a stream's place; 0 is the first one after the front.
     pub fn place(&self, stream: u64) -> u64 {
         (1 + stream) * self.spacing_bytes
     }
@@ -138,7 +138,7 @@ impl<'a> Bench<'a> {
         while done < bytes {
             let part = (bytes - done).min(FILL_BYTES);
             let ns = self.write(offset_bytes + done, part)?;
-            // The first may have to close what was open.
+            // The first write may have to close an open unit.
             if part == FILL_BYTES && done > 0 {
                 self.fills_ns.push(ns);
             }

@@ -1,18 +1,18 @@
-//! The probe: finds out what a device is, from the times of its answers.
+//! The probe: finds the properties of a device from the times of its answers.
 //!
-//! *Invariants*: without leave to write nothing is written; the budget is kept; an answer that the
-//! measurements do not force is said to be uncertain, and what could not be measured is absent.
+//! *Invariants*: without permission to write it only reads; the budget is kept; an answer that the
+//! measurements do not force is marked uncertain, and a property that could not be measured is absent.
 //!
-//! How each thing is found. *Reads*: times by size give command time and rate; reads across boundaries, as
+//! The measurements. *Reads*: times by size give command time and rate; reads across boundaries, as
 //! flashbench does, show units on the cards that show them. *Open units*: streams far from each other are
-//! written in turn, one more each time; where the time jumps by more than a switch can cost, there were too
-//! many. *Unit*: two streams at a growing distance. On a card that takes a unit in order only, two in one unit
-//! are slow and two in different units fast; on one that takes it in any order, the pair beside as many more
-//! streams as there may be open units is fast in one unit and slow in two. *FAT area*: beside as many streams
-//! as may be open one more, somewhere at the front, disturbs nobody if the front has rules of its own.
-//! *Page*: the size below which a sequential write gets no cheaper. What was found at one place is looked at again at
-//! another: a size that lies between those that are tried ends elsewhere there. All on ranges that are written in full
-//! first: a card that holds nothing has nothing to copy and hides its limits.
+//! written in turn, one more each time; if the time jumps by more than a switch can cost, there were too
+//! many. *Unit*: two streams at a growing distance. On a card that takes a unit in order only, two in one
+//! unit are slow and two in different units fast. On one that takes it in any order, the pair is written
+//! beside as many more streams as there may be open units: it is fast in one unit and slow in two. *FAT
+//! area*: one stream more than the limit, somewhere at the front, disturbs no other stream if the front has
+//! rules of its own. *Page*: the size below which a sequential write gets no cheaper. Each answer is checked
+//! at a second place: a size that lies between the tried ones ends elsewhere there. All ranges are written in
+//! full first, because a card without data has no data to copy and hides its limits.
 
 mod advice;
 pub mod fit;
@@ -43,7 +43,7 @@ const MERGE_FACTOR: f64 = 1.5;
 /// The length of the area at the front is found to this many bytes.
 const AREA_STEP: u64 = 1 << 20;
 
-/// What the probe may do.
+/// Permissions and budget of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// May destroy the data of the device.
@@ -71,7 +71,7 @@ pub struct Estimate<T> {
     /// Share of resamples of the measurements that give the same answer, lowered where the measurements
     /// cannot tell two devices apart.
     pub confidence: f64,
-    /// It may as well be more: what was measured ends there.
+    /// The value may be larger: the measurements end there.
     pub at_least: bool,
 }
 
@@ -81,21 +81,21 @@ impl<T> Estimate<T> {
         Estimate { value, confidence, at_least: false }
     }
 
-    /// An answer beyond which nothing was measured.
+    /// A lower bound: no larger value was measured.
     fn at_least(value: T) -> Estimate<T> {
         Estimate { value, confidence: 0.0, at_least: true }
     }
 
-    /// Whether the answer can be relied upon.
+    /// Returns true if the answer can be relied upon.
     pub fn is_certain(&self) -> bool {
         self.confidence >= SURE
     }
 }
 
-/// What was measured, for plots: a name, and times by setting.
+/// One measurement, for plots: a name, and times by setting.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// What was varied and timed.
+    /// The varied setting and the timed operation.
     pub name: String,
     /// Unit of the setting.
     pub setting: String,
@@ -103,7 +103,7 @@ pub struct Series {
     pub medians_ns: Vec<(u64, f64)>,
 }
 
-/// What the probe found. What is absent was not measured.
+/// Findings of the probe. An absent value was not measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Findings {
     /// Size of the device.
@@ -120,11 +120,11 @@ pub struct Findings {
     pub write_bytes_per_s: Option<f64>,
     /// Writes below this size cost more, wherever they are; 0: none do.
     pub short_write_bytes: u64,
-    /// How much more.
+    /// Extra time of a short write.
     pub short_write_ns: f64,
     /// Writes of 1 MiB in sequence.
     pub large_write_bytes_per_s: Option<f64>,
-    /// What a flush after a write costs.
+    /// Time of a flush after a write.
     pub flush_ns: Option<f64>,
     /// Writes are faster than the flash until a flush asks.
     pub write_cache: Option<bool>,
@@ -132,13 +132,13 @@ pub struct Findings {
     pub page_bytes: Option<Estimate<u64>>,
     /// Units that can be written in turn without merges; none: no limit was met.
     pub open_units: Option<Estimate<Option<u64>>>,
-    /// Whether a unit may be written in any order.
+    /// True if a unit may be written in any order.
     pub random_in_unit: Option<Estimate<bool>>,
-    /// The allocation unit (erase block); none: nothing shows one.
+    /// The allocation unit (erase block); an inner `None` if no measurement shows one.
     pub unit_bytes: Option<Estimate<Option<u64>>>,
     /// Length of the area at the front with rules of its own; none: there is none.
     pub fat_area_bytes: Option<Estimate<Option<u64>>>,
-    /// What a write costs when too many units are open.
+    /// Time of a write when too many units are open.
     pub merge_ns: Option<f64>,
     /// Random writes of 4 KiB all over, a second.
     pub random_write_iops: Option<f64>,
@@ -150,7 +150,7 @@ pub struct Findings {
     pub elapsed_ns: u64,
     /// The budget ended it early.
     pub out_of_budget: bool,
-    /// What was measured.
+    /// The measurements.
     pub series: Vec<Series>,
 }
 
@@ -168,13 +168,13 @@ impl Findings {
         Some(self.write_command_ns? + whole_pages as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
     }
 
-    /// What follows for a file system.
+    /// The advice for a file system that follows from the findings.
     pub fn advice(&self) -> Advice {
         Advice::of(self)
     }
 }
 
-/// What the probe is doing, for a progress display: the step, from 0 to 1 how far it is.
+/// Progress callback: the name of the step, and its progress from 0 to 1.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, f64);
 
 /// Probes a device. The clock is the one that the device's answers are timed with.
@@ -313,7 +313,7 @@ impl Probe<'_> {
         }
         let (write_ns, flush_ns) = (median(&plain), median(&flushes));
         self.findings.flush_ns = Some(flush_ns);
-        // Without a cache a flush has nothing to wait for.
+        // Without a cache a flush completes at once.
         let cached = flush_ns > 0.25 * write_ns;
         self.findings.write_cache = Some(cached);
         self.bench.flushes = cached;
@@ -468,8 +468,9 @@ impl Probe<'_> {
         Ok(Point { at, samples: self.bench.streams(&starts, timed)? })
     }
 
-    /// A unit that was found at one place must end at another, too, and not end earlier there: one whose size lies
-    /// between two of the distances, or that does not divide the places, does otherwise, and nothing is sure then.
+    /// Checks a unit at a second place: it must end there too, and not earlier. A unit whose size lies
+    /// between two of the distances, or that does not divide the places, fails this check, and the answer is
+    /// uncertain.
     fn checked(
         &mut self,
         (unit, confidence): (Option<u64>, f64),
@@ -505,7 +506,7 @@ impl Probe<'_> {
         self.checked((value, confidence), |probe, at| Ok(median(&probe.ways_back(1, at)?) <= line))
     }
 
-    /// Going up into the next unit may cost nothing: the writes that go back are timed.
+    /// Times the writes that go back, because going forward into the next unit may be free.
     fn ways_back(&mut self, place: u64, at: u64) -> Result<Vec<f64>, Stop> {
         let start = self.bench.place(place);
         let mut samples = Vec::new();
@@ -515,8 +516,8 @@ impl Probe<'_> {
         Ok(samples)
     }
 
-    /// A card with one open unit that takes it in order only: any two streams merge, whatever is between
-    /// them; but a jump forwards copies as much as it leaves out, up to the end of what is merged.
+    /// Finds the unit of a card with one open unit that takes it in order only. Any two streams merge,
+    /// whatever is between them; but a forward jump copies the gap, up to the end of the merged range.
     fn unit_by_jumps(&mut self, distances: &[u64]) -> Result<Estimate<Option<u64>>, Stop> {
         let mut points = Vec::new();
         let bytes = self.bench.write_bytes;
@@ -532,7 +533,7 @@ impl Probe<'_> {
         }
         self.record("a jump forwards", "bytes", &points);
         let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, bytes));
-        // What is merged at once may be less than a unit: nothing on such a card would show it.
+        // The merged range may be smaller than a unit: no measurement on such a card would show it.
         Ok(Estimate::new(Some(block), confidence.min(0.9)))
     }
 
@@ -547,7 +548,7 @@ impl Probe<'_> {
             }
             None => Box::new(move |ns| (ns - usual).abs() < (0.15 * usual).max(0.1 * program_ns)),
         };
-        // Where the area ends: none, if there is none; or where it ends at the earliest.
+        // The end of the area: none if there is no area, or a lower bound.
         let first = |points: &[Point]| points.iter().position(|point| as_elsewhere(point.median()));
         let length = |points: &[Point]| match first(points) {
             Some(0) => None,
@@ -579,7 +580,7 @@ impl Probe<'_> {
         Ok(())
     }
 
-    /// A stream at an offset, beside as many as may be open, whose times tell whether they mind.
+    /// Times a stream at an offset beside as many streams as may be open, to see if it closes one of them.
     fn at_front(&mut self, at: u64, limit: Option<u64>) -> Result<Point, Stop> {
         self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
         let mut starts: Vec<u64> = (0..limit.unwrap_or(0)).map(|n| self.bench.place(n)).collect();

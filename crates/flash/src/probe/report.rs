@@ -21,7 +21,7 @@ impl Findings {
         text
     }
 
-    /// As one page of HTML that needs nothing else.
+    /// One self-contained HTML page.
     pub fn to_html(&self, device: &str) -> String {
         let mut body = String::new();
         let title = format!("Probe of {}", escape(device));
