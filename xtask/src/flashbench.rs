@@ -15,8 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use flash::{
-    FaultPlan, Profile, blind,
+    FaultPlan, Profile,
     probe::{Findings, Options, probe},
+    random_profiles,
     verbs::{self, NewCard, Serve, Serving},
 };
 use guest::op::Answer;
@@ -102,7 +103,7 @@ pub fn run(seeds: &[u64], out: &mut impl Write) -> Result<()> {
 impl Subject {
     /// A device that was written in full, as `card serve --realtime --faults` serves it.
     fn serve(seed: u64, dir: &Path) -> Result<Subject> {
-        let (profile, noise) = blind::device(seed);
+        let (profile, noise) = random_profiles::device(seed);
         let path = dir.join(seed.to_string());
         verbs::new(&path, profile.clone(), NewCard { size_bytes: None, preconditioned: true })?;
         let address = format!("unix:{}", dir.join(format!("{seed}.socket")).display()).parse()?;
@@ -115,7 +116,7 @@ impl Subject {
         let started = Instant::now();
         let truth = Said::of(&Findings::of(&self.profile));
         let unit = truth.unit_bytes.context("flashbench has to be told a unit")?;
-        let card = blind::card(&self.profile, self.noise.clone(), false);
+        let card = random_profiles::card(&self.profile, self.noise.clone(), false);
         let options = Options { write: true, budget_bytes: u64::MAX, budget_ns: u64::MAX / 2, seed: 1 };
         let probed = Said::of(&probe(&card, &card, options, &mut |_, _| {})?);
 
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn every_device_has_a_unit_that_can_be_told() {
         for seed in SEEDS {
-            let (profile, _) = blind::device(seed);
+            let (profile, _) = random_profiles::device(seed);
             let unit = Said::of(&Findings::of(&profile)).unit_bytes.expect("a unit");
             assert_eq!(OFFSET_BYTES % unit, 0);
         }

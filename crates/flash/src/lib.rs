@@ -6,7 +6,6 @@
 //! a card (in process, over NBD) is a front end over it.
 
 pub mod array;
-pub mod blind;
 mod card;
 mod card_file;
 mod clock;
@@ -19,6 +18,7 @@ mod model;
 pub mod op;
 pub mod probe;
 pub mod profile;
+pub mod random_profiles;
 mod trace;
 pub mod verbs;
 

@@ -3,11 +3,11 @@
 //! A layer turns each command into operations of the [`Array`] and returns their [`Cost`]. It knows no time:
 //! the model prices the cost.
 
-mod held;
 mod hybrid;
+mod mapping_table;
 mod page_map;
-mod places;
 mod raw;
+mod victim_index;
 
 use std::{collections::HashSet, ops::Range};
 

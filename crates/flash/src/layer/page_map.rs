@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Cost,
-    held::Held,
-    places::{Place, Places},
+    mapping_table::{MappingTable, Place},
+    victim_index::VictimIndex,
 };
 use crate::{
     array::{Array, BlockNo, NOTHING},
@@ -23,10 +23,10 @@ pub struct PageMap {
     limit_blocks: u32,
     /// Free blocks of the array below which it collects garbage.
     reserve_blocks: u32,
-    places: Places,
+    places: MappingTable,
     /// The blocks that this area holds, but those of before the card was opened that have lost no page yet: they
     /// are `untouched`.
-    valid: Held,
+    valid: VictimIndex,
     untouched: u32,
     preconditioned: bool,
     head: Option<BlockNo>,
@@ -47,8 +47,8 @@ impl PageMap {
             pages_per_block,
             limit_blocks,
             reserve_blocks,
-            places: Places::default(),
-            valid: Held::default(),
+            places: MappingTable::default(),
+            valid: VictimIndex::default(),
             untouched,
             preconditioned,
             head: None,
@@ -191,7 +191,7 @@ impl PageMap {
             array.program(head, at, count, page);
             let place = self.place(head, at);
             let now = |of: u32| place.plus(of - page);
-            let (places, leave) = self.places_and_leave();
+            let (places, leave) = self.mapping_and_leave();
             places.replace(page..page + count, now, leave);
             self.valid.gain(head, count);
             page += count;
@@ -202,7 +202,7 @@ impl PageMap {
     /// Forgets pages.
     pub fn trim(&mut self, pages: Range<u32>) {
         let had_any = self.preconditioned;
-        let (places, leave) = self.places_and_leave();
+        let (places, leave) = self.mapping_and_leave();
         places.forget(pages, had_any, leave);
     }
 
@@ -307,7 +307,7 @@ impl PageMap {
     }
 
     /// The places, and a callback that updates the blocks that a page leaves.
-    fn places_and_leave(&mut self) -> (&mut Places, impl FnMut(u32, Place)) {
+    fn mapping_and_leave(&mut self) -> (&mut MappingTable, impl FnMut(u32, Place)) {
         let PageMap { places, valid, untouched, pages_per_block, preconditioned, .. } = self;
         let leave = |page: u32, was: Place| match was.get() {
             Some(at) => valid.lose(BlockNo(at / *pages_per_block), 1),

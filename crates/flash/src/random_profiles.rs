@@ -80,7 +80,7 @@ fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
     let stall_chance = pick(&[0, 2, 10]) as f64 / 1000.0;
     let stall_ns = pick(&[5, 20, 100]) * 1_000_000;
     let profile = Profile {
-        name: format!("blind-{seed}"),
+        name: format!("random-{seed}"),
         title: "made by seed".into(),
         size_bytes,
         host: Host {

@@ -50,7 +50,7 @@ struct Branch {
 
 /// The places of pages by their number.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct MappingTable {
     branches: Vec<Option<Box<Branch>>>,
 }
 
@@ -72,7 +72,7 @@ impl Branch {
     }
 }
 
-impl Places {
+impl MappingTable {
     /// Returns the place of a page.
     pub fn get(&self, page: u32) -> Place {
         let (branch, leaf, slot) = split(page);
@@ -171,15 +171,15 @@ impl Places {
 }
 
 /// Serialized as a map from the numbers of leaves to their places, or to null where they were forgotten.
-impl Serialize for Places {
+impl Serialize for MappingTable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.leaves().map(|(number, leaf)| (number, leaf.map(|leaf| &leaf[..]))))
     }
 }
 
-impl<'de> Deserialize<'de> for Places {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Places, D::Error> {
-        let mut places = Places::default();
+impl<'de> Deserialize<'de> for MappingTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MappingTable, D::Error> {
+        let mut places = MappingTable::default();
         for (number, leaf) in BTreeMap::<u32, Option<Vec<Place>>>::deserialize(deserializer)? {
             let none = || D::Error::custom(format!("leaf {number} of the map is none"));
             if number > LAST_LEAF {
@@ -216,12 +216,12 @@ mod tests {
     const SOME: Place = Place(777);
 
     /// Leaves that take memory.
-    fn there(places: &Places) -> usize {
+    fn there(places: &MappingTable) -> usize {
         places.leaves().filter(|(_, leaf)| leaf.is_some()).count()
     }
 
     /// Forgets pages and returns the places that they had.
-    fn forgotten(places: &mut Places, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
+    fn forgotten(places: &mut MappingTable, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
         let mut was = Vec::new();
         places.forget(pages, had_any, |page, place| was.push((page, place)));
         was
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_takes_no_memory() {
-        let mut places = Places::default();
+        let mut places = MappingTable::default();
         places.replace(60..200, |_| SOME, |_, was| assert_eq!(was, Place::AS_BEFORE));
         assert_eq!((places.get(59), places.get(60), places.get(199)), (Place::AS_BEFORE, SOME, SOME));
         let was = forgotten(&mut places, 70..1 << 20, true);
@@ -243,7 +243,7 @@ mod tests {
         let again = forgotten(&mut places, 70..1 << 20, true);
         assert!(again.iter().all(|(_, was)| *was == Place::NOWHERE), "a second time there is nothing");
         // Without earlier data, an unmapped page has no place and need not be stored.
-        let mut places = Places::default();
+        let mut places = MappingTable::default();
         places.replace(0..64, |_| SOME, |_, _| ());
         forgotten(&mut places, 0..1 << 20, false);
         assert_eq!(there(&places), 0);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_page_is_moved_from_where_it_is_only() {
-        let mut places = Places::default();
+        let mut places = MappingTable::default();
         assert!(!places.relocate(5, SOME, Place::NOWHERE) && there(&places) == 0);
         assert!(places.relocate(5, Place::AS_BEFORE, SOME));
         assert!(!places.relocate(5, Place::AS_BEFORE, SOME) && places.relocate(5, SOME, Place::at(9)));
@@ -261,18 +261,18 @@ mod tests {
 
     #[test]
     fn places_survive_a_file_and_hostile_ones_are_refused() {
-        let mut places = Places::default();
+        let mut places = MappingTable::default();
         places.replace(60..70, Place::at, |_, _| ());
         forgotten(&mut places, 128..192, true);
         let text = serde_json::to_string(&places).expect("figures");
-        let again: Places = serde_json::from_str(&text).expect("its own text");
+        let again: MappingTable = serde_json::from_str(&text).expect("its own text");
         assert!((0..300).all(|page| again.get(page) == places.get(page)), "{text}");
         assert!(
             again.iter().all(|(page, place)| places.get(page) == place) && again.iter().count() == 3 * 64
         );
         for bad in [r#"{"0":[1,2]}"#.to_string(), text.replace("\"2\"", "\"4294967295\"")] {
             assert_ne!(bad, text);
-            assert!(serde_json::from_str::<Places>(&bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<MappingTable>(&bad).is_err(), "{bad}");
         }
     }
 }

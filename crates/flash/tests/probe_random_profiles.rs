@@ -1,12 +1,12 @@
 //! The probe against devices that it was not made for: parameters and noise by seed.
 //!
-//! `cargo test -p flash --test probe_blind -- --nocapture` prints what was true and what was found.
+//! `cargo test -p flash --test probe_random_profiles -- --nocapture` prints what was true and what was found.
 
 use flash::{
     FaultPlan, Model, Op, Profile,
-    blind::{self, device, odd_device},
     probe::{Findings, Options, probe},
     profile::{FatArea, Layer},
+    random_profiles::{self, device, odd_device},
 };
 
 const K: u64 = 1024;
@@ -17,7 +17,7 @@ const JUDGED: std::ops::Range<u64> = 1000..1060;
 
 /// A model of the profile with noise, probed.
 fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
-    let card = blind::card(profile, noise, false);
+    let card = random_profiles::card(profile, noise, false);
     let options = Options { write: true, budget_bytes: 1 << 40, budget_ns: u64::MAX / 2, seed: 1 };
     probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail")
 }
@@ -273,7 +273,7 @@ fn the_profile_that_is_found_behaves_alike() {
 #[test]
 fn nothing_is_written_without_leave_and_a_budget_is_kept() {
     let (profile, noise) = device(3);
-    let card = blind::card(&profile, noise, true);
+    let card = random_profiles::card(&profile, noise, true);
     let found = probe(&card, &card, Options::default(), &mut |_, _| {}).expect("a model does not fail");
     assert_eq!(card.with_model(|model| model.counters().host.writes), 0);
     assert!(found.read_command_ns.is_some() && found.unit_bytes.is_none() && !found.out_of_budget);
@@ -289,7 +289,7 @@ fn a_budget_of_time_is_kept_by_every_step() {
     let mut dying = Profile::named("survey-class4").expect("built in");
     dying.time.read_command_ns = 1_000_000_000;
     for seconds in [10, 210, 300] {
-        let card = blind::card(&dying, FaultPlan::default(), false);
+        let card = random_profiles::card(&dying, FaultPlan::default(), false);
         let options = Options { budget_ns: seconds * 1_000_000_000, ..Options::default() };
         let found = probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail");
         assert!(found.out_of_budget && found.elapsed_ns <= (seconds + 2) * 1_000_000_000, "{found:?}");

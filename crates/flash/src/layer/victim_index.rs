@@ -12,7 +12,7 @@ use crate::array::BlockNo;
 
 /// Blocks and their valid pages.
 #[derive(Debug, Clone, Default)]
-pub struct Held {
+pub struct VictimIndex {
     blocks: FxHashMap<u32, Block>,
     /// Valid pages and number of each block, as they were when it was put in order.
     order: BTreeSet<(u32, u32)>,
@@ -27,7 +27,7 @@ struct Block {
     is_changed: bool,
 }
 
-impl Held {
+impl VictimIndex {
     /// Number of blocks.
     pub fn len(&self) -> u32 {
         self.blocks.len() as u32
@@ -88,15 +88,15 @@ impl Held {
 }
 
 /// As a map from numbers to valid pages.
-impl Serialize for Held {
+impl Serialize for VictimIndex {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(block, valid)| (block.0, valid)))
     }
 }
 
-impl<'de> Deserialize<'de> for Held {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Held, D::Error> {
-        let mut held = Held::default();
+impl<'de> Deserialize<'de> for VictimIndex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VictimIndex, D::Error> {
+        let mut held = VictimIndex::default();
         for (number, valid) in FxHashMap::<u32, u32>::deserialize(deserializer)? {
             held.insert(BlockNo(number), valid);
         }
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     /// The answer of `emptiest` by linear search.
-    fn by_search(held: &Held, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
+    fn by_search(held: &VictimIndex, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
         let others = held.iter().filter(|(block, _)| Some(*block) != except);
         others.min_by_key(|(block, valid)| (*valid, *block))
     }
 
     #[test]
     fn the_emptiest_is_the_one_that_a_search_finds() {
-        let mut held = Held::default();
+        let mut held = VictimIndex::default();
         assert_eq!(held.emptiest(None), None);
         let mut rng = Rng::new(3);
         for round in 0..20_000 {
@@ -138,7 +138,7 @@ mod tests {
             assert!(held.changed.len() <= 60);
         }
         let text = serde_json::to_string(&held).expect("figures");
-        let mut again: Held = serde_json::from_str(&text).expect("its own text");
+        let mut again: VictimIndex = serde_json::from_str(&text).expect("its own text");
         assert_eq!(again.emptiest(None), held.emptiest(None));
         assert_eq!(again.len(), held.len());
     }
