@@ -13,15 +13,15 @@ pub struct Case {
     pub name: &'static str,
     /// The kind of volume.
     pub setup: Setup,
-    /// How the power fails.
+    /// The kind of power failure.
     pub mode: Mode,
     /// Operations of a sequence.
     pub steps: usize,
 }
 
 impl Case {
-    /// All cases. Where writes are torn, inodes have checksums: without, a torn inode passes for a whole one, in Linux
-    /// as here.
+    /// All cases. Cases with torn writes have inode checksums: without them a torn inode passes for a whole
+    /// one, in Linux as here.
     pub fn all() -> Vec<Case> {
         let case = |name, setup, mode, steps| Case { name, setup, mode, steps };
         let torn = |name, maker| {
@@ -67,7 +67,7 @@ impl Case {
 fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
     let mut setup = Setup::named(name).expect("a kind of volume");
     setup.mix.write_bytes_max = 16 << 10;
-    // Half of what fallocate does here moves what follows.
+    // Half of the fallocate calls here move blocks.
     setup.mix.allocate.extend([
         Allocate::Collapse,
         Allocate::Insert,
@@ -77,7 +77,7 @@ fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
     ]);
     setup.mix.blocks_max = 600;
     (setup.mix.durable, setup.mix.fsync) = (promises, fsync);
-    // In short sequences nothing else would happen.
+    // Short sequences would consist of these alone.
     (setup.mix.bursts, setup.mix.fill) = (false, false);
     setup
 }

@@ -1,4 +1,4 @@
-//! What tells a volume from the model.
+//! Finds differences between a volume and the model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,32 +21,32 @@ const WHOLE_BYTES: u64 = 1 << 20;
 /// Places that are looked at in larger files, besides those where something is.
 const PROBES: u64 = 8;
 
-/// What of inodes is compared.
+/// Facts of inodes that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether creation times are recorded.
+    /// True if creation times are recorded.
     pub creation: bool,
 }
 
-/// What need not agree, because a power cut may leave it either way.
+/// Differences that are allowed, because a power cut may leave either state.
 #[derive(Debug, Clone, Default)]
 pub struct Leeway {
     /// Inodes of which the times do not count.
     pub times: HashSet<Id>,
     /// Inodes of which only the content counts.
     pub attributes: HashSet<Id>,
-    /// A file of which each sector may also be what it is here.
+    /// A file each of whose sectors may also have the content given here.
     pub sectors: Option<(Id, Data)>,
-    /// A file that may hold anything where it does not hold what it holds here.
+    /// A file that may have any content where its content differs from the one given here.
     pub torn: Option<(Id, Data)>,
     /// A file of which only the size counts.
     pub content: Option<Id>,
 }
 
-/// Compares the whole tree, then what is counted.
+/// Compares the whole tree, then the counters.
 ///
 /// # Errors
-/// The first difference, with its path; or what could not be read.
+/// The first difference, with its path; or a read that failed.
 pub fn check(model: &Model, engine: &Engine, facts: Facts) -> Result<()> {
     check_with(model, engine, facts, &Leeway::default())
 }
@@ -274,8 +274,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What did not change is there. The block that a file ends in is written anew where its size changes, though nothing
-    /// else in it does: zeroes follow the end.
+    /// Compares the unchanged part of a torn file. The last block of a file is written anew when the size
+    /// changes, even if its data does not: zeroes follow the end.
     fn compare_torn(&self, new: &Data, ino: Ino) -> Result<()> {
         let block_bytes = self.model.rules().block_bytes;
         let old = self.leeway.torn.as_ref().map(|(_, old)| old).expect("the file may be torn");

@@ -24,7 +24,7 @@ use crate::perform::{parent, perform};
 /// Seconds at which the clock of every run starts.
 const EPOCH: i64 = 1_700_000_000;
 
-/// How the volume is opened, each time.
+/// Options for each opening of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Logs to write to.
@@ -33,11 +33,11 @@ pub struct Settings {
     pub in_place: InPlace,
     /// Memory for caches.
     pub cache_bytes: usize,
-    /// Whether small files and directories, and attributes, live in inodes.
+    /// True if small files and directories, and attributes, live in inodes.
     pub inline: bool,
-    /// Whether freed blocks are discarded.
+    /// True if freed blocks are discarded.
     pub discard: bool,
-    /// Whether new blocks of files leave at once.
+    /// True if new blocks of files bypass the logs' buffers.
     pub straight: bool,
 }
 
@@ -104,8 +104,8 @@ impl Engine {
         self.volume.unmount()
     }
 
-    /// Does an operation. [`Op::Unmount`] unmounts and opens again; [`Op::DropCaches`] writes a checkpoint and
-    /// opens again, so that the new volume begins with nothing in memory.
+    /// Applies an operation. [`Op::Unmount`] unmounts and opens again; [`Op::DropCaches`] writes a checkpoint
+    /// and opens again, so that the new volume begins with empty caches.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Open { path, handle } => {
@@ -213,7 +213,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
     })
 }
 
-/// What a volume can hold, found out on a file that is made for it and removed again.
+/// Measures the limits of a volume on a file that is made for it and removed again.
 pub fn rules(engine: &mut Engine) -> anyhow::Result<crate::model::Rules> {
     const PROBE: &[u8] = b"probe";
     let volume = &mut engine.volume;

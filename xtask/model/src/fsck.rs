@@ -7,8 +7,8 @@ use block::MemoryDevice;
 
 use crate::setup::{store, store_parts, system};
 
-/// What it says about a pack of the checkpoint of which the first block is all zeroes (then the offset of its checksum
-/// is wrong, too) or torn.
+/// Message for a checkpoint pack whose first block is all zeroes (then the offset of its checksum is wrong,
+/// too) or torn.
 const UNFINISHED_PACK: &str = "Invalid CP CRC";
 
 /// Runs fsck.f2fs over a device without changing it.
@@ -25,11 +25,11 @@ pub fn fsck_after_cut(device: &MemoryDevice) -> Result<()> {
     judge(device, |line| line.contains(UNFINISHED_PACK))
 }
 
-/// Runs fsck.f2fs over an image without changing it, and returns what it printed. With 16K blocks, which it is too old
-/// to know, it is not asked, unless `FLASHKIT_FSCK` names one that is not.
+/// Runs fsck.f2fs over an image without changing it, and returns its output. The default version does not
+/// know 16K blocks and is skipped for them, unless `FLASHKIT_FSCK` names one that does.
 ///
 /// # Errors
-/// It finds anything.
+/// fsck.f2fs finds an error.
 pub fn fsck_image(image: &Path) -> Result<String> {
     run(image, |_| false)
 }
@@ -64,7 +64,7 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
         told.truncate(20);
         bail!("fsck.f2fs ({:?}) finds in {}:\n{}", run.status.code(), image.display(), told.join("\n"));
     }
-    // Who has met damage writes that down, see `Io::noted`; and there is none.
+    // The engine records damage that it meets in the checkpoint, see `Io::noted`; there is none here.
     let state = text.lines().find(|line| line.contains("checkpoint state")).unwrap_or_default();
     ensure!(!state.split_whitespace().any(|flag| flag == "fsck"), "{}: {state}", image.display());
     Ok(text)

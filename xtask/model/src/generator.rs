@@ -22,30 +22,30 @@ const TREE_AGE_MAX: u32 = 4;
 /// Depth of directories, at most.
 const DEPTH_MAX: usize = 12;
 
-/// What the operations are to be about.
+/// The mix of operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix {
     /// Blocks that contents may take together.
     pub blocks_max: u64,
     /// Bytes of one write, at most.
     pub write_bytes_max: u64,
-    /// Whether files far apart from their start are written to.
+    /// True if files are written to far from their start.
     pub far: bool,
-    /// Whether directories fold case.
+    /// True if directories fold case.
     pub casefold: bool,
-    /// Whether files are compressed.
+    /// True if files are compressed.
     pub compress: bool,
-    /// Whether the volume is made full.
+    /// True if the volume is filled up.
     pub fill: bool,
-    /// What fallocate can do here.
+    /// Modes of fallocate that the volume supports.
     pub allocate: Vec<Allocate>,
-    /// One of so many operations makes things durable or opens the volume anew; 0 for none.
+    /// One of this many operations makes changes durable or opens the volume anew; 0 for none.
     pub durable: u64,
-    /// Whether files are fsynced.
+    /// True if files are fsynced.
     pub fsync: bool,
-    /// Whether the volume is opened anew in between.
+    /// True if the volume is opened anew during the sequence.
     pub remount: bool,
-    /// Whether some choices are of hundreds of operations: many names, many pieces of a file, many removals.
+    /// True if some choices are of hundreds of operations: many names, many pieces of a file, many removals.
     pub bursts: bool,
 }
 
@@ -79,9 +79,9 @@ impl Default for Mix {
 pub struct Generator {
     rng: Rng,
     mix: Mix,
-    /// What a burst has still to do, last first.
+    /// Remaining operations of a burst, last first.
     burst: Vec<Op>,
-    /// The paths of a moment ago: what has gone since then is asked for once more.
+    /// Recent paths: those that are gone since then are used once more.
     tree: Arc<Tree>,
     tree_age: u32,
 }
@@ -503,7 +503,7 @@ impl Generator {
         self.offset_in(model, id)
     }
 
-    /// A place in a file: around its end, around what it has, or around a boundary of the format.
+    /// An offset in a file: around its end, around its data, or around a boundary of the format.
     fn offset_in(&mut self, model: &Model, id: Option<Id>) -> u64 {
         let rules = model.rules();
         let data = id.and_then(|id| model.inode(id).data());
@@ -526,7 +526,7 @@ impl Generator {
             }
             _ if !self.mix.far => self.rng.below(1 << 20),
             _ => {
-                // Where the inode's addresses, the direct nodes and each indirect node end.
+                // Ends of the inode's addresses, the direct nodes and each indirect node.
                 let (own, direct, children) = match rules.block_bytes {
                     4096 => (923, 1018, 1018),
                     _ => (3995, 4090, 4090),
@@ -596,7 +596,7 @@ impl Generator {
     }
 }
 
-/// Whether a path leads to anything but a regular file, a directory, or nothing.
+/// Returns true if a path exists and is neither a regular file nor a directory.
 fn is_special(model: &Model, path: &Bytes) -> bool {
     let body = model.find(&path.0).map(|id| &model.inode(id).body);
     matches!(body, Ok(Body::Special(..) | Body::Symlink(_)))

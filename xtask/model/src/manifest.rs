@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 /// Unit of `sparse_sha256`.
 const PIECE_BYTES: usize = 4096;
 
-/// Everything that can be read of a volume. What cannot is told in the entries' `errors`.
+/// Reads a whole volume. Parts that cannot be read are reported in the entries' `errors`.
 pub fn manifest_of(volume: &Volume) -> Manifest {
     let space = volume.space();
     let mut found = Manifest {
@@ -63,8 +63,8 @@ pub fn manifest_of(volume: &Volume) -> Manifest {
     found
 }
 
-/// The kernel stamps a directory with the time of day when recovery changes it. No two recoveries agree on that,
-/// so what it says is taken over where it is later than what was on the volume.
+/// Takes over the kernel's times of directories that recovery changed, if they are later than the times on
+/// the volume. The kernel stamps them with the time of day, so no two recoveries agree on them.
 pub fn excuse_recovered_directories(kernel: &Manifest, ours: &mut Manifest) {
     for (theirs, own) in kernel.entries.iter().zip(&mut ours.entries) {
         let stamped = theirs.mtime == theirs.ctime && theirs.mtime > own.mtime;

@@ -13,10 +13,10 @@ use guest::{Bytes, Op, op::Allocate};
 
 use crate::model::split_last;
 
-/// Does `op` on `volume`, whose root is where the operation's absolute paths begin.
+/// Applies `op` to `volume`. The operation's absolute paths begin at the volume's root.
 ///
 /// # Errors
-/// Those of the volume; [`Error::Unsupported`] for what only a kernel does.
+/// Those of the volume; [`Error::Unsupported`] for operations that only a kernel has.
 pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
     let unsupported = || Err(Error::Unsupported(format!("{op:?}").into()));
     match op {
@@ -30,7 +30,7 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
         }
         Op::Write { path, offset, content } => {
             let ino = match volume.resolve(&path.0, true) {
-                // What the guest's agent asks for, whose umask is 0.
+                // The mode that the guest's agent asks for, with a umask of 0.
                 Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
                 found => found?,
             };

@@ -1,16 +1,16 @@
 //! Power cuts: a sequence is recorded, and then the power fails at each of its requests.
 //!
-//! *The oracle*: a cut leaves the newest checkpoint that was finished, or the one that was being written; on it,
-//! each file that was fsynced since then as it was at its last finished fsync, or at the one that was going on, and
-//! nothing else. A directory that was fsynced has the names that it had then. A directory that gets a name back may have
-//! other times, and so may what loses the name; a block that was being written in place may be torn between sectors; and
-//! as one flush ends an fsync, a cut in the middle may leave the nodes without the data, as on Linux. Nor can anybody see
-//! that a node of addresses was torn, for it has no checksum: the content of the file that was being fsynced may be
-//! anything then.
+//! *The oracle*: a cut leaves the newest finished checkpoint, or the one in progress. On top of it, each file
+//! that was fsynced since then is as it was at its last finished fsync, or at the one in progress. No other
+//! change is there. A directory that was fsynced has the names that it had then. A directory that gets a name
+//! back may have other times, and so may an inode that loses a name. A block that was being written in place
+//! may be torn between sectors. As one flush ends an fsync, a cut before it may leave the nodes without the
+//! data, as on Linux. A torn node of addresses is not detectable, for it has no checksum: the file that was
+//! being fsynced may have any content then.
 //!
-//! *Cuts after cuts*: where the power fails once more while the volume is opened, the next opening finds the same; and
-//! what is fsynced after it was opened survives a cut without all that was not flushed, beside everything that had been
-//! found.
+//! *Cuts after cuts*: if the power fails once more while the volume is opened, the next opening finds the
+//! same state; and data fsynced after it was opened survives a cut that loses all unflushed writes, together
+//! with the state found before.
 
 use std::{fmt, sync::Arc};
 
@@ -33,10 +33,10 @@ use crate::{
     tally::Tally,
 };
 
-/// How the power fails.
+/// The kind of power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// After each request, with everything that was written, and with nothing that was not flushed.
+    /// After each request, once with all writes, and once without the unflushed ones.
     Linear,
     /// After each request, with unflushed writes lost, kept or torn as seeds say, so often.
     Random(u64),
@@ -44,17 +44,17 @@ pub enum Mode {
     Exhaustive(u64),
 }
 
-/// One cut after so many is also judged by fsck.f2fs.
+/// One cut in this many is also judged by fsck.f2fs.
 const JUDGED_EVERY: u64 = 97;
-/// After one cut in so many the volume is cut again while it is opened, then used, and cut once more; after the others it
-/// is unmounted.
+/// After one cut in this many the volume is cut again while it is opened, then used, and cut once more; after
+/// the others it is unmounted.
 const CUT_AGAIN_EVERY: usize = 3;
-/// How every failure of a cut begins.
+/// Prefix of every failure of a cut.
 const CUT: &str = "cut after request";
 /// Runs to shrink a failure in.
 const SHRINK_RUNS: usize = 150;
 
-/// What a recorded sequence has made durable, and when.
+/// The durable states of a recorded sequence, and when each became durable.
 pub struct Record {
     setup: Setup,
     start: MemoryDevice,
@@ -81,7 +81,7 @@ struct Fsync {
     name: (Id, Vec<u8>),
     data_only: bool,
     ino: Ino,
-    /// What is in the footers of nodes that were written then.
+    /// The version in the footers of nodes that were written then.
     node_version: u64,
 }
 
@@ -163,7 +163,7 @@ impl Record {
         Ok(())
     }
 
-    /// Whether a directory that was fsynced without a checkpoint would come back with all its names, and no others.
+    /// Checks that a directory that was fsynced without a checkpoint would come back with exactly its names.
     fn check_names(&self, model: &Model, dir: Id) -> Result<()> {
         let commit = self.commits.last().expect("the first is the start");
         let mut state = (commit.state.clone(), Leeway::default());
@@ -178,10 +178,11 @@ impl Record {
         }
     }
 
-    /// Cuts the power everywhere, and says how many cuts that were, and how many more after those.
+    /// Cuts the power at every request. Returns the number of cuts, and the number of further cuts after
+    /// those.
     ///
     /// # Errors
-    /// The first cut that leaves what it must not, described.
+    /// The first cut that leaves a state that is not allowed.
     pub fn cut_everywhere(&self, mode: Mode) -> Result<(u64, u64)> {
         let flushed = Arc::new(copy(&self.start)?);
         let (mut last_flush, mut count, mut further) = (0, 0, 0);
@@ -224,8 +225,8 @@ impl Record {
         Ok(0)
     }
 
-    /// Opens what a cut has left, compares it with what it may be, and opens it once more: unmounted, or cut `again`. Says
-    /// how many cuts followed.
+    /// Opens the volume after a cut, compares it with the allowed states, and opens it once more: unmounted,
+    /// or cut `again`. Returns the number of further cuts.
     fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize, again: bool) -> Result<u64> {
         let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
@@ -256,8 +257,8 @@ impl Record {
         Err(anyhow!("it is none of {many} states that it may be in: {}", differences.join("; ")))
     }
 
-    /// Cuts the power somewhere in what was done since a volume began to be opened. What was found then must be found
-    /// again.
+    /// Cuts the power at some request since the opening of a volume began. The next opening must find the
+    /// same state.
     fn cut_opening(
         &self,
         found: (&Model, &Leeway),
@@ -292,7 +293,7 @@ impl Record {
         let write = Op::Write { path: path.clone(), offset: 0, content };
         match (engine.apply(&write), model.apply(&write, StepClock::default().now())) {
             (Ok(()), Ok(())) => {}
-            // Nothing was written.
+            // No write was made.
             (Err(Error::NoSpace { .. }), _) => return Ok(false),
             (Err(error), Err(wanted)) if errno(&error) == Some(wanted) => return Ok(false),
             (done, wanted) => bail!("writing to {path:?}: {done:?}, wanted {wanted:?}"),
@@ -306,7 +307,7 @@ impl Record {
         Ok(true)
     }
 
-    /// Opens what is left of the requests `trace` on a device, and compares it.
+    /// Opens the device after the surviving requests of `trace`, and compares it.
     fn open_again(
         &self,
         (model, leeway): (&Model, &Leeway),
@@ -361,7 +362,7 @@ impl Record {
         Ok(candidates)
     }
 
-    /// What a cut after the first `at` requests leaves.
+    /// The device after a cut that follows the first `at` requests.
     pub fn cut_at(&self, at: usize, survivors: &Survivors) -> Result<MemoryDevice> {
         let device = copy(&self.start)?;
         power_cut(&self.trace, at, survivors, &device)?;
@@ -378,14 +379,15 @@ impl Record {
         (self.commits.len() - 1, self.fsyncs.len())
     }
 
-    /// What was done.
+    /// Counts of the operations.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 }
 
 impl Fsync {
-    /// Whether the device has a node of addresses of the file that passes for the one that was written, and is not.
+    /// Returns true if the device has a node of addresses of the file that passes for the written one and
+    /// differs from it.
     fn has_torn_addresses(&self, device: &dyn Device, pending: &[Request], block_bytes: u64) -> Result<bool> {
         for request in pending.iter().filter(|request| request.verb == Verb::Write) {
             let data = request.data.as_deref().context("it was recorded with data")?;
@@ -409,7 +411,7 @@ impl Fsync {
         let mut file = self.file.clone();
         file.links = 1;
         leeway.times.extend(model.bring_back(self.id, &file, &self.name));
-        // fdatasync(2) does not promise what is not needed to read the data.
+        // fdatasync(2) promises only the metadata that reading the data needs.
         match self.data_only {
             true => leeway.attributes.insert(self.id),
             false => leeway.attributes.remove(&self.id),
@@ -417,12 +419,12 @@ impl Fsync {
     }
 }
 
-/// What changes a device, of all requests.
+/// Keeps the requests that change a device.
 fn changes(trace: Vec<Request>) -> Vec<Request> {
     trace.into_iter().filter(|request| request.verb != Verb::Read).collect()
 }
 
-/// What becomes of `unflushed` writes, in each cut at one place.
+/// The surviving `unflushed` writes of each cut at one request.
 fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
     if unflushed == 0 {
         return vec![Survivors::None];
@@ -441,16 +443,16 @@ fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
     }
 }
 
-/// Records `steps` operations that `seed` makes and cuts the power everywhere.
+/// Records `steps` operations from `seed` and cuts the power everywhere.
 ///
 /// # Errors
-/// What a cut leaves is not what it may leave: told with a sequence as short as could be found, for people.
+/// A cut leaves a state that is not allowed: described for people, with the shortest sequence found.
 pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
     let (record, ops) = Record::new(setup, seed, steps)
         .map_err(|error| format!("{}, seed {seed}, without a cut: {error:#}", setup.name))?;
     let (cuts, further) = record.cut_everywhere(mode).map_err(|error| {
         let whole = format!("{error:#}");
-        // Without what made a path, operations may fail by themselves: that does not count.
+        // Without the operation that made a path, others may fail by themselves: that does not count.
         let same = |error: &anyhow::Error| format!("{error:#}").contains(CUT);
         let failure =
             shrink(Failure { ops, error }, SHRINK_RUNS, |ops| run(setup, ops, mode).err().filter(same));
@@ -460,7 +462,7 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::
     Ok(Cuts { cuts, further, requests: record.requests(), checkpoints, fsyncs, tally: record.tally })
 }
 
-/// What was tried.
+/// Number of cuts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cuts {
     /// Power cuts.

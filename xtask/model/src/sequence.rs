@@ -1,4 +1,4 @@
-//! A sequence of operations on a volume and on the model, with what must hold in between and at the end.
+//! A sequence of operations on a volume and on the model, and checks during it and at its end.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ pub struct Pair {
     setup: Setup,
     /// The volume.
     pub engine: Engine,
-    /// What it should be.
+    /// The expected state.
     pub model: Model,
-    /// What was done.
+    /// Counts of the operations.
     pub tally: Tally,
     clock: StepClock,
-    /// The root, and what mkfs put there.
+    /// The root, and the inodes that mkfs made.
     formatted: Vec<Id>,
 }
 
@@ -54,7 +54,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Makes the model's root, and what mkfs put there, what the volume's are.
+    /// Makes the model's root, and the inodes of mkfs, equal to the volume's.
     fn take_over(&mut self) -> Result<()> {
         let volume = self.engine.volume();
         let root = volume.superblock().root_ino;
@@ -85,7 +85,7 @@ impl Pair {
                     needed_bytes > free_bytes,
                     "no space for {needed_bytes} bytes while {free_bytes} are free"
                 );
-                // Nothing was done; but open(2) with O_CREAT and write(2) are two calls.
+                // The operation has no effect; but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {
                     let is_there = self.engine.volume().resolve(&path.0, false).is_ok();
                     if is_there && self.model.find(&path.0).is_err() {
@@ -98,7 +98,7 @@ impl Pair {
         }
         if let (Err(Error::AttributeTooLarge), Op::SetXattr { path, .. }) = (&done, op) {
             if self.model.find(&path.0).is_ok_and(|id| self.formatted.contains(&id)) {
-                // How much fits depends on the room in the inode, which is as the formatter made it.
+                // The space for attributes depends on the space in the inode, which the formatter chose.
                 return Ok(());
             }
         }
@@ -119,7 +119,7 @@ impl Pair {
         check(&self.model, &self.engine, self.setup.facts)
     }
 
-    /// Compares, opens the volume anew, compares again and unmounts; says what was done.
+    /// Compares, opens the volume anew, compares again and unmounts; returns the counts of the operations.
     pub fn finish(mut self) -> Result<Tally> {
         self.check().context("at the end")?;
         self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
@@ -130,8 +130,8 @@ impl Pair {
     }
 }
 
-/// Whether two results are the same to a program. Some calls have several things wrong at once, and POSIX does
-/// not say which is told.
+/// Returns true if two results are the same to a program. Some calls have several errors at once, and POSIX
+/// does not define which one is reported.
 fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
     let either = |a: &[Errno]| matches!((seen, wanted), (Err(seen), Err(wanted)) if a.contains(&seen) && a.contains(&wanted));
     seen == wanted
@@ -154,12 +154,12 @@ fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
         }
 }
 
-/// What a run found.
+/// The result of a failed run.
 #[derive(Debug)]
 pub struct Failure {
     /// The operations up to the one that failed.
     pub ops: Vec<Op>,
-    /// What was wrong.
+    /// The first error.
     pub error: anyhow::Error,
 }
 
@@ -171,7 +171,7 @@ pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally
     run(setup, seed, steps, true).map_err(|failure| {
         let whole = format!("{:#}", failure.error);
         let judged = whole.contains("fsck.f2fs");
-        // Without what made a path, operations may fail in other ways: those do not count.
+        // Without the operation that made a path, others may fail in other ways: those do not count.
         let same = |error: &anyhow::Error| format!("{error:#}").contains("fsck.f2fs") == judged;
         let failure = shrink(failure, SHRINK_RUNS, |ops| replay(setup, ops, judged).err().filter(same));
         format!("{}(unshrunk: {whole})", failure.report(setup, seed))
@@ -252,7 +252,7 @@ pub fn shrink(failure: Failure, runs: usize, fails: impl Fn(&[Op]) -> Option<any
 }
 
 impl Failure {
-    /// The sequence, one operation a line, and what was wrong, for people.
+    /// The sequence, one operation a line, and the error, for people.
     pub fn report(&self, setup: &Setup, seed: u64) -> String {
         let lines: Vec<String> = self.ops.iter().map(shown).collect();
         format!(

@@ -26,19 +26,19 @@ pub struct Setup {
     pub name: &'static str,
     /// Size in bytes.
     pub bytes: u64,
-    /// How it is made.
+    /// The formatter of the volume.
     pub maker: Maker,
-    /// How it is opened.
+    /// Options for opening it.
     pub settings: Settings,
-    /// What is done on it.
+    /// The mix of operations.
     pub mix: Mix,
-    /// What is compared.
+    /// The compared facts.
     pub facts: Facts,
     /// Options that Linux mounts it with where it takes turns with us.
     pub linux: &'static str,
 }
 
-/// Who makes the volume.
+/// The program that makes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// mkfs.f2fs with these arguments.
@@ -115,8 +115,9 @@ impl Setup {
             setup.facts.creation = has("inode_crtime");
             setup.mix.casefold = has("casefold");
             setup.mix.compress = has("compression");
-            // fsck.f2fs takes a hole below an indirect node of a compressed file for a longer one (it asks the
-            // indirect node, not the inode, how many addresses a node has), and what follows for damage.
+            // fsck.f2fs takes a hole below an indirect node of a compressed file for a longer one (it asks
+            // the indirect node, not the inode, how many addresses a node has), and reports the addresses
+            // after it as damage.
             setup.mix.far = !setup.mix.compress;
             setup.mix.fill = setup.name == "full";
             setup.mix.fsync = true;
@@ -134,7 +135,7 @@ impl Setup {
         self.name.bytes().fold(seed, |mixed, byte| mixed.rotate_left(7) ^ u64::from(byte) << 32)
     }
 
-    /// A new volume. What mkfs.f2fs wrote is remembered.
+    /// Makes a new volume. The output of mkfs.f2fs is cached.
     pub fn make(&self) -> Result<MemoryDevice> {
         static MADE: Mutex<Vec<(u64, Maker, Pages)>> = Mutex::new(Vec::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +181,7 @@ impl Setup {
     }
 }
 
-/// The size of a device, and the offsets and contents of what is not all zeroes.
+/// The size of a device, and the offsets and contents of its pages that are not all zeroes.
 type Pages = (u64, Arc<Vec<(u64, Vec<u8>)>>);
 
 const PAGE_BYTES: usize = 4096;
@@ -270,7 +271,7 @@ pub fn store_parts(device: &MemoryDevice, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|(_, _, path)| path).collect())
 }
 
-/// Reads what [`store_parts`] wrote, or what it has become.
+/// Reads the parts that [`store_parts`] wrote, or later states of them.
 pub fn load_parts(paths: &[PathBuf]) -> Result<MemoryDevice> {
     let parts: Vec<MemoryDevice> = paths.iter().map(|path| load(path)).collect::<Result<_>>()?;
     let whole = MemoryDevice::new(parts.iter().map(|part| part.geometry().size_bytes).sum());

@@ -1,4 +1,4 @@
-//! Which operations were done how often: a trial that never does an operation says nothing about it.
+//! Counts of operations: a trial that never runs an operation does not test it.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,7 +14,7 @@ impl Tally {
         self.0.entry(kind(op)).or_default()[usize::from(!done)] += 1;
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Tally) {
         for (kind, counts) in &other.0 {
             let sum = self.0.entry(kind).or_default();

@@ -1,4 +1,4 @@
-//! What changes the content of files.
+//! Operations that change the content of files.
 
 use f2fs::{format::inode::flag, units::Time};
 use guest::op::Allocate;

@@ -1,4 +1,4 @@
-//! An inode of the model, and what it holds.
+//! An inode of the model, and its content.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,11 +29,11 @@ pub struct Inode {
     pub crtime: Time,
     /// Extended attributes by their full names.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What it holds.
+    /// Its content.
     pub body: Body,
 }
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// A regular file.
@@ -62,7 +62,7 @@ pub struct Data {
     pub size: u64,
     /// Blocks that were written or reserved; all others are holes.
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// What compression saves has been given back: the content cannot change.
+    /// The blocks saved by compression were released: the content cannot change.
     pub released: bool,
 }
 
@@ -124,7 +124,7 @@ impl Data {
         }
     }
 
-    /// Gives each block its new place, or none. What lies past the end goes.
+    /// Moves each block to its new place, or removes it. Removes data past the end.
     pub(super) fn shift(&mut self, block_bytes: u64, place: impl Fn(u64) -> Option<u64>) {
         // It may be there without having been written: inline data moved to it.
         self.blocks.entry(0).or_insert_with(|| zeroes(block_bytes));

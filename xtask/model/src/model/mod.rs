@@ -1,7 +1,7 @@
-//! A file system that is as simple as one can be: everything in maps, nothing on a device.
+//! A file system that is as simple as possible: maps in memory, without a device.
 //!
-//! *Invariant*: an operation that is refused changes nothing, except that a write to a missing file which is
-//! refused for its size leaves the file, as open(2) and then write(2) do.
+//! *Invariant*: a refused operation has no effect, except that a write to a missing file which is refused for
+//! its size leaves the file, as open(2) and then write(2) do.
 
 mod content;
 mod inode;
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 pub use self::inode::{Body, Data, Dir, Inode};
 use self::names::Rename;
 
-/// What a volume can hold, as far as a program notices.
+/// Limits of a volume that a program can notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Bytes of a block.
@@ -67,8 +67,8 @@ impl Model {
         Model { rules, inodes: [(ROOT, Arc::new(root))].into(), next: ROOT + 1, open: HashMap::new() }
     }
 
-    /// What is on a volume: the tree with its attributes, and of files the sizes and the places that have data, but
-    /// not the contents.
+    /// Makes a model of a volume: the tree with its attributes, and for files the sizes and the ranges with
+    /// data, but not the contents.
     ///
     /// # Errors
     /// Those of reading the volume.
@@ -110,7 +110,7 @@ impl Model {
         Ok(model)
     }
 
-    /// What holds for the volume.
+    /// The limits of the volume.
     pub fn rules(&self) -> Rules {
         self.rules
     }
@@ -125,7 +125,7 @@ impl Model {
         &self.inodes[&id]
     }
 
-    /// Makes what an inode says of itself what it says on a volume.
+    /// Gives an inode the attributes that it has on a volume.
     pub fn imitate(&mut self, id: Id, stat: &Stat) {
         let inode = self.change(id);
         (inode.mode, inode.uid, inode.gid) = (stat.mode.into(), stat.uid, stat.gid);
@@ -149,7 +149,7 @@ impl Model {
         &self.open
     }
 
-    /// The model as it is when nobody has a file open any more.
+    /// The model after all files were closed.
     pub fn at_rest(&self) -> Model {
         let mut rest = self.clone();
         let handles: Vec<u32> = rest.open.keys().copied().collect();
@@ -168,8 +168,8 @@ impl Model {
         })
     }
 
-    /// Makes a file what it was when it was fsynced, under the name that it had then if it has none; what has that
-    /// name loses it. Says of which inodes that changes the times.
+    /// Restores a file to its state at its fsync, under its name at that time if it has none now; another
+    /// file with that name loses it. Returns the inodes whose times change.
     pub fn bring_back(&mut self, id: Id, file: &Inode, name: &(Id, Vec<u8>)) -> Vec<Id> {
         let links = self.inodes.get(&id).map_or(1, |inode| inode.links);
         let is_new = self.inodes.insert(id, Arc::new(Inode { links, ..file.clone() })).is_none();
@@ -189,7 +189,7 @@ impl Model {
         changed
     }
 
-    /// Does an operation at a time. Those that a file system does not see do nothing.
+    /// Applies an operation at a time. Operations that do not reach a file system have no effect.
     pub fn apply(&mut self, op: &Op, now: Time) -> Result {
         match op {
             Op::Mkdir { path, mode } => {
@@ -317,18 +317,18 @@ impl Model {
         self.inode(id).data().map(|data| data.size)
     }
 
-    /// Whether the inode at a path is compressed, or a directory that hands that on.
+    /// Returns true if the inode at a path is compressed, or a directory whose new files are.
     pub fn is_compressed(&self, path: &[u8]) -> bool {
         self.find(path).is_ok_and(|id| self.inode(id).flags & flag::COMPRESS != 0)
     }
 
-    /// Whether it is a file that has given back what compression saves.
+    /// Returns true if it is a file whose saved blocks were released.
     pub fn is_released(&self, path: &[u8]) -> bool {
         let file = self.find(path).ok().and_then(|id| self.inode(id).data());
         file.is_some_and(|file| file.released)
     }
 
-    /// Whether the file at a path is open.
+    /// Returns true if the file at a path is open.
     pub fn is_open(&self, path: &[u8]) -> bool {
         self.find(path).is_ok_and(|id| self.open.values().any(|open| *open == id))
     }
@@ -361,7 +361,7 @@ impl Model {
         Ok(names.names.get(&self.key(dir, name)).map(|(_, id)| *id))
     }
 
-    /// What tells names of a directory apart.
+    /// The key by which names of a directory are compared.
     fn key(&self, dir: Id, name: &[u8]) -> Vec<u8> {
         let folds = self.inodes[&dir].flags & flag::CASEFOLD != 0;
         folds.then(|| fold(name)).flatten().unwrap_or_else(|| name.to_vec())
@@ -467,7 +467,7 @@ pub fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }
 
-/// The path of the directory, and the last name; nothing for the root.
+/// Splits a path into its directory and its last name; `None` for the root.
 pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

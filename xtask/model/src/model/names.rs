@@ -1,4 +1,4 @@
-//! What changes names: making, removing, linking, renaming.
+//! Operations that change names: making, removing, linking, renaming.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Body, Id, Inode, Model, ROOT, Result};
 
-/// What a rename does with a name that is there.
+/// The treatment of an existing target name by a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rename {
     Replace,
@@ -37,7 +37,7 @@ impl Model {
         Ok(id)
     }
 
-    /// Adds an inode that takes over what `dir` hands on.
+    /// Adds an inode that inherits from `dir`.
     pub(super) fn add(&mut self, dir: Id, mode: u32, links: u32, now: Time, body: Body) -> Id {
         const COMPRESSION: u32 = flag::COMPRESS | flag::NOCOMPRESS;
         let inherited = match body {
@@ -148,7 +148,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a move changes in the inode that moves, and in the directories' links.
+    /// Updates the inode that moves, and the link counts of the directories.
     fn moved(&mut self, id: Id, is_dir: bool, from_dir: Id, to_dir: Id, now: Time) {
         let inode = self.change(id);
         inode.ctime = now;
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// Whether `id` is `below` or a directory above it.
+    /// Returns true if `id` is `below` or a directory above it.
     fn is_above(&self, id: Id, below: Id) -> bool {
         let mut at = below;
         loop {
