@@ -30,33 +30,33 @@ pub const EXPERIMENTS: [Experiment; 5] = [
     Experiment::Loads,
     Experiment::Copy,
 ];
-/// What a small file takes at most beside its content: the rest of its last block, an inode, its name.
+/// Largest overhead of a small file: the rest of its last block, an inode, its name.
 const FILE_BYTES: u64 = 8 << 10;
-/// The mean file of a kernel's sources, with its share of what they are compiled to.
+/// Mean size of a file of a kernel's sources, with its share of the objects compiled from them.
 const KERNEL_FILE_BYTES: u64 = 24 << 10;
-/// What an action on a phone leaves on average: one in 77 a photo, one in 500 an app.
+/// Mean growth by an action on a phone: one in 77 is a photo, one in 500 an app.
 const ACTION_BYTES: u64 = 64 << 10;
 /// Databases and apps that are there before.
 const LOADS_BYTES: u64 = 64 << 20;
 
-/// What is behind a directory.
+/// The device and file system behind a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The directory.
     pub dir: PathBuf,
     /// Type of its file system.
     pub kind: String,
-    /// What is mounted there.
+    /// Source of the mount.
     pub source: String,
     /// The mount's options, and the file system's.
     pub options: String,
 }
 
 impl Place {
-    /// Finds out what is behind a directory.
+    /// Finds the device and file system behind a directory.
     ///
     /// # Errors
-    /// It is none, or the kernel does not tell what is mounted.
+    /// The path is no directory, or the kernel does not list its mount.
     pub fn of(dir: &Path) -> io::Result<Place> {
         let dir = dir.canonicalize()?;
         if !dir.is_dir() {
@@ -68,10 +68,10 @@ impl Place {
         Ok(Place { dir, kind, source, options })
     }
 
-    /// Bytes that are free there for everybody.
+    /// Free bytes for unprivileged users.
     ///
     /// # Errors
-    /// The file system does not tell.
+    /// The file system does not report them.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let facts = rustix::fs::statvfs(&self.dir)?;
         Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
@@ -90,22 +90,22 @@ fn facts(mount: Mount) -> (String, String, String) {
     (kind, source, format!("{options};{file_system_options}"))
 }
 
-/// What is to be measured.
+/// A plan of measurements.
 #[derive(Debug, Clone)]
 pub struct Bench {
-    /// Where.
+    /// Directory to measure in.
     pub place: Place,
     /// Which experiments.
     pub experiments: Vec<Experiment>,
-    /// How large.
+    /// Sizes.
     pub scale: Scale,
-    /// How often.
+    /// Number of runs.
     pub runs: usize,
     /// Picks random orders and contents.
     pub seed: u64,
 }
 
-/// What a bench tells while it runs: the experiment, and how many runs of it are done.
+/// Progress callback: the experiment, and its number of finished runs.
 pub type Progress<'a> = &'a mut dyn FnMut(Experiment, usize);
 
 impl Bench {
@@ -133,7 +133,7 @@ impl Bench {
         self.experiments.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Measures one experiment; nothing where it was stopped before a run was complete.
+    /// Measures one experiment; `None` if it was stopped before a run was complete.
     ///
     /// # Errors
     /// There is too little space, or a directory cannot be made.

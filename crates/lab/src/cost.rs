@@ -1,8 +1,8 @@
-//! What file systems cost a device: the blocks that reach it for each block that was asked for, and in how many
-//! requests. No clock is involved.
+//! Write costs of file systems: the blocks that reach the device for each block that a program writes, and
+//! the number of requests. No clock is involved.
 //!
-//! Both our engine and Linux's f2fs work on copies of one volume that mkfs.f2fs made, on one device. What is counted
-//! ends when the volume is unmounted: nothing is left in a memory.
+//! Both our engine and Linux's f2fs work on copies of one volume that mkfs.f2fs made, on one device. Counting
+//! ends after the volume is unmounted, when no data waits in memory.
 
 use std::{fs, io, path::Path};
 
@@ -40,11 +40,11 @@ const DEVICE: &str = "survey-emmc51";
 pub struct Cell {
     /// Mount options of both.
     pub options: &'static str,
-    /// What is written.
+    /// The write pattern.
     pub pattern: Pattern,
 }
 
-/// What a cell cost: blocks and requests.
+/// Cost of a cell: blocks and requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     /// Blocks that were asked for.
@@ -55,7 +55,7 @@ pub struct Traffic {
     pub node_blocks: u64,
     /// Blocks of checkpoints and tables that were written.
     pub meta_blocks: u64,
-    /// Requests that write; what is longer than a command of the device is as many as it takes.
+    /// Write requests; one longer than a command of the device counts as several.
     pub writes: u64,
     /// Requests that flush.
     pub flushes: u64,
@@ -80,12 +80,12 @@ impl Traffic {
     }
 }
 
-/// How large, and with what.
+/// Sizes and device limits of the comparison.
 #[derive(Debug, Clone)]
 pub struct Costs {
-    /// How large the files are.
+    /// Sizes of the files.
     pub scale: Scale,
-    /// How large the volume is.
+    /// Size of the volume.
     pub volume_bytes: u64,
     /// Picks random orders.
     pub seed: u64,
@@ -116,7 +116,7 @@ impl Costs {
         cells
     }
 
-    /// What a cell costs with our engine and with Linux, in this order, on copies of one volume below `work`.
+    /// Measures a cell with our engine and with Linux, in this order, on copies of one volume below `work`.
     ///
     /// # Errors
     /// The first failure.
@@ -179,7 +179,7 @@ fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u
     Ok(written.started_ns)
 }
 
-/// Requests from a time on. Whose a block was, the volume in `image` says.
+/// Counts requests from a time on. The volume in `image` tells the owner of each block.
 fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Traffic, Failure> {
     let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
     let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())

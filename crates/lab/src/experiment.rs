@@ -1,7 +1,7 @@
 //! The experiments, each from a fresh volume to its last figure.
 //!
-//! One and the same code runs each of them on every target, as operations of the one vocabulary. What is measured
-//! is a *part*; what comes before and between (remounts as iozone's `-U` does them, files to read) is not.
+//! The same code runs each of them on every target, as operations of the one vocabulary. Only a *part* is
+//! measured; steps before and between parts (remounts as iozone's `-U` does them, files to read) are not.
 
 mod aging;
 mod latency;
@@ -46,7 +46,7 @@ pub enum Experiment {
     Latency,
 }
 
-/// What a figure is.
+/// Unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Unit {
     /// Megabytes (10^6) a second.
@@ -82,17 +82,17 @@ impl Unit {
         }
     }
 
-    /// Whether more is better.
+    /// Returns true if more is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops | Unit::PerS)
     }
 
-    /// How many times as good as `other` a figure is.
+    /// Ratio of a figure to `other`; above 1 if it is better.
     pub fn times_as_good(self, figure: f64, other: f64) -> f64 {
         if self.more_is_better() { figure / other } else { other / figure }
     }
 
-    /// The figure of so many records in so much time.
+    /// The figure for a number of records in a time.
     fn of(self, records: u64, duration_ns: u64) -> f64 {
         let seconds = duration_ns.max(1) as f64 / 1e9;
         let rate = records as f64 / seconds;
@@ -109,11 +109,11 @@ impl Unit {
 /// A part of an experiment: one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// How records name it.
+    /// Name in records.
     pub name: &'static str,
-    /// How tables name it.
+    /// Title in tables.
     pub title: &'static str,
-    /// What its figure is.
+    /// Unit of its figure.
     pub unit: Unit,
 }
 
@@ -121,35 +121,35 @@ const fn part(name: &'static str, title: &'static str, unit: Unit) -> Part {
     Part { name, title, unit }
 }
 
-/// One part and what it took.
+/// A measured part and its costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// The part's name.
     pub part: String,
     /// Its figure.
     pub value: f64,
-    /// What the figure is.
+    /// Unit of the figure.
     pub unit: Unit,
     /// When it was begun, on the card's clock since the machine was switched on.
     pub started_ns: u64,
-    /// What it took on the card's clock, until everything was on the card.
+    /// Duration on the card's clock, until all data was on the card.
     pub duration_ns: u64,
-    /// What it took until the last call returned, where that is less.
+    /// Duration until the last call returned, if that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned_ns: Option<u64>,
     /// Records or files; 1 for a mount.
     pub records: u64,
-    /// What each write, or each unit of a load, took, where that was asked.
+    /// Durations of single writes, or of the units of a load, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latencies: Option<Latencies>,
     /// When each of a hundred equal shares of them was done, from the part's start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress_ns: Vec<u64>,
-    /// What reached the card.
+    /// Requests that reached the card.
     pub totals: Totals,
-    /// What the flash did.
+    /// Operations of the flash.
     pub flash: FlashWork,
-    /// What it costs the machine, from another run in real time.
+    /// Costs of the machine, from another run in real time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
     /// The figures of all runs, where it was done several times; the figure is their median then.
@@ -157,18 +157,18 @@ pub struct Phase {
     pub runs: Option<Sample>,
 }
 
-/// What a part costs beside the card's time.
+/// Costs of a part besides the card's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// Time of a processor.
     pub cpu_ns: u64,
-    /// What the kernel's own memory, without pages of files, has grown by since before the mount.
+    /// Growth of the kernel's own memory, without pages of files, since before the mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }
 
 impl Phase {
-    /// What a processor spends on a record, a file or a mount, in microseconds.
+    /// Processor time for a record, a file or a mount, in microseconds.
     pub fn cpu_us_a_record(&self) -> Option<f64> {
         Some(self.cost?.cpu_ns as f64 / 1e3 / self.records.max(1) as f64)
     }
@@ -208,7 +208,7 @@ impl Experiment {
         }
     }
 
-    /// How commands and files name it.
+    /// Name in commands and files.
     pub fn name(self) -> &'static str {
         match self {
             Experiment::BufferedWrite => "buffered_write",
@@ -221,7 +221,7 @@ impl Experiment {
         }
     }
 
-    /// How tables name it.
+    /// Title in tables.
     pub fn title(self) -> &'static str {
         match self {
             Experiment::BufferedWrite => "Buffered write, 4 KiB records, the last flush counted",
@@ -297,7 +297,7 @@ impl Experiment {
         }
     }
 
-    /// The parts that a type of file system goes through: who does not clean in the background cannot be told not to.
+    /// The parts for a type of file system: one without background cleaning has no part without it.
     pub fn parts_of(self, kind: &str) -> &'static [Part] {
         let parts = self.parts();
         match self {
@@ -306,13 +306,14 @@ impl Experiment {
         }
     }
 
-    /// How much of a file system of this type a file fills when it begins, in percent, where that matters.
+    /// Share of a file system of this type that a file fills at the start, in percent, if the experiment
+    /// depends on it.
     pub fn full_percent(self, kind: &str, preset: Preset) -> Option<u64> {
         (self == Experiment::Latency).then(|| latency::full_percent(kind, preset.is_raw()))
     }
 
-    /// Does it on a target that was just formatted. Each part goes to `done` when it is done, so that what was
-    /// measured before a failure is not lost.
+    /// Runs the experiment on a newly formatted target. Passes each finished part to `done`, so that a later
+    /// failure loses none.
     ///
     /// # Errors
     /// The first failure.
@@ -340,30 +341,30 @@ impl Experiment {
     }
 }
 
-/// What an experiment is told.
+/// Settings of an experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct How<'a> {
-    /// How large.
+    /// Sizes.
     pub scale: Scale,
-    /// What the file system goes through before.
+    /// Aging of the file system before the experiment.
     pub age: Option<Age>,
     /// Picks random orders and contents.
     pub seed: u64,
     /// The file system's type and mount options.
     pub mount: (&'a str, &'a str),
-    /// What is mounted.
+    /// Source of the mount.
     pub source: &'a str,
     /// A page of the card's flash.
     pub page_bytes: u32,
 }
 
 impl How<'_> {
-    /// Whether the file system lies on bare flash.
+    /// Returns true if the file system lies on bare flash.
     fn is_raw(&self) -> bool {
         self.source != DISK
     }
 
-    /// Whether what is written is there when the call returns.
+    /// Returns true if written data is durable when the call returns.
     fn is_synchronous(&self) -> bool {
         self.source == CHIP
     }
@@ -377,7 +378,7 @@ struct Bench<'a> {
     done: &'a mut dyn FnMut(Phase),
     /// The kernel's memory before the mount.
     idle_memory: Option<u64>,
-    /// What it has gone through.
+    /// The load that aged it.
     aged: Option<Load>,
 }
 
@@ -442,7 +443,7 @@ impl Bench<'_> {
         self.unmount()
     }
 
-    /// Does operations that are one part. Where the last one only syncs, the time before it is told, too.
+    /// Runs the operations of one part. If the last one is a sync, records the time before it, too.
     fn measure(&mut self, records: u64, ops: &[Op]) -> Result<(), Failure> {
         let part = self.parts.next().expect("an experiment has as many parts as it measures");
         let before = self.target.counters();
@@ -485,7 +486,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Room of the file system, and what of it is free.
+    /// Size of the file system, and its free space.
     fn space(&mut self) -> Result<(u64, u64), Failure> {
         let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
         match answer {
@@ -520,7 +521,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// As iozone's -U does: what was written is on the card, and nothing is in the cache.
+    /// Remounts as iozone's -U does: all data is on the card, and the cache is empty.
     fn remount(&mut self) -> Result<(), Failure> {
         self.unmount()?;
         self.target.run(&Op::DropCaches)?;

@@ -9,19 +9,20 @@ use crate::{
     target::{GuestTarget, MOUNT_POINT, Setting, Target},
 };
 
-/// Where the host has it.
+/// Path of fio on the host.
 const PROGRAM: &str = "/usr/bin/fio";
-/// The guest's own clock is virtual, the processor's counter is not; and nothing is kept beside the volume.
+/// Arguments of every run. The guest's own clock is virtual, the processor's counter is not; and no state is
+/// kept outside the volume.
 const ALWAYS: [&str; 3] = ["--clocksource=clock_gettime", "--verify_state_save=0", "--directory=/mnt"];
 
-/// What a run of fio gave.
+/// The result of a run of fio.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// What it took and what reached the card.
+    /// Duration, and requests that reached the card.
     pub measured: Measured,
     /// Its exit code.
     pub code: i32,
-    /// What it printed. Its times are the guest's, which are the card's.
+    /// Its output. Its times are the guest's, which are the card's.
     pub printed: String,
 }
 
@@ -58,7 +59,7 @@ pub fn see_host(target: &mut GuestTarget) -> Result<(), Failure> {
 
 const EBUSY: i32 = 16;
 
-/// Runs fio in a guest that sees the host's files, on what is mounted.
+/// Runs fio on the mounted volume in a guest that sees the host's files.
 ///
 /// # Errors
 /// There is no fio, or the guest fails.

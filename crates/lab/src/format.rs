@@ -60,7 +60,7 @@ impl FileSystem {
         FileSystem { kind, mount, mkfs: mkfs.split_whitespace().map(str::to_owned).collect() }
     }
 
-    /// How tables name it: its type, and in brackets the options that are not the defaults.
+    /// Name in tables: its type, and in brackets the options that are not the defaults.
     pub fn name(&self) -> String {
         let options: Vec<&str> = self
             .mkfs
@@ -75,17 +75,17 @@ impl FileSystem {
         }
     }
 
-    /// Whether it is our own, in this process or through FUSE.
+    /// Returns true if it is our own, in this process or through FUSE.
     pub fn is_ours(&self) -> bool {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
-    /// Whether it is made for bare flash.
+    /// Returns true if it is made for bare flash.
     pub fn is_raw(&self) -> bool {
         ["jffs2", "ubifs"].contains(&self.kind.as_str())
     }
 
-    /// What of the machine it is mounted from.
+    /// The source of its mount in the machine.
     pub fn source(&self) -> &'static str {
         match self.kind.as_str() {
             "jffs2" => CHIP,
@@ -94,7 +94,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether it has no options.
+    /// Returns true if it has no options.
     pub fn is_plain(&self) -> bool {
         self.mkfs.is_empty() && self.mount.is_empty()
     }
@@ -102,8 +102,8 @@ impl FileSystem {
     /// Makes the file `image`, sparse and of `size_bytes`, and a file system in it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] where it is not known how; [`io::ErrorKind::NotFound`] where its program is
-    /// not installed; what the program says.
+    /// [`io::ErrorKind::Unsupported`] for an unknown type; [`io::ErrorKind::NotFound`] if its program is not
+    /// installed; the message of the program if it fails.
     pub fn format(&self, image: &Path, size_bytes: u64) -> io::Result<()> {
         let (program, arguments) = self.program()?;
         let made_at = MADE_AT.to_string();
@@ -131,7 +131,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Digest of the program that formats it; nothing where there is none on this machine.
+    /// Digest of the program that formats it; `None` if this machine has none.
     pub fn formatter_digest(&self) -> Option<String> {
         let (program, _) = self.program().ok()?;
         digest(File::open(system::find(program)?).ok()?).ok()

@@ -1,8 +1,8 @@
 //! The lab: experiments on file systems, on modelled flash.
 //!
-//! *Invariant*: no figure without the name of its clock. What the [`guest`] measures is device time, the
-//! modelled card's own: exact, and the same on every machine. What a [`bench`] measures is the wall clock's:
-//! repeated, with what it is worth.
+//! *Invariant*: every figure names its clock. The [`guest`] measures device time, the modelled card's own:
+//! exact, and the same on every machine. A [`bench`] measures wall time: repeated, with a confidence
+//! interval.
 
 pub mod bench;
 pub mod check;

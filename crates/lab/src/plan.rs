@@ -1,4 +1,4 @@
-//! What a study does: cells of experiment, file system and machine.
+//! The plan of a study: cells of experiment, file system and machine.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
 /// One experiment on one file system on one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// What is done.
+    /// The experiment.
     pub experiment: Experiment,
-    /// To what.
+    /// The file system.
     pub file_system: FileSystem,
-    /// On what.
+    /// The machine.
     pub preset: Preset,
     /// In which directory, where that is one of this machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,8 +33,8 @@ impl Cell {
         Cell { experiment, file_system, preset, place: None }
     }
 
-    /// How commands and files name it: `write_fsync.f2fs.desktop`, and options between; `write_fsync.ext4.here+mnt+card`
-    /// for a directory.
+    /// Name in commands and files: `write_fsync.f2fs.desktop`, with options in between;
+    /// `write_fsync.ext4.here+mnt+card` for a directory.
     pub fn id(&self) -> String {
         let name: String = self.file_system.name().chars().map(of_file_name).collect();
         let place: String = self.place.iter().flat_map(|place| place.bytes()).map(of_place).collect();
@@ -42,14 +42,14 @@ impl Cell {
         format!("{}.{}.{}{place}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
     }
 
-    /// How tables name what was measured.
+    /// Name of the measured file system in tables.
     pub fn subject(&self) -> String {
         let name = self.file_system.name();
         self.place.as_ref().map_or(name.clone(), |place| format!("{name} in {place}"))
     }
 
-    /// Whether it can be done: bare flash takes file systems that are made for it, which are asked for their times
-    /// of writes only.
+    /// Returns true if the cell is possible: bare flash takes only file systems that are made for it, and
+    /// only the experiment on durations of writes.
     fn makes_sense(&self) -> bool {
         let is_raw = self.preset.is_raw();
         // On NAND, JFFS2 keeps its marks in spare bytes, which the lab's chip does not show.
@@ -72,7 +72,7 @@ impl Cell {
 /// A longer name of a directory stands in files' names as a digest, for those have at most 255 bytes.
 const PLACE_MAX: usize = 120;
 
-/// What stands for a name that is too long.
+/// Stands in for a name that is too long.
 fn digest_of(place: &str) -> String {
     let digest = digest(place.as_bytes()).expect("memory can be read");
     format!("+{}", &digest[..16])
@@ -92,16 +92,16 @@ fn of_place(byte: u8) -> String {
     }
 }
 
-/// What a file system went through before an experiment begins.
+/// Aging of a file system before an experiment begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Age {
-    /// How often all its room was written.
+    /// Number of times that its whole space was written.
     pub times: u32,
-    /// How full it was from then on, in percent.
+    /// Fill level from then on, in percent.
     pub full_percent: u32,
 }
 
-/// How full an aged file system is where nobody says it.
+/// Default fill level of an aged file system.
 const FULL_PERCENT: u32 = 60;
 
 impl FromStr for Age {
@@ -122,26 +122,26 @@ impl FromStr for Age {
 pub struct Plan {
     /// The cells, in the order in which they are begun.
     pub cells: Vec<Cell>,
-    /// How large; [`scale_of`](Plan::scale_of) a cell may differ.
+    /// Sizes; [`scale_of`](Plan::scale_of) a cell may differ.
     pub scale: Scale,
-    /// Another number of writes whose times are taken.
+    /// Another number of timed writes.
     pub timed_writes: Option<u64>,
     /// Another size of the cards than their own.
     pub card_bytes: Option<u64>,
-    /// What file systems go through before.
+    /// Aging of the file systems before the experiments.
     pub age: Option<Age>,
     /// Picks random orders and contents.
     pub seed: u64,
     /// The guest's programs.
     pub programs: Option<Programs>,
-    /// Where the cards' data is while a cell runs.
+    /// Directory for the cards' data while a cell runs.
     pub work: PathBuf,
     /// Cells at once.
     pub jobs: usize,
 }
 
 impl Plan {
-    /// How large everything of a cell is: on the flash of 2003 as many writes are timed as then.
+    /// Sizes of a cell: on the flash of 2003 the number of timed writes is the published one.
     pub fn scale_of(&self, cell: &Cell) -> Scale {
         match (self.timed_writes, cell.preset) {
             (Some(writes), _) => self.scale.with_timed_writes(writes),
@@ -187,7 +187,8 @@ pub fn file_systems() -> Vec<FileSystem> {
     ]
 }
 
-/// How long what is left will take, from what was done: weighed by nothing, for cells differ less than machines.
+/// Estimates the time left from the finished cells, all weighted alike, because cells differ less than
+/// machines.
 pub fn time_left(done: usize, all: usize, passed: Duration) -> Option<Duration> {
     (done > 0 && done < all).then(|| passed.mul_f64((all - done) as f64 / done as f64))
 }

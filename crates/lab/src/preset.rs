@@ -1,4 +1,4 @@
-//! A machine of the originals: a card, and what the host does before requests reach it.
+//! A machine of the original studies: a card, and the host's limits on requests.
 
 use std::io;
 
@@ -29,7 +29,7 @@ impl Preset {
     /// Those with a modelled device.
     pub const ALL: [Preset; 5] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor, Preset::Nand];
 
-    /// How commands and files name it.
+    /// Name in commands and files.
     pub fn name(self) -> &'static str {
         match self {
             Preset::Desktop => "desktop",
@@ -61,21 +61,21 @@ impl Preset {
         }
     }
 
-    /// Whether it has bare flash, for file systems that are made for that.
+    /// Returns true if it has bare flash, for file systems that are made for that.
     pub fn is_raw(self) -> bool {
         [Preset::Nor, Preset::Nand].contains(&self)
     }
 
     /// Dirty data at which the guest begins to write back, and at which a writer has to wait: a share of the
-    /// buffered file, for a machine whose memory is in the same proportion to it, though not below 8 and
-    /// 16 MiB: nilfs2, which writes whole segments, would wait for its timer with less.
+    /// buffered file, for a machine whose memory is in the same proportion to it, though not below 8 and 16
+    /// MiB: nilfs2, which writes whole segments, would wait for its timer with less.
     pub fn dirty_bytes(self, scale: &Scale) -> (u64, u64) {
         let share = |percent: u64| scale.buffered_bytes / 100 * percent;
         let percent = scale.dirty_percent;
         (share(percent).max(LEAST_DIRTY_BYTES), share(2 * percent).max(2 * LEAST_DIRTY_BYTES))
     }
 
-    /// The guest's memory in MiB: what is read back was never evicted, but for the remount that empties caches.
+    /// The guest's memory in MiB: enough that only the remount evicts cached data.
     pub fn memory_mib(self, scale: &Scale) -> u32 {
         256 + (scale.buffered_bytes.max(scale.image_bytes) >> 19) as u32
     }

@@ -17,7 +17,7 @@ static TABLES: LazyLock<[toml::Table; 3]> = LazyLock::new(|| {
 pub struct Published {
     /// The figure, in the part's unit.
     pub value: f64,
-    /// Whether it holds at every scale; else it is of the originals' sizes only.
+    /// True if it holds at every scale; otherwise only at the original sizes.
     pub is_rate: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct PublishedLatencies {
     pub count: u64,
 }
 
-/// What lavinen-2003 has of a part of the experiment.
+/// Figures of lavinen-2003 for a part of the experiment.
 pub fn latencies(part: &str) -> Vec<PublishedLatencies> {
     let [_, _, lavinen] = &*TABLES;
     let rows = lavinen.get("rows").and_then(toml::Value::as_table);

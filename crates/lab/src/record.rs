@@ -1,4 +1,5 @@
-//! What a run leaves: one JSON file a cell, with everything that is needed to judge its figures or to repeat them.
+//! Records of a run: one JSON file a cell, with all data that is needed to judge its figures or to repeat
+//! them.
 
 use std::{
     fs,
@@ -24,7 +25,8 @@ pub const FORM: u32 = 1;
 
 /// The modelled card's own clock: exact.
 pub const DEVICE_CLOCK: &str = "device";
-/// The host's clock, beside a modelled card that takes real time: what host and guest take is in the figures, too.
+/// The host's clock, beside a modelled card that takes real time: the figures include the host's and the
+/// guest's time.
 pub const INDICATIVE_CLOCK: &str = "host's, indicative";
 
 /// One cell's record.
@@ -32,24 +34,24 @@ pub const INDICATIVE_CLOCK: &str = "host's, indicative";
 pub struct Record {
     /// Version of this form.
     pub form: u32,
-    /// What was done to what on what.
+    /// Experiment, file system and machine.
     pub cell: Cell,
     /// Options that the file system was given because of the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suited: Option<String>,
     /// Picks random orders and contents.
     pub seed: u64,
-    /// How large.
+    /// Sizes.
     pub scale: Scale,
-    /// What the file system went through before.
+    /// Aging of the file system before the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age: Option<Age>,
-    /// How much of the card a file fills while writes are timed, in percent.
+    /// Share of the card that a file fills while writes are timed, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_percent: Option<u64>,
     /// Which clock the figures are of.
     pub clock: String,
-    /// Dirty data at which writing back begins, and at which writers wait; nothing for an engine in process.
+    /// Dirty data at which writing back begins, and at which writers wait; `None` for an engine in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<(u64, u64)>,
     /// The card's profile: its name and a digest of all its figures.
@@ -58,10 +60,10 @@ pub struct Record {
     pub versions: Versions,
     /// The parts that were measured.
     pub phases: Vec<Phase>,
-    /// Where the flash was erased in all of them, and between.
+    /// Erases of the flash by place, during all parts and between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wear: Option<Wear>,
-    /// What the file system's own checker said afterwards.
+    /// Result of the file system's own checker afterwards.
     pub check: Check,
     /// Why it ended early, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,11 +71,11 @@ pub struct Record {
     /// Why the run for the costs ended early, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_failure: Option<String>,
-    /// Wall time of the whole cell, in seconds: what the study takes, no result of it.
+    /// Wall time of the whole cell, in seconds: a cost of the study, not a result.
     pub took_s: f64,
 }
 
-/// Versions of what had a part in a cell.
+/// Versions of the programs of a cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// This program.
@@ -81,10 +83,10 @@ pub struct Versions {
     /// SHA-256 of this program: the engine, the card and the guest's init are built together.
     #[serde(default)]
     pub build: String,
-    /// SHA-256 of the program that made the volume; nothing for our own.
+    /// SHA-256 of the program that made the volume; `None` for our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formatter: Option<String>,
-    /// The guest's kernel; nothing for an engine in process.
+    /// The guest's kernel; `None` for an engine in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_kernel: Option<String>,
     /// The host's kernel and machine.
@@ -121,7 +123,7 @@ pub(crate) fn digest(mut bytes: impl io::Read) -> io::Result<String> {
 }
 
 impl Record {
-    /// Whether its figures say who is ahead rather than by how much.
+    /// Returns true if its figures show the order of file systems rather than exact ratios.
     pub fn is_indicative(&self) -> bool {
         self.clock == INDICATIVE_CLOCK
     }
@@ -131,12 +133,13 @@ impl Record {
         self.phases.iter().find(|phase| phase.part == part)
     }
 
-    /// How often it was measured, where that is done more than once.
+    /// Number of repetitions of the measurement.
     pub fn runs(&self) -> usize {
         self.phases.iter().filter_map(|phase| Some(phase.runs.as_ref()?.runs.len())).min().unwrap_or(1)
     }
 
-    /// What two records were told differently, of all that decides figures beside the file system and our program.
+    /// Differences between the settings of two records that decide figures, besides the file system and our
+    /// program.
     pub fn differences(&self, other: &Record) -> Vec<&'static str> {
         let same = [
             ("form of the record", self.form == other.form),
@@ -152,7 +155,8 @@ impl Record {
         same.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect()
     }
 
-    /// Whether this is what would come of `planned`: told the same, done by the same program, and not failed.
+    /// Returns true if this is a finished record of `planned`: the same settings, the same program, and no
+    /// failure.
     pub fn is_done(&self, planned: &Record) -> bool {
         let (old, new) = (&self.versions, &planned.versions);
         self.failure.is_none()
@@ -165,8 +169,9 @@ impl Record {
             && self.differences(planned).is_empty()
     }
 
-    /// Whether its figures may stand beside another's: all that decides figures beside file system, file system's
-    /// surroundings and program is the same. Different devices may stand beside each other where they were measured.
+    /// Returns true if its figures may stand beside another's: all settings that decide figures are the same,
+    /// besides file system, its surroundings and program. Different devices may stand beside each other in
+    /// measurements of directories.
     pub fn is_comparable(&self, other: &Record) -> bool {
         let is_real = self.cell.preset == Preset::Here;
         let told = |one: &Record| (one.form, one.seed, one.scale, one.age, one.full_percent);
@@ -178,7 +183,7 @@ impl Record {
                 || self.dirty_bytes == other.dirty_bytes)
     }
 
-    /// Whether all parts were measured.
+    /// Returns true if all parts were measured.
     pub fn is_complete(&self) -> bool {
         self.failure.is_none() && self.phases.len() == self.cell.parts().len()
     }
@@ -207,7 +212,7 @@ impl Records {
         Records { dir: dir.to_owned() }
     }
 
-    /// Where they are.
+    /// Their directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

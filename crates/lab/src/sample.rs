@@ -1,12 +1,13 @@
-//! Figures of repeated runs: the middle one, how sure it is, and which lie far out.
+//! Figures of repeated runs: the median, its confidence interval, and the outliers.
 //!
-//! Nothing is assumed of how they are spread, and none is thrown away.
+//! No distribution is assumed, and no figure is discarded.
 
 use serde::{Deserialize, Serialize};
 
-/// How sure an interval should be.
+/// Wanted confidence of an interval.
 const WANTED: f64 = 0.95;
-/// A figure is far out when it lies beyond the middle half by more than so many times its width (Tukey's fences).
+/// A figure is an outlier if it lies beyond the middle half by more than this many times its width (Tukey's
+/// fences).
 const FENCE: f64 = 1.5;
 
 /// The figures of repeated runs, in their order.
@@ -16,14 +17,14 @@ pub struct Sample {
     pub runs: Vec<f64>,
 }
 
-/// Where the median of the whole population lies.
+/// Confidence interval of the median of the whole population.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// From here.
     pub low: f64,
     /// To here.
     pub high: f64,
-    /// How probable that is: at least 0.95 from six runs on.
+    /// Confidence of the interval: at least 0.95 from six runs on.
     pub confidence: f64,
 }
 
@@ -54,7 +55,7 @@ impl Sample {
         Interval { low: sorted[best.0], high: sorted[n - 1 - best.0], confidence: best.1.max(0.0) }
     }
 
-    /// How many lie far out.
+    /// Number of outliers.
     pub fn outliers(&self) -> usize {
         let sorted = self.sorted();
         let (first, third) = (quantile(&sorted, 0.25), quantile(&sorted, 0.75));
@@ -62,7 +63,7 @@ impl Sample {
         self.runs.iter().filter(|&&run| run < first - reach || run > third + reach).count()
     }
 
-    /// Whether the medians of two samples are surely apart; nothing where either has too few runs to say.
+    /// Returns true if the medians of two samples surely differ; `None` if either has too few runs.
     pub fn differs(&self, other: &Sample) -> Option<bool> {
         let (one, two) = (self.interval(), other.interval());
         let is_sure = one.confidence >= WANTED && two.confidence >= WANTED;
@@ -76,7 +77,7 @@ impl Sample {
     }
 }
 
-/// How probable it is that at most `cut` of `n` figures lie below the median.
+/// Probability that at most `cut` of `n` figures lie below the median.
 fn below(n: usize, cut: usize) -> f64 {
     let mut term = 0.5_f64.powi(n as i32);
     let mut sum = term;

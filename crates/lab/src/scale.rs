@@ -1,16 +1,16 @@
-//! How large the experiments are.
+//! Sizes of the experiments.
 
 use serde::{Deserialize, Serialize};
 
 /// Length of a record in experiments 1, 2 and 4.
 pub const RECORD_BYTES: u32 = 4096;
-/// How much of the buffered file may wait in memory, where nothing else is said; with it the card was fitted.
+/// Default share of the buffered file that may wait in memory; the card was fitted with it.
 pub const DIRTY_PERCENT: u64 = 7;
 /// The file of the original buffered writes and reads (jeong-2012).
 const ORIGINAL_BYTES: u64 = 1 << 30;
 /// The smallest file that makes sense.
 const LEAST_BYTES: u64 = 1 << 20;
-/// The fewest writes whose 99.9th percentile says something.
+/// Least number of writes for a meaningful 99.9th percentile.
 const LEAST_WRITES: u64 = 2000;
 /// The fewest transactions, actions or files of which a rate says something.
 const LEAST_UNITS: u64 = 100;
@@ -34,7 +34,7 @@ pub struct Scale {
     pub tree_files: u64,
     /// Mean size of those files.
     pub tree_mean_bytes: u64,
-    /// Writes whose times are taken; originally 10 thousand to a million (lavinen-2003).
+    /// Number of timed writes; originally 10 thousand to a million (lavinen-2003).
     #[serde(default)]
     pub timed_writes: u64,
     /// The same in all parts after the first, where those have fewer.
@@ -46,14 +46,14 @@ pub struct Scale {
     /// Transactions of SQLite in each of its journal modes.
     #[serde(default)]
     pub transactions: u64,
-    /// What is done on a phone, one after the other.
+    /// Number of actions on a phone, one after the other.
     #[serde(default)]
     pub phone_actions: u64,
     /// Files of the kernel's sources; Linux 6.1 has 78579.
     #[serde(default)]
     pub kernel_files: u64,
-    /// How much of the buffered file may wait in the guest's memory before it begins to write back, in percent; at
-    /// twice that a writer has to wait. What the originals' machines allowed was not published.
+    /// Share of the buffered file that may wait in the guest's memory before it begins to write back, in
+    /// percent; at twice that a writer has to wait. The limits of the original machines were not published.
     #[serde(default = "usual_dirty_percent")]
     pub dirty_percent: u64,
 }
@@ -82,7 +82,7 @@ impl Scale {
         }
     }
 
-    /// All sizes in proportion to a buffered file of so many bytes.
+    /// All sizes in proportion to the size of the buffered file.
     pub fn of_file(buffered_bytes: u64) -> Scale {
         let full = Scale::full();
         let buffered_bytes = buffered_bytes.clamp(LEAST_BYTES, 64 * ORIGINAL_BYTES);
@@ -106,13 +106,13 @@ impl Scale {
         }
     }
 
-    /// Size that a card is cut to where file systems are aged, or it would take days: all experiments fit beside what
-    /// is there.
+    /// Size of a card for aged file systems, reduced because aging a whole card would take days: all
+    /// experiments fit beside the aged files.
     pub fn aged_card_bytes(&self) -> u64 {
         (12 * self.buffered_bytes).next_multiple_of(CARD_STEP_BYTES).max(LEAST_CARD_BYTES)
     }
 
-    /// The same with another number of writes whose times are taken.
+    /// The same with another number of timed writes.
     pub fn with_timed_writes(self, writes: u64) -> Scale {
         Scale { timed_writes: writes.max(1), timed_writes_later: None, ..self }
     }
@@ -134,7 +134,7 @@ impl Scale {
     }
 }
 
-/// What cp reads and writes at once.
+/// Size of a read and a write of cp.
 pub const COPY_BYTES: u64 = 128 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How long work is told to end.
+//! Stopping long work.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was wished.
+    /// Returns true if a stop was requested.
     pub fn is_wished(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

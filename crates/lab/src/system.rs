@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
-/// Where they are besides.
+/// Further directories with programs.
 const DIRS: &str = "/usr/sbin:/sbin";
 
 /// A program to be started, which speaks English.
@@ -12,20 +12,20 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// A program that is killed when the thread ends that starts it, however that ends: a guest would go on for ever, with
-/// nobody to give it a calendar or a card.
+/// A program that is killed when the thread that starts it ends, in any way: without its calendar and its
+/// card a guest would run forever.
 pub fn bound(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
 }
 
-/// Where a program is, if it is here.
+/// Path of a program, if it is installed.
 pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&path()).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Where programs are looked for.
+/// Directories in which programs are searched.
 fn path() -> String {
     match env::var("PATH") {
         Ok(path) if !path.is_empty() => format!("{path}:{DIRS}"),

@@ -1,4 +1,4 @@
-//! Where a flash was erased, and how often.
+//! Wear: number of erases by place of the flash.
 
 use flash::array::Array;
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Pieces of a map at most.
 const PIECES: u32 = 1024;
 
-/// A map of a flash: erases in pieces of neighbouring blocks. What lies in a block is the card's to choose; on bare
-/// flash it is the file system's.
+/// A map of a flash: erases in pieces of neighbouring blocks. The card chooses the content of a block; on
+/// bare flash the file system does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wear {
     /// All blocks.
@@ -26,7 +26,7 @@ impl Wear {
         Wear::new(array.block_count(), array.erases().map(|(block, erases)| (block.0, erases)))
     }
 
-    /// That of bare flash whose blocks were erased so often.
+    /// The map of bare flash from the erase counts of its blocks.
     pub fn of_blocks(erases: &[u32]) -> Wear {
         Wear::new(erases.len() as u32, (0..).zip(erases.iter().copied()))
     }

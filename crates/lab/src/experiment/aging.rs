@@ -1,4 +1,4 @@
-//! What a file system went through before it is measured.
+//! Aging of a file system before it is measured.
 
 use guest::{
     Load, Op,
@@ -30,7 +30,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Reads what aging has left, which no experiment may have touched.
+    /// Reads the files of the aging, which no experiment may have changed.
     pub(super) fn check_aged(&mut self) -> Result<(), Failure> {
         let Some(load) = self.aged.take() else { return Ok(()) };
         self.target.run(&self.mount_op())?;

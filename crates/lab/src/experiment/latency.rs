@@ -1,7 +1,8 @@
-//! Experiment 8: what each write takes while the file system has to make room for it.
+//! Experiment 8: durations of single writes while the file system has to make space for them.
 //!
-//! One file fills the file system, is written over at random until all that had been free was written once, and then
-//! what each write takes is measured. A file system that cleans in the background is measured again without that.
+//! One file fills the file system. It is overwritten at random until all previously free space was written
+//! once; then the durations of writes are measured. A file system that cleans in the background is measured
+//! again without that.
 
 use flash::latency::Latencies;
 use guest::{
@@ -16,17 +17,18 @@ use crate::{
     scale::{RECORD_BYTES, Scale},
 };
 
-/// How full a card is.
+/// Fill level of a card, in percent.
 const FULL_PERCENT: u64 = 95;
-/// How full with nilfs2, which keeps segments of its own free besides: fuller than that its cleaner frees nothing.
+/// Fill level with nilfs2, which keeps segments of its own free besides: above it its cleaner frees no
+/// segment.
 const NILFS2_FULL_PERCENT: u64 = 90;
-/// How full bare flash is. How large the file was in 2003 is not known; but each write then cost no more than its own
-/// erases, so there was little to move.
+/// Fill level of bare flash. The size of the file in 2003 is not known; but each write then cost no more than
+/// its own erases, so there was little data to move.
 const RAW_FULL_PERCENT: u64 = 25;
 /// Shares into which progress is divided.
 const SHARES: usize = 100;
 
-/// Who cleans in the background, and how it is told not to.
+/// The background cleaner of a file system, and the way to stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cleaner {
     /// A mount option.
@@ -36,7 +38,7 @@ pub(super) enum Cleaner {
 }
 
 impl Cleaner {
-    /// That of a type of file system; nothing where nobody does.
+    /// The cleaner of a type of file system; `None` if it has none.
     pub(super) fn of(kind: &str) -> Option<Cleaner> {
         match kind {
             "f2fs" => Some(Cleaner::Option("background_gc=off")),
@@ -46,7 +48,7 @@ impl Cleaner {
     }
 }
 
-/// How much of a file system of this type a file fills, in percent.
+/// Share of a file system of this type that a file fills, in percent.
 pub(super) fn full_percent(kind: &str, is_raw: bool) -> u64 {
     match kind {
         _ if is_raw => RAW_FULL_PERCENT,
@@ -65,7 +67,7 @@ impl Bench<'_> {
         self.target.run(&file(pattern(Access::Create, Order::Sequential, file_bytes, Sync::End)))?;
         let how = self.how;
         let over = |course, writes| {
-            // What JFFS2 writes is there when the call returns, and nobody called fsync in 2003.
+            // JFFS2's writes are durable when the call returns, and the test of 2003 called no fsync.
             let sync = !how.is_synchronous();
             let overwrites = Overwrites { course, file_bytes, record_bytes: RECORD_BYTES, writes, sync };
             Op::Overwrite { path: FILE.into(), overwrites }

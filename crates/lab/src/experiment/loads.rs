@@ -30,7 +30,7 @@ impl Bench<'_> {
         let tree = KernelTree { files: scale.kernel_files };
         self.load("/mnt/kernel", Load::Untar(tree))?;
         self.remount()?;
-        // What it needs is there.
+        // Its sources are there.
         let build = Load::Build(KernelBuild { tree, seed });
         self.measure(units(&build), &[op("/mnt/kernel", build, Stage::Run), Op::Sync])?;
         done.push(("/mnt/kernel".into(), build));
@@ -60,7 +60,7 @@ fn op(dir: &str, load: Load, stage: Stage) -> Op {
     Op::Load { dir: dir.into(), load, stage }
 }
 
-/// How many units a load has.
+/// Number of units of a load.
 fn units(load: &Load) -> u64 {
     load.steps().filter(|step| *step == Step::Done).count() as u64
 }

@@ -19,7 +19,7 @@ const WIDTH: u32 = 480;
 const BAR_HEIGHT: u32 = 24;
 const NAME_WIDTH: u32 = 112;
 
-/// Pixels between a bar and what is written beside it.
+/// Pixels between a bar and its label.
 const GAP: i32 = 6;
 
 /// Grid and labels of a chart with curves.
@@ -98,19 +98,20 @@ impl Ink {
 /// One bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Whose.
+    /// Name of the file system.
     pub name: String,
     /// Its length.
     pub value: f64,
-    /// How the figure is written.
+    /// Text of the figure.
     pub label: String,
-    /// What was published.
+    /// The published figure.
     pub published: Option<f64>,
-    /// Whether it is our own file system's.
+    /// True if it is our own file system's.
     pub is_ours: bool,
 }
 
-/// Bars from the left, each with its figure and a mark at the published one. `about` is for who cannot see it.
+/// Bars from the left, each with its figure and a mark at the published one. `about` is the text for screen
+/// readers.
 ///
 /// # Errors
 /// The drawing library's.
@@ -133,11 +134,11 @@ pub fn bars(about: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
 /// A bar of parts, each of them with its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stack {
-    /// Whose.
+    /// Name of the file system.
     pub name: String,
     /// Lengths of the parts, in the order of the causes.
     pub parts: Vec<f64>,
-    /// How the sum is written.
+    /// Text of the sum.
     pub label: String,
 }
 
@@ -169,7 +170,7 @@ pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
 pub struct Curve {
     /// Number of the row that it is of, which picks its colour.
     pub row: usize,
-    /// Whether it is our own file system's.
+    /// True if it is our own file system's.
     pub is_ours: bool,
     /// The points, from the left.
     pub points: Vec<(f64, f64)>,
@@ -178,7 +179,7 @@ pub struct Curve {
 /// A point that was published.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mark {
-    /// Where.
+    /// Position.
     pub at: (f64, f64),
 }
 
@@ -192,7 +193,7 @@ fn curve_ink(row: usize, is_ours: bool) -> Ink {
     if is_ours { Ink::Ours } else { Ink::Cause(OTHERS[row % OTHERS.len()]) }
 }
 
-/// Curves with both axes logarithmic. `about` is for who cannot see it.
+/// Curves with both axes logarithmic. `about` is the text for screen readers.
 ///
 /// # Errors
 /// The drawing library's.
@@ -249,8 +250,8 @@ const SHADES: u64 = 8;
 /// Pieces of a map side by side.
 const MAP_WIDTH: usize = 64;
 
-/// A map of a flash, piece by piece from the left and line by line: the more erases, up to `most`, the stronger its
-/// colour. `about` is for who cannot see it.
+/// A map of a flash, piece by piece from the left and line by line: the more erases, up to `most`, the
+/// stronger its colour. `about` is the text for screen readers.
 pub fn map(about: &str, erases: &[u64], most: u64, is_ours: bool) -> String {
     let mut shades = vec![String::new(); SHADES as usize];
     for (n, erases) in erases.iter().enumerate().filter(|(_, erases)| **erases > 0) {
@@ -396,7 +397,7 @@ fn draw(
     Ok(finished(svg, about))
 }
 
-/// The drawing with the page's colours, and with words for who cannot see it.
+/// The drawing with the page's colours, and with text for screen readers.
 fn finished(mut svg: String, about: &str) -> String {
     for ink in Ink::ALL {
         let RGBColor(r, g, b) = ink.rgb();

@@ -1,13 +1,14 @@
-//! Two runs beside each other: what changed beyond noise.
+//! Comparison of two runs: changes beyond noise.
 //!
-//! Device time is exact, so a difference is a change. Of runs that were repeated, what they say of their medians must be
-//! apart.
+//! Device time is exact, so a difference is a change. Of repeated runs, the confidence intervals of the
+//! medians must not overlap.
 
 use std::fmt;
 
 use crate::{plan::Cell, record::Record};
 
-/// Differences up to this share say nothing between figures of a stock kernel in QEMU, which hold what the host does.
+/// Differences up to this share are noise between figures of a stock kernel in QEMU, which include the host's
+/// work.
 const INDICATIVE_NOISE: f64 = 0.25;
 
 /// A difference between two runs.
@@ -24,7 +25,7 @@ pub enum Change {
     Setup {
         /// The cell.
         cell: Cell,
-        /// What differs.
+        /// The differing value.
         what: &'static str,
     },
     /// One of them has a part that the other failed to measure.
@@ -51,7 +52,7 @@ pub enum Change {
         part: String,
         /// Both figures.
         values: (f64, f64),
-        /// How many times as good the second is.
+        /// Ratio of the second to the first; above 1 if it is better.
         times: f64,
     },
 }
@@ -79,7 +80,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What changed from one run to another.
+/// Finds the changes from one run to another.
 pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
     let mut changes = Vec::new();
     for old in before {

@@ -1,4 +1,4 @@
-//! One page that holds everything and fetches nothing.
+//! One self-contained page that fetches no other resource.
 
 use std::{collections::BTreeMap, error::Error};
 
@@ -15,7 +15,7 @@ use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sam
 
 const TEMPLATE: &str = include_str!("page.html");
 
-/// What the template shows of a sheet.
+/// The template's view of a sheet.
 #[derive(Serialize)]
 struct View {
     id: String,
@@ -44,7 +44,7 @@ struct Key {
     name: String,
 }
 
-/// What single writes took, in the order of the template's columns.
+/// Durations of single writes, in the order of the template's columns.
 #[derive(Serialize)]
 struct Times {
     part: &'static str,
@@ -80,7 +80,7 @@ struct Causes {
     svg: String,
 }
 
-/// Where the flash was erased.
+/// Erases of the flash by place.
 #[derive(Serialize)]
 struct Map {
     name: String,
@@ -314,7 +314,7 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     }
     let mut causes: Vec<(&str, u64)> = all.into_iter().collect();
     causes.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    // There is a colour for each of so many; the small ones beyond share the last.
+    // There is a colour for each of the largest causes; the smaller ones beyond share the last.
     let rest = if causes.len() > CAUSES_MAX { causes.split_off(CAUSES_MAX - 1) } else { Vec::new() };
     let stacks: Vec<Stack> = rows
         .iter()

@@ -1,4 +1,4 @@
-//! What single writes took: figures in lines, and curves.
+//! Durations of single writes: figures in lines, and curves.
 
 use super::{
     Sheet,
@@ -11,10 +11,10 @@ use crate::{
     scale::RECORD_BYTES,
 };
 
-/// Times of a part's writes on one file system, or what was published of them.
+/// Durations of a part's writes on one file system, or the published ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Whose.
+    /// Name of the file system.
     pub name: String,
     /// The part.
     pub part: Part,
@@ -32,9 +32,9 @@ pub struct Line {
     pub p999_ms: f64,
     /// The longest.
     pub max_ms: f64,
-    /// Whether it is our own file system's.
+    /// True if it is our own file system's.
     pub is_ours: bool,
-    /// Whether it was published.
+    /// True if it was published.
     pub is_published: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn lines(sheet: &Sheet) -> Vec<Line> {
     lines
 }
 
-/// For each file system in a part, the share of its writes that took at least so many milliseconds.
+/// For each file system in a part, the share of its writes that took at least a given number of milliseconds.
 pub(super) fn distributions(sheet: &Sheet, n: usize) -> (Vec<Curve>, Vec<Mark>) {
     let curves = sheet.rows.iter().enumerate().filter_map(|(row_number, row)| {
         let latencies = row.figures[n].as_ref()?.phase.latencies.as_ref()?;
@@ -127,7 +127,7 @@ pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
     curves.collect()
 }
 
-/// What takes less, such as what a cache takes, is drawn as this.
+/// Shorter durations, such as writes into a cache, are drawn as this.
 const LEAST_MS: f64 = 0.001;
 
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! Who leads: our file system beside the best rival, part by part.
+//! Leads: our file system beside the best rival, part by part.
 
 use super::Sheet;
 use crate::{experiment::Part, target::OURS};
 
-/// A part and who is best in it.
+/// A part and its best file system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lead {
     /// The part.
     pub part: Part,
-    /// Our figure; nothing where there is none, or fsck found faults after it.
+    /// Our figure; `None` if there is none, or if fsck found faults after it.
     pub ours: Option<f64>,
     /// The best rival and its figure.
     pub rival: (String, f64),
-    /// How many times as good ours is; 0 where there is none.
+    /// Ratio of ours to the best rival's, above 1 if ours is better; 0 without a figure.
     pub times: f64,
 }
 
 impl Lead {
-    /// Whether ours is at least as good as every rival.
+    /// Returns true if ours is at least as good as every rival.
     pub fn leads(&self) -> bool {
         self.times >= 1.0
     }
 }
 
-/// Our file system, at its defaults, beside the best rival in each part of a sheet that a rival has; nothing where ours
-/// has no row. Figures of a volume in which fsck found faults count for nobody.
+/// Our file system, at its defaults, beside the best rival in each part of a sheet that a rival has; empty if
+/// ours has no row. Figures of a volume in which fsck found faults do not count.
 pub fn leads(sheet: &Sheet) -> Vec<Lead> {
     let value = |row: &super::Row, n: usize| Some(row.sound_figure(n)?.phase.value);
     let mut leads = Vec::new();

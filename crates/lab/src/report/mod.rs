@@ -1,4 +1,4 @@
-//! From records to what people read: first sheets of figures, then those as text, CSV or a page.
+//! Reports: records become sheets of figures, and those become text, CSV or a page.
 
 mod chart;
 mod compare;
@@ -45,11 +45,11 @@ pub struct Sheet {
     pub profile: String,
     /// Picks random orders and contents.
     pub seed: u64,
-    /// How large.
+    /// Sizes.
     pub scale: Scale,
-    /// What the file systems went through before.
+    /// Aging of the file systems before the experiments.
     pub age: Option<Age>,
-    /// How much of the card a file fills, in percent, where that matters.
+    /// Share of the card that a file fills, in percent, if the experiment depends on it.
     pub full_percent: Option<u64>,
     /// The rows.
     pub rows: Vec<Row>,
@@ -68,19 +68,19 @@ pub struct Row {
     pub figures: Vec<Option<Figure>>,
     /// Why there are not all of them.
     pub failure: Option<String>,
-    /// Where it had the flash erased.
+    /// Erases of the flash by place.
     pub wear: Option<Wear>,
-    /// What its checker said.
+    /// Result of its checker.
     pub check: Check,
 }
 
 impl Row {
-    /// What was measured.
+    /// The measured parts.
     pub fn phases(&self) -> impl Iterator<Item = &Phase> {
         self.figures.iter().flatten().map(|figure| &figure.phase)
     }
 
-    /// Whether it is our own file system, in whatever way.
+    /// Returns true if it is our own file system, in process or mounted.
     pub fn is_ours(&self) -> bool {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
@@ -95,18 +95,18 @@ impl Row {
         self.figures[part].as_ref().filter(|_| !self.check.has_faults())
     }
 
-    /// Whether it is known what any part of it costs.
+    /// Returns true if the costs of any part are known.
     pub fn has_costs(&self) -> bool {
         self.phases().any(|phase| phase.cost.is_some())
     }
 }
 
-/// A figure and what stands beside it.
+/// A figure and its neighbours in the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What was measured.
+    /// The measured part.
     pub phase: Phase,
-    /// What was published.
+    /// The published figure.
     pub published: Option<f64>,
     /// The figure as a multiple of ext4's in the same run.
     pub to_ext4: Option<f64>,
@@ -115,12 +115,12 @@ pub struct Figure {
 }
 
 impl Sheet {
-    /// What decides figures beside the card, in words.
+    /// Settings that decide figures besides the card, in words.
     pub fn setup(&self) -> String {
         format!("buffered file of {} MiB, seed {}", self.scale.buffered_bytes >> 20, self.seed)
     }
 
-    /// The card's name, and what was on it.
+    /// The card's name, and the aging of its file systems.
     pub fn card(&self) -> String {
         let mut card = self.profile.clone();
         if let Some(Age { times, full_percent }) = self.age {
@@ -151,9 +151,9 @@ pub fn sheets(records: &[Record]) -> Vec<Sheet> {
     groups.into_values().flatten().map(|group| sheet(&group)).collect()
 }
 
-/// Whether these sheets are of runs that were told different things.
+/// Returns true if these sheets are of runs with different settings.
 fn is_mixed(sheets: &[Sheet]) -> bool {
-    // How many writes are timed, each sheet of them says itself.
+    // Each sheet of timed writes shows their number itself.
     let told = |sheet: &Sheet| (sheet.seed, sheet.scale.with_timed_writes(0), sheet.age);
     sheets.windows(2).any(|pair| told(&pair[0]) != told(&pair[1]))
 }

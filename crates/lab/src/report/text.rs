@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Row, Sheet, is_mixed, leads, lines, shown, verdicts};
 use crate::{check::Check, preset::Preset};
 
-/// All sheets, and who leads.
+/// All sheets, and the leads.
 pub fn text(sheets: &[Sheet]) -> String {
     let mut out = String::new();
     for sheet in sheets {
@@ -92,7 +92,7 @@ fn exact(sheet: &Sheet, out: &mut String) {
     aligned(&cells, out);
 }
 
-/// Takes out columns of figures that nobody has.
+/// Removes columns without figures.
 fn drop_empty(cells: &mut [Vec<String>]) {
     let columns = cells.iter().map(Vec::len).max().unwrap_or(0);
     for n in (1..columns).rev().filter(|n| n % 4 != 1) {
@@ -102,7 +102,7 @@ fn drop_empty(cells: &mut [Vec<String>]) {
     }
 }
 
-/// How the times of a load's units are spread.
+/// Distribution of the durations of a load's units.
 fn units(sheet: &Sheet, out: &mut String) {
     let mut cells = Vec::new();
     for (n, part) in sheet.parts().iter().enumerate() {
@@ -125,7 +125,7 @@ fn units(sheet: &Sheet, out: &mut String) {
     }
 }
 
-/// What the file systems cost the machine.
+/// Costs of the machine by file system.
 fn costs(sheet: &Sheet, out: &mut String) {
     let parts = sheet.parts().iter().map(|part| part.title);
     let head = std::iter::once("CPU time a record, us").chain(parts).chain(["memory, MiB"]);
@@ -142,7 +142,7 @@ fn costs(sheet: &Sheet, out: &mut String) {
     aligned(&cells, out);
 }
 
-/// What single writes took, part by part.
+/// Durations of single writes, part by part.
 fn times(lines: &[super::Line], out: &mut String) {
     let mut cells: Vec<Vec<String>> = Vec::new();
     let mut part = "";

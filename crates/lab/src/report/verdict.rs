@@ -14,7 +14,8 @@ pub struct Verdict {
     pub sentences: Vec<String>,
 }
 
-/// Verdicts on all cards of these sheets; of a directory nobody says what else could be on its device.
+/// Verdicts on all cards of these sheets. A measurement of a directory gets none, because other file systems
+/// were not measured on its device.
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     let mut groups: Vec<Vec<&Sheet>> = Vec::new();
     for sheet in sheets.iter().filter(|sheet| sheet.preset != Preset::Here) {
@@ -33,7 +34,7 @@ struct Standing {
     name: String,
     /// Geometric mean of how many times as good as ext4's its figures are.
     mean: f64,
-    /// Parts in which nobody is better.
+    /// Parts in which no file system is better.
     firsts: usize,
 }
 

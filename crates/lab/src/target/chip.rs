@@ -12,10 +12,10 @@ use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
 /// The driver, beside the lab's kernel.
 const MODULE: &str = "lab_flash.ko";
-/// Where it tells what happened.
+/// File with the driver's counters.
 const TOLD: &str = "/proc/flash";
 
-/// What the driver tells.
+/// Counters of the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Told {
     reads: u64,
@@ -43,7 +43,7 @@ pub(super) fn plug<M: EventModel>(uml: &mut Uml<M>, kernel: &Path, profile: &Pro
     Ok(())
 }
 
-/// What the driver did so far.
+/// Reads the driver's counters.
 pub(super) fn told<M: EventModel>(uml: &mut Uml<M>) -> Result<Told, Failure> {
     match uml.run(&Op::Read { path: TOLD.into() })?.answer {
         Some(Answer::Content(text)) => Ok(serde_json::from_slice(&text.0).map_err(io::Error::other)?),
@@ -59,8 +59,8 @@ pub(super) fn attach_ubi<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure>
     Ok(())
 }
 
-/// The chip's figures as the driver takes them. What a page of NOR costs is spread over its bytes: that is how it is
-/// programmed.
+/// The chip's figures as parameters of the driver. The cost of a page of NOR is spread over its bytes,
+/// because NOR is programmed so.
 fn parameters(profile: &Profile) -> String {
     let Profile { time, flash, .. } = profile;
     let ps_a_byte = |bytes_per_s: u64| 1_000_000_000_000_u64.checked_div(bytes_per_s).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! nilfs2's cleaner: a program, which mount(8) starts with the mount.
 //!
-//! It has a configuration of its own. As it comes it leaves alone what is younger than an hour, and cleans a few segments
-//! every few seconds: on a small card that is written without a pause nothing would ever be cleaned.
+//! It has a configuration of its own. By default it skips segments younger than an hour, and cleans a few
+//! segments every few seconds: on a small card that is written without a pause it would never clean.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const PROGRAM: &str = "/sbin/nilfs_cleanerd";
 const CONFIGURATION: &str = "/nilfs_cleanerd.conf";
 /// It locks itself with a semaphore, which the C library keeps there.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// What it says when it goes into the background.
+/// Line that it prints when it goes into the background.
 const PROCESS: &str = "NILFS_CLEANERD_PID=";
 
 /// Those that are the program's default are not said: it begins when less than a tenth of the segments is clean, and ends
@@ -30,7 +30,7 @@ use_set_suinfo
 use_mmap
 ";
 
-/// Makes ready what the program needs; called once a guest that sees the host's files.
+/// Prepares the files that the program needs; called once for a guest that sees the host's files.
 pub(super) fn prepare<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
     uml.run(&Op::Mount {
         source: "shm".into(),
@@ -44,7 +44,7 @@ pub(super) fn prepare<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts it on what is mounted; returns its process, which has gone into the background then.
+/// Starts it on the mounted volume; returns its process, which runs in the background.
 pub(super) fn start<M: EventModel>(uml: &mut Uml<M>, source: &str, dir: &str) -> Result<u32, Failure> {
     let program = host_program(PROGRAM, &["-c", CONFIGURATION, source, dir])?;
     match uml.run(&program)?.answer {

@@ -31,8 +31,8 @@ use crate::{
 /// The kernel's switch that empties its caches.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// A directory of its own in the one that is measured; it is removed when this is dropped. What mounting is
-/// elsewhere is nothing here, and unmounting a sync.
+/// A directory of its own below the measured one; it is removed on drop. Here mounting has no effect, and
+/// unmounting is a sync.
 pub struct DirectoryTarget {
     dir: TempDir,
     runner: Runner,
@@ -66,7 +66,7 @@ impl DirectoryTarget {
                     false => forget(self.dir.path()),
                 }
             }
-            // What takes long is left early where that is wished.
+            // Long operations end early if a stop is requested.
             Op::Pattern { path, pattern } => {
                 let of = pattern.open(&self.runner.at(path))?;
                 pattern.run_on(&mut self.until_stopped(of)).map(|_| ())
@@ -96,15 +96,15 @@ impl DirectoryTarget {
     }
 }
 
-/// What is done record by record, or file by file, until it is wished that the work ends. What the kernel does in one call,
-/// such as to write back all that it has gathered, is waited for.
+/// Runs work record by record, or file by file, until a stop is requested. A single call of the kernel, such
+/// as writing back all dirty data, is not interrupted.
 struct UntilStopped<T> {
     of: T,
     stop: Stop,
 }
 
 impl<T> UntilStopped<T> {
-    /// What is worked on, unless the work is to end.
+    /// The inner value, unless a stop was requested.
     fn go_on(&mut self) -> io::Result<&mut T> {
         match self.stop.is_wished() {
             true => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped")),
@@ -216,7 +216,7 @@ impl Target for DirectoryTarget {
         Err(io::Error::new(io::ErrorKind::Unsupported, "a directory does not reboot").into())
     }
 
-    /// Nothing is known of the device.
+    /// The device has no counters.
     fn counters(&self) -> Counters {
         Counters::default()
     }
@@ -226,7 +226,7 @@ impl Target for DirectoryTarget {
     }
 }
 
-/// Whether the kernel lets us empty its caches.
+/// Returns true if the kernel permits dropping its caches.
 pub fn can_drop_caches() -> bool {
     File::options().write(true).open(DROP_CACHES).is_ok()
 }
@@ -245,8 +245,7 @@ fn forget(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory with everything in it, by the calls of [`fs::remove_dir_all`], as long as `go_on` has nothing
-/// against the next of them.
+/// Removes a directory with its content, by the calls of [`fs::remove_dir_all`], as long as `go_on` succeeds.
 fn remove_tree(
     parent: impl AsFd,
     name: impl Arg,
@@ -264,7 +263,7 @@ fn remove_tree(
         match entry.file_type() {
             FileType::Directory => remove_tree(dir.fd()?, entry.file_name(), go_on)?,
             _ => match unlinkat(dir.fd()?, entry.file_name(), AtFlags::empty()) {
-                // Not every file system says in its directories what things are.
+                // Not every file system stores the file type in its directories.
                 Err(Errno::ISDIR) => remove_tree(dir.fd()?, entry.file_name(), go_on)?,
                 removed => removed?,
             },
@@ -285,7 +284,7 @@ mod tests {
     fn a_file_under_way_is_left_when_that_is_wished() {
         let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
         let mut target = DirectoryTarget::new(dir.path(), &stop).unwrap();
-        // An hour's work on any disk, if nobody ended it; nothing of it is read back from a disk.
+        // About an hour of work on any disk, unless it is stopped; no data is read back.
         let pattern = Pattern {
             access: Access::Create,
             order: Order::Sequential,
@@ -325,7 +324,7 @@ mod tests {
         });
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert!((before - 7..before).contains(&left(&top)), "{} of {before}", left(&top));
-        // Without the wish all of it goes, and what a link leads to stays.
+        // Without a stop the whole tree is removed, and the target of a link stays.
         target.run(&Op::RemoveTree { dir: "/mnt/tree".into() }).unwrap();
         assert!(!top.exists() && Path::new("/usr").exists());
         fs::create_dir(&top).unwrap();

@@ -1,7 +1,7 @@
 //! Our own file system, in this process: the engine on the modelled card in virtual time.
 //!
-//! What a kernel would do for it is done here, and no more: pages and blocks are kept, pages are read ahead, and a checkpoint is
-//! written at the mount's interval. Writes go to the engine at once.
+//! This target adds only the work of a kernel: it caches pages and blocks, reads ahead, and writes a
+//! checkpoint at the mount's interval. Writes go to the engine at once.
 
 use std::{io, path::Path, sync::Arc, time::Instant};
 
@@ -44,12 +44,12 @@ const TICK_NS: u64 = 10_000_000;
 /// The most memory that blocks are kept in, however large the machine is.
 const MOST_KEPT_BYTES: u64 = 512 << 20;
 
-/// What the volume is on.
+/// The device of the volume.
 #[derive(Clone)]
 pub(super) enum Disk {
     /// The modelled card, with its clock.
     Card(Arc<Card>),
-    /// Its data only, in real time since then: what the model computes is no cost of a file system.
+    /// Only its data, in real time since then: the processor time of the model is no cost of a file system.
     Data(Arc<FileDevice>, Instant),
 }
 
@@ -235,12 +235,12 @@ impl Target for EngineTarget {
     }
 }
 
-/// An open volume and what a kernel would keep for it.
+/// An open volume and the caches of a kernel.
 pub(super) struct Mounted {
     pub volume: Volume,
     pub disk: Disk,
     pub memory_bytes: u64,
-    /// What may be written and not be on the card yet.
+    /// Written data that may not be on the card yet.
     pub dirty_bytes: u64,
     pub request_bytes: u64,
     interval_ns: u64,
@@ -339,7 +339,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// What is at a path of the mount.
+    /// The inode at a path of the mount.
     pub fn resolve(&self, path: &[u8]) -> io::Result<Ino> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
         self.volume.resolve(below, true).map_err(to_io)
@@ -417,22 +417,22 @@ pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
     spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options)
 }
 
-/// What this thread has computed so far.
+/// Processor time of this thread so far.
 fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What making the content of records, a tree or a load takes, which is no cost of a file system.
+/// Processor time for making the content of records, a tree or a load, which is no cost of a file system.
 fn making_of(op: &Op) -> u64 {
     let before = thread_cpu_ns();
     let made = match op {
-        // Who reads makes the same records, to compare.
+        // A reader makes the same records, to compare.
         Op::Pattern { pattern, .. } => {
             Pattern { access: Access::Create, ..*pattern }.run_on(&mut Nowhere).map(|_| ())
         }
         Op::Plant { tree, .. } => tree.plant(&mut Nowhere).map(|_| ()),
-        // What was nowhere kept cannot be checked, and nobody asks what checking costs.
+        // Data on the null target cannot be checked, and the cost of checking is not measured.
         Op::Load { load, stage, .. } if *stage != Stage::Check => {
             load.run_on(*stage, &mut Nowhere).map(|_| ())
         }
@@ -478,7 +478,7 @@ fn bad_option(option: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// What the card has counted, as the guest's disk counts it.
+/// The card's counters, in the form of the guest's disk.
 pub(super) fn totals(counters: &Counters) -> Totals {
     let HostCounters { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, .. } =
         counters.host;

@@ -33,13 +33,13 @@ pub struct GuestTarget {
     uml: Option<Uml<Model>>,
     setting: Setting,
     image: PathBuf,
-    /// What the card had counted when the guest before ended.
+    /// The card's counters when the previous guest ended.
     counted: Counters,
-    /// What bare flash has done so far.
+    /// Counters of bare flash so far.
     told: Option<Told>,
     /// The host's processes in which the guest's init runs.
     own_programs: BTreeSet<u32>,
-    /// The process that cleans what is mounted.
+    /// Process of the cleaner of the mounted volume.
     cleaner: Option<u32>,
 }
 
@@ -120,7 +120,7 @@ impl GuestTarget {
         self.setting.file_system.kind == THROUGH_FUSE
     }
 
-    /// Whether a program cleans what is mounted.
+    /// Returns true if a program cleans the mounted volume.
     fn has_cleaner(&self) -> bool {
         self.setting.cleaned && self.setting.file_system.kind == "nilfs2"
     }
@@ -129,13 +129,15 @@ impl GuestTarget {
         self.uml.as_mut().ok_or_else(|| io::Error::other("the guest did not come up again").into())
     }
 
-    /// Does one operation, on our own file system with what that takes in a guest whose kernel does not know it.
+    /// Runs one operation; on our own file system with the further steps of a guest whose kernel does not
+    /// know it.
     fn perform(&mut self, op: &Op) -> Result<Measured, Failure> {
         match op {
             Op::Mount { source, dir, options, .. } if self.is_through_fuse() => {
                 self.mount_through_fuse(source, dir, options)
             }
-            // sync(2) lets the kernel write its cache back, and tells a FUSE file system nothing before Linux 6.18.
+            // sync(2) makes the kernel write its cache back, but does not reach a FUSE file system before
+            // Linux 6.18.
             Op::Sync if self.is_through_fuse() => {
                 let written = self.uml()?.run(op)?;
                 let synced = self.uml()?.run(&Op::Fsync { path: MOUNT_POINT.into(), data_only: false })?;
@@ -200,8 +202,8 @@ impl GuestTarget {
         }
     }
 
-    /// What the guest's programs have computed outside its kernel so far, without its init: those that run, and those that
-    /// have ended. Nothing where the host does not tell.
+    /// Processor time of the guest's programs outside its kernel so far, without its init: running and ended
+    /// ones. `None` if the host does not report it.
     pub fn computed_ns(&self) -> Option<u64> {
         let uml = self.uml.as_ref()?;
         let programs = uml.programs()?;
@@ -210,7 +212,7 @@ impl GuestTarget {
         Some(running_ns + uml.ended_computed_ns()?)
     }
 
-    /// Whether what a program of ours uses is to be counted.
+    /// Returns true if the usage of a program of ours is counted.
     fn counts_daemon(&self) -> bool {
         self.setting.pace == Pace::RealTime && self.is_through_fuse()
     }
@@ -221,7 +223,7 @@ impl Target for GuestTarget {
         let before_ns = if self.counts_daemon() { self.computed_ns() } else { None };
         let mut measured = self.perform(op)?;
         if self.counts_daemon() {
-            // What has ended is told less exactly than what runs.
+            // The time of ended processes is less exact than that of running ones.
             let used_ns =
                 self.computed_ns().zip(before_ns).map(|(after, before)| after.saturating_sub(before));
             measured.cpu_ns = measured.cpu_ns.zip(used_ns).map(|(kernel_ns, used_ns)| kernel_ns + used_ns);
@@ -280,7 +282,7 @@ impl Target for GuestTarget {
     }
 }
 
-/// What is neither free nor holds pages of files or of programs (proc(5), meminfo).
+/// Memory that is neither free nor holds pages of files or of programs (proc(5), meminfo).
 fn kernel_bytes(meminfo: &str) -> Option<u64> {
     let kib = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -290,7 +292,7 @@ fn kernel_bytes(meminfo: &str) -> Option<u64> {
     Some(kib("MemTotal")?.saturating_sub(others) << 10)
 }
 
-/// What makes a guest's kernel the one of a machine.
+/// Settings that give a guest's kernel the limits of a machine.
 pub(super) fn tunes(preset: Preset, profile: &Profile, scale: &Scale) -> Vec<Op> {
     let dirty = preset.dirty_bytes(scale);
     let values = [
@@ -305,7 +307,7 @@ pub(super) fn tunes(preset: Preset, profile: &Profile, scale: &Scale) -> Vec<Op>
     values.into_iter().map(tune).collect()
 }
 
-/// What a guest sees of a card of this profile.
+/// Properties of a card of this profile as a guest's disk.
 pub fn traits(profile: &Profile) -> Traits {
     Traits {
         geometry: Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 },

@@ -11,9 +11,10 @@ use block::{Device, Geometry};
 
 use super::read_ahead::PAGE_BYTES;
 
-/// A device in front of which blocks are kept. Every write reaches it at once.
+/// A write-through cache of blocks in front of a device.
 ///
-/// *Invariant*: the blocks are locked while the device is read or written, so that what is kept is what it has.
+/// *Invariant*: the blocks are locked while the device is read or written, so the cache never differs from
+/// the device.
 pub(super) struct Kept {
     device: Arc<dyn Device>,
     blocks: Mutex<Blocks>,
@@ -34,7 +35,7 @@ struct Block {
 }
 
 impl Kept {
-    /// Nothing yet, and room for `memory_bytes`.
+    /// An empty cache of at most `memory_bytes`.
     pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> Kept {
         let most = (memory_bytes as usize / PAGE_BYTES).max(1);
         let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), turn: 0, most };
@@ -80,7 +81,7 @@ impl Blocks {
         }
     }
 
-    /// Whether that block is still the one that came then.
+    /// Returns true if that block was not replaced since that turn.
     fn is_here(&self, (number, turn): (u64, u64)) -> bool {
         self.content.get(&number).is_some_and(|block| block.turn == turn)
     }
@@ -95,7 +96,7 @@ impl Blocks {
     }
 }
 
-/// Whether a range is of whole blocks.
+/// Returns true if a range is of whole blocks.
 fn is_whole(offset_bytes: u64, length: usize) -> bool {
     offset_bytes % PAGE_BYTES as u64 == 0 && length % PAGE_BYTES == 0
 }

@@ -1,7 +1,7 @@
-//! Loads on the engine in this process, with the pages that a kernel would keep of their files.
+//! Loads on the engine in this process, with the page cache that a kernel would have for their files.
 //!
-//! What is written waits, as in a page cache, until it is synced, until there is too much of it, or until its time has
-//! come; what is removed before is never written.
+//! Written data waits, as in a page cache, until it is synced, until there is too much of it, or until it
+//! expires; the data of a file removed before that is never written.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -19,10 +19,10 @@ use super::{
 /// Files that a kernel surely has no page of any more, and this keeps none of either.
 const KEPT_FILES: usize = 4096;
 
-/// How long written data waits at most (Linux, dirty_expire_interval).
+/// Longest time that written data waits (Linux, dirty_expire_interval).
 const WAITS_NS: u64 = 30_000_000_000;
 
-/// Does a stage of a load in a directory; returns what its units took.
+/// Runs a stage of a load in a directory; returns the durations of its units.
 pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) -> io::Result<Vec<u64>> {
     let mut files = EngineFiles {
         mounted,
@@ -46,12 +46,12 @@ struct EngineFiles<'a> {
     inodes: HashMap<String, (Ino, Pages)>,
     /// In the order in which they came.
     order: VecDeque<String>,
-    /// What was written and waits, by file.
+    /// Dirty data, by file.
     waiting: BTreeMap<Ino, Waiting>,
     waiting_bytes: u64,
 }
 
-/// What waits of a file.
+/// Dirty data of a file.
 struct Waiting {
     since_ns: u64,
     /// Offsets and bytes, in the order in which they were written.
@@ -95,7 +95,7 @@ impl EngineFiles<'_> {
         Ok(ino)
     }
 
-    /// Writes what waits of a file.
+    /// Writes the dirty data of a file.
     fn write_back(&mut self, ino: Ino) -> io::Result<()> {
         let Some(waiting) = self.waiting.remove(&ino) else { return Ok(()) };
         self.waiting_bytes -= waiting.bytes();
@@ -111,7 +111,7 @@ impl EngineFiles<'_> {
         inodes.into_iter().try_for_each(|ino| self.write_back(ino))
     }
 
-    /// Writes what is due.
+    /// Writes expired data.
     fn write_due(&mut self) -> io::Result<()> {
         if self.waiting_bytes > self.mounted.dirty_bytes {
             return self.write_all();
@@ -122,7 +122,7 @@ impl EngineFiles<'_> {
         due.into_iter().try_for_each(|ino| self.write_back(ino))
     }
 
-    /// What waits of a file need not be written any more.
+    /// Drops the dirty data of a file.
     fn give_up(&mut self, path: &str) -> io::Result<()> {
         let ino = match self.inodes.get(path) {
             Some((ino, _)) => *ino,

@@ -1,6 +1,7 @@
-//! What experiments are done to: a file system on a modelled card, wherever it runs.
+//! Targets of experiments: a file system on a modelled card, in process or in a guest.
 //!
-//! *Invariant*: a target does [`Op`]s of the one vocabulary and tells what each took on the card's clock.
+//! *Invariant*: a target runs [`Op`]s of the one vocabulary and reports the duration of each on the card's
+//! clock.
 
 mod chip;
 mod cleaner;
@@ -41,13 +42,14 @@ use crate::{
 pub const OURS: &str = "flashkit";
 /// The same as users have it: mounted through FUSE, in the guest.
 pub const THROUGH_FUSE: &str = "flashkit-fuse";
-/// Where targets have their card and their mount.
+/// Path of the card's disk in targets.
 pub const DISK: &str = "/disk/card";
-/// What is mounted of bare flash: JFFS2 by the flash's name, UBIFS by that of the only volume of UBI's on it.
+/// Source of a mount of bare flash: JFFS2 by the flash's name, UBIFS by that of the only volume of UBI's on
+/// it.
 pub const CHIP: &str = "mtd:flash";
 #[allow(missing_docs, reason = "the one before says it")]
 pub const UBI_VOLUME: &str = "ubi0:lab";
-/// Where it is mounted.
+/// Mount point.
 pub const MOUNT_POINT: &str = "/mnt";
 
 /// A file system that is formatted and not mounted yet, on its card.
@@ -58,16 +60,16 @@ pub trait Target {
     /// The file system refuses it, or the target fails.
     fn run(&mut self, op: &Op) -> Result<Measured, Failure>;
 
-    /// The machine goes off and on again; the card keeps its power, and nothing is mounted.
+    /// Reboots the machine; the card keeps its power, and no file system is mounted afterwards.
     ///
     /// # Errors
     /// The machine does not come up.
     fn reboot(&mut self) -> Result<(), Failure>;
 
-    /// What the card has counted.
+    /// The card's counters.
     fn counters(&self) -> Counters;
 
-    /// Where the flash was erased; nothing where that is not known.
+    /// Erases of the flash by place; `None` if they are not known.
     fn wear(&self) -> Option<Wear> {
         None
     }
@@ -75,7 +77,8 @@ pub trait Target {
     /// The requests since the machine was switched on last, if they are remembered.
     fn trace(&self) -> Option<Trace>;
 
-    /// Memory that the kernel uses for itself, without pages of files, in bytes; nothing where that is not told.
+    /// Memory that the kernel uses for itself, without pages of files, in bytes; `None` if it is not
+    /// reported.
     ///
     /// # Errors
     /// The target fails.
@@ -84,7 +87,7 @@ pub trait Target {
     }
 }
 
-/// What the guest is.
+/// Kind of guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Machine {
     /// User-mode Linux with time travel: device time, exact.
@@ -96,7 +99,7 @@ pub enum Machine {
 /// The guest's programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
-    /// What it is.
+    /// Kind of machine.
     pub machine: Machine,
     /// The kernel.
     pub kernel: PathBuf,
@@ -115,30 +118,30 @@ pub struct Setting {
     pub preset: Preset,
     /// The card.
     pub profile: Profile,
-    /// How large everything is.
+    /// Sizes.
     pub scale: Scale,
     /// The guest's programs, for the kernel's file systems.
     pub programs: Option<Programs>,
-    /// Whether it is measured in the card's time, or in the machine's.
+    /// Measured in the card's time, or in the machine's.
     pub pace: Pace,
-    /// Whether requests to the card are remembered.
+    /// True if requests to the card are recorded.
     pub traced: bool,
-    /// Whether a program that cleans in the background runs beside a file system that has one.
+    /// True if a program that cleans in the background runs beside a file system that has one.
     pub cleaned: bool,
-    /// Seed of what the guest leaves to chance.
+    /// Seed of the guest's random choices.
     pub seed: u64,
     /// Ends the work early.
     pub stop: Stop,
 }
 
 impl Setting {
-    /// Whether figures are the host's clock's, of a stock kernel in QEMU.
+    /// Returns true if figures are of the host's clock, with a stock kernel in QEMU.
     pub fn is_indicative(&self) -> bool {
         let is_stock = self.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock);
         is_stock && self.file_system.kind != OURS
     }
 
-    /// Formats the file `image` and starts what works on it.
+    /// Formats the file `image` and starts a target on it.
     ///
     /// # Errors
     /// It cannot be formatted, or the guest does not come up.
@@ -150,7 +153,7 @@ impl Setting {
         })
     }
 
-    /// Starts what works on the file `image`, which has a volume already.
+    /// Starts a target on the file `image`, which has a volume already.
     ///
     /// # Errors
     /// It cannot be opened, or the guest does not come up.
@@ -163,7 +166,7 @@ impl Setting {
     }
 }
 
-/// What the flash did during a part of an experiment.
+/// Operations of the flash during a part of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it, units included")]
 pub struct FlashWork {
@@ -171,14 +174,14 @@ pub struct FlashWork {
     pub page_reads: u64,
     pub block_erases: u64,
     pub copied_pages: u64,
-    /// Where the card's time went.
+    /// The card's time by cause.
     pub time_ns: BTreeMap<String, u64>,
     /// log2 of the bytes -> write commands.
     pub writes_by_log2_bytes: BTreeMap<u32, u64>,
 }
 
 impl FlashWork {
-    /// What came since `earlier`.
+    /// The difference between `earlier` and `later` counters.
     pub fn between(earlier: &Counters, later: &Counters, page_bytes: u32) -> FlashWork {
         let parts = later.time_ns.parts().into_iter().zip(earlier.time_ns.parts());
         let grown = |(size, count): (&u32, &u64)| {

@@ -1,4 +1,4 @@
-//! Where nothing is kept: what an operation costs there is what making its content costs.
+//! A null target that keeps no data: an operation on it costs only the making of its content.
 
 use std::io;
 

@@ -1,10 +1,10 @@
-//! What a kernel does before a read reaches a file system: it keeps pages, and reads ahead. An engine in this
-//! process gets the same, so that its reads stand beside those of a mounted file system.
+//! A page cache with read-ahead, as a kernel has in front of a file system. The engine in this process gets
+//! the same, so that its reads are comparable with those of a mounted file system.
 //!
-//! The rules are Linux's (`ondemand_readahead`): a sequential reader gets windows that grow; a random reader who
-//! comes to where pages before his are cached already is taken for one of several sequential readers; any other
-//! gets the page that he asks for. Of what was read ahead, one page is marked: who comes to it gets the next window
-//! before he needs it.
+//! The rules are Linux's (`ondemand_readahead`): a sequential reader gets windows that grow; a random reader
+//! that reaches a page whose predecessors are cached already counts as one of several sequential readers; any
+//! other gets the requested page only. One page of each window is marked: a reader that reaches it triggers
+//! the next window before it needs it.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -13,7 +13,7 @@ use std::{
 
 /// Size of a page.
 pub const PAGE_BYTES: usize = 4096;
-/// What Linux reads ahead by default (`VM_READAHEAD_PAGES`).
+/// Linux's default read-ahead (`VM_READAHEAD_PAGES`).
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 /// Pages of one file.
@@ -85,7 +85,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Forgets what a write makes stale.
+    /// Drops the pages that a write makes stale.
     pub fn forget(&mut self, at: u64, length: usize) {
         if self.pages.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl Pages {
         }
     }
 
-    /// Reads what is missing of `count` pages from `index` on, not past `end`, and marks one of them.
+    /// Reads the missing ones of `count` pages from `index` on, not past `end`, and marks one of them.
     fn fetch(
         &mut self,
         index: u64,
@@ -131,8 +131,8 @@ impl Pages {
         if window < most / 16 { 4 * window } else { (2 * window).min(most) }
     }
 
-    /// How many pages to read where `index` is missing and `wanted` pages are asked for, and which of them to
-    /// mark; a page past them where none is.
+    /// Number of pages to read if `index` is missing and `wanted` pages are requested, and the page among
+    /// them to mark; a page past them if none is marked.
     fn plan(&mut self, index: u64, wanted: u64) -> (u64, u64) {
         let most = self.most_ahead;
         let is_next = match self.last {
@@ -172,7 +172,7 @@ impl Pages {
 mod tests {
     use super::*;
 
-    /// Reads pages in this order; returns what was fetched: first page and count.
+    /// Reads pages in this order; returns the fetched runs: first page and count.
     fn fetched(order: impl IntoIterator<Item = u64>, pages: &mut Pages) -> Vec<(u64, u64)> {
         let mut seen = Vec::new();
         for index in order {
@@ -204,7 +204,7 @@ mod tests {
     fn a_random_reader_gets_a_page_unless_others_were_there_before() {
         let mut pages = Pages::new(1 << 20, 128 << 10);
         assert_eq!(fetched([9, 50, 51, 20, 52], &mut pages), [(9, 1), (50, 1), (51, 4), (20, 1), (55, 8)]);
-        // 50 to 62 are there: who comes next to them, from elsewhere, is one of several readers.
+        // 50 to 62 are cached: a reader that jumps to the page after them is one of several readers.
         assert_eq!(fetched([63], &mut pages), [(63, 14)]);
     }
 

@@ -20,7 +20,7 @@ pub struct StockTarget {
     qemu: Option<Qemu>,
     setting: Setting,
     image: PathBuf,
-    /// What the card had counted when the guest before ended.
+    /// The card's counters when the previous guest ended.
     counted: Counters,
 }
 
