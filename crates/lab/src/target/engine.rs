@@ -27,7 +27,9 @@ use guest::{
     tree::Planter,
 };
 
-use super::{MOUNT_POINT, Setting, Target, kept::Kept, loads, nowhere::Nowhere, read_ahead::Pages};
+use super::{
+    MOUNT_POINT, Setting, Target, block_cache::BlockCache, loads, null_target::NullTarget, read_ahead::Pages,
+};
 use crate::{
     format::{FileSystem, MADE_AT, UUID_BYTES},
     guest::{EPOCH_NS, Failure, Measured, Totals},
@@ -42,7 +44,7 @@ const EOPNOTSUPP: i32 = 95;
 const TICK_NS: u64 = 10_000_000;
 
 /// The most memory that blocks are kept in, however large the machine is.
-const MOST_KEPT_BYTES: u64 = 512 << 20;
+const BLOCK_CACHE_BYTES_MAX: u64 = 512 << 20;
 
 /// The device of the volume.
 #[derive(Clone)]
@@ -181,7 +183,8 @@ impl EngineTarget {
     fn mount(&self) -> io::Result<Mounted> {
         let clock = self.disk.clone();
         let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
-        let device = Arc::new(Kept::new(self.disk.device(), self.memory_bytes.min(MOST_KEPT_BYTES)));
+        let device =
+            Arc::new(BlockCache::new(self.disk.device(), self.memory_bytes.min(BLOCK_CACHE_BYTES_MAX)));
         let volume = Volume::open(device, options).map_err(to_io)?;
         Ok(Mounted {
             volume,
@@ -429,16 +432,16 @@ fn making_of(op: &Op) -> u64 {
     let made = match op {
         // A reader makes the same records, to compare.
         Op::Pattern { pattern, .. } => {
-            Pattern { access: Access::Create, ..*pattern }.run_on(&mut Nowhere).map(|_| ())
+            Pattern { access: Access::Create, ..*pattern }.run_on(&mut NullTarget).map(|_| ())
         }
-        Op::Plant { tree, .. } => tree.plant(&mut Nowhere).map(|_| ()),
+        Op::Plant { tree, .. } => tree.plant(&mut NullTarget).map(|_| ()),
         // Data on the null target cannot be checked, and the cost of checking is not measured.
         Op::Load { load, stage, .. } if *stage != Stage::Check => {
-            load.run_on(*stage, &mut Nowhere).map(|_| ())
+            load.run_on(*stage, &mut NullTarget).map(|_| ())
         }
         _ => return 0,
     };
-    debug_assert!(made.is_ok(), "nothing is refused nowhere");
+    debug_assert!(made.is_ok(), "the null target refuses no operation");
     thread_cpu_ns() - before
 }
 

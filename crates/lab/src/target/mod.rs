@@ -3,14 +3,14 @@
 //! *Invariant*: a target runs [`Op`]s of the one vocabulary and reports the duration of each on the card's
 //! clock.
 
+mod block_cache;
 mod chip;
 mod cleaner;
 mod directory;
 mod engine;
 mod guest;
-mod kept;
 mod loads;
-mod nowhere;
+mod null_target;
 mod read_ahead;
 mod stock;
 

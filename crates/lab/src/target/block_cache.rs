@@ -15,7 +15,7 @@ use super::read_ahead::PAGE_BYTES;
 ///
 /// *Invariant*: the blocks are locked while the device is read or written, so the cache never differs from
 /// the device.
-pub(super) struct Kept {
+pub(super) struct BlockCache {
     device: Arc<dyn Device>,
     blocks: Mutex<Blocks>,
 }
@@ -34,12 +34,12 @@ struct Block {
     turn: u64,
 }
 
-impl Kept {
+impl BlockCache {
     /// An empty cache of at most `memory_bytes`.
-    pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> Kept {
+    pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> BlockCache {
         let most = (memory_bytes as usize / PAGE_BYTES).max(1);
         let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), turn: 0, most };
-        Kept { device, blocks: Mutex::new(blocks) }
+        BlockCache { device, blocks: Mutex::new(blocks) }
     }
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {
@@ -107,7 +107,7 @@ fn numbers(offset_bytes: u64, length_bytes: u64) -> std::ops::Range<u64> {
     offset_bytes / page..(offset_bytes + length_bytes).div_ceil(page)
 }
 
-impl Device for Kept {
+impl Device for BlockCache {
     fn geometry(&self) -> Geometry {
         self.device.geometry()
     }
@@ -154,18 +154,18 @@ mod tests {
     #[test]
     fn what_was_read_or_written_is_not_read_again_until_there_is_too_much() {
         let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
-        let kept = Kept::new(device.clone(), 4 * 4096);
+        let cache = BlockCache::new(device.clone(), 4 * 4096);
         let read = |at: u64| {
             let mut block = [0; 4096];
-            kept.read(at * 4096, &mut block).unwrap();
+            cache.read(at * 4096, &mut block).unwrap();
             block[0]
         };
-        kept.write(4096, &[7; 8192]).unwrap();
+        cache.write(4096, &[7; 8192]).unwrap();
         assert_eq!((read(1), read(2), device.counts().reads), (7, 7, 0));
         assert_eq!((read(0), read(0), device.counts().reads), (0, 0, 1));
-        kept.write(4096, &[8; 512]).unwrap();
+        cache.write(4096, &[8; 512]).unwrap();
         assert_eq!((read(1), device.counts().reads), (8, 2));
-        kept.discard(0, 1 << 20).unwrap();
+        cache.discard(0, 1 << 20).unwrap();
         read(2);
         assert_eq!(device.counts().reads, 3);
         (3..7).for_each(|n| assert_eq!(read(n), 0));
@@ -176,19 +176,19 @@ mod tests {
     #[test]
     fn what_was_forgotten_and_came_again_is_no_longer_the_oldest() {
         let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
-        let kept = Kept::new(device.clone(), 2 * 4096);
-        kept.write(0, &[1; 4096]).unwrap();
-        kept.write(4096, &[2; 4096]).unwrap();
+        let cache = BlockCache::new(device.clone(), 2 * 4096);
+        cache.write(0, &[1; 4096]).unwrap();
+        cache.write(4096, &[2; 4096]).unwrap();
         for _ in 0..10_000 {
-            kept.discard(0, 4096).unwrap();
-            kept.write(0, &[3; 4096]).unwrap();
+            cache.discard(0, 4096).unwrap();
+            cache.write(0, &[3; 4096]).unwrap();
         }
-        assert!(kept.blocks().order.len() <= PAGE_BYTES + 5);
-        kept.write(8192, &[4; 4096]).unwrap();
+        assert!(cache.blocks().order.len() <= PAGE_BYTES + 5);
+        cache.write(8192, &[4; 4096]).unwrap();
         let mut block = [0; 4096];
-        kept.read(0, &mut block).unwrap();
+        cache.read(0, &mut block).unwrap();
         assert_eq!((block, device.counts().reads), ([3; 4096], 0));
-        kept.read(4096, &mut block).unwrap();
+        cache.read(4096, &mut block).unwrap();
         assert_eq!((block, device.counts().reads), ([2; 4096], 1));
     }
 }

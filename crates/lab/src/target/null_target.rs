@@ -5,9 +5,9 @@ use std::io;
 use guest::{load::Files, pattern::RecordFile, tree::Planter};
 
 /// Takes everything.
-pub(super) struct Nowhere;
+pub(super) struct NullTarget;
 
-impl Planter for Nowhere {
+impl Planter for NullTarget {
     fn make_dir(&mut self, _: &str) -> io::Result<()> {
         Ok(())
     }
@@ -16,7 +16,7 @@ impl Planter for Nowhere {
     }
 }
 
-impl RecordFile for Nowhere {
+impl RecordFile for NullTarget {
     fn read_record(&mut self, _: &mut [u8], _: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -28,7 +28,7 @@ impl RecordFile for Nowhere {
     }
 }
 
-impl Files for Nowhere {
+impl Files for NullTarget {
     fn make_dir(&mut self, _: &str) -> io::Result<()> {
         Ok(())
     }
