@@ -5,6 +5,7 @@
 //! its way. Inodes go by F2FS's numbers.
 
 mod content;
+mod rights;
 
 use std::{
     ops::{Deref, DerefMut},
@@ -29,7 +30,9 @@ use f2fs::{
 use rustix::fs::RenameFlags;
 
 use crate::{
-    Atime, Errno, FsyncMode, MountOptions, errno,
+    Atime, Errno, FsyncMode, MountOptions,
+    caller::Capability,
+    errno,
     flusher::Flusher,
     inodes::Inodes,
     ioctl::{self, Request, TrimRange},
@@ -37,6 +40,7 @@ use crate::{
     waiting::Waiting,
 };
 
+pub use crate::caller::Caller;
 pub use content::{OpenMode, WriteMode};
 
 /// What an operation gives.
@@ -71,44 +75,6 @@ impl From<&MountOptions> for Settings {
             read_only: options.read_only,
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
-    }
-}
-
-/// Who asks.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Process, 0 where it is none that we see.
-    pub pid: u32,
-}
-
-impl Caller {
-    /// Whether the caller may see what only administrators see. The kernel tells us the user and not the
-    /// capabilities.
-    pub fn is_privileged(self) -> bool {
-        self.uid == 0
-    }
-
-    /// Whether the caller is in a group, or above groups.
-    fn is_in(self, gid: u32) -> bool {
-        let further = || {
-            // The request does not carry them (proc(5)).
-            let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-            groups.split_whitespace().any(|group| group.parse() == Ok(gid))
-        };
-        self.is_privileged() || self.gid == gid || further()
-    }
-
-    /// Whether the mode of an inode lets the caller write, or change the inode.
-    fn may_write(self, stat: &Stat) -> bool {
-        self.is_privileged()
-            || self.uid == stat.uid
-            || stat.mode & 0o020 != 0 && self.is_in(stat.gid)
-            || stat.mode & 0o002 != 0
     }
 }
 
@@ -174,6 +140,8 @@ pub struct FileSystem {
     volume: RwLock<Option<Volume>>,
     /// The device that the volume lies on, where that is a single file.
     image: Weak<FileDevice>,
+    /// The volume can have limits of quota.
+    has_quota: bool,
     inodes: Inodes,
     unwritten: Unwritten,
     waiting: Waiting,
@@ -197,6 +165,7 @@ impl FileSystem {
     /// The file system on an open volume. `image` is the volume's device, where that is a single file.
     pub fn new(volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
         FileSystem {
+            has_quota: volume.superblock().features.has(Features::QUOTA),
             volume: RwLock::new(Some(volume)),
             image,
             inodes: Inodes::default(),
@@ -227,7 +196,12 @@ impl FileSystem {
 
     /// The volume, to change it for somebody: an administrator may exceed limits of quota.
     fn write_lock_for(&self, caller: Caller) -> Answer<Writing<'_>> {
-        self.lock(caller.is_privileged())
+        self.lock(self.may_exceed_limits(caller))
+    }
+
+    /// Whether a caller may exceed the limits of quota, where there can be any.
+    fn may_exceed_limits(&self, caller: Caller) -> bool {
+        !self.has_quota || caller.has(Capability::SysResource)
     }
 
     fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
@@ -346,15 +320,19 @@ impl FileSystem {
         umask: u16,
         device: Option<DeviceNumber>,
     ) -> Answer<Stat> {
+        let volume = self.write_lock_for(caller)?;
+        let mode = rights::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
-        self.make(self.write_lock_for(caller)?, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
+        self.make(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
     }
 
     /// Makes a file without a name; the kernel gets a reference to it, and the file goes with the last unless it has a
     /// name by then.
     pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
+        let volume = self.write_lock_for(caller)?;
+        let mode = rights::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
-        self.make(self.write_lock_for(caller)?, None, |volume| {
+        self.make(volume, None, |volume| {
             let ino = volume.create_nameless_for(dir, &new, umask)?;
             self.inodes.holds(ino);
             Ok(ino)
@@ -516,6 +494,8 @@ impl FileSystem {
             refuse_sealed(&before)?;
             volume.truncate(ino, size).map_err(to_errno)?;
         }
+        let gid = set.gid.unwrap_or(before.gid);
+        set.permissions = set.permissions.map(|wanted| rights::permissions_of(caller, gid, wanted));
         let changes_owner = set.uid.is_some() || set.gid.is_some();
         // At most a time of status is what is left of a chown(2) to nobody, and what the kernel sends before an
         // allocation or a copy: privileges go.
@@ -524,7 +504,7 @@ impl FileSystem {
             || size.is_some() && drops_privilege;
         if drops_privilege && set.permissions.is_none() {
             set.permissions = without_privilege(before.mode, || caller.is_in(before.gid));
-            if only_status && set.permissions.is_some() && !caller.may_write(&before) {
+            if only_status && set.permissions.is_some() && !rights::may_write(caller, &before) {
                 return Err(Errno::PERM);
             }
         }
@@ -550,7 +530,9 @@ impl FileSystem {
             Request::ReserveSaved => {
                 return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
             }
-            Request::Trim(_) | Request::SetLabel(_) if !caller.is_privileged() => return Err(Errno::PERM),
+            Request::Trim(_) | Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
+                return Err(Errno::PERM);
+            }
             Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
             Request::Trim(range) => return self.trim(range).map(|trimmed| range.done(trimmed)),
             Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
@@ -575,7 +557,8 @@ impl FileSystem {
             let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
             // The kernel checks that only of those who ask by the usual numbers, and not before Linux 5.13
             // (`fileattr_set_prepare`).
-            if !caller.is_privileged() && (caller.uid != stat.uid || protects) {
+            let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
+            if !owns || protects && !caller.has(Capability::LinuxImmutable) {
                 return Err(Errno::PERM);
             }
             volume.set_attr(ino, &set).map_err(to_errno)?;
@@ -625,12 +608,13 @@ impl FileSystem {
 
     /// The names of all extended attributes, each with a zero behind it.
     pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
+        let names = self.read_lock()?.list_xattrs(ino).map_err(to_errno)?;
+        let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
+        let hides = names.iter().any(|name| is_trusted(name)) && !caller.has(Capability::SysAdmin);
         let mut list = Vec::new();
-        for name in self.read_lock()?.list_xattrs(ino).map_err(to_errno)? {
-            if caller.is_privileged() || !name.starts_with(b"trusted.") {
-                list.extend_from_slice(&name);
-                list.push(0);
-            }
+        for name in names.iter().filter(|name| !(hides && is_trusted(name))) {
+            list.extend_from_slice(name);
+            list.push(0);
         }
         Ok(list)
     }
@@ -838,7 +822,7 @@ mod tests {
     use super::*;
 
     /// An empty volume.
-    fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
+    pub(super) fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let features = mkfs::parse_features(features).unwrap();
         let plan = Plan::new(&mkfs::Options { features, ..mkfs::Options::new([7; 16]) }, &[size]).unwrap();
@@ -846,7 +830,7 @@ mod tests {
         new.finish().unwrap()
     }
 
-    fn mounted(volume: Volume) -> FileSystem {
+    pub(super) fn mounted(volume: Volume) -> FileSystem {
         FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()))
     }
 

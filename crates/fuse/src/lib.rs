@@ -12,6 +12,7 @@
 
 mod backend;
 mod background;
+mod caller;
 mod clock;
 mod connection;
 mod daemon;

@@ -128,7 +128,7 @@ impl FileSystem {
     /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
     /// would not be told by anybody else that nothing of it can be kept.
     pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
-        let fails = self.inodes.about_to_write(ino, caller.is_privileged());
+        let fails = self.inodes.about_to_write(ino, self.may_exceed_limits(caller));
         let careful = self.leaves_short_of_space(0) || fails;
         if careful {
             // Of what failed before, close(2) and fsync(2) tell.
@@ -180,7 +180,7 @@ impl FileSystem {
         let WriteMode { from_cache, drops_privilege, drops_capabilities } = how;
         let privileged = match from_cache {
             true => self.inodes.writer_is_privileged(ino),
-            false => caller.is_privileged(),
+            false => self.may_exceed_limits(caller),
         };
         let mut volume = self.lock(privileged)?;
         let written = match from_cache {

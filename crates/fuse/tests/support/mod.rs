@@ -277,6 +277,15 @@ pub fn with_aligned<T>(length: usize, access: impl FnOnce(&mut [u8]) -> T) -> T 
     access(&mut room[from..from + length])
 }
 
+/// Whether this process has a capability, given by its number (capabilities(7)). In a container root lacks some.
+pub fn has_capability(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
+    let effective =
+        status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("it has capabilities");
+    let bits = u64::from_str_radix(effective.trim(), 16).expect("they are one number");
+    bits >> number & 1 == 1
+}
+
 /// Whether a program is installed; says if it is not.
 pub fn has(program: &str) -> bool {
     let found =

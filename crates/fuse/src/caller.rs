@@ -1,0 +1,143 @@
+//! The process that a request comes from: its user, its groups and its capabilities.
+//!
+//! A request carries the user and the group alone. Everything else stands in the process's status (proc(5)), which is
+//! read only where an answer depends on it.
+
+use std::{fs, path::Path};
+
+/// Capabilities by their numbers (capabilities(7), linux/capability.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// Ignores the permissions of files (`CAP_DAC_OVERRIDE`).
+    DacOverride = 1,
+    /// Acts as the owner of every file (`CAP_FOWNER`).
+    Fowner = 3,
+    /// Keeps set-group-id bits of groups that the process is not in (`CAP_FSETID`).
+    Fsetid = 4,
+    /// Changes the flags of immutable and append-only files (`CAP_LINUX_IMMUTABLE`).
+    LinuxImmutable = 9,
+    /// Administers the file system (`CAP_SYS_ADMIN`).
+    SysAdmin = 21,
+    /// Exceeds the limits of quota (`CAP_SYS_RESOURCE`).
+    SysResource = 24,
+}
+
+/// The process that a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Process, 0 where it is none that is visible here.
+    pub pid: u32,
+}
+
+impl Caller {
+    /// Whether the caller has a capability in the user namespace of the mount. Where that is unknown, root has all.
+    pub fn has(self, capability: Capability) -> bool {
+        self.credentials().map_or(self.uid == 0, |known| known.has(capability, self.pid))
+    }
+
+    /// Whether the caller is in a group, or need not be (Linux, `in_group_or_capable`).
+    pub fn is_in(self, gid: u32) -> bool {
+        self.gid == gid || self.credentials().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
+    }
+
+    /// Whether the caller is known to be outside a group. The groups of a caller for whom a service of the kernel asks
+    /// (nfsd) are unknown.
+    pub fn is_outside(self, gid: u32) -> bool {
+        self.gid != gid && self.credentials().is_some_and(|known| !known.is_in(gid, self.pid))
+    }
+
+    /// The credentials of the process, where the request was made with them. A request that a thread of the kernel or
+    /// a stacked file system makes has others.
+    fn credentials(self) -> Option<Credentials> {
+        if self.pid == 0 {
+            return None;
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        Credentials::parse(&status).filter(|known| (known.uid, known.gid) == (self.uid, self.gid))
+    }
+}
+
+/// The credentials of a process that decide about access to files.
+#[derive(Debug, PartialEq, Eq)]
+struct Credentials {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    /// Effective capabilities, one bit each.
+    capabilities: u64,
+}
+
+impl Credentials {
+    /// Reads the status of a process (proc(5)).
+    fn parse(status: &str) -> Option<Credentials> {
+        let field = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        // Real, effective, saved, and that of access to files.
+        let of_files = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
+        Some(Credentials {
+            uid: of_files("Uid")?,
+            gid: of_files("Gid")?,
+            groups: field("Groups")?.split_whitespace().filter_map(|group| group.parse().ok()).collect(),
+            capabilities: u64::from_str_radix(field("CapEff")?, 16).ok()?,
+        })
+    }
+
+    fn is_in(&self, gid: u32, pid: u32) -> bool {
+        self.groups.contains(&gid) || self.has(Capability::Fsetid, pid)
+    }
+
+    fn has(&self, capability: Capability, pid: u32) -> bool {
+        self.capabilities & 1 << capability as u32 != 0
+            && (shares_user_namespace(pid)).unwrap_or(self.uid == 0)
+    }
+}
+
+/// Whether a process is in our user namespace, which is that of the mount: in another one its capabilities count for
+/// nothing here. `None` where that cannot be read.
+fn shares_user_namespace(pid: u32) -> Option<bool> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/user")).ok();
+    Some(namespace(Path::new("/proc/self"))? == namespace(&Path::new("/proc").join(pid.to_string()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tUid: 0\nPid:\t77\nUid:\t1000\t0\t0\t1000\nGid:\t100\t100\t100\t101\n\
+                          Groups:\t4 24 1000 \nCapInh:\t0000000000000000\nCapEff:\t0000000001200010\n";
+
+    #[test]
+    fn credentials_are_those_of_access_to_files() {
+        let known = Credentials::parse(STATUS).unwrap();
+        assert_eq!((known.uid, known.gid, &known.groups[..]), (1000, 101, &[4, 24, 1000][..]));
+        let pid = std::process::id();
+        use Capability as C;
+        let has = [C::Fsetid, C::SysAdmin, C::SysResource, C::Fowner, C::DacOverride, C::LinuxImmutable]
+            .map(|capability| known.has(capability, pid));
+        assert_eq!(has, [true, true, true, false, false, false]);
+        assert!(known.is_in(24, pid) && known.is_in(5, pid), "with CAP_FSETID");
+        let none = Credentials { capabilities: 0, ..known };
+        assert!(none.is_in(24, pid) && !none.is_in(5, pid));
+        assert_eq!(Credentials::parse("Uid:\t0\t0\t0\t0\n"), None);
+    }
+
+    #[test]
+    fn root_has_every_capability_where_its_process_is_unknown() {
+        let invisible = |uid| Caller { uid, gid: uid, pid: 0 };
+        assert!(invisible(0).has(Capability::SysAdmin) && invisible(0).is_in(5));
+        assert!(!invisible(1000).has(Capability::SysAdmin) && !invisible(1000).is_in(5));
+        assert!(!invisible(1000).is_outside(5), "nobody can tell");
+    }
+
+    #[test]
+    fn a_request_with_other_credentials_than_its_process_is_judged_by_its_user() {
+        let process = std::process::id();
+        let lent = Caller { uid: 123_456, gid: 123_456, pid: process };
+        assert!(!lent.has(Capability::SysAdmin) && !lent.is_outside(5));
+    }
+}

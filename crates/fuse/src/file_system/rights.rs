@@ -1,0 +1,210 @@
+//! Rights that the kernel leaves to the file system, wholly or in some of its versions.
+//!
+//! It takes set-group-id bits away itself when permissions change (Linux, `setattr_prepare`), and since Linux 6.0 when an
+//! inode is made (`mode_strip_sgid`). Doing it again changes nothing.
+
+use f2fs::{
+    Volume,
+    format::FileType,
+    units::Ino,
+    volume::{SET_GID, Stat},
+};
+
+use super::{Answer, Caller, to_errno};
+use crate::caller::Capability;
+
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// The mode of a new inode. A program that runs as the group of its directory is made by members of that group alone.
+pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Answer<u16> {
+    let both = SET_GID | GROUP_EXECUTE;
+    if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
+        return Ok(mode);
+    }
+    let dir = volume.stat(dir).map_err(to_errno)?;
+    let loses = dir.mode & SET_GID != 0 && !caller.is_in(dir.gid);
+    Ok(if loses { mode & !SET_GID } else { mode })
+}
+
+/// The permissions that a caller may give to an inode of a group.
+pub fn permissions_of(caller: Caller, gid: u32, permissions: u16) -> u16 {
+    let loses = permissions & SET_GID != 0 && caller.is_outside(gid);
+    if loses { permissions & !SET_GID } else { permissions }
+}
+
+/// Whether the mode of an inode lets a caller write to it.
+pub fn may_write(caller: Caller, stat: &Stat) -> bool {
+    caller.uid == stat.uid
+        || stat.mode & 0o020 != 0 && caller.is_in(stat.gid)
+        || stat.mode & 0o002 != 0
+        || caller.has(Capability::DacOverride)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        process::{Child, Command, Stdio},
+        sync::Arc,
+    };
+
+    use block::MemoryDevice;
+    use f2fs::volume::{NewNode, SetAttr};
+
+    use super::*;
+    use crate::{
+        Errno, FileSystem,
+        file_system::{
+            Change,
+            tests::{format, mounted},
+        },
+        ioctl::Request,
+    };
+
+    /// A process with other credentials than ours.
+    struct Process(Child, Caller);
+
+    impl Process {
+        /// `None` where this test may not start it, or cannot.
+        fn start(uid: u32, gid: u32, arguments: &[&str]) -> Option<Process> {
+            let child = Command::new("setpriv")
+                .args([format!("--reuid={uid}"), format!("--regid={gid}")])
+                .args(arguments)
+                .args(["--", "cat"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn();
+            let Ok(mut child) = child else {
+                eprintln!("skipped: setpriv (util-linux) is not installed");
+                return None;
+            };
+            // It has the credentials once `cat` answers.
+            let _ = child.stdin.as_mut().expect("it is piped").write_all(b"x");
+            let answered = child.stdout.as_mut().expect("it is piped").read_exact(&mut [0]).is_ok();
+            if !answered {
+                let _ = child.wait();
+                eprintln!("skipped: only root can give a process other credentials");
+                return None;
+            }
+            let caller = Caller { uid, gid, pid: child.id() };
+            Some(Process(child, caller))
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    const GROUP: u32 = 3000;
+    const NONE: [&str; 3] = ["--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
+
+    /// A mounted volume whose root directory belongs to [`GROUP`] and gives it to what is made there.
+    fn with_shared_root() -> (FileSystem, Ino) {
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
+        let root = volume.superblock().root_ino;
+        let set = SetAttr { permissions: Some(0o2777), gid: Some(GROUP), ..SetAttr::default() };
+        volume.set_attr(root, &set).unwrap();
+        (mounted(volume), root)
+    }
+
+    fn permissions(mode: u16) -> u16 {
+        mode & 0o7777
+    }
+
+    #[test]
+    fn a_creator_outside_the_group_of_a_set_group_id_directory_makes_no_program_of_that_group() {
+        let (fs, root) = with_shared_root();
+        let outside = Caller { uid: 1000, gid: 1000, pid: 0 };
+        let made = |caller, name: &[u8], mode| fs.create(caller, root, name, mode, 0, None).unwrap();
+        let program = made(outside, b"program", 0o102_755);
+        assert_eq!((permissions(program.mode), program.gid), (0o755, GROUP));
+        let nameless = fs.create_nameless(outside, root, 0o102_775, 0).unwrap();
+        assert_eq!(permissions(nameless.mode), 0o775);
+        // The umask takes the execute bit away afterwards.
+        let masked = fs.create(outside, root, b"masked", 0o102_755, 0o077, None).unwrap();
+        assert_eq!(permissions(masked.mode), 0o700);
+        assert_eq!(
+            permissions(made(outside, b"data", 0o102_745).mode),
+            0o2745,
+            "the group cannot execute it"
+        );
+        assert_eq!(permissions(made(outside, b"dir", 0o040_755).mode), 0o2755, "directories inherit the bit");
+        let member = Caller { gid: GROUP, ..outside };
+        assert_eq!(permissions(made(member, b"member", 0o102_755).mode), 0o2755);
+        let root_user = Caller { uid: 0, gid: 0, pid: 0 };
+        assert_eq!(permissions(made(root_user, b"root", 0o102_755).mode), 0o2755);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn further_groups_and_capabilities_of_the_process_count() {
+        let groups = format!("--groups={GROUP}");
+        let Some(member) = Process::start(1000, 1000, &[&groups]) else { return };
+        let Some(outside) = Process::start(1000, 1000, &NONE) else { return };
+        let Some(bare_root) = Process::start(0, 0, &NONE) else { return };
+        let Some(root_user) = Process::start(0, 0, &["--clear-groups"]) else { return };
+        let (fs, root) = with_shared_root();
+        let cases = [(&member, 0o2755), (&outside, 0o755), (&bare_root, 0o755), (&root_user, 0o2755)];
+        for (n, (Process(_, caller), wanted)) in cases.into_iter().enumerate() {
+            let name = format!("file{n}").into_bytes();
+            let made = fs.create(*caller, root, &name, 0o102_755, 0, None).unwrap();
+            assert_eq!(permissions(made.mode), wanted, "made by {caller:?}");
+            let set = SetAttr { permissions: Some(0o2711), ..SetAttr::default() };
+            let changed = fs.change(*caller, made.ino, &Change { set, ..Change::default() }).unwrap();
+            assert_eq!(permissions(changed.mode) & SET_GID, wanted & SET_GID, "changed by {caller:?}");
+        }
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn root_without_capabilities_is_a_user_like_any_other() {
+        let Some(bare_root) = Process::start(0, 0, &NONE) else { return };
+        let Some(root_user) = Process::start(0, 0, &["--clear-groups"]) else { return };
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
+        let root = volume.superblock().root_ino;
+        let new = NewNode { uid: 1000, gid: 1000, ..NewNode::new(0o100_644) };
+        let ino = volume.create(root, b"file", &new).unwrap();
+        volume.set_xattr(ino, b"trusted.note", b"x", Default::default()).unwrap();
+        let fs = mounted(volume);
+        let (Process(_, bare), Process(_, full)) = (&bare_root, &root_user);
+        let set_flags = |caller: &Caller, flags: u32| {
+            fs.ioctl(*caller, ino, true, &Request::parse(0x4008_6602, &flags.to_ne_bytes()).unwrap())
+        };
+        let (nodump, immutable) = (0x40, 0x10);
+        assert_eq!(set_flags(bare, nodump), Err(Errno::PERM), "it does not own the file");
+        set_flags(full, nodump | immutable).unwrap();
+        assert_eq!(set_flags(bare, nodump), Err(Errno::PERM));
+        set_flags(full, 0).unwrap();
+        assert_eq!(fs.list_xattrs(*bare, ino).unwrap(), b"");
+        assert_eq!(fs.list_xattrs(*full, ino).unwrap(), b"trusted.note\0");
+        let label = Request::parse(0x4100_9432, &[0; 256]).unwrap();
+        assert_eq!(fs.ioctl(*bare, root, false, &label), Err(Errno::PERM));
+        fs.ioctl(*full, root, false, &label).unwrap();
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn limits_of_quota_hold_for_root_without_capabilities() {
+        use f2fs::{format::quota::QuotaKind, volume::QuotaLimits};
+        let Some(bare_root) = Process::start(0, 0, &NONE) else { return };
+        let Some(root_user) = Process::start(0, 0, &["--clear-groups"]) else { return };
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");
+        let root = volume.superblock().root_ino;
+        let used = volume.quota_of(QuotaKind::User, 0).unwrap().inodes.get();
+        let limits = QuotaLimits { inodes_hard: used, ..QuotaLimits::default() };
+        volume.set_quota_limits(QuotaKind::User, 0, limits).unwrap();
+        let fs = mounted(volume);
+        let create =
+            |Process(_, caller): &Process| fs.create(*caller, root, b"file", 0o100_644, 0, None).map(drop);
+        assert_eq!(create(&bare_root), Err(Errno::DQUOT));
+        // In a container root need not have the capability either.
+        let may_exceed = root_user.1.has(Capability::SysResource);
+        let wanted = if may_exceed { Ok(()) } else { Err(Errno::DQUOT) };
+        assert_eq!(create(&root_user), wanted);
+        fs.unmount().unwrap();
+    }
+}
