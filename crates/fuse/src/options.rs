@@ -6,7 +6,7 @@ use std::time::Duration;
 use f2fs::{
     format::inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
     units::Time,
-    volume::{self, ActiveLogs, InPlace, Options},
+    volume::{self, ActiveLogs, FsyncNames, InPlace, Options},
 };
 use rustix::mount::MountFlags;
 
@@ -32,7 +32,7 @@ pub enum FsyncMode {
     /// What POSIX asks for.
     #[default]
     Posix,
-    /// In addition the whole way to the file.
+    /// In addition every rename before the fsync.
     Strict,
     /// Only the order: the device is not flushed.
     NoBarrier,
@@ -186,7 +186,7 @@ pub const KNOWN: [(&str, &str); 37] = [
     ("discard, nodiscard", "Tell the device what checkpoints free [discard on block devices]"),
     (
         "fsync_mode=posix|strict|nobarrier",
-        "strict: fsync keeps the way to the file, too; nobarrier: no flush [posix]",
+        "strict: fsync also makes all renames before it durable; nobarrier: no flush [posix]",
     ),
     ("nobarrier", "fsync_mode=nobarrier"),
     ("checkpoint=enable|disable", "disable: all that is done is dropped when the mount ends [enable]"),
@@ -420,6 +420,10 @@ impl MountOptions {
             cache_bytes: self.cache_bytes,
             active_logs: self.active_logs,
             in_place: self.in_place,
+            fsync_names: match self.fsync {
+                FsyncMode::Strict => FsyncNames::Renamed,
+                FsyncMode::Posix | FsyncMode::NoBarrier => FsyncNames::Own,
+            },
             read_only: self.read_only,
             roll_forward: self.roll_forward,
             inline_data: self.inline_data,

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    ActiveLogs, Volume, checkpoint::Reason, dir_write::ENTRY_BLOCKS, node_cache::Change, node_write::Marks,
+    ActiveLogs, FsyncNames, Volume, checkpoint::Reason, dir_write::ENTRY_BLOCKS, node_cache::Change,
+    node_write::Marks,
 };
 use crate::{
     Error, Place, Result,
@@ -133,15 +134,19 @@ impl Volume {
         self.start()?;
         let inode = self.inode(ino)?;
         let is_directory = inode.is_directory();
-        if is_directory && self.is_as_checkpointed(ino) {
-            return Ok(false);
+        let renames_first =
+            self.options.fsync_names == FsyncNames::Renamed && !self.since_checkpoint.renamed.is_empty();
+        if is_directory && !renames_first {
+            if self.is_as_checkpointed(ino) {
+                return Ok(false);
+            }
+            if data_only && self.names_are_written(ino)? {
+                drop(inode);
+                self.write_logs()?;
+                return Ok(true);
+            }
         }
-        if is_directory && data_only && self.names_are_written(ino)? {
-            drop(inode);
-            self.write_logs()?;
-            return Ok(true);
-        }
-        if self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
+        if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
             drop(inode);
             if self.changed {
                 self.write_checkpoint(Reason::Sync)?;

@@ -63,7 +63,7 @@ pub use make::Blank;
 pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
-pub use options::{ActiveLogs, Clock, InPlace, OnError, Options};
+pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options};
 pub use quota::QuotaLimits;
 pub use stat::{SET_GID, Space, Stat, without_privilege};
 

@@ -44,6 +44,17 @@ pub enum OnError {
     Continue,
 }
 
+/// The names that an fsync makes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FsyncNames {
+    /// The name of the file, and those without which recovery cannot enter it.
+    #[default]
+    Own,
+    /// In addition every rename before the fsync, so that the whole path to the file is durable (Linux,
+    /// `FSYNC_MODE_STRICT`). It costs a checkpoint where something was renamed since the last one.
+    Renamed,
+}
+
 /// How a volume is opened.
 pub struct Options {
     /// The time, for timestamps and for the age of segments.
@@ -57,6 +68,8 @@ pub struct Options {
     pub active_logs: ActiveLogs,
     /// When to overwrite in place.
     pub in_place: InPlace,
+    /// The names that an fsync makes durable.
+    pub fsync_names: FsyncNames,
     /// Refuse changes, and write nothing: an unclean volume is recovered in memory.
     pub read_only: bool,
     /// Bring back what was fsynced after the last checkpoint.
@@ -96,6 +109,7 @@ impl Options {
             cache_bytes: 64 << 20,
             active_logs: ActiveLogs::default(),
             in_place: InPlace::default(),
+            fsync_names: FsyncNames::default(),
             read_only: false,
             roll_forward: true,
             inline_data: true,
