@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    net::TcpStream,
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
@@ -268,6 +269,32 @@ fn half_open_clients_keep_nobody_waiting() {
     fixture.server.stop();
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
     drop((silent, deaf));
+}
+
+/// Clients that connect and say nothing take no place from others, however many there are, over TCP as well.
+#[test]
+fn silent_clients_do_not_lock_others_out() {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    let server = Server::start(device, &"127.0.0.1:0".parse().expect("an address")).expect("listens");
+    let Address::Tcp(address) = *server.address() else { panic!("an address of TCP") };
+    let before = block::nbd::Client::connect(server.address()).expect("a place is free");
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.read_exact(&mut [0; 18]).expect("the greeting");
+        silent.push(stream);
+    }
+    let after = block::nbd::Client::connect(server.address()).expect("a place is free");
+    for client in [&before, &after] {
+        client.read(0, &mut [0; 512]).expect("within the device");
+    }
+    // The oldest had to give way, and the newest may still go on.
+    assert!(matches!(silent[0].read(&mut [0]), Ok(0) | Err(_)));
+    let newest = silent.last_mut().expect("there are some");
+    newest.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").expect("the server reads");
+    newest.read_exact(&mut [0; 10]).expect("size and flags");
+    assert!(server.connections() <= 2 + 16, "{}", server.connections());
 }
 
 /// A large device of zeroes that counts reads.

@@ -21,10 +21,11 @@ pub struct Session {
     pub allocation: bool,
 }
 
-/// Leads a client to the transmission phase; none if it went away as it should.
+/// Leads a client to the transmission phase, where `admit` gives it a place; none if it went away as it should.
 pub fn handshake(
     stream: &mut (impl Read + Write),
     export: &(impl Export + ?Sized),
+    mut admit: impl FnMut() -> bool,
 ) -> io::Result<Option<Session>> {
     let mut greeting = Vec::new();
     greeting.extend(INIT_MAGIC.to_be_bytes());
@@ -52,6 +53,10 @@ pub fn handshake(
         stream.read_exact(&mut data)?;
         match option {
             OPT_EXPORT_NAME => {
+                // This option has no reply of an error.
+                if !admit() {
+                    return Ok(None);
+                }
                 let mut answer = Vec::new();
                 answer.extend(export.geometry().size_bytes.to_be_bytes());
                 answer.extend(transmission_flags(export, session).to_be_bytes());
@@ -75,6 +80,10 @@ pub fn handshake(
                     reply(stream, option, REP_ERR_INVALID, b"the request is cut off")?;
                     continue;
                 };
+                if option == OPT_GO && !admit() {
+                    reply(stream, option, REP_ERR_POLICY, b"too many clients")?;
+                    continue;
+                }
                 let mut info = INFO_EXPORT.to_be_bytes().to_vec();
                 info.extend(export.geometry().size_bytes.to_be_bytes());
                 info.extend(transmission_flags(export, session).to_be_bytes());

@@ -3,8 +3,10 @@
 //!
 //! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection has the
 //! data of one longest request under way and no more, one that breaks the protocol or takes too long for the
-//! handshake is closed, and each has its own threads, so that a slow one keeps no other waiting. Who is connected
-//! may be silent for long, as a mounted file system is: of [`MAX_CONNECTIONS`] places it keeps its own.
+//! handshake is closed, and each has its own threads, so that a slow one keeps no other waiting. A client that has
+//! finished the handshake may be silent for long, as a mounted file system is: it keeps its own of [`MAX_CONNECTIONS`]
+//! places. A client in the handshake takes none of them: of [`MAX_HANDSHAKES`] at once, the oldest gives way to a
+//! new one.
 
 mod client;
 mod export;
@@ -13,7 +15,7 @@ mod transmission;
 mod wire;
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fmt, io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
@@ -25,7 +27,7 @@ use std::{
     path::PathBuf,
     str::FromStr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -44,6 +46,8 @@ use wire::{Hurried, Socket};
 const MAX_REQUEST_BYTES: u32 = 32 << 20;
 /// Connections at once: half a gigabyte, if all of them have their longest requests under way.
 const MAX_CONNECTIONS: usize = 16;
+/// Handshakes at once.
+const MAX_HANDSHAKES: usize = 16;
 /// How long the handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may leave its replies unread.
@@ -137,7 +141,48 @@ pub struct Server {
 
 struct Shared {
     stopping: AtomicBool,
-    connections: Mutex<HashMap<u64, (Socket, JoinHandle<()>)>>,
+    /// By number, in the order in which they were accepted.
+    connections: Mutex<BTreeMap<u64, Connection>>,
+}
+
+struct Connection {
+    socket: Socket,
+    thread: JoinHandle<()>,
+    /// Set once the client has a place of its own.
+    is_admitted: bool,
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a place to a client that is about to finish the handshake; false where there is none, or it had to give way.
+    fn admit(&self, number: u64) -> bool {
+        let mut connections = self.connections();
+        if admitted(&connections) >= MAX_CONNECTIONS {
+            return false;
+        }
+        connections.get_mut(&number).is_some_and(|connection| {
+            connection.is_admitted = true;
+            true
+        })
+    }
+}
+
+/// Clients that have a place.
+fn admitted(connections: &BTreeMap<u64, Connection>) -> usize {
+    connections.values().filter(|it| it.is_admitted && !it.thread.is_finished()).count()
+}
+
+/// The oldest client in the handshake, where all handshakes are taken; it gives way to a new one.
+fn take_oldest_handshake(connections: &mut BTreeMap<u64, Connection>) -> Option<Connection> {
+    let mut handshakes = connections.iter().filter(|(_, it)| !it.is_admitted).map(|(number, _)| *number);
+    let oldest = handshakes.next()?;
+    if handshakes.count() + 1 < MAX_HANDSHAKES {
+        return None;
+    }
+    connections.remove(&oldest)
 }
 
 enum Listener {
@@ -182,8 +227,7 @@ impl Server {
 
     /// Connections that are open now.
     pub fn connections(&self) -> usize {
-        let connections = self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.values().filter(|(_, thread)| !thread.is_finished()).count()
+        self.shared.connections().values().filter(|it| !it.thread.is_finished()).count()
     }
 
     /// Takes no further connection or request, answers those under way, and flushes the device.
@@ -244,7 +288,7 @@ impl Listener {
     }
 }
 
-fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
+fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Arc<Shared>) {
     let mut number = 0;
     while !shared.stopping.load(Ordering::SeqCst) {
         let fd = listener.as_fd();
@@ -258,28 +302,28 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
             std::thread::sleep(TICK);
             continue;
         };
-        let mut connections = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.retain(|_, (_, thread)| !thread.is_finished());
-        if connections.len() >= MAX_CONNECTIONS {
+        let mut connections = shared.connections();
+        connections.retain(|_, connection| !connection.thread.is_finished());
+        if admitted(&connections) >= MAX_CONNECTIONS {
             continue;
         }
-        let Ok(other) = socket.try_clone() else { continue };
-        let export = Arc::clone(export);
-        let thread = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
-            // What a client does wrong ends its connection and concerns nobody else.
-            let _ = connect(&socket, &*export);
-            // The listener has a copy of the socket, which alone would keep the connection open.
-            socket.close();
-        });
-        if let Ok(thread) = thread {
-            connections.insert(number, (other, thread));
+        let oldest = take_oldest_handshake(&mut connections);
+        if let Some(connection) = start(socket, number, export, shared) {
+            connections.insert(number, connection);
             number += 1;
         }
+        drop(connections);
+        if let Some(Connection { socket, thread, .. }) = oldest {
+            // Its handshake meets the end of the stream.
+            socket.close();
+            // A connection that panicked is closed.
+            let _ = thread.join();
+        }
     }
-    let connections = std::mem::take(&mut *shared.connections.lock().unwrap_or_else(PoisonError::into_inner));
-    connections.values().for_each(|(socket, _)| socket.stop_reading());
+    let connections = std::mem::take(&mut *shared.connections());
+    connections.values().for_each(|connection| connection.socket.stop_reading());
     let deadline = Instant::now() + STOP_TIMEOUT;
-    for (socket, thread) in connections.into_values() {
+    for Connection { socket, thread, .. } in connections.into_values() {
         while !thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -292,9 +336,22 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Shared) {
     let _ = export.flush();
 }
 
-fn connect(socket: &Socket, export: &dyn Export) -> io::Result<()> {
+/// Starts the thread of a client; none where there are no descriptors or threads left.
+fn start(socket: Socket, number: u64, export: &Arc<dyn Export>, shared: &Arc<Shared>) -> Option<Connection> {
+    let other = socket.try_clone().ok()?;
+    let (export, shared) = (Arc::clone(export), Arc::clone(shared));
+    let thread = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
+        // A client's mistake ends its connection and concerns nobody else.
+        let _ = connect(&socket, &*export, || shared.admit(number));
+        // The listener has a copy of the socket, which alone would keep the connection open.
+        socket.close();
+    });
+    Some(Connection { socket: other, thread: thread.ok()?, is_admitted: false })
+}
+
+fn connect(socket: &Socket, export: &dyn Export, admit: impl FnMut() -> bool) -> io::Result<()> {
     let mut hurried = Hurried { socket: socket.try_clone()?, deadline: Instant::now() + HANDSHAKE_TIMEOUT };
-    let Some(session) = handshake::handshake(&mut hurried, export)? else { return Ok(()) };
+    let Some(session) = handshake::handshake(&mut hurried, export, admit)? else { return Ok(()) };
     socket.set_timeouts(None, Some(WRITE_TIMEOUT))?;
     let stream = socket.try_clone()?;
     let output = socket.try_clone()?;
