@@ -64,7 +64,7 @@ pub struct CardFile {
 }
 
 impl CardFile {
-    /// Makes the two files of a new card. Neither may be there.
+    /// Makes the two files of a new card. Neither may be there; where one of them cannot be made, neither is left.
     ///
     /// # Errors
     /// [`CardError::Io`].
@@ -74,9 +74,13 @@ impl CardFile {
             let what = "it is there already, and a card is made where none is".into();
             return Err(CardError::State { path: state_path, what });
         }
-        FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
+        // Open, and so locked, until the card is complete.
+        let _data = FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
         let model = Model::new(profile, preconditioned);
-        store(path, &model, preconditioned, false)
+        store(path, &model, preconditioned, false).inspect_err(|_| {
+            // The file is ours and useless; the first error is the one to tell.
+            let _ = fs::remove_file(path);
+        })
     }
 
     /// Opens a card for use.
@@ -166,10 +170,13 @@ fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Resu
         preconditioned,
         state: model.state(),
     };
+    let mut fresh = path.clone().into_os_string();
+    fresh.push(".new");
     let write = || -> io::Result<()> {
-        let mut fresh = path.clone().into_os_string();
-        fresh.push(".new");
-        let mut file = io::BufWriter::new(fs::File::create(&fresh)?);
+        let mut file = io::BufWriter::new(create_anew(Path::new(&fresh))?);
+        if let Ok(old) = fs::metadata(&path) {
+            file.get_ref().set_permissions(old.permissions())?;
+        }
         serde_json::to_writer(&mut file, &stored)?;
         let file = file.into_inner().map_err(|e| e.into_error())?;
         file.sync_all()?;
@@ -178,7 +185,20 @@ fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Resu
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::File::open(dir)?.sync_all()
     };
-    write().map_err(|e| io_error(&path, e))
+    write().map_err(|e| {
+        // What is left of it is useless; the first error is the one to tell.
+        let _ = fs::remove_file(&fresh);
+        io_error(&path, e)
+    })
+}
+
+/// A new file in the place of one that a program left that was killed. A link that was planted there goes; it is not
+/// followed.
+fn create_anew(path: &Path) -> io::Result<fs::File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::File::options().write(true).create_new(true).open(path),
+    }
 }
 
 fn no_card(path: PathBuf) -> CardError {
@@ -191,6 +211,8 @@ fn io_error(path: &Path, source: io::Error) -> CardError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use block::Device;
 
     use super::*;
@@ -274,6 +296,54 @@ mod tests {
         assert_eq!((model.counters().host.writes, model.is_powered()), (5, true));
         let nothing = CardFile::open(&dir.path().join("nothing"), Pace::Virtual);
         assert!(nothing.is_err_and(|error| error.to_string().contains("card new")));
+    }
+
+    #[test]
+    fn planted_links_are_not_followed() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        let other = dir.path().join("other");
+        fs::write(&other, "somebody's").expect("writable");
+        for name in ["card.card.new", "card.new"] {
+            std::os::unix::fs::symlink(&other, dir.path().join(name)).expect("a link");
+        }
+        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
+        assert_eq!(fs::read_to_string(&other).expect("readable"), "somebody's");
+        // A link in the place of the state is replaced, not followed.
+        let state = state_path(&path);
+        fs::rename(&state, dir.path().join("moved")).expect("it is there");
+        std::os::unix::fs::symlink("moved", &state).expect("a link");
+        let before = fs::read(dir.path().join("moved")).expect("readable");
+        CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
+        assert!(fs::symlink_metadata(&state).expect("it is there").is_file());
+        assert!(fs::read(dir.path().join("moved")).expect("readable") == before);
+    }
+
+    #[test]
+    fn a_card_that_cannot_be_made_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        // The data's name is as long as names may be, so the state's is too long.
+        let path = dir.path().join("c".repeat(255));
+        CardFile::create(&path, small("bergmann-stick"), true).expect_err("no name for its state");
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0);
+        // The data of somebody else stays.
+        fs::write(dir.path().join("card"), "somebody's").expect("writable");
+        CardFile::create(&dir.path().join("card"), small("bergmann-stick"), true).expect_err("it is there");
+        assert_eq!(fs::read_to_string(dir.path().join("card")).expect("readable"), "somebody's");
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn the_state_has_the_permissions_of_new_files_and_keeps_its_own() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("card");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        assert_eq!(mode(&state_path(&path)), mode(&path));
+        fs::set_permissions(state_path(&path), fs::Permissions::from_mode(0o640)).expect("ours");
+        CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
+        assert_eq!(mode(&state_path(&path)), 0o640);
     }
 
     #[test]
