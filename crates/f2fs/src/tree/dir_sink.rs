@@ -265,7 +265,7 @@ impl DirSink {
     fn lose(&mut self, path: &[u8], what: &[u8], errno: Errno) -> Result<()> {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSPC | Errno::RANGE | Errno::INVAL => {
-                let place = format!("{}, {}", shown(&self.root, path), String::from_utf8_lossy(what));
+                let place = format!("{}, {}", shown(&self.root, path), super::entry::show(what));
                 self.losses.push((path.to_vec(), Error::Host { path: place, source: errno.into() }));
                 Ok(())
             }

@@ -465,7 +465,7 @@ fn metadata(stat: &Stat) -> Metadata {
 
 /// Where a path of the tree is on the host, for people.
 pub(super) fn shown(root: &[u8], path: &[u8]) -> String {
-    let root = String::from_utf8_lossy(root);
+    let root = crate::printable::name(root);
     if path.is_empty() { root.into_owned() } else { format!("{}/{}", root.trim_end_matches('/'), show(path)) }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{format::inode::DeviceNumber, units::Time};
+use crate::{format::inode::DeviceNumber, printable, units::Time};
 
 /// One name of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,9 +116,9 @@ pub(super) fn storable(name: &[u8]) -> bool {
         || name == b"system.posix_acl_default"
 }
 
-/// A path for people.
+/// A path as text that a terminal may show.
 pub fn show(path: &[u8]) -> Cow<'_, str> {
-    if path.is_empty() { "/".into() } else { String::from_utf8_lossy(path) }
+    if path.is_empty() { "/".into() } else { printable::name(path) }
 }
 
 #[cfg(test)]

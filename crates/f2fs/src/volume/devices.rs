@@ -8,6 +8,7 @@ use super::open::read_superblock;
 use crate::{
     Error, Place, Result,
     format::{BLOCKS_PER_SEGMENT, superblock::Superblock},
+    printable,
 };
 
 /// The address space of a volume on `devices`, given in the volume's order. One device is returned as it is.
@@ -26,7 +27,8 @@ pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
     let (superblock, _) = read_superblock(&**first, u64::MAX)?;
     let wanted = superblock.devices.len().max(1);
     if given != wanted {
-        let paths: Vec<&str> = superblock.devices.iter().map(|device| device.path.as_str()).collect();
+        let paths: Vec<_> =
+            superblock.devices.iter().map(|device| printable::name(device.path.as_bytes())).collect();
         let names = if paths.is_empty() { String::new() } else { format!(": {}", paths.join(", ")) };
         return Err(Error::Invalid(format!("devices of the volume: {wanted}{names}; given: {given}").into()));
     }

@@ -1,0 +1,86 @@
+//! Names and messages as text that a terminal or a log may show.
+//!
+//! *Invariant*: neither control characters (C0, DEL, C1) nor characters that turn the direction of text or break a line
+//! leave here: an image cannot move the cursor, set colours, forge lines or show a name as another.
+
+use std::borrow::Cow;
+
+/// A name, path or label as text: UTF-8 as it is, unsafe characters, backslashes and bytes that are no UTF-8 escaped. No
+/// two names have one text.
+pub fn name(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(|c| c == '\\' || is_unsafe(c)) => Cow::Borrowed(text),
+        _ => {
+            let mut escaped = String::with_capacity(bytes.len() + 8);
+            for chunk in bytes.utf8_chunks() {
+                chunk.valid().chars().for_each(|c| push(&mut escaped, c, c == '\\' || is_unsafe(c)));
+                for byte in chunk.invalid() {
+                    escaped += &format!("\\x{byte:02x}");
+                }
+            }
+            Cow::Owned(escaped)
+        }
+    }
+}
+
+/// A message that may quote names: unsafe characters are escaped. Line breaks stay, and what follows one is indented, so
+/// that it cannot pass for a message of its own.
+pub fn message(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '\n' => escaped += "\n  ",
+            c => push(&mut escaped, c, is_unsafe(c)),
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+fn push(text: &mut String, c: char, escape: bool) {
+    if escape { text.extend(c.escape_default()) } else { text.push(c) }
+}
+
+/// Whether a terminal or log may do something else with a character than to show it.
+fn is_unsafe(c: char) -> bool {
+    match c {
+        // Marks, embeddings, overrides and isolates of text in two directions (Unicode Standard Annex 9).
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        // Separators of lines and paragraphs.
+        '\u{2028}' | '\u{2029}' => true,
+        c => c.is_control(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_characters_of_names_are_escaped() {
+        for (bytes, text) in [
+            ("grün 文".as_bytes(), "grün 文"),
+            (b"a\x1b[2J\xffb\n", r"a\u{1b}[2J\xffb\n"),
+            (b"back\\slash", r"back\\slash"),
+            ("\u{7f}\u{9b}31m".as_bytes(), r"\u{7f}\u{9b}31m"),
+            ("txt.\u{202e}exe".as_bytes(), r"txt.\u{202e}exe"),
+            (
+                "\u{2067}a\u{2069}\u{200f}\u{61c}\u{2028}".as_bytes(),
+                r"\u{2067}a\u{2069}\u{200f}\u{61c}\u{2028}",
+            ),
+        ] {
+            assert_eq!(name(bytes), text);
+        }
+    }
+
+    #[test]
+    fn messages_keep_their_lines_and_nothing_else() {
+        assert_eq!(message("plain, with a \\"), "plain, with a \\");
+        assert_eq!(
+            message("a\x1b]0;t\x07\nflashkit: fine\u{202e}"),
+            "a\\u{1b}]0;t\\u{7}\n  flashkit: fine\\u{202e}"
+        );
+    }
+}
