@@ -1,13 +1,40 @@
-//! How a failure is told: what happened with its causes, and what to do about it.
+//! The text of a failure: the event with its causes, and advice.
+//!
+//! *Invariant*: the only place where errors become text. Names in them are safe for a terminal, and the operating
+//! system's errors stand without their numbers.
 
 use std::io;
 
-use f2fs::{Error, Place};
+use f2fs::{Error, Place, printable};
+
+use crate::notice;
+
+/// How `std` ends the text of an error of the operating system, before its number and a bracket.
+const OS_ERROR: &str = " (os error ";
+
+/// Tells a failure on standard error.
+pub fn tell(error: &anyhow::Error) {
+    notice::write(&format!("flashkit: {}", text(error)));
+}
+
+/// A message without the numbers of the operating system's errors, safe for a terminal.
+pub fn plain(message: &str) -> String {
+    let mut parts = message.split(OS_ERROR);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        match part[digits..].strip_prefix(')') {
+            Some(rest) if digits > 0 => plain += rest,
+            _ => plain.extend([OS_ERROR, part]),
+        }
+    }
+    printable::message(&plain).into_owned()
+}
 
 /// An error with its causes, each said once (some errors tell their cause themselves), and advice where there is some.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain().map(|cause| plain(&cause.to_string())) {
         if text.is_empty() {
             text = cause;
         } else if !text.ends_with(&cause) {
@@ -63,6 +90,24 @@ mod tests {
         assert_eq!(what, "card.img: no space left on the volume: 2.00 MiB needed, 4.00 KiB free");
         assert!(advice.contains("flashkit rm") && advice.contains("resize.f2fs"), "{advice}");
         assert_eq!(text(Error::NotFound), "card.img: not found");
+    }
+
+    #[test]
+    fn errors_of_the_system_have_no_numbers() {
+        let cause = io::Error::from_raw_os_error(2);
+        assert_eq!(text(&anyhow::Error::new(cause).context("a.img")), "a.img: No such file or directory");
+        let cause = Error::Host { path: "a".into(), source: io::Error::from_raw_os_error(13) };
+        assert_eq!(text(&anyhow::Error::new(cause)), "a: Permission denied");
+        assert_eq!(
+            plain("a (os error 5), then b (os error x) (os error "),
+            "a, then b (os error x) (os error "
+        );
+    }
+
+    #[test]
+    fn names_are_safe_for_a_terminal() {
+        let error = anyhow::anyhow!("not found").context("a\u{1b}]0;title\u{7}\nflashkit: fine\u{202e}");
+        assert_eq!(text(&error), "a\\u{1b}]0;title\\u{7}\n  flashkit: fine\\u{202e}: not found");
     }
 
     #[test]

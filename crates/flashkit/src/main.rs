@@ -1,12 +1,17 @@
 //! The command: parse, open, run one verb, render.
 //!
-//! *Invariants*: no logic here; stdout is data and stderr is for people; a broken pipe is success; the exit
-//! code is 0, 1 for a failure, 2 for a call that makes no sense, and 130
+//! *Invariants*: no logic here; stdout is data and stderr is for people; a reader of stdout that goes away is success,
+//! and a closed stderr is ignored; the exit code is 0, 1 for a failure, 2 for a call that makes no sense, and 130
 //! after an interrupt.
+
+// They panic where nobody reads: `render` and `notice` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
 mod clock;
 mod failure;
+mod interrupt;
+mod notice;
 mod output;
 mod progress;
 mod record;
@@ -14,33 +19,39 @@ mod render;
 mod signature;
 mod size;
 mod source;
+mod suggested;
 mod target;
 mod verbs;
 
-use std::{ffi::OsString, io, process::ExitCode};
+use std::{ffi::OsString, io::Write, process::ExitCode};
 
+use anyhow::Result;
 use clap::Parser;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let run = || {
         let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
-        verbs::run(cli::Cli::parse_from(arguments).verb)
+        match cli::Cli::try_parse_from(arguments) {
+            Ok(cli) => verbs::run(cli.verb),
+            Err(told) => help(&told),
+        }
     };
     match run() {
         Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if render::has_no_reader(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flashkit: {}", failure::text(&error));
+            failure::tell(&error);
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether the reader of our output has gone, as in `flashkit ls ... | head`.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+/// Prints help or the version, or the error of a call that makes no sense.
+fn help(told: &clap::Error) -> Result<ExitCode> {
+    let printed = told.print();
+    if !told.use_stderr() {
+        printed.and_then(|()| std::io::stdout().flush()).map_err(render::of_stdout)?;
+    }
+    Ok(ExitCode::from(told.exit_code() as u8))
 }

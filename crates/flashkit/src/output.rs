@@ -12,13 +12,13 @@ use block::{Device, FileDevice, OpenOptions, in_use};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use tempfile::TempPath;
 
-use crate::signature;
+use crate::{interrupt, signature};
 
 /// Zeroes that are written to find out whether a file can be written past the page cache: a block of any size.
 const PROBE_BYTES: usize = 16 << 10;
 
 /// How the names of files begin that are not complete.
-const HIDDEN: &str = ".flashkit-";
+pub const HIDDEN: &str = ".flashkit-";
 
 /// What the name of a new volume stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,17 +81,12 @@ impl Fresh {
                 let temporary = tempfile::Builder::new()
                     .prefix(HIDDEN)
                     .tempfile_in(folder(&path))
-                    .map_err(|error| io::Error::from(error.kind()))
+                    .map_err(without_path)
                     .with_context(|| {
                         format!("{}: cannot make a file in {}", path.display(), folder(&path).display())
                     })?
                     .into_temp_path();
-                let leaving = temporary.to_path_buf();
-                // Who listens for interrupts already ends in good order, and drops this.
-                let _ = ctrlc::set_handler(move || {
-                    let _ = fs::remove_file(&leaving);
-                    std::process::exit(130);
-                });
+                interrupt::remove(&temporary);
                 let working = temporary.to_path_buf();
                 (FreshKind::Named(temporary), working)
             }
@@ -124,6 +119,15 @@ impl Fresh {
                 .into_temp_path(),
         };
         temporary.persist(&self.path).with_context(name)
+    }
+}
+
+/// An error of making a temporary file or directory without the name, which nobody has chosen.
+pub fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((text, _)) => io::Error::new(error.kind(), text),
+        None => error,
     }
 }
 

@@ -9,12 +9,13 @@ use f2fs::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::render::Name;
+use crate::render::{Name, keyed};
 
 /// An inode, with the name it was found under.
 #[derive(Serialize)]
 pub struct Entry {
     /// Name or path.
+    #[serde(flatten, serialize_with = "keyed::name")]
     pub name: Name,
     /// Inode number.
     pub inode: u32,
@@ -42,7 +43,7 @@ pub struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
     /// Where a symbolic link points.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, serialize_with = "keyed::target")]
     pub target: Option<Name>,
     /// Major and minor number of a device.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,15 +1,14 @@
 //! Records to text or JSON on standard output.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     io::{self, Write},
 };
 
 use anyhow::Result;
 use indicatif::HumanCount;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// Standard output, whose errors say that they are its.
 pub struct Stdout(io::StdoutLock<'static>);
@@ -31,8 +30,37 @@ impl Write for Stdout {
     }
 }
 
-fn of_stdout(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("standard output: {error}"))
+/// An error of standard output.
+#[derive(Debug)]
+struct OfStdout(io::Error);
+
+impl fmt::Display for OfStdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for OfStdout {}
+
+/// An error of writing to standard output, which says so.
+pub fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), OfStdout(error))
+}
+
+/// The error of writing to standard output among the causes of an error.
+fn stdout_error(error: &anyhow::Error) -> Option<&io::Error> {
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.into_iter().find(|cause| cause.get_ref().is_some_and(|inner| inner.is::<OfStdout>()))
+}
+
+/// Whether standard output cannot be written to.
+pub fn is_of_stdout(error: &anyhow::Error) -> bool {
+    stdout_error(error).is_some()
+}
+
+/// Whether the reader of standard output has gone, as in `flashkit ls ... | head`.
+pub fn has_no_reader(error: &anyhow::Error) -> bool {
+    stdout_error(error).is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Prints what `text` writes.
@@ -70,17 +98,19 @@ pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> 
         count += 1;
         if json {
             out.write_all(if n == 0 { b"[\n" } else { b",\n" })?;
-            serde_json::to_writer(&mut out, &row)?;
+            serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
             continue;
         }
         let Value::Object(fields) = serde_json::to_value(&row)? else {
             unreachable!("a row is a struct");
         };
+        let cells = shown(&fields).map(|(key, value)| (key, plain(value, bytes_of(&fields, key))));
+        let (keys, cells): (Vec<&str>, Vec<String>) = cells.unzip();
         if n == 0 {
-            widths = fields.iter().map(|(key, value)| key.len().max(plain(value).len()).max(7)).collect();
-            line(&mut out, fields.keys().cloned(), &widths)?;
+            widths = keys.iter().zip(&cells).map(|(key, cell)| key.len().max(cell.len()).max(7)).collect();
+            line(&mut out, &keys, &widths)?;
         }
-        line(&mut out, fields.values().map(plain), &widths)?;
+        line(&mut out, &cells, &widths)?;
     }
     if json {
         out.write_all(if count == 0 { b"[]\n".as_slice() } else { b"\n]\n".as_slice() })?;
@@ -93,12 +123,12 @@ pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> 
 pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
     fn walk(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
         let Value::Object(fields) = value else {
-            return writeln!(out, "{:depth$}{}", "", plain(value), depth = depth * 2);
+            return writeln!(out, "{:depth$}{}", "", plain(value, None), depth = depth * 2);
         };
-        for (key, value) in fields {
+        for (key, value) in shown(fields) {
             write!(out, "{:depth$}{key:24} ", "", depth = depth * 2)?;
             match value {
-                Value::Object(_) if bytes_of(value).is_none() => {
+                Value::Object(_) => {
                     writeln!(out)?;
                     walk(out, value, depth + 1)?;
                 }
@@ -109,7 +139,7 @@ pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
                         writeln!(out)?;
                     }
                 }
-                _ => writeln!(out, "{}", plain(value))?,
+                _ => writeln!(out, "{}", plain(value, bytes_of(fields, key)))?,
             }
         }
         Ok(())
@@ -118,36 +148,74 @@ pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
     print(&value, json, |value, out| walk(out, value, 0))
 }
 
-fn line(out: &mut dyn Write, cells: impl Iterator<Item = String>, widths: &[usize]) -> io::Result<()> {
+fn line(out: &mut dyn Write, cells: &[impl fmt::Display], widths: &[usize]) -> io::Result<()> {
     let cells: Vec<String> =
-        cells.zip(widths).map(|(cell, width)| format!("{cell:<width$}", width = *width)).collect();
+        cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}", width = *width)).collect();
     writeln!(out, "{}", cells.join("  ").trim_end())
 }
 
-/// A value without quotes; lists by commas.
-fn plain(value: &Value) -> String {
+/// A value without quotes; lists by commas; in the place of a name's string its bytes, where it has some.
+fn plain(value: &Value, bytes: Option<Vec<u8>>) -> String {
     match value {
         Value::Null => "-".into(),
-        Value::String(text) => name(text.as_bytes()),
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        other => match bytes_of(other) {
-            Some(bytes) => name(&bytes),
-            None => other.to_string(),
-        },
+        Value::String(text) => name(&bytes.unwrap_or_else(|| text.clone().into_bytes())),
+        Value::Array(items) => items.iter().map(|item| plain(item, None)).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
     }
 }
 
-/// Bytes that are mostly text: a file name, a path, the value of an attribute. In JSON they are a string where they are
-/// UTF-8, exactly as they are, else `{"bytes": [...]}`; as text for people see [`name`].
+/// Bytes that are mostly text: a file name, a path, the value of an attribute. In JSON the key of one is always a string,
+/// exactly the name where that is UTF-8; where it is not, the string has its other bytes escaped, and a further key,
+/// with `_bytes` at its end, has all bytes ([`keyed`]). As text for people see [`name`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(pub Vec<u8>);
 
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => text.serialize(serializer),
-            Err(_) => [("bytes", &self.0)].into_iter().collect::<BTreeMap<_, _>>().serialize(serializer),
+/// The end of the key that has the bytes of a name.
+const BYTES: &str = "_bytes";
+
+impl Name {
+    /// The fields of a name under this key.
+    pub fn fields(&self, key: &str) -> impl Iterator<Item = (String, Value)> + use<> {
+        let (text, bytes) = match std::str::from_utf8(&self.0) {
+            Ok(text) => (text.to_owned(), None),
+            Err(_) => (name(&self.0), Some((format!("{key}{BYTES}"), Value::from(self.0.clone())))),
+        };
+        std::iter::once((key.to_owned(), Value::from(text))).chain(bytes)
+    }
+}
+
+/// Functions for `#[serde(flatten, serialize_with = "...")]`: a name under a key.
+pub mod keyed {
+    use serde::{Serializer, ser::SerializeMap};
+
+    use super::Name;
+
+    fn under<S: Serializer>(key: &str, name: Option<&Name>, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in name.into_iter().flat_map(|name| name.fields(key)) {
+            map.serialize_entry(&key, &value)?;
         }
+        map.end()
+    }
+
+    /// Under `name`.
+    pub fn name<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
+        under("name", Some(name), serializer)
+    }
+
+    /// Under `path`.
+    pub fn path<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
+        under("path", Some(name), serializer)
+    }
+
+    /// Under `value`.
+    pub fn value<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
+        under("value", Some(name), serializer)
+    }
+
+    /// Under `target`, where there is one.
+    pub fn target<S: Serializer>(name: &Option<Name>, serializer: S) -> Result<S::Ok, S::Error> {
+        under("target", name.as_ref(), serializer)
     }
 }
 
@@ -157,28 +225,25 @@ impl fmt::Display for Name {
     }
 }
 
-/// The bytes of a [`Name`] that is no UTF-8.
-fn bytes_of(value: &Value) -> Option<Vec<u8>> {
-    match value {
-        Value::Object(fields) if fields.len() == 1 => {
-            serde_json::from_value(fields.get("bytes")?.clone()).ok()
-        }
-        _ => None,
-    }
+/// The fields that people are shown: all but the bytes of names.
+fn shown(fields: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    let is_bytes_of_a_name = |key: &str, value: &Value| {
+        value.is_array() && key.strip_suffix(BYTES).is_some_and(|name| fields.contains_key(name))
+    };
+    fields
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .filter(move |(key, value)| !is_bytes_of_a_name(key, value))
 }
 
-/// A file name or path as text: UTF-8 as it is, control characters and other bytes escaped.
+/// The bytes of the [`Name`] under a key, where it is no UTF-8.
+fn bytes_of(fields: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
+    serde_json::from_value(fields.get(&format!("{key}{BYTES}"))?.clone()).ok()
+}
+
+/// A file name, path, label or other text of an image or a host, safe for a terminal: see [`f2fs::printable`].
 pub fn name(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' { out.extend(c.escape_default()) } else { out.push(c) }
-        }
-        for byte in chunk.invalid() {
-            out += &format!("\\x{byte:02x}");
-        }
-    }
-    out
+    f2fs::printable::name(bytes).into_owned()
 }
 
 /// A number of things: `1 section`, `1,234 sections`, `0 entries`, `2 flushes`.
@@ -257,11 +322,17 @@ mod tests {
 
     #[test]
     fn names_are_themselves_in_json() {
-        let json = |bytes: &[u8]| serde_json::to_value(Name(bytes.to_vec())).unwrap();
-        assert_eq!(json(b"a\n\\b"), "a\n\\b");
-        assert_eq!(json(b"a\xff"), serde_json::json!({"bytes": [97, 255]}));
-        assert_eq!(plain(&json(b"a\n\\b")), r"a\n\\b");
-        assert_eq!(plain(&json(b"a\xff")), r"a\xff");
+        let json = |bytes: &[u8]| Name(bytes.to_vec()).fields("name").collect::<Map<_, _>>();
+        let plain = |bytes: &[u8]| plain(&json(bytes)["name"], bytes_of(&json(bytes), "name"));
+        assert_eq!(json(b"a\n\\b")["name"], "a\n\\b");
+        assert_eq!(json(b"a\n\\b").len(), 1);
+        assert_eq!(
+            Value::from(json(b"a\xff")),
+            serde_json::json!({"name": "a\\xff", "name_bytes": [97, 255]})
+        );
+        assert_eq!(plain(b"a\n\\b"), r"a\n\\b");
+        assert_eq!(plain(b"a\xff"), r"a\xff");
+        assert_eq!(shown(&json(b"a\xff")).count(), 1);
     }
 
     #[test]

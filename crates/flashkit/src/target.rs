@@ -16,7 +16,7 @@ use f2fs::{
     volume::{Options, Volume},
 };
 
-use crate::{clock, render};
+use crate::{clock, notice::notice, render};
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ fn absolute(path: &[u8]) -> Vec<u8> {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.image.display(), render::name(&self.path))
+        write!(f, "{}:{}", render::name(self.image.as_os_str().as_bytes()), render::name(&self.path))
     }
 }
 
@@ -76,9 +76,9 @@ pub struct Further {
 pub fn destination(volume: &Volume, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
     match volume.resolve(&at.path, true) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
-        // Only a directory can be there in the end.
-        Err(f2fs::Error::NotFound) if at.is_of_directory() && kind != FileType::Directory => {
-            Err(f2fs::Error::NotDirectory.into())
+        // The slash asks for a directory, and there is none.
+        Err(error @ f2fs::Error::NotFound) if at.is_of_directory() && kind != FileType::Directory => {
+            Err(error.into())
         }
         Ok(_) | Err(f2fs::Error::NotFound) => {
             let (dir, name) = at.parent(volume)?;
@@ -169,7 +169,7 @@ pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
     volume.unmount().with_context(|| image.display().to_string())?;
     if volume.io().met_damage() && volume.asks_for_fsck() {
         let image = image.display();
-        eprintln!(
+        notice!(
             "flashkit: {image}: damage was met and left alone, and the volume asks for fsck: fsck.f2fs -f {image}"
         );
     }
@@ -196,7 +196,7 @@ impl Target {
     }
 
     /// Whether the path has a slash at its end, and so is a directory's.
-    fn is_of_directory(&self) -> bool {
+    pub fn is_of_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }
 

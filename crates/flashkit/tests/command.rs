@@ -2,13 +2,7 @@
 
 mod support;
 
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::{ffi::OsStrExt, fs::FileExt},
-    path::Path,
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use support::{fails, flashkit, ok};
 
@@ -360,22 +354,6 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
 }
 
 #[test]
-fn every_verb_has_help_a_page_and_completions() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let help = ok(dir, &["--help"]);
-    for verb in
-        ["mkfs", "import", "export", "mount", "info", "ls", "dump", "card", "probe", "study", "report"]
-    {
-        assert!(help.contains(verb), "{verb}");
-        assert!(ok(dir, &[verb, "--help"]).contains("Example"), "{verb} has no example");
-    }
-    ok(dir, &["man", "pages"]);
-    assert!(dir.join("pages/flashkit-mkfs.1").exists());
-    assert!(ok(dir, &["completions", "bash"]).contains("flashkit"));
-}
-
-#[test]
 fn volumes_are_shaped_for_cards() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -697,148 +675,4 @@ fn requests_to_a_card_are_kept_and_asked_again() {
         fails(dir, &["card", "replay", "plan.toml", "--profile", "bergmann-stick"])
             .contains("plan.toml: no requests")
     );
-}
-
-#[test]
-fn names_may_be_any_bytes() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let odd = OsStr::from_bytes(b"a\xff\n\\b");
-    fs::create_dir(dir.join("tree")).unwrap();
-    fs::write(dir.join("tree").join(odd), "odd").unwrap();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
-    assert_eq!(ok(dir, &["ls", "v.img"]), "a\\xff\\n\\\\b\n");
-    let listed: serde_json::Value = serde_json::from_str(&ok(dir, &["ls", "--json", "v.img"])).unwrap();
-    assert_eq!(listed[0]["name"]["bytes"], serde_json::json!(odd.as_bytes()));
-    let inside = [OsStr::new("v.img:/"), odd].join(OsStr::new(""));
-    let call = |arguments: &[&OsStr]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_flashkit")).current_dir(dir).args(arguments).output();
-        let output = output.expect("it starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        output.stdout
-    };
-    assert_eq!(call(&["cat".as_ref(), &inside]), b"odd");
-    call(&[
-        "setfattr".as_ref(),
-        &inside,
-        "-n".as_ref(),
-        "user.a".as_ref(),
-        "-v".as_ref(),
-        OsStr::from_bytes(b"\xfe"),
-    ]);
-    let attributes = call(&["getfattr".as_ref(), "--json".as_ref(), &inside]);
-    let attributes: serde_json::Value = serde_json::from_slice(&attributes).unwrap();
-    assert_eq!(attributes[0]["value"], serde_json::json!({"bytes": [0xfe]}));
-    call(&["cp".as_ref(), &inside, ".".as_ref()]);
-    assert_eq!(fs::read(dir.join(odd)).unwrap(), b"odd");
-    call(&["mv".as_ref(), &inside, "v.img:/plain\nname".as_ref()]);
-    let listed: serde_json::Value = serde_json::from_str(&ok(dir, &["ls", "--json", "v.img"])).unwrap();
-    assert_eq!(listed[0]["name"], "plain\nname", "JSON has escapes of its own");
-}
-
-#[test]
-fn several_at_once_are_all_done_or_none() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    for name in ["a", "b", "c"] {
-        fs::write(dir.join(name), name).unwrap();
-    }
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    ok(dir, &["mkdir", "v.img:/x", "v.img:/y"]);
-    ok(dir, &["cp", "a", "b", "v.img:/x"]);
-    assert_eq!(ok(dir, &["ls", "v.img:/x"]), "a\nb\n");
-    let error = fails(dir, &["cp", "c", "missing", "v.img:/x"]);
-    assert!(error.contains("missing: No such file"), "{error}");
-    let error = fails(dir, &["cp", "a", "b", "v.img:/z"]);
-    assert!(error.contains("v.img:/z: not found"), "{error}");
-    let error = fails(dir, &["rm", "v.img:/x/a", "v.img:/x/c"]);
-    assert!(error.contains("v.img:/x/c: not found"), "{error}");
-    assert_eq!(ok(dir, &["ls", "v.img:/x"]), "a\nb\n");
-    fs::create_dir(dir.join("out")).unwrap();
-    ok(dir, &["cp", "v.img:/x/a", "v.img:/x/b", "out"]);
-    assert_eq!(fs::read_to_string(dir.join("out/b")).unwrap(), "b");
-    ok(dir, &["chmod", "600", "v.img:/x/a", "v.img:/x/b"]);
-    assert!(ok(dir, &["ls", "-l", "v.img:/x"]).lines().all(|line| line.starts_with("-rw-------")));
-    ok(dir, &["rm", "-r", "v.img:/x", "v.img:/y"]);
-    assert_eq!(ok(dir, &["ls", "v.img"]), "");
-}
-
-#[test]
-fn what_is_done_in_part_says_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    for (name, mebibytes) in [("some", 15), ("more", 30)] {
-        fs::write(dir.join(name), vec![7; mebibytes << 20]).unwrap();
-    }
-    let error = fails(dir, &["cp", "more", "v.img:/file"]);
-    assert!(error.contains("no space left") && !error.contains("in part"), "{error}");
-    assert_eq!(ok(dir, &["ls", "v.img"]), "");
-    // What replaces a file needs its room.
-    ok(dir, &["cp", "some", "v.img:/file"]);
-    let error = fails(dir, &["cp", "more", "v.img:/file"]);
-    assert!(error.contains("done in part") && error.contains("no space left"), "{error}");
-    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
-}
-
-#[test]
-fn holes_stay_holes() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    let file = fs::File::create(dir.join("sparse")).unwrap();
-    // More than the volume has room for.
-    for (at, size) in [(0, "start"), (300 << 20, "middle")] {
-        file.write_all_at(size.as_bytes(), at).unwrap();
-    }
-    file.set_len(600 << 20).unwrap();
-    ok(dir, &["cp", "sparse", "v.img:/"]);
-    ok(dir, &["cp", "v.img:/sparse", "back"]);
-    let same = Command::new("cmp").args(["sparse", "back"]).current_dir(dir).status().unwrap();
-    assert!(same.success());
-    // What the kernel makes up has a size that is none.
-    for made_up in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
-        let Ok(content) = fs::read_to_string(made_up) else { continue };
-        ok(dir, &["cp", made_up, "v.img:/made-up"]);
-        assert_eq!(ok(dir, &["cat", "v.img:/made-up"]), content, "{made_up}");
-    }
-    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
-}
-
-#[test]
-fn a_fifo_is_refused_and_not_waited_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    let script = "mkfifo fifo && timeout 20 \"$0\" cp fifo v.img:/";
-    let run =
-        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_flashkit")]).current_dir(dir).output();
-    let run = run.unwrap();
-    let error = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(run.status.code() == Some(1) && error.contains("no regular file"), "{error}");
-}
-
-#[test]
-fn standard_input_and_output_are_files_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    fs::write(dir.join("long"), vec![3; 3 << 20]).unwrap();
-    let call = |arguments: &[&str], from: &Path, to: &Path| {
-        let to = fs::OpenOptions::new().write(true).open(to).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_flashkit"));
-        let command =
-            command.current_dir(dir).args(arguments).stdin(fs::File::open(from).unwrap()).stdout(to);
-        command.output().expect("it starts")
-    };
-    let null = Path::new("/dev/null");
-    assert!(call(&["cp", "-", "v.img:/long"], &dir.join("long"), null).status.success());
-    ok(dir, &["cp", "v.img:/long", "back"]);
-    assert_eq!(fs::read(dir.join("back")).unwrap(), vec![3; 3 << 20]);
-    for arguments in [&["cat", "v.img:/long"][..], &["ls", "v.img"], &["stat", "v.img:/long"]] {
-        let output = call(arguments, null, Path::new("/dev/full"));
-        assert_eq!(output.status.code(), Some(1));
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(error.contains("standard output: No space left on device"), "{error}");
-    }
 }

@@ -78,3 +78,43 @@ fn damage_is_told_with_what_to_do() {
     assert!(!ok(dir, &["info", "v.img"]).contains("damage"), "it was repaired");
     assert_eq!(ok(dir, &["cat", "v.img:/whole"]), "x");
 }
+
+/// One file that cannot be read keeps the others from nothing.
+#[test]
+fn cat_goes_on_after_a_file_that_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    for name in ["a", "c"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    ok(dir, &["cp", "a", "c", "v.img:/"]);
+    let read = flashkit(dir, &["cat", "v.img:/a", "v.img:/b", "v.img:/", "v.img:/c"]);
+    assert_eq!((read.status.code(), &read.stdout[..]), (Some(1), &b"ac"[..]));
+    let told = String::from_utf8(read.stderr).unwrap();
+    assert_eq!(told, "flashkit: v.img:/b: not found\nflashkit: v.img:/: is no regular file\n");
+}
+
+/// A number or path that is wrong is no damage, and is called by its name.
+#[test]
+fn wrong_numbers_and_places_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    ok(dir, &["mkdir", "v.img:/dir"]);
+    fs::write(dir.join("f"), "x").unwrap();
+    for call in [
+        &["dump", "nat", "v.img", "--nid", "99999999"][..],
+        &["dump", "node", "v.img", "--nid", "99999999"],
+        &["dump", "inode", "v.img", "--ino", "99999999"],
+    ] {
+        let told = fails(dir, call);
+        assert!(told.contains("node 99999999 of ") && !told.contains("fsck"), "{call:?}: {told}");
+    }
+    assert!(fails(dir, &["cp", "f", "v.img:/nodir/"]).contains("v.img:/nodir/: not found"));
+    assert!(fails(dir, &["ln", "v.img:/dir", "v.img:/x"]).contains("v.img:/dir: is a directory"));
+    let map = ok(dir, &["dump", "map", "v.img:/dir"]);
+    assert!(map.contains("inline, in the inode") && !map.contains("hole"), "{map}");
+    let told = fails(dir, &["study", "-o", "a", "--fs", "ext4"]);
+    assert!(told.contains("flashkit's sources") && told.contains("--guest"), "{told}");
+}

@@ -11,7 +11,7 @@ use lab::{
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
-use crate::{progress, render};
+use crate::{notice::notice, progress, render};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub struct Args {
     /// The directory: of any mounted file system.
     dir: PathBuf,
     /// Only this experiment; may be given several times.
-    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiment)]
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
     experiments: Vec<Experiment>,
     /// How often each experiment is done.
     #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let records = args.output.as_ref().map(|dir| Records::open(dir)).transpose().with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
     let (runs, place) = (render::count(bench.runs as u64, "run"), &bench.place);
-    eprintln!("seed {}, {runs}, {} on {}", bench.seed, place.kind, place.source);
+    notice!("seed {}, {runs}, {} on {}", bench.seed, place.kind, place.source);
     let bar = progress::steps((bench.experiments.len() * bench.runs) as u64, args.json);
     let mut done: Vec<Record> = Vec::new();
     let mut failed = Ok(());
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
     failed?;
     if stop.is_wished() {
-        eprintln!("stopped: what was measured until then is above");
+        notice!("stopped: what was measured until then is above");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     match done.iter().filter(|record| record.failure.is_some()).count() {
@@ -98,7 +98,7 @@ fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<
     match records.get(&record.cell, None) {
         Some(earlier) if stopped && record.failure.is_some() => {
             let (name, runs) = (record.cell.experiment.name(), render::count(earlier.runs() as u64, "run"));
-            eprintln!("{name}: {runs} of before: kept in {}", records.dir().display());
+            notice!("{name}: {runs} of before: kept in {}", records.dir().display());
             Ok(())
         }
         _ => records.put(record),

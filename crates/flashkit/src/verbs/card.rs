@@ -2,14 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{OnceLock, mpsc},
 };
 
 use anyhow::{Context, Result};
 use block::nbd::Address;
-use flash::{TraceFormat, verbs};
+use flash::{Profile, TraceFormat, verbs};
 
-use crate::{render, size};
+use crate::{notice::notice, render, size, suggested::Suggested};
 
 /// Arguments of `card`.
 #[derive(clap::Args)]
@@ -31,18 +31,30 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     /// List the built-in profiles, a line each.
+    #[command(after_help = "Examples:
+  flashkit card list
+  flashkit card list --json | jq -r '.[].name'")]
     List,
     /// Print a profile: a built-in one, a file, or a card's.
+    #[command(after_help = "Examples:
+  flashkit card show transcend-16g-desktop
+  flashkit card show sd.card > mine.toml")]
     Show {
         /// Name of a profile, its file, or a card.
+        #[arg(value_parser = profiles(), hide_possible_values = true)]
         profile: String,
     },
     /// Make a card.
+    #[command(after_help = "Examples:
+  flashkit card new sd.card --profile transcend-16g-desktop
+  flashkit card new small.card --profile mine.toml --size 256M --preconditioned
+
+The card is two files: FILE holds its data, and FILE.card its profile, mapping and counters.")]
     New {
         /// The file to make.
         file: PathBuf,
         /// Name of a profile, or its file.
-        #[arg(short, long)]
+        #[arg(short, long, value_parser = profiles(), hide_possible_values = true)]
         profile: String,
         /// Another size than the profile's.
         #[arg(long, value_parser = size::parse)]
@@ -52,6 +64,10 @@ enum What {
         preconditioned: bool,
     },
     /// Serve a card over NBD until interrupted.
+    #[command(after_help = "Examples:
+  flashkit card serve sd.card --nbd unix:/tmp/sd.sock
+  nbdcopy image.img 'nbd+unix:///?socket=/tmp/sd.sock'
+  flashkit card serve sd.card --nbd 127.0.0.1:10809 --faults plan.toml --trace requests.fio")]
     Serve {
         /// The card.
         file: PathBuf,
@@ -71,11 +87,14 @@ enum What {
         trace: Option<PathBuf>,
     },
     /// Ask a new card what was asked of another, and print what it counts.
+    #[command(after_help = "Examples:
+  flashkit card replay requests.fio --profile bergmann-stick
+  flashkit card replay requests.blkparse --profile mine.toml --preconditioned --json")]
     Replay {
         /// The requests: lines of JSON, blkparse's text, or a log of fio's.
         trace: PathBuf,
         /// Name of a profile, or its file.
-        #[arg(short, long)]
+        #[arg(short, long, value_parser = profiles(), hide_possible_values = true)]
         profile: String,
         /// As if every address had been written once.
         #[arg(long)]
@@ -85,10 +104,22 @@ enum What {
         keep_times: bool,
     },
     /// Print what a card has counted.
+    #[command(after_help = "Examples:
+  flashkit card stats sd.card
+  flashkit card stats sd.card --json | jq .write_amplification")]
     Stats {
         /// The card.
         file: PathBuf,
     },
+}
+
+/// Takes the name of a profile, or a file; the names are suggested.
+pub fn profiles() -> Suggested {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    Suggested(|| {
+        let names = NAMES.get_or_init(|| Profile::built_in().into_iter().map(|it| it.name).collect());
+        names.iter().map(String::as_str).collect()
+    })
 }
 
 /// Does it.
@@ -125,11 +156,11 @@ pub fn run(args: &Args) -> Result<()> {
             let faults = faults.as_deref().map(verbs::fault_plan).transpose()?.unwrap_or_default();
             let how = verbs::Serve { real_time: *realtime, faults, trace: trace.is_some() };
             let serving = verbs::serve(file, nbd, how)?;
-            eprintln!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
+            notice!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
             let _ = interrupted.recv();
             let card = serving.card().clone();
             if !card.with_model(|model| model.is_powered()) {
-                eprintln!("{}: the power was cut, as planned; it is back on", file.display());
+                notice!("{}: the power was cut, as planned; it is back on", file.display());
             }
             let stopped = serving.stop();
             if let Some(path) = trace {

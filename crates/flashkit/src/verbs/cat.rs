@@ -1,12 +1,12 @@
 //! `cat`: the content of files.
 
-use std::io::Write;
+use std::{io::Write, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use f2fs::format::FileType;
 
 use crate::{
-    render,
+    failure, render,
     target::{Further, Target},
 };
 
@@ -15,7 +15,9 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Arguments of `cat`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  flashkit cat card.img:/etc/os-release")]
+#[command(after_help = "Examples:
+  flashkit cat card.img:/etc/os-release
+  flashkit cat card.img:/var/log/syslog.1 card.img:/var/log/syslog | less")]
 pub struct Args {
     /// The image and the path of a file inside it; any number of them.
     #[arg(value_name = "IMAGE:PATH", required = true)]
@@ -24,25 +26,40 @@ pub struct Args {
     further: Further,
 }
 
-/// Prints the files one after the other.
-pub fn run(args: &Args) -> Result<()> {
+/// Prints the files one after the other. One that cannot be read keeps the others from nothing, and the exit code from 0.
+pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = render::Stdout::lock();
-    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut code = ExitCode::SUCCESS;
     for target in &args.targets {
-        let (volume, ino) = target.find_content(&args.further)?;
-        let kind = volume.stat(ino).with_context(|| target.to_string())?.kind;
-        if kind != FileType::Regular {
-            bail!("{target}: is no regular file");
-        }
-        let mut offset = 0;
-        loop {
-            let count = volume.read(ino, offset, &mut chunk).with_context(|| target.to_string())?;
-            if count == 0 {
-                break;
+        match print(target, &args.further, &mut out) {
+            // Nothing can follow it.
+            Err(error) if render::is_of_stdout(&error) => return Err(error),
+            Err(error) => {
+                failure::tell(&error);
+                code = ExitCode::FAILURE;
             }
-            out.write_all(&chunk[..count])?;
-            offset += count as u64;
+            Ok(()) => {}
         }
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(code)
+}
+
+/// Writes the content of a file.
+pub fn print(target: &Target, further: &Further, out: &mut dyn Write) -> Result<()> {
+    let (volume, ino) = target.find_content(further)?;
+    let kind = volume.stat(ino).with_context(|| target.to_string())?.kind;
+    if kind != FileType::Regular {
+        bail!("{target}: is no regular file");
+    }
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut offset = 0;
+    loop {
+        let count = volume.read(ino, offset, &mut chunk).with_context(|| target.to_string())?;
+        if count == 0 {
+            return Ok(());
+        }
+        out.write_all(&chunk[..count])?;
+        offset += count as u64;
+    }
 }

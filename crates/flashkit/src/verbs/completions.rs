@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::{cli::Cli, render};
 
 /// Arguments of `completions`.
 #[derive(clap::Args)]
@@ -16,6 +16,8 @@ pub struct Args {
 
 /// Prints the completions.
 pub fn run(args: &Args) -> Result<()> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "flashkit", &mut std::io::stdout());
-    Ok(())
+    // The generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "flashkit", &mut script);
+    render::text(|out| out.write_all(&script))
 }

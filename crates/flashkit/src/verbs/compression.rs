@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ls::below;
 use crate::{
-    render::{self, Name},
+    render::{self, Name, keyed},
     target::{Further, Target},
 };
 
@@ -40,6 +40,7 @@ pub struct Args {
 /// One compressed file.
 #[derive(Serialize)]
 struct File {
+    #[serde(flatten, serialize_with = "keyed::path")]
     path: Name,
     algorithm: &'static str,
     cluster_blocks: u32,

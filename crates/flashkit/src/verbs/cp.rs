@@ -3,8 +3,11 @@
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    io::{self, Read},
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    io::{self, Read, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -18,11 +21,14 @@ use f2fs::{
 };
 
 use rustix::{
-    fs::{SeekFrom, seek},
+    fs::{CWD, RenameFlags, SeekFrom, renameat_with, seek},
     io::Errno,
 };
 
-use crate::target::{Further, Target, destination};
+use crate::{
+    interrupt, output, render,
+    target::{Further, Target, destination},
+};
 
 /// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -33,14 +39,21 @@ const CHUNK_BYTES: usize = 1 << 20;
   flashkit cp hosts card.img:/etc/hosts
   flashkit cp *.conf card.img:/etc
   date | flashkit cp - card.img:/etc/built
-  flashkit cp card.img:/etc/hosts .")]
+  flashkit cp card.img:/etc/hosts .
+  flashkit cp -f card.img:/etc/hosts hosts
+  flashkit cp card.img:/backup.tar - | tar t
+
+A file of the host appears when it is complete. One that is there is replaced only with -f; files of an image are \
+replaced.")]
 pub struct Args {
     /// Files of the host, or - for standard input; or IMAGE:PATH, any number of them.
     #[arg(required = true)]
     from: Vec<OsString>,
-    /// IMAGE:PATH, or a file or directory of the host, where nothing that is there is replaced; of several files a
-    /// directory.
+    /// IMAGE:PATH, or a file or directory of the host, or - for standard output; of several files a directory.
     to: OsString,
+    /// Replace a file of the host that is there.
+    #[arg(short, long)]
+    force: bool,
     #[command(flatten)]
     further: Further,
 }
@@ -59,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
             if several && !to.is_dir() {
                 bail!("{}: no such directory", to.display());
             }
-            sources.iter().try_for_each(|from| take(from, to, &args.further))
+            sources.iter().try_for_each(|from| take(from, to, args))
         }
         _ => bail!("one side must be IMAGE:PATH, and the other files of the host"),
     }
@@ -68,7 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// All of the files, or none.
 fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
     to.change(further, |volume| {
-        if files.len() > 1 {
+        if files.len() > 1 || to.is_of_directory() {
             let at = volume.resolve(&to.path, true)?;
             if volume.stat(at)?.kind != FileType::Directory {
                 return Err(f2fs::Error::NotDirectory.into());
@@ -161,17 +174,55 @@ fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn
     }
 }
 
-fn take(from: &Target, to: &Path, further: &Further) -> Result<()> {
-    let (volume, ino) = from.find_content(further)?;
+/// Copies a file out: to a stream as it comes, to a file so that it has its name only when it is complete.
+fn take(from: &Target, to: &Path, args: &Args) -> Result<()> {
+    if to == Path::new("-") || to == Path::new("/dev/stdout") {
+        let mut out = render::Stdout::lock();
+        super::cat::print(from, &args.further, &mut out)?;
+        return Ok(out.flush()?);
+    }
+    let there = std::fs::metadata(to).map(|meta| meta.file_type());
+    if there.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo()) {
+        let name = || to.display().to_string();
+        let mut out = File::options().write(true).open(to).with_context(name)?;
+        return super::cat::print(from, &args.further, &mut out).with_context(name);
+    }
+    let (volume, ino) = from.find_content(&args.further)?;
     if volume.stat(ino).with_context(|| from.to_string())?.kind == FileType::Directory {
         bail!("{from}: is a directory; export takes it out");
     }
     let (folder, name) = place(from, to)?;
+    let path = folder.join(&name);
+    let is_there = || -> Result<()> { bail!("{}: exists already; -f replaces it", path.display()) };
+    if !args.force && path.symlink_metadata().is_ok() {
+        return is_there();
+    }
+    let unfinished = tempfile::Builder::new()
+        .prefix(output::HIDDEN)
+        .tempdir_in(&folder)
+        .map_err(output::without_path)
+        .with_context(|| folder.display().to_string())?;
+    interrupt::remove(unfinished.path());
     let owners = rustix::process::geteuid().is_root();
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
-    let mut sink = DirSink::new(&folder, owners).with_context(|| folder.display().to_string())?;
+    let mut sink = DirSink::new(unfinished.path(), owners).with_context(|| path.display().to_string())?;
     export(&mut source, &mut sink, ExportOptions::default()).with_context(|| from.to_string())?;
-    Ok(())
+    match rename(&unfinished.path().join(&name), &path, args.force) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_there(),
+        done => done.with_context(|| path.display().to_string()),
+    }
+}
+
+/// Renames a file of the host; replaces another only with `force`.
+fn rename(from: &Path, to: &Path, force: bool) -> io::Result<()> {
+    if !force {
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // The host's file system does not know the flag; that nothing was there has been asked before.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            done => return Ok(done?),
+        }
+    }
+    std::fs::rename(from, to)
 }
 
 /// The directory of the host that a file goes to, and its name there.

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::{
     record::time,
-    render::{self, Name},
+    render::{self, Name, keyed},
     target::{Further, Image, Target, open_device, open_read_only},
 };
 
@@ -43,6 +43,9 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     /// The superblock, field by field, as it lies on the device.
+    #[command(after_help = "Examples:
+  flashkit dump superblock card.img
+  flashkit dump superblock card.img --second --json | jq .feature_names")]
     Superblock {
         #[command(flatten)]
         image: Image,
@@ -51,11 +54,13 @@ enum What {
         second: bool,
     },
     /// The newest checkpoint.
+    #[command(after_help = "Example:\n  flashkit dump checkpoint card.img --json | jq .ckpt_flags")]
     Checkpoint {
         #[command(flatten)]
         image: Image,
     },
     /// The NAT: which inode a node belongs to and where it is; nodes in use only, or the one asked for.
+    #[command(after_help = "Examples:\n  flashkit dump nat card.img\n  flashkit dump nat card.img --nid 3")]
     Nat {
         #[command(flatten)]
         image: Image,
@@ -64,6 +69,9 @@ enum What {
         nid: Option<u32>,
     },
     /// The SIT: kind, valid blocks and time of segments; used segments only, or the one asked for.
+    #[command(
+        after_help = "Examples:\n  flashkit dump sit card.img\n  flashkit dump sit card.img --segment 7"
+    )]
     Sit {
         #[command(flatten)]
         image: Image,
@@ -72,6 +80,7 @@ enum What {
         segment: Option<u32>,
     },
     /// A segment's summary: which node owns each of its valid blocks.
+    #[command(after_help = "Example:\n  flashkit dump ssa card.img --segment 7")]
     Ssa {
         #[command(flatten)]
         image: Image,
@@ -80,6 +89,7 @@ enum What {
         segment: u32,
     },
     /// A node block of any kind.
+    #[command(after_help = "Example:\n  flashkit dump node card.img --nid 3")]
     Node {
         #[command(flatten)]
         image: Image,
@@ -88,6 +98,9 @@ enum What {
         nid: u32,
     },
     /// An inode block, field by field.
+    #[command(
+        after_help = "Examples:\n  flashkit dump inode card.img:/etc/hosts\n  flashkit dump inode card.img --ino 3 --json"
+    )]
     Inode {
         /// The image, and a path inside it.
         #[arg(value_name = "IMAGE[:PATH]")]
@@ -99,6 +112,7 @@ enum What {
         ino: Option<u32>,
     },
     /// The entries of a directory with block, slot and hash.
+    #[command(after_help = "Example:\n  flashkit dump dir card.img:/etc")]
     Dir {
         /// The image, and the path of a directory inside it.
         #[arg(value_name = "IMAGE[:PATH]")]
@@ -107,6 +121,7 @@ enum What {
         further: Further,
     },
     /// The map of a file: which blocks of it lie where.
+    #[command(after_help = "Example:\n  flashkit dump map card.img:/var/log/syslog --json")]
     Map {
         /// The image, and the path of a file inside it.
         #[arg(value_name = "IMAGE:PATH")]
@@ -131,6 +146,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Checkpoint { image } => render::fields(&checkpoint_fields(&open(image)?), json),
         What::Nat { image, nid } => {
             let volume = open(image)?;
+            nid.map_or(Ok(()), |nid| check_range(&volume, Nid(nid))).with_context(|| name(&image.image))?;
             render::rows(nat_rows(&volume, nid.map(Nid)), json).with_context(|| name(&image.image))
         }
         What::Sit { image, segment } => {
@@ -183,7 +199,9 @@ fn superblock_fields(raw: &raw::Superblock) -> Value {
         ssa_blkaddr, main_blkaddr, root_ino, node_ino, meta_ino, extension_count, cp_payload, feature,
         s_encoding, s_encoding_flags, crc,
     );
-    let text = |bytes: &[u8]| render::name(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+    let text = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    };
     let count = raw.extension_count.get() as usize + usize::from(raw.hot_ext_count);
     fields.extend([
         ("uuid".into(), json!(Uuid::from_bytes(raw.uuid).to_string())),
@@ -247,8 +265,18 @@ fn checkpoint_fields(volume: &Volume) -> Value {
     })
 }
 
+/// Refuses a number that no node of this volume can have.
+fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
+    let end = volume.geometry().nids_end().0;
+    if nid.0 >= end {
+        bail!("node {} of {end}", nid.0);
+    }
+    Ok(())
+}
+
 /// A node that is in use.
 fn node(volume: &Volume, nid: Nid) -> Result<Arc<NodeBlock>> {
+    check_range(volume, nid)?;
     if !volume.nat_entry(nid)?.addr.is_real() {
         bail!("there is no {nid}");
     }
@@ -353,9 +381,12 @@ fn node_fields(node: &NodeBlock) -> Value {
 fn inode_fields(node: &NodeBlock) -> Value {
     let head = node.head();
     let layout = node.layout();
-    let mut fields = numbers!(head;
-        mode, uid, gid, links, size, blocks, generation, current_depth, xattr_nid, flags, pino, namelen,
-    );
+    // In octal, as `ls` has the permissions; with the type, as it is on the volume.
+    let mut fields: serde_json::Map<_, _> =
+        [("mode".to_owned(), json!(format!("{:07o}", head.mode.get())))].into_iter().collect();
+    fields.extend(numbers!(head;
+        uid, gid, links, size, blocks, generation, current_depth, xattr_nid, flags, pino, namelen,
+    ));
     let kept = node.layout().addrs();
     // Up to the last one in use; of an inode with content there are none.
     let has_content = node.has_inline(inline::DATA) || node.has_inline(inline::DENTRY);
@@ -369,7 +400,9 @@ fn inode_fields(node: &NodeBlock) -> Value {
         ("ctime".into(), json!(time(node.ctime()))),
         ("mtime".into(), json!(time(node.mtime()))),
         ("crtime".into(), json!(node.crtime().map(time))),
-        ("name".into(), json!(Name(node.last_name().to_vec()))),
+    ]);
+    fields.extend(Name(node.last_name().to_vec()).fields("name"));
+    fields.extend([
         ("dir_level".into(), json!(head.dir_level)),
         ("ext_fofs".into(), json!(head.extent.fofs.get())),
         ("ext_blkaddr".into(), json!(head.extent.blk.get())),
@@ -391,6 +424,7 @@ struct DirRow {
     hash: String,
     ino: u32,
     kind: &'static str,
+    #[serde(flatten, serialize_with = "keyed::name")]
     name: Name,
 }
 
@@ -459,7 +493,7 @@ fn map(target: &Target, further: &Further, json: bool) -> Result<()> {
         };
         Some(Ok(RunRow { file_block: run.blocks.start, blocks: run.len(), at }))
     });
-    if inode.has_inline(inline::DATA) {
+    if inode.has_inline(inline::DATA) || inode.has_inline(inline::DENTRY) {
         let row = RunRow { file_block: 0, blocks: 0, at: "inline, in the inode".into() };
         return render::rows(std::iter::once(Ok(row)), json);
     }

@@ -12,6 +12,8 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
+    interrupt::Outcome,
+    notice::notice,
     output::Fresh,
     progress, render,
     target::{Further, Target},
@@ -78,6 +80,11 @@ pub fn run(args: &Args) -> Result<()> {
             Compression::of_name(args.destination.as_os_str().as_encoded_bytes()).with_context(destination)?
         }
     };
+    let outcome = Outcome::new(match (to_stdout, archive.is_some()) {
+        (true, _) => "the archive is cut off".into(),
+        (_, true) => format!("{}: nothing was written", destination()),
+        (_, false) => format!("{}: what was taken out until then is there", destination()),
+    });
     let done = if to_stdout {
         if io::stdout().is_terminal() {
             bail!("standard output is a terminal; name a directory or a .tar file");
@@ -100,6 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut sink = DirSink::new(&args.destination, owners).with_context(destination)?;
         carry(args, &mut source, &mut sink).with_context(name)?
     };
+    drop(outcome);
     let record = Record {
         source: name(),
         destination: destination(),
@@ -110,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json && !to_stdout {
         render::fields(&record, true)?;
     } else if !args.quiet {
-        eprintln!(
+        notice!(
             "{}: {}, {} of data to {}",
             record.source,
             render::count(record.entries, "entry"),
@@ -128,7 +136,7 @@ fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Res
     let bar = progress::bytes("exporting", None, args.quiet || args.json);
     let mut tell = progress::teller(&bar);
     let mut lost = |path: &[u8], error: &f2fs::Error| {
-        bar.suspend(|| eprintln!("flashkit: {}: {error}", render::name(path)));
+        bar.suspend(|| notice!("flashkit: {}: {error}", render::name(path)));
     };
     let options =
         ExportOptions { keep_going: args.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::{
-    render::{self, Name},
+    render::{self, Name, keyed},
     target::{Further, Target},
 };
 
@@ -32,7 +32,9 @@ pub struct Args {
 /// An attribute: its value as text where it is text, and always as hexadecimal digits.
 #[derive(Serialize)]
 struct Attribute {
+    #[serde(flatten, serialize_with = "keyed::name")]
     name: Name,
+    #[serde(flatten, serialize_with = "keyed::value")]
     value: Name,
     hex: String,
 }

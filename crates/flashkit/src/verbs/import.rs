@@ -11,7 +11,9 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
-    clock, progress, render,
+    clock,
+    interrupt::Outcome,
+    progress, render,
     source::{Changes, Content},
     target::{Further, Target, close, open_for_all_or_nothing},
 };
@@ -68,13 +70,19 @@ pub fn run(args: &Args) -> Result<()> {
             return Err(Error::no_space(block_size, need.blocks, free_blocks)).with_context(name);
         }
     }
+    let outcome = Outcome::new(format!(
+        "{}: nothing in the volume was changed; flashkit trim gives the host back the space that was written",
+        args.target
+    ));
     let bar = progress::bytes("importing", None, args.quiet || args.json);
     let mut source = content.open()?;
     let mut tell = progress::teller(&bar);
     let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
     let done = tree::fill(&mut volume, into, &mut *source, how).with_context(name)?;
     let free_bytes = volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64;
+    outcome.change(format!("{}: the volume has all of it or nothing", args.target));
     close(volume, &args.target.image)?;
+    drop(outcome);
     bar.finish_and_clear();
     let imported = Imported {
         target: args.target.to_string(),

@@ -162,7 +162,11 @@ impl Info {
         let size = |bytes: u64| BinaryBytes(bytes).to_string();
         let or_none = |list: &[&str]| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
         writeln!(out, "UUID            {}", self.uuid)?;
-        writeln!(out, "label           {}", if self.label.is_empty() { "none" } else { &self.label })?;
+        writeln!(
+            out,
+            "label           {}",
+            if self.label.is_empty() { "none".into() } else { render::name(self.label.as_bytes()) }
+        )?;
         writeln!(out, "features        {}", or_none(&self.features))?;
         if self.unknown_feature_bits != 0 {
             writeln!(out, "unknown bits    {:#x}", self.unknown_feature_bits)?;
@@ -212,7 +216,7 @@ impl Info {
             writeln!(
                 out,
                 "device          {}, {}",
-                device.path,
+                render::name(device.path.as_bytes()),
                 render::count(device.segments.into(), "segment")
             )?;
         }

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 use lab::{experiment::Experiment, scale::Scale, stop::Stop};
 
-use crate::size;
+use clap::builder::TypedValueParser;
 
-/// Exit code after Ctrl-C, as shells have it.
-pub const INTERRUPTED: u8 = 130;
+pub use crate::interrupt::INTERRUPTED;
+use crate::{size, suggested::Suggested};
 
 /// How large everything is.
 #[derive(clap::Args)]
@@ -30,8 +30,13 @@ impl Sizes {
     }
 }
 
+/// Takes the name or number of an experiment.
+pub fn experiments() -> impl TypedValueParser<Value = Experiment> {
+    Suggested(|| Experiment::ALL.map(Experiment::name).to_vec()).try_map(|name| experiment(&name))
+}
+
 /// The experiment of a name or number.
-pub fn experiment(name: &str) -> Result<Experiment, String> {
+fn experiment(name: &str) -> Result<Experiment, String> {
     Experiment::named(name).ok_or_else(|| {
         let all: Vec<String> =
             Experiment::ALL.iter().map(|one| format!("{} {}", one.number(), one.name())).collect();

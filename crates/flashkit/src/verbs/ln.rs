@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use f2fs::{format::FileType, volume::NewNode};
 
 use crate::target::{Further, Target, destination};
@@ -42,8 +42,12 @@ pub fn run(args: &Args) -> Result<()> {
         let from = Target::from(args.from.clone());
         from.same_image(&args.to)?;
         let ino = volume.resolve(&from.path, false)?;
+        let kind = volume.stat(ino)?.kind;
+        if kind == FileType::Directory {
+            return Err(f2fs::Error::IsDirectory).with_context(|| from.to_string());
+        }
         let (_, own_name) = from.parent(volume)?;
-        let (dir, name) = destination(volume, &args.to, own_name, volume.stat(ino)?.kind)?;
+        let (dir, name) = destination(volume, &args.to, own_name, kind)?;
         Ok(volume.link(ino, dir, &name)?)
     })
 }

@@ -24,9 +24,11 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
+    interrupt::Outcome,
     output::{Existing, Output},
     progress, render, size,
     source::{Changes, Content, epoch},
+    suggested::Suggested,
 };
 
 /// Bytes that may wait to be written while the source is read on.
@@ -62,7 +64,7 @@ pub struct Args {
     free: f64,
     /// Shape the volume for a card: the name of a profile, its file, or a card's file. What -s and -z say
     /// counts more.
-    #[arg(long, value_name = "PROFILE|FILE", conflicts_with = "probe")]
+    #[arg(long, value_name = "PROFILE|FILE", conflicts_with = "probe", value_parser = super::card::profiles(), hide_possible_values = true)]
     card: Option<String>,
     /// Find out what the device is first, by writing to it, and shape the volume for it, as far as what is found is
     /// certain.
@@ -98,7 +100,7 @@ struct Shape {
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
     /// Features by name, separated by commas; repeat for more.
-    #[arg(short = 'O', long, value_name = "FEATURES")]
+    #[arg(short = 'O', long, value_name = "FEATURES", value_parser = Suggested(all_features), hide_possible_values = true)]
     features: Vec<String>,
     /// Segments in a section.
     #[arg(short = 's', long, value_name = "SEGMENTS")]
@@ -177,6 +179,10 @@ struct Shaped {
     reasons: Vec<String>,
 }
 
+fn all_features() -> Vec<&'static str> {
+    Features(u32::MAX).names().collect()
+}
+
 /// Makes the volume.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.image.display().to_string();
@@ -207,6 +213,12 @@ pub fn run(args: &Args) -> Result<()> {
         return report(args, &Made::of(args, &plan, filled, None, advice.as_ref()));
     }
 
+    let outcome = Outcome::new(match existing {
+        Existing::BlockDevice { .. } => {
+            format!("{}: there is no complete volume on it", args.image.display())
+        }
+        _ => format!("{}: nothing was changed", args.image.display()),
+    });
     let outputs = outputs(args, existing, &sizes)?;
     let content = content.map(|content| content.leaving_out(outputs.iter().filter_map(Output::working)));
     let device: Arc<dyn Device> = match &outputs[..] {
@@ -241,6 +253,7 @@ pub fn run(args: &Args) -> Result<()> {
     let volume = new.finish().with_context(name)?;
     let used_blocks = volume.counters().valid_blocks;
     drop(volume);
+    drop(outcome);
     for output in outputs {
         output.finish()?;
     }
@@ -434,7 +447,7 @@ impl Made {
         writeln!(
             out,
             "{}: {verb} an F2FS volume of {}, {} for users",
-            self.image,
+            render::name(self.image.as_bytes()),
             BinaryBytes(self.volume_bytes),
             BinaryBytes(self.user_bytes)
         )?;

@@ -42,6 +42,7 @@ use crate::cli::Verb;
 pub fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Study(args) => return study::run(&args),
+        Verb::Cat(args) => return cat::run(&args),
         Verb::Bench(args) => return bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
@@ -56,7 +57,6 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Ls(args) => ls::run(&args),
         Verb::Tree(args) => tree::run(&args),
         Verb::Stat(args) => stat::run(&args),
-        Verb::Cat(args) => cat::run(&args),
         Verb::Getfattr(args) => getfattr::run(&args),
         Verb::Dump(args) => dump::run(&args),
         Verb::Compression(args) => compression::run(&args),

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use fuse::{Mount, MountOptions, Ready, spawn_daemon};
 
-use crate::target::Image;
+use crate::{notice::notice, target::Image};
 
 /// Names under which the program is a helper of mount(8). It takes the second for what root has mounted, whose type
 /// that is: to remount.
@@ -72,11 +72,11 @@ pub fn run(args: &Args) -> Result<()> {
         std::iter::once(&args.image.image).chain(&args.image.further.devices).cloned().collect();
     let mount = Mount::new(&devices, &args.dir, options)?;
     if let Some(reason) = mount.read_only_reason() {
-        eprintln!("flashkit: mounted read-only: {reason}");
+        notice!("flashkit: mounted read-only: {reason}");
     }
     if mount.asks_for_fsck() {
         let image = args.image.image.display();
-        eprintln!(
+        notice!(
             "flashkit: damage was met before, and the volume asks for fsck: unmount it and run fsck.f2fs -f {image}"
         );
     }

@@ -17,7 +17,7 @@ use flash::{
     verbs,
 };
 
-use crate::{progress, render, size};
+use crate::{failure, interrupt::Outcome, notice::notice, progress, render, size};
 
 /// Arguments of `probe`.
 #[derive(clap::Args)]
@@ -121,6 +121,10 @@ impl Subject {
     }
 
     fn look(&self, target: &str, options: Options, quiet: bool) -> Result<Findings> {
+        let _outcome = Outcome::new(match (self, options.write) {
+            (Subject::Profile(_), _) | (_, false) => format!("{target}: nothing was written"),
+            (_, true) => format!("{target}: a part of its content is lost"),
+        });
         match self {
             Subject::Profile(profile) => {
                 let card = Card::new(Profile::clone(profile), true);
@@ -135,7 +139,7 @@ impl Subject {
             }
             Subject::Served(address) => {
                 let device = Client::connect(address).with_context(|| target.to_owned())?;
-                eprintln!(
+                notice!(
                     "{target}: timed by this machine's clock; a modelled card takes its time where it is served with --realtime"
                 );
                 measure(target, options, quiet, &device, &WallClock::start())
@@ -165,8 +169,8 @@ impl Subject {
         if !io::stdin().is_terminal() {
             bail!("{}: --write destroys what is on it; -y agrees to that", args.target);
         }
-        eprint!("Everything on {} will be destroyed. Type yes to go on: ", args.target);
-        io::stderr().flush()?;
+        let question = format!("Everything on {} will be destroyed. Type yes to go on: ", args.target);
+        io::stderr().write_all(failure::plain(&question).as_bytes())?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         if answer.trim() != "yes" {

@@ -16,6 +16,7 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
+    notice::notice,
     record, render, size,
     target::{Further, Image, open_read_only},
 };
@@ -118,10 +119,10 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn report(volume: &Volume, json: bool) -> Result<()> {
     if QuotaKind::ALL.into_iter().all(|kind| volume.quota_ino(kind).is_none()) {
-        eprintln!("the volume has no quota; mkfs -O quota makes one that has");
+        notice!("the volume has no quota; mkfs -O quota makes one that has");
     }
     if volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK) {
-        eprintln!("what is used may be wrong: the volume asks for fsck");
+        notice!("what is used may be wrong: the volume asks for fsck");
     }
     let mut rows = Vec::new();
     for kind in QuotaKind::ALL {

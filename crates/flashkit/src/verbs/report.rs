@@ -8,7 +8,7 @@ use lab::{
     report,
 };
 
-use crate::render;
+use crate::{notice::notice, render};
 
 /// Arguments of `report`.
 #[derive(clap::Args)]
@@ -62,6 +62,6 @@ pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
 
 /// All records of a study; what is none of this program's is told.
 pub fn read(dir: &Path) -> Result<Vec<Record>> {
-    let told = &mut |path: &Path, error: &_| eprintln!("{}: passed over: {error}", path.display());
+    let told = &mut |path: &Path, error: &_| notice!("{}: passed over: {error}", path.display());
     Records::of(dir).all(told).with_context(|| format!("{}: no study that can be read", dir.display()))
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use clap::builder::TypedValueParser;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
@@ -24,7 +25,11 @@ use lab::{
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
-use crate::{render, size};
+use crate::{failure, notice::notice, render, size, suggested::Suggested};
+
+/// Where a kernel for the lab's guest comes from. An installed program has no sources beside it.
+const GET_KERNEL: &str = "`cargo xtask uml-kernel` in a checkout of flashkit's sources builds one, and --guest names its directory \
+                          (var/uml there)";
 
 /// Arguments of `study`.
 #[derive(clap::Args)]
@@ -46,13 +51,13 @@ pub struct Args {
     #[arg(short, long, default_value = "study")]
     output: PathBuf,
     /// Only this experiment; may be given several times.
-    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiment)]
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
     experiments: Vec<Experiment>,
     /// Only this file system, with mount and mkfs options; may be given several times.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
     /// The machine: desktop (the default), phone, stick, nor or nand; may be given several times.
-    #[arg(short, long = "preset", value_name = "PRESET")]
+    #[arg(short, long = "preset", value_name = "PRESET", value_parser = presets(), hide_possible_values = true)]
     presets: Vec<Preset>,
     /// Only the cell of this name, as --list prints it.
     #[arg(long, value_name = "CELL")]
@@ -94,6 +99,11 @@ pub struct Args {
     fio: Option<PathBuf>,
 }
 
+/// Takes the name of a preset.
+fn presets() -> impl TypedValueParser<Value = Preset> {
+    Suggested(|| Preset::ALL.map(Preset::name).to_vec()).try_map(|name| name.parse())
+}
+
 /// Runs the study.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let programs = programs(&args.guest);
@@ -106,16 +116,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if plan.programs.is_none() {
-        eprintln!(
-            "{}: no kernel for the lab's guest there, so only our own file system is measured; \
-             `cargo xtask uml-kernel` builds one",
+        notice!(
+            "{}: no kernel for the lab's guest there, so only our own file system is measured; {GET_KERNEL}",
             args.guest.display()
         );
     }
     if plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
-        eprintln!(
+        notice!(
             "{}: no kernel with time travel there, so the kernel's file systems run in QEMU, in real time: their figures \
-             are indicative, and bare flash and our own mount are left out; `cargo xtask uml-kernel` builds one",
+             are indicative, and bare flash and our own mount are left out; {GET_KERNEL}",
             args.guest.display()
         );
     }
@@ -123,12 +132,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let records = Records::open(&args.output).with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
 
-    eprintln!(
-        "seed {}, {}, {} at once",
-        plan.seed,
-        render::count(plan.cells.len() as u64, "cell"),
-        plan.jobs
-    );
+    notice!("seed {}, {}, {} at once", plan.seed, render::count(plan.cells.len() as u64, "cell"), plan.jobs);
     let mut live = Live::new(plan.cells.len());
     let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
     live.end();
@@ -138,7 +142,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     super::report::write_page(&all, &page)?;
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
-    eprintln!("{}: tables and charts of everything that was measured there", page.display());
+    notice!("{}: tables and charts of everything that was measured there", page.display());
     // Last, since nobody may listen any more.
     render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
     summary(args, &plan, outcome)
@@ -185,7 +189,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
         let image = work.path().join("card");
         let run = lab::fio::run(&setting, &image, &[job.as_str()]);
         if stop.is_wished() {
-            eprintln!("{name}: stopped");
+            notice!("{name}: stopped");
             return Ok(ExitCode::from(INTERRUPTED));
         }
         let run = run.with_context(|| name.clone())?;
@@ -206,7 +210,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             writeln!(out, "{}\n", run.printed.trim_end())
         })?;
         if run.code != 0 {
-            eprintln!("{name}: fio ended with {}", run.code);
+            notice!("{name}: fio ended with {}", run.code);
             worst = ExitCode::FAILURE;
         }
     }
@@ -217,7 +221,7 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
     let dir = args.output.display();
     if outcome.stopped > 0 {
         let there = outcome.done + outcome.kept;
-        eprintln!(
+        notice!(
             "stopped: {dir} has {there} of {}; the same call goes on from there",
             render::count(plan.cells.len() as u64, "cell")
         );
@@ -253,7 +257,11 @@ impl Args {
         let file_systems = self.file_systems();
         if programs.is_none() {
             if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {
-                bail!("{}: there is no kernel for the lab's guest in {}", rival.0, self.guest.display());
+                bail!(
+                    "{}: there is no kernel for the lab's guest in {}; {GET_KERNEL}",
+                    rival.0,
+                    self.guest.display()
+                );
             }
         }
         let mut presets = self.presets.clone();
@@ -369,9 +377,9 @@ impl Live {
             line += &format!("\n  ended early: {failure}");
         }
         match self.all.is_hidden() {
-            true => eprintln!("{line}"),
+            true => notice!("{line}"),
             // What cannot be shown any more is in the record.
-            false => drop(self.bars.println(line)),
+            false => drop(self.bars.println(failure::plain(&line))),
         }
         self.all.inc(1);
         let left = plan::time_left(self.done, self.cells - self.kept, self.started.elapsed());

@@ -1,0 +1,77 @@
+//! Ctrl-C and termination: what is under construction goes, and a line says what stays.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::notice::notice;
+
+/// Exit code after an interrupt, as shells have it.
+pub const INTERRUPTED: u8 = 130;
+
+/// What an interrupt finds.
+struct Pending {
+    is_watched: bool,
+    unfinished: Vec<PathBuf>,
+    outcome: Option<String>,
+}
+
+static PENDING: Mutex<Pending> =
+    Mutex::new(Pending { is_watched: false, unfinished: Vec::new(), outcome: None });
+
+/// Removes a file or directory under construction if an interrupt comes.
+pub fn remove(path: &Path) {
+    watched().unfinished.push(path.to_path_buf());
+}
+
+/// The outcome that an interrupt tells, as long as this value lives.
+#[must_use]
+pub struct Outcome(());
+
+impl Outcome {
+    /// From now on an interrupt tells this.
+    pub fn new(text: String) -> Outcome {
+        watched().outcome = Some(text);
+        Outcome(())
+    }
+
+    /// From now on an interrupt tells this instead.
+    pub fn change(&self, text: String) {
+        pending().outcome = Some(text);
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        pending().outcome = None;
+    }
+}
+
+fn pending() -> MutexGuard<'static, Pending> {
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state, with a handler that ends the process. A verb that has a handler of its own ends in good order.
+fn watched() -> MutexGuard<'static, Pending> {
+    let mut pending = pending();
+    if !pending.is_watched {
+        pending.is_watched = true;
+        let _ = ctrlc::set_handler(end);
+    }
+    pending
+}
+
+fn end() {
+    // Held to the end: nothing becomes complete meanwhile without an outcome that says so.
+    let pending = pending();
+    for path in &pending.unfinished {
+        // It may have its name already, or be gone.
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    }
+    if let Some(outcome) = &pending.outcome {
+        notice!("flashkit: stopped: {outcome}");
+    }
+    std::process::exit(INTERRUPTED.into());
+}

@@ -1,0 +1,192 @@
+//! `cp`: files into an image and out of it.
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use support::{fails, ok};
+
+#[test]
+fn several_at_once_are_all_done_or_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for name in ["a", "b", "c"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    ok(dir, &["mkdir", "v.img:/x", "v.img:/y"]);
+    ok(dir, &["cp", "a", "b", "v.img:/x"]);
+    assert_eq!(ok(dir, &["ls", "v.img:/x"]), "a\nb\n");
+    let error = fails(dir, &["cp", "c", "missing", "v.img:/x"]);
+    assert!(error.contains("missing: No such file"), "{error}");
+    let error = fails(dir, &["cp", "a", "b", "v.img:/z"]);
+    assert!(error.contains("v.img:/z: not found"), "{error}");
+    let error = fails(dir, &["rm", "v.img:/x/a", "v.img:/x/c"]);
+    assert!(error.contains("v.img:/x/c: not found"), "{error}");
+    assert_eq!(ok(dir, &["ls", "v.img:/x"]), "a\nb\n");
+    fs::create_dir(dir.join("out")).unwrap();
+    ok(dir, &["cp", "v.img:/x/a", "v.img:/x/b", "out"]);
+    assert_eq!(fs::read_to_string(dir.join("out/b")).unwrap(), "b");
+    ok(dir, &["chmod", "600", "v.img:/x/a", "v.img:/x/b"]);
+    assert!(ok(dir, &["ls", "-l", "v.img:/x"]).lines().all(|line| line.starts_with("-rw-------")));
+    ok(dir, &["rm", "-r", "v.img:/x", "v.img:/y"]);
+    assert_eq!(ok(dir, &["ls", "v.img"]), "");
+}
+
+#[test]
+fn what_is_done_in_part_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    for (name, mebibytes) in [("some", 15), ("more", 30)] {
+        fs::write(dir.join(name), vec![7; mebibytes << 20]).unwrap();
+    }
+    let error = fails(dir, &["cp", "more", "v.img:/file"]);
+    assert!(error.contains("no space left") && !error.contains("in part"), "{error}");
+    assert_eq!(ok(dir, &["ls", "v.img"]), "");
+    // What replaces a file needs its room.
+    ok(dir, &["cp", "some", "v.img:/file"]);
+    let error = fails(dir, &["cp", "more", "v.img:/file"]);
+    assert!(error.contains("done in part") && error.contains("no space left"), "{error}");
+    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
+}
+
+#[test]
+fn holes_stay_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let file = fs::File::create(dir.join("sparse")).unwrap();
+    // More than the volume has room for.
+    for (at, size) in [(0, "start"), (300 << 20, "middle")] {
+        file.write_all_at(size.as_bytes(), at).unwrap();
+    }
+    file.set_len(600 << 20).unwrap();
+    ok(dir, &["cp", "sparse", "v.img:/"]);
+    ok(dir, &["cp", "v.img:/sparse", "back"]);
+    let same = Command::new("cmp").args(["sparse", "back"]).current_dir(dir).status().unwrap();
+    assert!(same.success());
+    // What the kernel makes up has a size that is none.
+    for made_up in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let Ok(content) = fs::read_to_string(made_up) else { continue };
+        ok(dir, &["cp", made_up, "v.img:/made-up"]);
+        assert_eq!(ok(dir, &["cat", "v.img:/made-up"]), content, "{made_up}");
+    }
+    model::fsck::fsck_image(&dir.join("v.img")).unwrap();
+}
+
+#[test]
+fn a_fifo_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let script = "mkfifo fifo && timeout 20 \"$0\" cp fifo v.img:/";
+    let run =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_flashkit")]).current_dir(dir).output();
+    let run = run.unwrap();
+    let error = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.code() == Some(1) && error.contains("no regular file"), "{error}");
+}
+
+#[test]
+fn standard_input_and_output_are_files_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    fs::write(dir.join("long"), vec![3; 3 << 20]).unwrap();
+    let call = |arguments: &[&str], from: &Path, to: &Path| {
+        let to = fs::OpenOptions::new().write(true).open(to).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flashkit"));
+        let command =
+            command.current_dir(dir).args(arguments).stdin(fs::File::open(from).unwrap()).stdout(to);
+        command.output().expect("it starts")
+    };
+    let null = Path::new("/dev/null");
+    assert!(call(&["cp", "-", "v.img:/long"], &dir.join("long"), null).status.success());
+    ok(dir, &["cp", "v.img:/long", "back"]);
+    assert_eq!(fs::read(dir.join("back")).unwrap(), vec![3; 3 << 20]);
+    for arguments in [&["cat", "v.img:/long"][..], &["ls", "v.img"], &["stat", "v.img:/long"]] {
+        let output = call(arguments, null, Path::new("/dev/full"));
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("standard output: No space left on device"), "{error}");
+    }
+}
+
+/// The names in a directory, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_goes_to_standard_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let content = "line\n".repeat(400_000);
+    fs::write(dir.join("f"), &content).unwrap();
+    ok(dir, &["cp", "f", "v.img:/f"]);
+    for output in ["-", "/dev/stdout"] {
+        assert!(ok(dir, &["cp", "v.img:/f", output]) == content, "{output}");
+    }
+    let file = fs::File::create(dir.join("file")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flashkit"));
+    let command = command.current_dir(dir).args(["cp", "v.img:/f", "/dev/stdout"]).stdout(Stdio::from(file));
+    assert!(command.status().unwrap().success());
+    assert!(fs::read_to_string(dir.join("file")).unwrap() == content);
+    ok(dir, &["cp", "v.img:/f", "/dev/null"]);
+    assert_eq!(names(dir), ["f", "file", "v.img"], "no file is called -");
+    let error = fails(dir, &["cp", "v.img:/f", "v.img:/f", "-"]);
+    assert!(error.contains("no such directory"), "{error}");
+}
+
+#[test]
+fn a_file_of_the_host_is_replaced_only_with_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    fs::write(dir.join("f"), "new").unwrap();
+    ok(dir, &["cp", "f", "v.img:/f"]);
+    fs::write(dir.join("f"), "old").unwrap();
+    std::os::unix::fs::symlink("f", dir.join("link")).unwrap();
+    for there in [".", "f", "link"] {
+        let error = fails(dir, &["cp", "v.img:/f", there]);
+        assert!(error.contains("exists already; -f replaces it"), "{error}");
+        assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "old");
+    }
+    // A link is replaced, as any name; the file that it leads to stays.
+    ok(dir, &["cp", "-f", "v.img:/f", "link"]);
+    assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "old");
+    assert!(dir.join("link").symlink_metadata().unwrap().is_file());
+    ok(dir, &["cp", "-f", "v.img:/f", "."]);
+    assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new");
+    assert_eq!(names(dir), ["f", "link", "v.img"]);
+}
+
+/// A copy that fails leaves nothing that the next one would find.
+#[test]
+fn a_copy_that_fails_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/damaged"), vec![7; 8 << 20]).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "96M", "--from", "tree"]);
+    support::damage(&dir.join("v.img"), "damaged");
+    fs::remove_dir_all(dir.join("tree")).unwrap();
+    for _ in 0..2 {
+        let error = fails(dir, &["cp", "v.img:/damaged", "."]);
+        assert!(error.contains("corrupt "), "{error}");
+        assert_eq!(names(dir), ["v.img"]);
+    }
+    fs::write(dir.join("damaged"), "old").unwrap();
+    fails(dir, &["cp", "-f", "v.img:/damaged", "."]);
+    assert_eq!(fs::read_to_string(dir.join("damaged")).unwrap(), "old", "it is replaced only by a whole one");
+}
