@@ -4,10 +4,24 @@ use clap::{Parser, Subcommand};
 
 use crate::verbs;
 
+/// The end of the help.
+const AFTER: &str = "Exit codes:
+  0    success, also where the reader of standard output goes away
+  1    failure; standard error says what happened
+  2    the call makes no sense; nothing was done
+  130  interrupted
+
+Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,
+owners and reproducible images and flashkit-json(7) on --json.
+
+Examples:
+  flashkit mkfs card.img --size 512M --from rootfs/
+  flashkit ls -l card.img:/etc";
+
 /// Flash file systems in user space: make, fill and look into F2FS volumes without root and without a
 /// kernel module.
 #[derive(Parser)]
-#[command(name = "flashkit", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "flashkit", version, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -11,6 +11,7 @@ mod cli;
 mod clock;
 mod failure;
 mod interrupt;
+mod manual;
 mod notice;
 mod output;
 mod progress;

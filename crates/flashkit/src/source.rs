@@ -24,7 +24,7 @@ pub struct Changes {
     /// those of who makes it.
     #[arg(short = 'R', long, value_name = "UID:GID", value_parser = owner)]
     pub root_owner: Option<(u32, u32)>,
-    /// File of lines that map owners and groups; see docs/FILLING.md.
+    /// File of lines that map owners and groups; see flashkit-filling(7).
     #[arg(long, value_name = "FILE")]
     pub owner_map: Option<PathBuf>,
     /// Android's fs_config: a line a path with uid, gid, mode and capabilities.

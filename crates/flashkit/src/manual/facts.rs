@@ -1,0 +1,112 @@
+//! What a page says of a verb beside its help: section, exit status, environment, files, further pages.
+
+/// A thing and what it means.
+pub type Row = (&'static str, &'static str);
+
+/// Administration of systems, as mkfs(8) and mount(8).
+const ADMINISTRATION: [&str; 7] = [
+    "flashkit-gc",
+    "flashkit-mkfs",
+    "flashkit-mount",
+    "flashkit-probe",
+    "flashkit-quota",
+    "flashkit-quota-set",
+    "flashkit-trim",
+];
+
+/// The section of the page of a verb.
+pub fn section(name: &str) -> &'static str {
+    if ADMINISTRATION.contains(&name) { "8" } else { "1" }
+}
+
+/// Exit codes of every verb.
+pub const EXIT_STATUS: [Row; 4] = [
+    ("0", "Success. A reader of standard output that goes away early is success, too."),
+    ("1", "Failure; a line on standard error says what happened."),
+    ("2", "The call makes no sense; nothing was done."),
+    ("130", "Interrupted by Ctrl-C, or terminated by a signal, where the verb ends in good order."),
+];
+
+/// A further sentence on the exit code of some verbs.
+pub fn exit_note(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "flashkit-cat" => "A file that cannot be read gives 1; the others are printed.",
+        "flashkit-export" => "With -k, what could not be carried gives 1; everything else has arrived.",
+        "flashkit-study" => "A cell that failed or left faults gives 1.",
+        "flashkit-bench" => "An experiment that failed gives 1.",
+        "flashkit-mount" => "In the foreground, a volume that could not be left clean gives 1.",
+        _ => return None,
+    })
+}
+
+/// Variables of the environment that a verb reads.
+pub fn environment(name: &str) -> &'static [Row] {
+    match name {
+        "flashkit-mkfs" | "flashkit-import" => &[(
+            "SOURCE_DATE_EPOCH",
+            "The latest time that anything in the volume gets, in seconds since 1970, for images that are the same byte \
+             for byte; see flashkit-filling(7).",
+        )],
+        "flashkit-man" => &[(
+            "SOURCE_DATE_EPOCH",
+            "The date of the pages, in seconds since 1970; the day of this version without it.",
+        )],
+        "flashkit-study" => {
+            &[("TMPDIR", "The directory for the cards' data where --work names none; /tmp without it.")]
+        }
+        _ => &[],
+    }
+}
+
+/// Files that a verb reads or makes.
+pub fn files(name: &str) -> &'static [Row] {
+    match name {
+        "flashkit-mount" => &[
+            ("/dev/fuse", "The device that every mount needs."),
+            ("/etc/fstab", "Volumes of the type fuse.flashkit that mount(8) mounts."),
+            ("/sbin/mount.fuse.flashkit", "The program under this name is the helper that mount(8) calls."),
+            ("/sbin/mount.fuseblk.flashkit", "The same for mounts that root has made, to remount them."),
+        ],
+        "flashkit-card" | "flashkit-card-new" | "flashkit-card-serve" | "flashkit-card-stats" => &[
+            ("FILE", "The data of a card, as large as the card, sparse."),
+            ("FILE.card", "Its profile, its mapping and what it has counted, as JSON."),
+        ],
+        "flashkit-study" => &[
+            ("study/report.html", "Tables and charts; -o names another directory."),
+            ("study/figures.csv", "All figures."),
+            ("study/wear.csv", "How often the blocks of the flash were erased."),
+            (
+                "var/uml/linux, var/uml/guest-agent",
+                "The lab's kernel and its init; --guest names another directory.",
+            ),
+        ],
+        _ => &[],
+    }
+}
+
+/// Further pages beside the first one and the parts of a verb.
+pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
+    match name {
+        "flashkit" => &[("flashkit-filling", "7"), ("flashkit-json", "7"), ("mkfs.f2fs", "8")],
+        "flashkit-mkfs" => &[
+            ("flashkit-filling", "7"),
+            ("flashkit-import", "1"),
+            ("flashkit-probe", "8"),
+            ("mkfs.f2fs", "8"),
+        ],
+        "flashkit-import" => &[("flashkit-filling", "7"), ("flashkit-export", "1"), ("flashkit-mkfs", "8")],
+        "flashkit-export" => &[("flashkit-import", "1"), ("tar", "1")],
+        "flashkit-mount" => &[("fusermount3", "1"), ("fstab", "5"), ("mount", "8"), ("umount", "8")],
+        "flashkit-info" | "flashkit-ls" | "flashkit-tree" | "flashkit-stat" | "flashkit-getfattr" => {
+            &[("flashkit-dump", "1"), ("flashkit-json", "7")]
+        }
+        "flashkit-dump" => &[("flashkit-info", "1"), ("flashkit-json", "7"), ("dump.f2fs", "8")],
+        "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
+        "flashkit-trim" => &[("fstrim", "8")],
+        "flashkit-card" | "flashkit-card-serve" => &[("flashkit-probe", "8"), ("nbdcopy", "1")],
+        "flashkit-probe" => &[("flashkit-card", "1"), ("flashkit-mkfs", "8")],
+        "flashkit-study" | "flashkit-bench" => &[("flashkit-report", "1"), ("fio", "1")],
+        "flashkit-report" => &[("flashkit-bench", "1"), ("flashkit-study", "1")],
+        _ => &[],
+    }
+}
