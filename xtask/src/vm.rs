@@ -14,7 +14,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -22,7 +22,11 @@ use guest::{
     Entry, Manifest, Op, Reply,
     op::{Answer, Message},
 };
-use lab::{guest::MACHINE, system};
+use lab::{
+    guest::{KERNEL_LINE, MACHINE},
+    patience::{Patience, TICK},
+    system,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -32,9 +36,9 @@ use crate::{
     workspace::run,
 };
 
-/// How long the guest may take to come up.
+/// How long the guest may take to come up; as all limits here, without the time in which it waits for a processor.
 const BOOT_TIME: Duration = Duration::from_secs(180);
-/// How long it may be silent afterwards, unless it is said otherwise.
+/// How long it may be silent afterwards, unless another limit is set.
 const SILENCE: Duration = Duration::from_secs(600);
 /// The guest's clock at boot, so that the images it makes do not depend on the day.
 const BOOT_DATE: &str = "2024-02-29T12:00:00";
@@ -153,9 +157,7 @@ impl Vm {
             // QEMU's own pointer authentication is much faster than the architecture's.
             Machine::Arm64With16K => ("qemu-system-aarch64", "virt", "max,pauth-impdef=on", "ttyAMA0"),
         };
-        // A slow host must not look like a broken timer (no_timer_check).
-        let kernel_line =
-            format!("console={serial} loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check");
+        let kernel_line = format!("console={serial} {KERNEL_LINE}");
         let mut command = system::command(program);
         command
             .args(MACHINE)
@@ -286,12 +288,18 @@ impl Vm {
     }
 
     fn reply(&mut self, patience: Duration) -> Result<Reply> {
-        match self.lines.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).with_context(|| format!("the guest said {line}")),
-            Err(RecvTimeoutError::Timeout) => {
-                bail!(self.post_mortem(&format!("no answer for {} s", patience.as_secs())))
+        let mut waited = Patience::new(patience, Some(self.qemu.id()));
+        loop {
+            match self.lines.recv_timeout(TICK) {
+                Ok(line) => {
+                    return serde_json::from_str(&line).with_context(|| format!("the guest said {line}"));
+                }
+                Err(RecvTimeoutError::Timeout) if waited.is_spent() => {
+                    bail!(self.post_mortem(&format!("no answer for {} s", patience.as_secs())))
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!(self.post_mortem("the guest died")),
             }
-            Err(RecvTimeoutError::Disconnected) => bail!(self.post_mortem("the guest died")),
         }
     }
 
@@ -317,8 +325,9 @@ impl Vm {
     /// Every thread of QEMU has to be stopped: some of them write to the disks.
     fn wait_until_stopped(&self) -> Result<()> {
         let tasks = format!("/proc/{}/task", self.qemu.id());
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
+        // A thread that waits for a disk stops when that has answered.
+        let mut waited = Patience::new(SILENCE, Some(self.qemu.id()));
+        while !waited.is_spent() {
             let mut running = false;
             for task in fs::read_dir(&tasks)? {
                 // A thread may end while we look.

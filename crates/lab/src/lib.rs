@@ -11,6 +11,7 @@ pub mod experiment;
 pub mod fio;
 pub mod format;
 pub mod guest;
+pub mod patience;
 pub mod plan;
 pub mod preset;
 pub mod published;

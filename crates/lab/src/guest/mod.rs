@@ -20,7 +20,7 @@ mod uml;
 mod world;
 
 pub use card::{Card, EventModel, Totals};
-pub use qemu::{MACHINE, Qemu, QemuSetup};
+pub use qemu::{KERNEL_LINE, MACHINE, Qemu, QemuSetup};
 use uml::console_end;
 pub use uml::{Measured, RANDOM_BYTES, Setup, Uml};
 pub use world::{EPOCH_NS, Limits, World};
@@ -41,11 +41,13 @@ pub enum Failure {
         console: String,
     },
     /// The guest says nothing any more, and computes or sleeps outside of its time.
-    #[error("the guest hangs at {at_ns} ns of its time: silent for {silent_s} s\n{console}")]
+    #[error(
+        "the guest hangs at {at_ns} ns of its time: silent for {silent_s} s, waits for a processor not counted\n{console}"
+    )]
     Hung {
         /// When, on its clock.
         at_ns: u64,
-        /// Seconds of the wall clock that it was waited for.
+        /// Seconds that it was waited for, without those in which it waited for a processor.
         silent_s: u64,
         /// The end of what its kernel said.
         console: String,

@@ -42,6 +42,10 @@ pub const MACHINE: [&str; 9] = [
     "none",
     "-no-reboot",
 ];
+/// What every kernel in QEMU is told. A slow host must not look like a broken timer (no_timer_check), and the kernel does
+/// not hold back lines of our init, about which it would log a line itself (printk.devkmsg).
+pub const KERNEL_LINE: &str =
+    "loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check printk.devkmsg=on";
 const PROGRAM: &str = "qemu-system-x86_64";
 /// The name of the port to the agent.
 const PORT: &str = "judge";
@@ -189,9 +193,7 @@ fn arguments(setup: &QemuSetup, work: &Path) -> Vec<String> {
     let host = &profile.host;
     let on = |is: bool| if is { "on" } else { "off" };
     let all = [
-        // A slow host must not look like a broken timer.
-        "-append console=ttyS0 loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check"
-            .to_owned(),
+        format!("-append console=ttyS0 {KERNEL_LINE}"),
         format!("-kernel {}", setup.kernel.display()),
         format!("-initrd {}", setup.initial.display()),
         format!("-m {}", setup.memory_mib + KERNEL_MIB),

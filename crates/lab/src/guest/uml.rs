@@ -14,7 +14,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use block::vhost_user::Traits;
@@ -26,17 +26,17 @@ use guest::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     param::clock_ticks_per_second,
-    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+    process::{Pid, Signal, kill_process_group},
 };
 use tempfile::TempDir;
 
 use super::{Card, EventModel, Failure, Limits, Totals, World};
-use crate::system;
+use crate::{patience::Patience, system};
 
 /// What lies beside the kernel and gives it random bytes that follow from the seed, in place of the host's. Without it,
 /// file systems that leave something to chance, as ext4 does, differ a little from run to run.
 pub const RANDOM_BYTES: &str = "random.so";
-/// How long the program may take until it connects to its calendar.
+/// How long the program may take until it connects to its calendar, without the time in which it waits for a processor.
 const START_TIME: Duration = Duration::from_secs(30);
 /// Lines of the console that a failure shows.
 const CONSOLE_LINES: usize = 25;
@@ -159,10 +159,8 @@ impl<M: EventModel> Uml<M> {
             },
         };
         let (traits, limits) = (setup.traits.clone(), setup.limits.clone());
-        let mut world = World::new(connected, listeners.0, listeners.1, card, traits, limits);
-        if let Ok(life) = pidfd_open(id(&program), PidfdFlags::empty()) {
-            world = world.of_program(life);
-        }
+        let world =
+            World::new(connected, listeners.0, listeners.1, card, traits, limits).of_program(id(&program));
         let mut uml = Uml { world, program, work, pace: setup.pace };
         match uml.reply()? {
             Reply::Ready => Ok(uml),
@@ -298,8 +296,8 @@ fn arguments(setup: &Setup) -> Vec<String> {
 
 /// Waits for the program to connect to its calendar.
 fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream, Failure> {
-    let deadline = Instant::now() + START_TIME;
-    while Instant::now() < deadline {
+    let mut patience = Patience::new(START_TIME, Some(program.id()));
+    while !patience.is_spent() {
         let mut waited_for = [PollFd::from_borrowed_fd(calendar.as_fd(), PollFlags::IN)];
         let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         if let Ok(1..) = poll(&mut waited_for, Some(&moment)) {

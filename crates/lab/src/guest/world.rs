@@ -15,7 +15,10 @@ use std::{
 };
 
 use block::vhost_user::{Disk, Event, Request, Traits};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 
 use super::{
     Failure,
@@ -23,7 +26,10 @@ use super::{
     card::{Card, EventModel},
     mailbox::Mailbox,
 };
-use crate::stop::Stop;
+use crate::{
+    patience::{Patience, TICK},
+    stop::Stop,
+};
 
 /// The guest's date at the calendar's zero: 2024-02-29 12:00, so that what it writes does not depend on the day.
 pub const EPOCH_NS: u64 = 1_709_208_000_000_000_000;
@@ -31,7 +37,7 @@ pub const EPOCH_NS: u64 = 1_709_208_000_000_000_000;
 /// How long a guest may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How long it may be silent, on the wall clock.
+    /// How long it may be silent, on the wall clock, without the time in which it waits for a processor.
     pub silence: Duration,
     /// How long one operation may take, on the guest's clock.
     pub operation_ns: u64,
@@ -67,8 +73,7 @@ pub struct World<M> {
     under_way: BTreeMap<(u64, u64), Answer>,
     came: u64,
     limits: Limits,
-    /// Can be read once the guest's program has ended.
-    program: Option<OwnedFd>,
+    program: Option<Program>,
 }
 
 /// Whose time it is.
@@ -93,6 +98,13 @@ impl Clock {
             Clock::Wall(_) => None,
         }
     }
+}
+
+/// The process that is the guest.
+struct Program {
+    id: u32,
+    /// Can be read once it has ended.
+    life: Option<OwnedFd>,
 }
 
 struct Answer {
@@ -131,9 +143,10 @@ impl<M: EventModel> World<M> {
     }
 
     /// The same for a guest that is this program: its end is noticed at once, also where children of its keep
-    /// the sockets open.
-    pub fn of_program(self, program: OwnedFd) -> World<M> {
-        World { program: Some(program), ..self }
+    /// the sockets open, and the time in which it waits for a processor is no silence of its.
+    pub fn of_program(self, id: Pid) -> World<M> {
+        let life = pidfd_open(id, PidfdFlags::empty()).ok();
+        World { program: Some(Program { id: id.as_raw_nonzero().get() as u32, life }), ..self }
     }
 
     /// The guest's time.
@@ -300,16 +313,25 @@ impl<M: EventModel> World<M> {
 
     /// Waits until one of the sockets can be read; says which. A program that has ended is dead.
     fn wait_for(&self, sockets: &[BorrowedFd<'_>]) -> Result<Vec<bool>, Failure> {
-        let all = sockets.iter().copied().chain(self.program.as_ref().map(AsFd::as_fd));
+        let life = self.program.as_ref().and_then(|program| program.life.as_ref());
+        let all = sockets.iter().copied().chain(life.map(AsFd::as_fd));
         let mut waited_for: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let patience = Timespec::try_from(self.limits.silence).map_err(io::Error::other)?;
+        let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
+        // Most waits are over before the first tick, and need no look at the program.
+        let mut patience: Option<Patience> = None;
         loop {
-            match poll(&mut waited_for, Some(&patience)) {
+            match poll(&mut waited_for, Some(&tick)) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
+                Ok(0) if self.limits.stop.is_wished() => return Err(Failure::Stopped),
                 Ok(0) => {
-                    let silent_s = self.limits.silence.as_secs();
-                    return Err(Failure::Hung { at_ns: self.now_ns(), silent_s, console: String::new() });
+                    let program = self.program.as_ref().map(|program| program.id);
+                    let patience =
+                        patience.get_or_insert_with(|| Patience::new(self.limits.silence, program));
+                    if patience.is_spent() {
+                        let silent_s = self.limits.silence.as_secs();
+                        return Err(Failure::Hung { at_ns: self.now_ns(), silent_s, console: String::new() });
+                    }
                 }
                 Ok(_) => {
                     let of_guest = waited_for.iter().take(sockets.len());

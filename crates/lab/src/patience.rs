@@ -1,0 +1,105 @@
+//! A limit on the silence of a program, in time in which it could have said something.
+//!
+//! *Invariant*: the time in which a program waits for a processor does not count, so that the other work of a machine
+//! makes a guest slow, and never a guest that hangs.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Interval at which callers ask [`Patience::is_spent`].
+pub const TICK: Duration = Duration::from_millis(250);
+/// The smallest share of the wall clock that counts, so that a program which is never given a processor ends, too.
+const SMALLEST_SHARE: u32 = 20;
+
+/// Patience with one program.
+#[derive(Debug)]
+pub struct Patience {
+    limit: Duration,
+    process: Option<u32>,
+    /// Part of the limit that is gone.
+    spent: Duration,
+    /// Time of that count, and the time that the program had waited for processors by then.
+    counted: Instant,
+    waited: Duration,
+}
+
+impl Patience {
+    /// Patience of `limit` with the program `process` and the processes that it has started; with something else than a
+    /// program, all time counts.
+    pub fn new(limit: Duration, process: Option<u32>) -> Patience {
+        let waited = process.map_or(Duration::ZERO, waited_for_processors);
+        Patience { limit, process, spent: Duration::ZERO, counted: Instant::now(), waited }
+    }
+
+    /// Counts the time since the last call; whether the limit is spent.
+    pub fn is_spent(&mut self) -> bool {
+        let (now, waited) = (Instant::now(), self.process.map_or(Duration::ZERO, waited_for_processors));
+        self.spent += counted(now - self.counted, waited.saturating_sub(self.waited));
+        (self.counted, self.waited) = (now, waited);
+        self.spent >= self.limit
+    }
+}
+
+/// The part of the passed time that counts for a program that has waited so long for processors meanwhile. Several of its
+/// threads may wait at once.
+fn counted(passed: Duration, waited: Duration) -> Duration {
+    passed.saturating_sub(waited).max(passed / SMALLEST_SHARE)
+}
+
+/// The time that the threads of a program and of its processes have waited for processors so far; none where the kernel
+/// does not tell.
+fn waited_for_processors(process: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.map(|task| waited_in(&task.path())).sum()
+}
+
+/// The same of a thread and the processes that it has started.
+fn waited_in(task: &Path) -> Duration {
+    let read = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
+    let own = waited(&read("schedstat"));
+    own + read("children")
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .map(waited_for_processors)
+        .sum::<Duration>()
+}
+
+/// The second figure of proc(5), schedstat: nanoseconds on a processor, nanoseconds waiting for one, times.
+fn waited(schedstat: &str) -> Duration {
+    let waited_ns = schedstat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(waited_ns.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn time_in_which_a_program_waits_for_a_processor_does_not_count() {
+        assert_eq!(counted(10 * SECOND, Duration::ZERO), 10 * SECOND, "it sleeps, or has a processor");
+        assert_eq!(counted(10 * SECOND, 7 * SECOND), 3 * SECOND);
+        assert_eq!(counted(10 * SECOND, 30 * SECOND), SECOND / 2, "three threads wait, and some time counts");
+    }
+
+    #[test]
+    fn the_kernels_figure_of_a_wait_is_read() {
+        assert_eq!(waited("813000000 2500000000 42\n"), SECOND * 5 / 2);
+        assert_eq!(waited(""), Duration::ZERO, "a kernel that does not tell");
+    }
+
+    #[test]
+    fn patience_ends_at_its_limit_and_not_before() {
+        let now = Instant::now();
+        let spent =
+            |passed| Patience { counted: now - passed, ..Patience::new(1000 * SECOND, None) }.is_spent();
+        assert!(spent(1000 * SECOND) && !spent(SECOND));
+        let mut patience = Patience { spent: 999 * SECOND, ..Patience::new(1000 * SECOND, None) };
+        patience.counted = now - SECOND;
+        assert!(patience.is_spent(), "what was counted before is kept: {patience:?}");
+    }
+}
