@@ -7,31 +7,16 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use guest::{
-    Bytes, Manifest, Op,
-    op::{Message, WATCH},
-};
+use guest::{Bytes, Manifest, Op, op::Message};
 
 use crate::{
     kernel::Machine,
+    kernel_log,
     vm::{Disk, Vm, show},
 };
 
 /// Images that one boot judges; more take another boot.
 const IMAGES_A_BOOT: usize = 48;
-/// Warnings and worse of Linux.
-const WARNING: u8 = 4;
-/// What it says when the machine under it is slow.
-const NOISE: [&str; 8] = [
-    WATCH,
-    "TSC found unstable",
-    "clocksource:",
-    "hogged CPU",
-    "interrupt took",
-    "rcu:",
-    "sched:",
-    "watchdog:",
-];
 
 /// An image to be judged. It stays as it is: what the kernel writes while it is mounted is forgotten.
 #[derive(Debug, Clone)]
@@ -77,17 +62,10 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Warnings and errors of the kernel; a volume that earns one is not a good volume.
+    /// The kernel's warnings and errors about the volume; a volume that earns one is not a good volume.
     pub fn complaints(&self) -> Vec<&str> {
-        complaints(&self.log)
+        kernel_log::complaints(&self.log)
     }
-}
-
-/// Warnings and errors in what the kernel logged, but for those about a slow machine.
-pub fn complaints(log: &[Message]) -> Vec<&str> {
-    let bad = log.iter().filter(|message| message.level <= WARNING);
-    let of_volume = |text: &&str| !NOISE.iter().any(|noise| text.contains(noise));
-    bad.map(|message| message.text.as_str()).filter(of_volume).collect()
 }
 
 /// The judge.

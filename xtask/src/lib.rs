@@ -20,6 +20,7 @@ pub mod initramfs;
 pub mod interrupt;
 pub mod judge;
 pub mod kernel;
+pub mod kernel_log;
 pub mod linux_source;
 pub mod measure;
 pub mod modules;

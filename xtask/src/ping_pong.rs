@@ -25,8 +25,9 @@ use rustix::io::Errno;
 
 use crate::{
     interrupt,
-    judge::{complaints, link_devices},
+    judge::link_devices,
     kernel::Machine,
+    kernel_log::complaints,
     vm::{Disk, Vm},
 };
 
