@@ -26,7 +26,7 @@ use rustix::{
     io::Errno,
     mm::{MapFlags, ProtFlags},
 };
-use support::Bench;
+use support::{Bench, TRIES};
 
 const COMPRESSED: &[&str] = &["-O", "extra_attr,compression,inode_checksum"];
 
@@ -60,7 +60,7 @@ fn files_are_compressed_released_and_reserved() {
     }
     // The kernel tells of the last close when it finds the time.
     let release = || ioctl::release_compressed_blocks(File::open(&file).unwrap());
-    let released = (0..200).find_map(|_| match release() {
+    let released = (0..TRIES).find_map(|_| match release() {
         Err(Errno::BUSY) => {
             std::thread::sleep(std::time::Duration::from_millis(10));
             None
@@ -179,7 +179,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     fs::write(bench.path("by.log"), b"again and again ".repeat(10_000)).unwrap();
     let remount = |options: &str| fuse::remount(&bench.path(""), &[options.to_string()]);
     // Until the kernel has told that the file is closed, it stays writable.
-    (0..200)
+    (0..TRIES)
         .find(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             remount("ro").is_ok()

@@ -6,10 +6,11 @@ use std::{
     fs::{self, File},
     io::Write,
     process::{Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use support::Bench;
+use support::{Bench, TRIES};
 
 #[test]
 fn signals_leave_a_clean_volume() {
@@ -317,8 +318,19 @@ fn a_checkpoint_comes_by_itself() {
     bench.mount("checkpoint_interval=1");
     fs::create_dir(bench.path("dir")).unwrap();
     fs::write(bench.path("dir/file"), "in time").unwrap();
-    // Two looks of a second each would do where nothing else ran.
-    std::thread::sleep(Duration::from_secs(4));
+    let is_on_image = || {
+        let device = block::FileDevice::open(bench.image(), block::OpenOptions::default()).ok()?;
+        let volume = f2fs::Volume::open(Arc::new(device), f2fs::volume::Options::read_only()).ok()?;
+        let ino = volume.resolve(b"dir/file", false).ok()?;
+        let mut content = [0; 7];
+        volume.read(ino, 0, &mut content).ok()?;
+        (content == *b"in time").then_some(())
+    };
+    let in_time = (0..TRIES).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        is_on_image()
+    });
+    assert!(in_time.is_some(), "there is no checkpoint");
     bench.crash();
     bench.mount("");
     assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), "in time");

@@ -16,7 +16,7 @@ use rustix::{
     },
     io::Errno,
 };
-use support::Bench;
+use support::{Bench, TRIES};
 
 /// Unmounts, checks, mounts again: what a test looks at next comes from the image.
 fn through_the_image(bench: &mut Bench) {
@@ -156,7 +156,7 @@ fn what_is_removed_stays_while_it_is_open() {
     let before = used(&bench);
     drop((file, replaced));
     // The kernel forgets in its own time.
-    let freed = (0..200).any(|_| {
+    let freed = (0..TRIES).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         used(&bench) + 256 <= before
     });

@@ -33,10 +33,10 @@ pub fn assert_clean(path: &Path) {
 }
 
 /// Opens the device of an image. A tool that another test starts may share its lock for a moment, between fork
-/// and exec.
+/// and exec; on a busy machine that moment is long, so it is tried for a minute.
 pub fn device(path: &Path) -> Arc<dyn Device> {
     let open = || FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() });
-    for _ in 0..200 {
+    for _ in 0..12_000 {
         match open() {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(5));
