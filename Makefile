@@ -3,21 +3,25 @@
 # Where rustup puts cargo, for a shell that has not been told yet, and before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup test study bench lint unit hostile golden
+.PHONY: setup programs test study bench lint unit hostile golden
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
 	scripts/setup
 
+# The same without the judge's kernel, for which xtask has to be compiled.
+programs:
+	scripts/setup programs
+
 ## test: everything that has to hold, virtual machines included; what a machine cannot run says that it is left out
 test: setup lint unit hostile
 
-## study: the experiments on every file system, on one modelled card (the lab's kernel is built first where there is
-## none; where it cannot be, the rivals run in QEMU, and where there is no QEMU, our file system alone); then a real tree becomes a volume, which fsck.f2fs and Linux judge, and other tools stand beside it
-study: setup
-	cargo xtask uml-kernel >/dev/null || cargo xtask stock-guest >/dev/null || true
-	cargo run --quiet --release -p flashkit -- study -o var/study/lab
-	cargo xtask study
+## study: the experiments on every file system, on one modelled card: our own first, since it needs no kernel, while the
+## lab's kernel is built where there is none (where it cannot be, that is said, and the rivals run in QEMU, or are left out
+## where there is no QEMU); then a real tree becomes a volume, which fsck.f2fs and Linux judge, beside other tools
+study: programs
+	cargo build --release -p flashkit -p xtask
+	target/release/xtask study
 
 ## bench: what flashkit costs, side by side with peers in one run
 bench: setup

@@ -6,8 +6,8 @@ use std::{process, sync::OnceLock};
 use anyhow::{Context, Result, ensure};
 use lab::stop::Stop;
 
-/// What the shell says of a program that an interrupt ended.
-const INTERRUPTED: i32 = 130;
+/// The exit code of a program that an interrupt ended, as shells have it.
+pub const CODE: u8 = 130;
 
 static STOP: OnceLock<Stop> = OnceLock::new();
 
@@ -21,7 +21,7 @@ pub fn listen() -> Result<()> {
     let stop = stop();
     ctrlc::set_handler(move || {
         if stop.is_wished() {
-            process::exit(INTERRUPTED);
+            process::exit(CODE.into());
         }
         stop.wish();
     })

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{apt::Apt, workspace::var};
+use crate::{apt::Apt, lock::Lock, step::Step, workspace::var};
 
 /// What a virtual machine is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,10 +59,17 @@ impl Kernel {
     /// The kernel of the cache; downloaded by apt where there is none yet.
     pub fn find(machine: Machine) -> Result<Kernel> {
         let cache = var("kernel")?;
-        if let Ok(name) = fs::read_to_string(cache.join(machine.current())) {
+        let known = || fs::read_to_string(cache.join(machine.current())).ok();
+        if let Some(name) = known() {
             return Kernel::at(&cache.join(name.trim()));
         }
+        let _lock = Lock::take(&cache)?;
+        if let Some(name) = known() {
+            return Kernel::at(&cache.join(name.trim()));
+        }
+        let step = Step::begin("download the judge's kernel (about 70 MB)");
         let name = download(machine, &cache)?;
+        step.end();
         let kernel = Kernel::at(&cache.join(&name))?;
         fs::write(cache.join(machine.current()), name)?;
         Ok(kernel)

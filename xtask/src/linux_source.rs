@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     apt::Apt,
+    lock::Lock,
     step::Step,
     workspace::{run, var},
 };
@@ -57,6 +58,7 @@ impl LinuxSource {
     /// The tree of sources, kept below `var` for the next time.
     pub fn tree() -> Result<PathBuf> {
         let kept = var("linux-source")?;
+        let _lock = Lock::take(&kept)?;
         let has_tree = |entry: &fs::DirEntry| entry.path().join("Kbuild").exists();
         if let Some(tree) = fs::read_dir(&kept)?.filter_map(Result::ok).find(has_tree) {
             return Ok(tree.path());

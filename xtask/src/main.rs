@@ -1,13 +1,13 @@
 //! `cargo xtask`: see `cargo xtask help`.
 
-use std::{io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, interrupt, kernel::Kernel, soak, spec,
-    stock_guest, study, uml_kernel, workspace,
+    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, interrupt, kernel::Kernel, real_tree, soak,
+    spec, stock_guest, study, uml_kernel, workspace,
 };
 
 #[derive(Parser)]
@@ -36,6 +36,9 @@ enum Task {
         /// A kernel tree to build from instead of the distribution's linux-source package
         #[arg(long)]
         tree: Option<PathBuf>,
+        /// Also with the file systems that the study only measures where they are named: btrfs, exfat, xfs
+        #[arg(long)]
+        all: bool,
         /// Compilers at once
         #[arg(long)]
         jobs: Option<usize>,
@@ -68,8 +71,10 @@ enum Task {
         /// Their names
         names: Vec<String>,
     },
+    /// Runs the whole study: our own file system, then the kernel's once the lab's kernel is built, then a real tree
+    Study,
     /// Fills a volume from a real tree, has it judged, and compares the cost with other tools'
-    Study {
+    Tree {
         /// The tree; the kernel's sources of the distribution's linux-source package where it is not named
         #[arg(long)]
         tree: Option<PathBuf>,
@@ -148,14 +153,25 @@ enum Task {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Its causes in one line each; a backtrace says nothing to a reader of a study.
+            eprintln!("xtask: {error:#}");
+            if interrupt::check().is_err() { ExitCode::from(interrupt::CODE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run() -> Result<()> {
     interrupt::listen()?;
     let mut out = std::io::stdout().lock();
     match Arguments::parse().task {
         Task::Spec { check } => spec::run(workspace::root(), check)?,
         Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
-        Task::UmlKernel { tree, jobs, force } => {
-            let program = uml_kernel::build(&uml_kernel::Options { tree, jobs, force })?;
+        Task::UmlKernel { tree, all, jobs, force } => {
+            let program = uml_kernel::build(&uml_kernel::Options { tree, all, jobs, force })?;
             let agent = uml_kernel::with_agent(&program)?;
             writeln!(out, "{}\n{}", program.display(), agent.display())?;
         }
@@ -185,7 +201,8 @@ fn main() -> Result<()> {
             let wanted: Vec<_> = wanted.collect();
             if again { golden::judge_again(&wanted)? } else { golden::make(&wanted)? }
         }
-        Task::Study { tree } => study::study(tree)?,
+        Task::Study => study::run()?,
+        Task::Tree { tree } => real_tree::run(tree)?,
         Task::Bench => bench::bench()?,
         Task::Flashbench { seeds } => {
             flashbench::run(if seeds.is_empty() { &flashbench::SEEDS } else { &seeds }, &mut out)?;

@@ -1,27 +1,29 @@
-//! A step of long work, told on standard error while it runs.
+//! A step of long work, told on standard error while it runs: whole lines, since others write there meanwhile.
 
-use std::{
-    io::Write,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// A step that has begun; its end is told with the time that it took.
 #[derive(Debug)]
 pub struct Step {
+    what: String,
     started: Instant,
 }
 
 impl Step {
     /// Says what begins.
     pub fn begin(what: &str) -> Step {
-        eprint!("{what} ... ");
-        let _ = std::io::stderr().flush();
-        Step { started: Instant::now() }
+        eprintln!("{what} ...");
+        Step { what: what.to_owned(), started: Instant::now() }
+    }
+
+    /// Says how far it has come.
+    pub fn tell(&self, progress: &str) {
+        eprintln!("{}: {progress}, {}", self.what, seconds(self.started.elapsed()));
     }
 
     /// Says how long it took.
     pub fn end(self) {
-        eprintln!("{}", seconds(self.started.elapsed()));
+        eprintln!("{}: {}", self.what, seconds(self.started.elapsed()));
     }
 }
 

@@ -8,12 +8,13 @@ use std::{
 use anyhow::Result;
 use serde_json::json;
 
-use crate::{Machine, initramfs, kernel::Kernel, workspace::var};
+use crate::{Machine, initramfs, kernel::Kernel, lock::Lock, workspace::var};
 
 /// Puts the kernel and an initial file system with our init where the study looks for a guest, and returns their
 /// paths.
 pub fn prepare() -> Result<(PathBuf, PathBuf)> {
     let dir = var("uml")?;
+    let _lock = Lock::take(&dir)?;
     let kernel = Kernel::find(Machine::Amd64)?;
     let (image, initial) = (dir.join("vmlinuz"), dir.join("initramfs"));
     put(&kernel.image, &image)?;

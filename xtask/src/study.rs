@@ -1,82 +1,223 @@
-//! The study: a real tree becomes a volume, others judge it, and what it cost stands beside what others take.
+//! The whole study, in the order in which its results can be had.
+//!
+//! Our own file system needs no kernel, so its tables come first, and the lab's kernel is built beside them at the lowest
+//! priority. Then come the kernel's file systems, and a real tree last.
+//!
+//! *Invariant*: a part that fails does not keep another from its results; the study fails in the end, and says why.
 
-use std::{fs, path::PathBuf};
-
-use anyhow::{Context, Result, bail};
-use guest::{Manifest, Scope, differences};
-use model::fsck::fsck_image;
-use serde::Serialize;
-
-use crate::{
-    Image, Judge,
-    filling::{self, Row},
-    linux_source::LinuxSource,
-    step::Step,
-    workspace::var,
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
 };
 
-/// Differences that are shown.
-const DIFFERENCES: usize = 20;
+use anyhow::{Context, Result, anyhow, bail};
+use lab::target::OURS;
 
-/// Everything that the study found.
-#[derive(Debug, Serialize)]
-struct Record {
-    tree: String,
-    entries: usize,
-    host_kernel: String,
-    judge_kernel: String,
-    rows: Vec<Row>,
-    differences: Vec<String>,
+use crate::{
+    Machine, filling, initramfs, interrupt,
+    kernel::Kernel,
+    real_tree,
+    step::Step,
+    stock_guest, uml_kernel,
+    workspace::{root, var},
+};
+
+/// Guests that the kernel's file systems can run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guest {
+    /// There is one.
+    Ready,
+    /// There is none; the reason has been told.
+    Missing,
 }
 
-/// Runs the study, prints its table, and leaves the record in `var/study`.
+/// The parts of the study.
+trait Parts: Sync {
+    /// Measures our own file system.
+    fn own_cells(&self) -> Result<()>;
+    /// Builds the guest. Runs beside [`own_cells`](Parts::own_cells).
+    fn guest(&self) -> Guest;
+    /// Measures all file systems; figures that are there already are kept.
+    fn all_cells(&self) -> Result<()>;
+    /// Fills a volume from a real tree.
+    fn tree(&self) -> Result<()>;
+}
+
+/// Runs the study, and leaves its records in `var/study`.
 ///
 /// # Errors
-/// A program fails, fsck.f2fs finds something, or the kernel sees something else than the source.
-pub fn study(tree: Option<PathBuf>) -> Result<()> {
-    let kept = var("study")?;
-    // The images are as large as the tree; the record is what stays.
-    let dir = tempfile::tempdir_in(&kept)?;
-    let tree = tree.map_or_else(LinuxSource::tree, Ok)?;
+/// A part failed; the others were run.
+pub fn run() -> Result<()> {
     filling::build()?;
-    let step = Step::begin(&format!("read {} with everything in it", tree.display()));
-    let source = Manifest::of_tree(&tree)?;
-    step.end();
-
-    let rows = filling::rows(&tree, dir.path())?;
-    let image = filling::our_image(dir.path());
-    let step = Step::begin("fsck.f2fs looks for faults in ours");
-    fsck_image(&image)?;
-    step.end();
-    let step = Step::begin("Linux mounts ours and reads everything (about a minute)");
-    let seen = Judge::manifests(&[Image::f2fs(&image)])?.remove(0);
-    step.end();
-    let record = Record {
-        tree: tree.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        entries: source.entries.len(),
-        host_kernel: source.kernel.clone(),
-        judge_kernel: seen.kernel.clone(),
-        differences: differences(&source, &seen, Scope::Copy, DIFFERENCES),
-        rows,
-    };
-    record.print();
-    let path = kept.join("study.json");
-    fs::write(&path, serde_json::to_vec_pretty(&record)?).with_context(|| path.display().to_string())?;
-    if !record.differences.is_empty() {
-        bail!("Linux does not see what the source has:\n{}", record.differences.join("\n"));
-    }
-    Ok(())
+    in_order(&Machinery { records: var("study")?.join("lab") })
 }
 
-impl Record {
-    fn print(&self) {
-        println!("\n{}: {} entries; images of {} MiB", self.tree, self.entries, filling::IMAGE_MIB);
-        println!("host: Linux {}, judge: Linux {}\n", self.host_kernel, self.judge_kernel);
-        filling::print(&self.rows);
-        let verdict = match self.differences.len() {
-            0 => format!("Linux sees all {} entries as the source has them", self.entries),
-            n => format!("Linux sees {n} or more differences"),
-        };
-        println!("\nfsck.f2fs: clean. {verdict}.");
+fn in_order(parts: &impl Parts) -> Result<()> {
+    let mut failures = Vec::new();
+    let mut note = |what: &str, result: Result<()>| {
+        if let Err(error) = result {
+            failures.push(format!("{what}: {error:#}"));
+        }
+    };
+    let guest = thread::scope(|scope| {
+        let guest = scope.spawn(|| parts.guest());
+        note("our own file system", parts.own_cells());
+        guest.join()
+    });
+    interrupt::check()?;
+    match guest.map_err(|_| anyhow!("the guest's build panicked"))? {
+        Guest::Ready => note("all file systems", parts.all_cells()),
+        Guest::Missing => {}
+    }
+    interrupt::check()?;
+    note("a real tree", parts.tree());
+    match failures.is_empty() {
+        true => Ok(()),
+        false => bail!("{}", failures.join("\n")),
+    }
+}
+
+/// The parts as they are on this machine.
+struct Machinery {
+    /// Directory of the lab's records.
+    records: PathBuf,
+}
+
+impl Machinery {
+    /// Runs `flashkit study`, whose tables go to our standard output.
+    fn cells(&self, what: &str, more: &[&str]) -> Result<()> {
+        let step = Step::begin(what);
+        let mut study = Command::new(filling::our_program());
+        study.arg("study").arg("-o").arg(&self.records).args(more).current_dir(root()).stdin(Stdio::null());
+        let status = study.status().context("cannot start flashkit")?;
+        interrupt::check()?;
+        if !status.success() {
+            bail!("flashkit study: {status}; its reasons stand above");
+        }
+        step.end();
+        Ok(())
+    }
+}
+
+impl Parts for Machinery {
+    fn own_cells(&self) -> Result<()> {
+        self.cells("measure our own file system, while the lab's kernel is built", &["--fs", OURS])
+    }
+
+    fn guest(&self) -> Guest {
+        let guest = exact_guest().or_else(|error| {
+            eprintln!(
+                "\nstudy: THE LAB'S KERNEL CANNOT BE BUILT: {error:#}\n\
+                 `cargo xtask uml-kernel` tries again. Until then the kernel's file systems run in QEMU, whose figures are \
+                 indicative, and bare flash and our own mount are left out.\n"
+            );
+            stock_guest::prepare().map(drop)
+        });
+        if let Err(error) = &guest {
+            eprintln!("\nstudy: THERE IS NO GUEST, so only our own file system is measured: {error:#}\n");
+        }
+        // The tree's judge; its absence is for the tree to tell.
+        let judge = Kernel::find(Machine::Amd64).and_then(|kernel| initramfs::build(Machine::Amd64, &kernel));
+        drop(judge);
+        if guest.is_ok() { Guest::Ready } else { Guest::Missing }
+    }
+
+    fn all_cells(&self) -> Result<()> {
+        self.cells("measure all file systems", &[])
+    }
+
+    fn tree(&self) -> Result<()> {
+        real_tree::run(None)
+    }
+}
+
+/// Makes user-mode Linux ready; where it cannot be built anew, the one of an earlier run serves.
+fn exact_guest() -> Result<()> {
+    let kernel = uml_kernel::build(&uml_kernel::Options::default()).or_else(|error| {
+        let earlier = uml_kernel::earlier().ok_or(error)?;
+        eprintln!("{}: serves, since no newer one can be built", earlier.display());
+        anyhow::Ok(earlier)
+    })?;
+    uml_kernel::with_agent(&kernel).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        mpsc::{Receiver, Sender, channel},
+    };
+
+    use super::*;
+
+    /// Parts that note their order. The guest is ready only when our own cells are measured.
+    struct Noted {
+        order: Mutex<Vec<&'static str>>,
+        own_is_done: (Sender<()>, Mutex<Receiver<()>>),
+        guest: Guest,
+        fails: &'static str,
+    }
+
+    impl Noted {
+        fn new(guest: Guest, fails: &'static str) -> Noted {
+            let (send, receive) = channel();
+            Noted { order: Mutex::default(), own_is_done: (send, Mutex::new(receive)), guest, fails }
+        }
+
+        fn note(&self, part: &'static str) -> Result<()> {
+            self.order.lock().unwrap().push(part);
+            if self.fails == part { bail!("{part} fails") } else { Ok(()) }
+        }
+
+        fn order(&self) -> Vec<&'static str> {
+            self.order.lock().unwrap().clone()
+        }
+    }
+
+    impl Parts for Noted {
+        fn own_cells(&self) -> Result<()> {
+            let done = self.note("own");
+            self.own_is_done.0.send(()).unwrap();
+            done
+        }
+
+        fn guest(&self) -> Guest {
+            self.own_is_done.1.lock().unwrap().recv().unwrap();
+            self.note("guest").unwrap();
+            self.guest
+        }
+
+        fn all_cells(&self) -> Result<()> {
+            self.note("all")
+        }
+
+        fn tree(&self) -> Result<()> {
+            self.note("tree")
+        }
+    }
+
+    #[test]
+    fn our_own_tables_wait_for_no_kernel_and_the_tree_comes_last() {
+        let parts = Noted::new(Guest::Ready, "");
+        in_order(&parts).unwrap();
+        assert_eq!(parts.order(), ["own", "guest", "all", "tree"]);
+    }
+
+    #[test]
+    fn without_a_guest_the_study_goes_on_with_the_tree_and_succeeds() {
+        let parts = Noted::new(Guest::Missing, "");
+        in_order(&parts).unwrap();
+        assert_eq!(parts.order(), ["own", "guest", "tree"]);
+    }
+
+    #[test]
+    fn a_part_that_fails_stops_no_other_and_fails_the_study() {
+        for part in ["own", "all", "tree"] {
+            let parts = Noted::new(Guest::Ready, part);
+            let error = in_order(&parts).unwrap_err().to_string();
+            assert!(error.contains(&format!("{part} fails")), "{error}");
+            assert_eq!(parts.order(), ["own", "guest", "all", "tree"]);
+        }
     }
 }

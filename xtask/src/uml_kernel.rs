@@ -8,7 +8,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -19,14 +20,17 @@ use sha2::{Digest, Sha256};
 use crate::{
     Machine,
     apt::Apt,
-    initramfs,
+    initramfs, interrupt,
     linux_source::LinuxSource,
+    lock::Lock,
     step::Step,
     workspace::{run, var},
 };
 
 /// What the kernel must be able to do, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../data/uml.config");
+/// The options that [`Options::all`] adds.
+const MORE: &str = include_str!("../data/uml-more.config");
 /// Our module: raw flash that takes time.
 const MODULE: [(&str, &str); 2] = [
     ("Kbuild", include_str!("../data/flash/Kbuild")),
@@ -45,11 +49,17 @@ const NEEDED: [&str; 7] =
 const TOOLS: [(&str, &[&str]); 4] =
     [("flex", &["flex"]), ("bison", &["bison"]), ("m4", &["m4", "libsigsegv2"]), ("bc", &["bc"])];
 
+/// Intervals between reports of the build's progress, and between looks for its end.
+const PROGRESS: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(200);
+
 /// What is done when the verb is called.
 #[derive(Debug, Default)]
 pub struct Options {
     /// A kernel tree to build from; the distribution's package where there is none.
     pub tree: Option<PathBuf>,
+    /// Also with the file systems that the study measures only where they are named.
+    pub all: bool,
     /// Compilers at once; as many as there are processors where it is not said.
     pub jobs: Option<usize>,
     /// Builds also where the same kernel is there already.
@@ -95,9 +105,10 @@ pub struct Record {
 pub fn build(options: &Options) -> Result<PathBuf> {
     let cache = var("uml")?;
     let program = cache.join("linux");
+    let _lock = Lock::take(&cache)?;
     compile_random(&cache)?;
-    let same_config = |record: &Record| record.wanted_sha256 == sha256(CONFIG.as_bytes()) && !options.force;
-    let mut old = kept(&cache).filter(same_config);
+    let mut old = kept(&cache).filter(|record| !options.force && record.serves(options.all));
+    let wanted = wanted(options.all || old.as_ref().is_some_and(|record| record.serves(true)));
     // A kernel that was asked for by its tree is another one; a newer package is no reason to build for minutes.
     let source = match (&old, &options.tree) {
         (Some(record), None) if record.module_sha256 == module_sha256() => {
@@ -117,7 +128,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let tree = source.tree(work.path())?;
     let build = work.path().join("build");
     fs::create_dir(&build)?;
-    let (config, missing) = configure(&tree, &build, &tools)?;
+    let (config, missing) = configure(&tree, &build, &tools, &wanted)?;
     let module = compile_module(&tree, &build, &tools)?;
     if let Some(record) = &mut old {
         record.module_sha256 = module_sha256();
@@ -135,7 +146,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let record = Record {
         release,
         source: source.name(),
-        wanted_sha256: sha256(CONFIG.as_bytes()),
+        wanted_sha256: sha256(wanted.as_bytes()),
         module_sha256: module_sha256(),
         config_sha256: sha256(config.as_bytes()),
         program_sha256: sha256(&fs::read(&built)?),
@@ -153,10 +164,27 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The configuration that is asked for.
+fn wanted(all: bool) -> String {
+    if all { [CONFIG, MORE].concat() } else { CONFIG.to_owned() }
+}
+
 impl Record {
+    /// Tells if the kernel was made from today's configuration; one with all file systems serves everywhere.
+    fn serves(&self, all: bool) -> bool {
+        let is = |all| self.wanted_sha256 == sha256(wanted(all).as_bytes());
+        is(true) || !all && is(false)
+    }
+
     fn keep(&self, cache: &Path) -> Result<()> {
         Ok(fs::write(cache.join("linux.json"), serde_json::to_vec_pretty(self)?)?)
     }
+}
+
+/// The kernel that an earlier run has built, whatever its configuration.
+pub fn earlier() -> Option<PathBuf> {
+    let cache = var("uml").ok()?;
+    kept(&cache).map(|_| cache.join("linux"))
 }
 
 /// The record of the kernel in the cache.
@@ -246,15 +274,15 @@ impl Tools {
 }
 
 /// Makes the configuration; returns it and the wanted options that it does not have.
-fn configure(tree: &Path, build: &Path, tools: &Tools) -> Result<(String, Vec<String>)> {
-    let step = Step::begin("configure");
-    let wanted = build.join("wanted.config");
-    fs::write(&wanted, CONFIG)?;
+fn configure(tree: &Path, build: &Path, tools: &Tools, wanted: &str) -> Result<(String, Vec<String>)> {
+    let step = Step::begin("configure the lab's kernel");
+    let file = build.join("wanted.config");
+    fs::write(&file, wanted)?;
     let mut make = make(tree, build, tools);
-    make.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &wanted);
+    make.arg("allnoconfig").env("KCONFIG_ALLCONFIG", &file);
     run(&mut make)?;
     let config = fs::read_to_string(build.join(".config"))?;
-    let missing = missing(CONFIG, &config);
+    let missing = missing(wanted, &config);
     for option in &missing {
         if NEEDED.iter().any(|needed| *option == format!("CONFIG_{needed}=y")) {
             bail!("this kernel has no {option}");
@@ -277,12 +305,29 @@ fn compile(tree: &Path, build: &Path, tools: &Tools, jobs: Option<usize>) -> Res
         Some(jobs) => jobs,
         None => std::thread::available_parallelism()?.get(),
     };
-    let step = Step::begin(&format!("compile (about 5 minutes of one processor, {jobs} at once)"));
+    let step =
+        Step::begin(&format!("compile the lab's kernel (about 4 minutes of one processor, {jobs} at once)"));
     let log = build.join("log");
     let out = fs::File::create(&log)?;
     let mut make = make(tree, build, tools);
     make.arg(format!("-j{jobs}")).arg("linux");
-    let status = make.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).status()?;
+    let mut make = make.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
+    let mut told = Instant::now();
+    let status = loop {
+        if let Some(status) = make.try_wait()? {
+            break status;
+        }
+        if interrupt::check().is_err() {
+            // Fails only if it has ended already.
+            let _ = make.kill();
+        }
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            step.tell(&format!("{} files so far", objects(&fs::read_to_string(&log)?)));
+        }
+        thread::sleep(LOOK);
+    };
+    interrupt::check()?;
     if !status.success() {
         let text = fs::read_to_string(&log)?;
         let lines: Vec<&str> = text.lines().collect();
@@ -292,10 +337,15 @@ fn compile(tree: &Path, build: &Path, tools: &Tools, jobs: Option<usize>) -> Res
     Ok(())
 }
 
+/// Files that make says it has compiled: `  CC      fs/f2fs/dir.o`.
+fn objects(log: &str) -> usize {
+    log.lines().filter(|line| line.trim_start().starts_with("CC ")).count()
+}
+
 /// Builds our module for the kernel that is configured there; returns where it is. It needs not be built yet: what the
 /// module asks of it is looked up when it is loaded.
 fn compile_module(tree: &Path, build: &Path, tools: &Tools) -> Result<PathBuf> {
-    let step = Step::begin("compile the module (about 15 s)");
+    let step = Step::begin("compile the lab's module (about 15 s)");
     run(make(tree, build, tools).arg("modules_prepare"))?;
     let dir = build.join("lab");
     fs::create_dir(&dir)?;
@@ -323,7 +373,7 @@ fn compile_random(cache: &Path) -> Result<()> {
 /// Make for user-mode Linux, at the lowest priority.
 fn make(tree: &Path, build: &Path, tools: &Tools) -> Command {
     let mut make = Command::new("nice");
-    make.args(["make", "-s", "ARCH=um", "-C"]).arg(tree).arg(format!("O={}", build.display()));
+    make.args(["make", "ARCH=um", "-C"]).arg(tree).arg(format!("O={}", build.display()));
     // The day and the user's name stay out of the program.
     make.env("KBUILD_BUILD_TIMESTAMP", "2024-02-29").env("KBUILD_BUILD_USER", "lab");
     make.env("KBUILD_BUILD_HOST", "lab").env("KBUILD_BUILD_VERSION", "1");
@@ -364,6 +414,46 @@ mod tests {
         for needed in NEEDED {
             assert!(CONFIG.lines().any(|line| line == format!("CONFIG_{needed}=y")), "{needed}");
         }
+    }
+
+    #[test]
+    fn each_file_system_of_the_study_is_in_the_kernel_that_it_waits_for() {
+        let has = |config: &str, kind: &str| {
+            let option = format!("CONFIG_{}_FS=y", kind.trim_end_matches("-fuse").to_uppercase());
+            config.lines().any(|line| line == option)
+        };
+        for file_system in lab::plan::file_systems().iter().filter(|it| !it.is_ours()) {
+            assert!(has(CONFIG, &file_system.kind), "{}", file_system.kind);
+        }
+        assert!(has(CONFIG, "fuse"), "ours as it is mounted");
+        for kind in ["btrfs", "exfat", "xfs"] {
+            assert!(has(MORE, kind) && !has(CONFIG, kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_with_all_file_systems_serves_everywhere_and_an_older_configuration_nowhere() {
+        let of = |config: &str| Record {
+            release: "6.1".into(),
+            source: "linux-source-6.1 6.1.1".into(),
+            wanted_sha256: sha256(config.as_bytes()),
+            module_sha256: String::new(),
+            config_sha256: String::new(),
+            program_sha256: String::new(),
+            compiler: String::new(),
+            missing: Vec::new(),
+            build_s: 0,
+        };
+        let serves = |config: &str| [false, true].map(|all| of(config).serves(all));
+        assert_eq!(serves(&wanted(true)), [true, true]);
+        assert_eq!(serves(&wanted(false)), [true, false]);
+        assert_eq!(serves("CONFIG_F2FS_FS=y\n"), [false, false]);
+    }
+
+    #[test]
+    fn compiled_files_are_counted() {
+        let log = "  SYNC    include/config/auto.conf\n  CC      fs/f2fs/dir.o\n  CC      fs/f2fs/file.o\n  AR      fs/f2fs/built-in.a\n";
+        assert_eq!(objects(log), 2);
     }
 
     #[test]

@@ -25,6 +25,9 @@ use crate::{
 /// The only disk of the guest that is a card.
 const QUEUE: &str = "/sys/block/vda/queue";
 
+/// What mount(2) answers for a file system that the kernel does not know: ENODEV of errno(3).
+const NO_SUCH_DEVICE: i32 = 19;
+
 /// Bytes of a program's name that the kernel keeps (proc(5), comm).
 const NAME_BYTES: usize = 15;
 
@@ -155,6 +158,7 @@ impl GuestTarget {
                 }
                 self.uml()?.run(op)
             }
+            Op::Mount { fs, .. } => self.uml()?.run(op).map_err(|failure| of_mount(failure, fs)),
             _ => self.uml()?.run(op),
         }
     }
@@ -282,6 +286,20 @@ impl Target for GuestTarget {
     }
 }
 
+/// Adds what to do where the guest's kernel does not know a file system.
+fn of_mount(failure: Failure, fs: &str) -> Failure {
+    match failure {
+        Failure::Refused { op, errno: NO_SUCH_DEVICE, error } => {
+            let error = format!(
+                "{error}: the lab's kernel does not know {fs}; cargo xtask uml-kernel --all builds one with btrfs, \
+                 exfat and xfs"
+            );
+            Failure::Refused { op, errno: NO_SUCH_DEVICE, error }
+        }
+        other => other,
+    }
+}
+
 /// Memory that is neither free nor holds pages of files or of programs (proc(5), meminfo).
 fn kernel_bytes(meminfo: &str) -> Option<u64> {
     let kib = |name: &str| {
@@ -321,6 +339,14 @@ pub fn traits(profile: &Profile) -> Traits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_that_the_kernel_does_not_know_is_told_with_the_remedy() {
+        let refused = |errno| Failure::Refused { op: "mount".into(), errno, error: "error".into() };
+        let text = of_mount(refused(NO_SUCH_DEVICE), "xfs").to_string();
+        assert!(text.contains("does not know xfs; cargo xtask uml-kernel --all"), "{text}");
+        assert_eq!(of_mount(refused(22), "xfs").to_string(), refused(22).to_string());
+    }
 
     #[test]
     fn the_kernels_own_memory_is_what_nothing_else_has() {
