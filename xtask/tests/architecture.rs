@@ -1,0 +1,75 @@
+//! ARCHITECTURE.md against the workspace.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The crates of the workspace that each crate depends on.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// The list in the fenced block `dependencies`: `crate -> crate crate`.
+fn documented(page: &str) -> Graph {
+    let block = page.split("```dependencies\n").nth(1).expect("the page has the list");
+    let block = block.split("```").next().expect("the list ends");
+    let line = |line: &str| {
+        let (from, to) = line.split_once("->").expect("a line is `crate -> crates`");
+        (from.trim().to_owned(), to.split_whitespace().map(str::to_owned).collect())
+    };
+    block.lines().map(line).collect()
+}
+
+/// The crates below `crates/` and the `[dependencies]` of their manifests among them.
+fn declared(crates: &Path) -> Graph {
+    let entries = fs::read_dir(crates).expect("the workspace has crates").flatten();
+    let manifests: Vec<PathBuf> = entries.map(|entry| entry.path().join("Cargo.toml")).collect();
+    let parse = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a crate has a manifest");
+        let manifest: toml::Table = text.parse().expect("a manifest is TOML");
+        let name = manifest["package"]["name"].as_str().expect("a package has a name").to_owned();
+        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+        (name, dependencies.map(|table| table.keys().cloned().collect()).unwrap_or_default())
+    };
+    let all: BTreeMap<String, BTreeSet<String>> = manifests.iter().map(parse).collect();
+    let names: BTreeSet<String> = all.keys().cloned().collect();
+    all.into_iter().map(|(name, used)| (name, &used & &names)).collect()
+}
+
+#[test]
+fn the_documented_dependencies_are_those_of_the_manifests() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    assert_eq!(documented(&page), declared(&root().join("crates")));
+}
+
+#[test]
+fn the_documented_dependencies_have_no_cycle() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let mut graph = documented(&page);
+    while !graph.is_empty() {
+        let leaves: BTreeSet<String> =
+            graph.iter().filter(|(_, used)| used.is_empty()).map(|(name, _)| name.clone()).collect();
+        assert!(!leaves.is_empty(), "these crates depend on each other: {:?}", graph.keys());
+        graph.retain(|name, _| !leaves.contains(name));
+        graph.values_mut().for_each(|used| used.retain(|name| !leaves.contains(name)));
+    }
+}
+
+#[test]
+fn the_documented_files_of_the_engine_exist() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let table = page.split("| room | files |").nth(1).expect("the page has the engine's rooms");
+    let table = table.split("\n\n").next().expect("the table ends");
+    let rows = table.lines().filter_map(|row| row.split('|').nth(2));
+    let documented: BTreeSet<&str> = rows.flat_map(|files| files.split('`').skip(1).step_by(2)).collect();
+    let folder = root().join("crates/f2fs/src/volume");
+    let entries = fs::read_dir(folder).expect("the engine has files").flatten();
+    let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let present: BTreeSet<&str> =
+        names.iter().filter_map(|name| name.strip_suffix(".rs")).filter(|name| *name != "mod").collect();
+    assert_eq!(documented, present);
+}
