@@ -14,10 +14,11 @@ use crate::{Device, Geometry};
 /// Buffers that are kept to be filled again.
 const SPARE_BUFFERS: usize = 8;
 
-/// A device whose writes return at once and are done by a thread, in order, while the caller prepares the next.
+/// A write-behind device: writes return at once, and a thread executes them in order while the caller
+/// prepares the next.
 ///
-/// A flush waits for all of them, so what a flush promises holds. A write that fails is reported by the next
-/// write, discard or flush, and by every one after it: what came later may lie on top of what is missing.
+/// A flush waits for all of them, so its promise holds. A write that fails is reported by the next write,
+/// discard or flush, and by every one after it, because later data may depend on the missing write.
 pub struct Behind<D: Device + 'static> {
     shared: Arc<Shared<D>>,
     writer: Option<JoinHandle<()>>,
@@ -66,12 +67,13 @@ impl<D: Device + 'static> Behind<D> {
         });
         let writer = Arc::clone(&shared);
         let writer = thread::Builder::new().name("write-behind".into()).spawn(move || writer.run());
-        // Without a thread nothing would ever be written; the host is out of them, and can say so here only.
+        // Without a thread no write would ever happen. This is the only place to report that the host has
+        // none left.
         let writer = Some(writer.expect("the host has a thread left"));
         Behind { shared, writer }
     }
 
-    /// The device below. What was not flushed may not be there yet.
+    /// The device below. Unflushed writes may be missing there.
     pub fn inner(&self) -> &D {
         &self.shared.inner
     }
@@ -86,7 +88,7 @@ impl<D: Device> Shared<D> {
         condition.wait(queue).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nothing is queued.
+    /// Waits until the queue is empty.
     fn drain(&self) -> io::Result<()> {
         let mut queue = self.lock();
         while !queue.writes.is_empty() {
@@ -112,7 +114,7 @@ impl<D: Device> Shared<D> {
             let write = || self.inner.write(offset_bytes, &bytes);
             let result = match failed {
                 true => Ok(()),
-                // Who waits for this write would wait for ever.
+                // Otherwise a caller that waits for this write would wait forever.
                 false => catch_unwind(AssertUnwindSafe(write))
                     .unwrap_or_else(|_| Err(io::Error::other("the device below panicked"))),
             };

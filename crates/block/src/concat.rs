@@ -4,8 +4,8 @@ use std::io;
 
 use crate::{Device, Geometry};
 
-/// Devices one after the other, each with its first bytes only: what a device has beyond the length given for
-/// it is not part of the address space.
+/// Devices one after the other, each with its first bytes only: bytes of a device beyond its given length are
+/// not part of the address space.
 pub struct Concat<D> {
     /// Each device with the offset at which it starts and the bytes it contributes.
     parts: Vec<Part<D>>,

@@ -22,7 +22,7 @@ pub enum Fault {
     ErrorIn {
         /// Which requests fail.
         verb: Verb,
-        /// Where, in bytes.
+        /// Range in bytes.
         range: Range<u64>,
     },
     /// The power goes during the `nth` write (from 0): it and every later request fail. The seed chooses
@@ -33,7 +33,7 @@ pub enum Fault {
         /// Of the sectors that arrive.
         seed: u64,
     },
-    /// Flushes succeed and do nothing, as on a card that lies. Over a [`Recording`](crate::Recording) the
+    /// Flushes succeed without effect, as on a card that lies. Over a [`Recording`](crate::Recording) the
     /// trace then has no flush, and the images of a power cut show the loss.
     DropFlushes,
 }
@@ -52,7 +52,7 @@ struct State {
     dead: bool,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 enum Fate {
     Served,
     Ignored,
@@ -66,12 +66,12 @@ impl<D: Device> Faulty<D> {
         Faulty { inner, faults, state: Mutex::default() }
     }
 
-    /// The device below, which has no faults: what a reader finds after a power cut.
+    /// The device below, which has no faults: the state that a reader finds after a power cut.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// Whether the power is off.
+    /// Returns true if the power is off.
     pub fn is_dead(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).dead
     }

@@ -1,8 +1,7 @@
 //! Block devices as one small trait.
 //!
-//! *Invariant*: nothing here knows a file system. A [`Device`] is an array of bytes with a size, a sector
-//! and four verbs; everything else (recording, counting, failing, overlaying) is a wrapper that is itself a
-//! `Device`.
+//! *Invariant*: this crate knows no file system. A [`Device`] is an array of bytes with a size, a sector and
+//! four verbs; recording, counting, failing and overlaying are wrappers that are themselves `Device`s.
 
 mod behind;
 mod concat;
@@ -37,10 +36,10 @@ pub use power_cut::{Survivors, power_cut, replay, unflushed_writes};
 pub use recording::{Recording, Request, Verb};
 pub use rng::Rng;
 
-/// What a power cut never tears, in bytes: the classic sector.
+/// The largest unit that a power cut never tears, in bytes: the classic sector.
 pub const ATOMIC_BYTES: usize = 512;
 
-/// What a device is, as far as a file system must know it.
+/// Properties of a device that a file system needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Usable size in bytes.
@@ -51,7 +50,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Whether `length_bytes` from `offset_bytes` lie on the device.
+    /// Returns true if `length_bytes` from `offset_bytes` lie on the device.
     pub fn contains(&self, offset_bytes: u64, length_bytes: u64) -> bool {
         offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.size_bytes)
     }
@@ -92,8 +91,8 @@ pub trait Device: Send + Sync {
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()>;
     /// Makes every write that has returned durable.
     fn flush(&self) -> io::Result<()>;
-    /// Tells the device that a range holds nothing any more; its content is undefined afterwards. A device
-    /// that cannot discard does nothing.
+    /// Marks a range as unused; its content is undefined afterwards. No effect on a device that cannot
+    /// discard.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! A device in memory, sparse: it takes memory in proportion to what was written, whatever its size.
+//! A sparse device in memory: it takes memory in proportion to the written data, at any size.
 
 use std::{
     collections::HashMap,
@@ -21,8 +21,8 @@ const SHARDS: usize = 64;
 type Page = Box<[u8; PAGE_BYTES]>;
 type Region = Vec<Option<Page>>;
 
-/// A sparse device in memory. What was never written, or was discarded, reads as zeroes; zeroes that are
-/// written where nothing is take no memory.
+/// A sparse device in memory. Ranges that were never written, or were discarded, read as zeroes; zeroes
+/// written to such a range take no memory.
 pub struct MemoryDevice {
     geometry: Geometry,
     shards: Vec<RwLock<HashMap<u64, Region>>>,

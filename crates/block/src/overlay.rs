@@ -14,7 +14,7 @@ const PAGE_BYTES: usize = 4096;
 
 type Page = Box<[u8; PAGE_BYTES]>;
 
-/// A device that reads as its base until it is written, and keeps what is written in memory.
+/// A device that reads as its base until it is written, and keeps written data in memory.
 pub struct Overlay<D> {
     base: D,
     changes: RwLock<BTreeMap<u64, Page>>,
@@ -104,7 +104,7 @@ impl<D: Device> Device for Overlay<D> {
         Ok(())
     }
 
-    /// Does nothing: the content of the range stays.
+    /// No effect: the content of the range stays.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         match self.geometry().contains(offset_bytes, length_bytes) {
             true => Ok(()),

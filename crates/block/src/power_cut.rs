@@ -1,10 +1,9 @@
-//! What a device may hold after the power was cut, from a trace of the requests before the cut.
+//! States of a device after a power cut, from a trace of the requests before the cut.
 //!
-//! *Invariant*: everything that was written before the last flush of the prefix is on the image. What was
-//! written after it is there, or not, or in part: the cut tears at [`ATOMIC_BYTES`]. A later write that
-//! survives where an earlier one is lost is what a cache that reorders leaves; two survivors that overlap
-//! keep their order, because a cache never puts an old sector over its own newer one. Discards after the last
-//! flush have not happened.
+//! *Invariant*: all data written before the last flush of the prefix is on the image. A later write is there,
+//! or not, or in part: the cut tears at [`ATOMIC_BYTES`]. A surviving later write beside a lost earlier one
+//! is the effect of a cache that reorders; two survivors that overlap keep their order, because a cache never
+//! puts an old sector over its own newer one. Discards after the last flush have not happened.
 
 use std::io;
 
@@ -17,7 +16,7 @@ pub enum Survivors {
     None,
     /// All of them.
     All,
-    /// Those whose bit is set: bit 0 is the oldest unflushed write. Writes beyond the 64th are lost.
+    /// The writes whose bit is set: bit 0 is the oldest unflushed write. Writes beyond the 64th are lost.
     Mask(u64),
     /// Each write is whole, lost, or torn into sectors of which each survives or not, as the seed says.
     Torn {
@@ -31,8 +30,8 @@ pub fn unflushed_writes(trace: &[Request], at: usize) -> Vec<usize> {
     (last_flush(&trace[..at])..at).filter(|&n| trace[n].verb == Verb::Write).collect()
 }
 
-/// Puts onto `device` what it may hold when the power is cut after `trace[..at]`. The device holds what it
-/// held when the trace began.
+/// Applies `trace[..at]` to `device`, with the unflushed writes that survive the cut. The device has the
+/// content that it had when the trace began.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for a trace without data; the device's errors.
@@ -93,8 +92,8 @@ fn data_of(request: &Request) -> io::Result<&[u8]> {
     request.data.as_deref().ok_or_else(missing)
 }
 
-/// Writes a random choice of the sectors of a write. Sectors are those of the device, so that a write that
-/// starts within one shares its fate with what the sector held.
+/// Writes a random choice of the sectors of a write. Sectors are those of the device, so a write that starts
+/// within one shares its fate with the sector's previous content.
 fn tear(request: &Request, rng: &mut Rng, device: &(impl Device + ?Sized)) -> io::Result<()> {
     let data = data_of(request)?;
     for (_, _, part) in crate::pieces(request.offset_bytes, data.len(), ATOMIC_BYTES) {

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Device, Geometry};
 
-/// What a request does.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     /// [`Device::read`].
@@ -23,13 +23,13 @@ pub enum Verb {
 /// One request that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What it did.
+    /// Kind of request.
     pub verb: Verb,
-    /// Where, in bytes; 0 for a flush.
+    /// Offset in bytes; 0 for a flush.
     pub offset_bytes: u64,
-    /// How much, in bytes; 0 for a flush.
+    /// Length in bytes; 0 for a flush.
     pub length_bytes: u64,
-    /// What a write wrote, where the recording keeps data.
+    /// Written data, if the recording keeps data.
     pub data: Option<Arc<[u8]>>,
 }
 
@@ -42,7 +42,7 @@ pub struct Recording<D> {
 }
 
 impl<D: Device> Recording<D> {
-    /// Records what and where, not the data.
+    /// Records kinds and ranges, without data.
     pub fn without_data(inner: D) -> Recording<D> {
         Recording { inner, keep_data: false, trace: Mutex::default() }
     }

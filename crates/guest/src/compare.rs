@@ -1,10 +1,10 @@
-//! What differs between two manifests, in lines for people.
+//! Differences between two manifests, in lines for people.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
 use crate::{Bytes, Entry, Kind, Manifest};
 
-/// How much must agree.
+/// The compared properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Two looks at the same volume: everything, the volume's own figures included.

@@ -14,7 +14,7 @@ pub enum Content {
     Fill {
         /// The byte.
         byte: u8,
-        /// How many.
+        /// Number of bytes.
         length: u64,
     },
     /// Noise that no compressor shortens, the same for the same seed.

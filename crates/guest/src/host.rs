@@ -9,7 +9,7 @@ use std::{
 
 use crate::{Bytes, Op};
 
-/// Where the host's files are in a guest that sees them.
+/// Mount point of the host's files in a guest that sees them.
 pub const DIR: &str = "/host";
 /// Loads a program with its libraries.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";

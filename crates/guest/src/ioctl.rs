@@ -1,8 +1,9 @@
-//! The ioctls of features that have no other door: compression, verity, encryption, project quota, pinning, and
-//! what connects the kernel's NBD driver and UBI.
+//! The ioctls of features without a system call: compression, verity, encryption, project quota, pinning, and
+//! those that connect the kernel's NBD driver and UBI.
 //!
 //! The only `unsafe` of this crate: an ioctl's argument type follows from its number, which no compiler
-//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`, `include/uapi/mtd/ubi-user.h`.
+//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`,
+//! `include/uapi/mtd/ubi-user.h`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -27,7 +28,7 @@ const fn f2fs_write<T>(number: u8) -> Opcode {
     opcode::write::<T>(0xF5, number)
 }
 
-/// Calls `OP` with `argument`, and returns what the kernel left there.
+/// Calls `OP` with `argument`, and returns the argument as the kernel left it.
 fn call<const OP: Opcode, const N: usize>(fd: impl AsFd, mut argument: [u8; N]) -> Result<[u8; N]> {
     // SAFETY: each caller below passes an array at least as long as the structure that the number OP stands
     // for, none of these structures holds a pointer except verity's, whose pointers are null, and the kernel
@@ -207,12 +208,12 @@ pub fn nbd_disconnect(device: impl AsFd) -> Result<()> {
     call_plain::<{ nbd(8) }>(device)
 }
 
-/// What the server can do: its transmission flags.
+/// Sets the features of the server: its transmission flags.
 pub fn nbd_set_flags(device: impl AsFd, flags: usize) -> Result<()> {
     call_number::<{ nbd(10) }>(device, flags)
 }
 
-/// A `struct ifreq` for an interface, with what follows its name.
+/// A `struct ifreq` for an interface, with the bytes after its name.
 fn interface(name: &str, what: &[u8]) -> [u8; 40] {
     let mut request = [0; 40];
     request[..name.len()].copy_from_slice(name.as_bytes());

@@ -1,8 +1,8 @@
-//! What the judge's host and its guest have in common: one vocabulary of operations, the manifest of a tree,
-//! and the code that does the one and makes the other. The same code runs in the virtual machine as init
-//! (`guest-agent`) and on the host, so that a source directory and a mounted volume are looked at alike.
+//! Code shared by the judge's host and its guest: one vocabulary of operations, the manifest of a tree, and
+//! the code that executes the one and makes the other. The same code runs in the virtual machine as init
+//! (`guest-agent`) and on the host, so a source directory and a mounted volume are examined alike.
 //!
-//! *Invariant*: an operation never panics; what the kernel refuses is an error with its errno.
+//! *Invariant*: an operation never panics; a refusal of the kernel is an error with its errno.
 
 pub mod bytes;
 pub mod compare;

@@ -1,10 +1,9 @@
-//! Loads as programs make them: what SQLite, phones, tar, compilers and years of use do to a file system.
+//! Loads as programs make them: those of SQLite, phones, tar, compilers and years of use.
 //!
-//! A load is a seed and some sizes. They give [`Step`]s, always the same ones, which are done to [`Files`]: a
-//! directory of a mounted file system, or an engine in this process.
+//! A load is a seed and some sizes. They give [`Step`]s, always the same ones, which are applied to
+//! [`Files`]: a directory of a mounted file system, or an engine in this process.
 //!
-//! *Invariant*: whatever a load reads, and whatever is there when it is checked, is byte by byte what its steps had
-//! written there.
+//! *Invariant*: all data that a load reads or checks is byte by byte the data that its steps wrote there.
 
 mod aging;
 mod database;
@@ -33,14 +32,14 @@ use crate::content::SplitMix;
 pub enum Load {
     /// Transactions of SQLite.
     Transactions {
-        /// How they are made durable.
+        /// Journal mode of the transactions.
         journal: Journal,
-        /// How many.
+        /// Number of transactions.
         transactions: u64,
         /// Picks the rows.
         seed: u64,
     },
-    /// What a phone does all day.
+    /// A day of a phone.
     Phone(Phone),
     /// A kernel's sources come out of an archive.
     Untar(KernelTree),
@@ -50,11 +49,11 @@ pub enum Load {
     Aging(Aging),
 }
 
-/// What is to be done of a load.
+/// A stage of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// What has to be there before it.
+    /// Makes the files that it needs.
     Prepare,
     /// The load itself.
     Run,
@@ -107,7 +106,7 @@ pub enum Step {
     Done,
 }
 
-/// What loads are done to.
+/// The files that loads are applied to.
 #[allow(missing_docs, reason = "they are the steps")]
 pub trait Files {
     fn make_dir(&mut self, path: &str) -> io::Result<()>;
@@ -124,7 +123,7 @@ pub trait Files {
     fn size(&mut self, path: &str) -> io::Result<u64>;
     /// The clock that units are timed by, in nanoseconds.
     fn now_ns(&mut self) -> u64;
-    /// Whether what was read must be what was written; not where nothing is kept.
+    /// Returns true if reads return the written data; a null target does not keep it.
     fn keeps(&self) -> bool {
         true
     }
@@ -134,7 +133,7 @@ pub trait Files {
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Load {
-    /// What has to be there before.
+    /// Steps that make the files that the load needs.
     pub fn preparation(&self) -> Box<dyn Iterator<Item = Step>> {
         match *self {
             Load::Transactions { journal, .. } => {
@@ -173,10 +172,10 @@ impl Load {
         }
     }
 
-    /// Does a stage of it; returns what each unit took where it is run, in nanoseconds.
+    /// Runs a stage; returns the duration of each unit where it runs, in nanoseconds.
     ///
     /// # Errors
-    /// Those of the files, and [`io::ErrorKind::InvalidData`] where they hold something else than was written.
+    /// Those of the files, and [`io::ErrorKind::InvalidData`] if they hold other data than was written.
     pub fn run_on(&self, stage: Stage, files: &mut dyn Files) -> io::Result<Vec<u64>> {
         let mut shadow = Shadow::default();
         if stage == Stage::Prepare {

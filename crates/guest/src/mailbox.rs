@@ -1,7 +1,7 @@
-//! The way to the host where there is no port: a disk whose blocks are messages.
+//! A channel to the host for machines without a port: a disk whose blocks are messages.
 //!
-//! Writing appends to what the guest says; reading from [`CHANNEL_OFFSET`] on waits for what the host says and
-//! fills the rest of the block with zeroes. The kernel, which reads the start of each disk in search of
+//! Writing appends to the guest's messages; reading from [`CHANNEL_OFFSET`] on waits for the host's message
+//! and fills the rest of the block with zeroes. The kernel, which reads the start of each disk in search of
 //! partitions, finds zeroes there and does not wait.
 
 use std::{
@@ -15,17 +15,17 @@ use rustix::fs::OFlags;
 
 /// The disk's name: its serial number.
 pub const SERIAL: &str = "mailbox";
-/// Where messages are read, in bytes.
+/// Offset of the host's messages, in bytes.
 pub const CHANNEL_OFFSET: u64 = 512 << 10;
 /// Size of the disk.
 pub const SIZE_BYTES: u64 = 1 << 20;
 /// Messages are read and written in at most this much at once.
 const BLOCK_BYTES: usize = 64 << 10;
-/// What is read at once: a command is short.
+/// Size of a read: a command is short.
 const READ_BYTES: usize = 4096;
 /// Messages are whole sectors, filled up with zeroes.
 const SECTOR_BYTES: usize = 512;
-/// What the kernel asks of memory that a disk reaches directly.
+/// Alignment that the kernel requires of memory for direct I/O.
 const ALIGNMENT: usize = 4096;
 
 /// The guest's end.
@@ -46,14 +46,14 @@ impl Mailbox {
         Ok(Mailbox { disk, memory: vec![0; BLOCK_BYTES + ALIGNMENT], waiting: Vec::new() })
     }
 
-    /// Another handle to it; what this one has read stays here.
+    /// Another handle; data that this one has read stays here.
     pub fn try_clone(&self) -> io::Result<Mailbox> {
         let disk = self.disk.try_clone()?;
         Ok(Mailbox { disk, memory: self.memory.clone(), waiting: Vec::new() })
     }
 }
 
-/// So many bytes of `memory` at an aligned place.
+/// `length` bytes of `memory` at an aligned place.
 fn aligned(memory: &mut [u8], length: usize) -> &mut [u8] {
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     &mut memory[start..start + length]

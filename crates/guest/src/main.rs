@@ -27,10 +27,10 @@ use rustix::{
 
 /// The name that the host gives the port.
 const PORT: &str = "judge";
-/// Modules by what needs them: written by the host into the initial file system.
+/// Index of the modules by the features that need them: written by the host into the initial file system.
 const MODULES: &str = "/modules/index.json";
 
-/// How long an operation may take without anything being said about it.
+/// Duration after which a running operation is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Files that may be open.
 const FILES: u64 = 65_536;
@@ -147,8 +147,8 @@ impl Modules {
         Ok(Modules { wanted, loaded: Vec::new() })
     }
 
-    /// Loads what `what` needs, in the order of the index. What is not in the index is built in or missing,
-    /// which the mount will tell.
+    /// Loads the modules of a feature, in the order of the index. A feature that is not in the index is built
+    /// in or missing; the mount will show it.
     fn load(&mut self, what: &str) -> Result<()> {
         for name in self.wanted.get(what).into_iter().flatten() {
             if self.loaded.contains(name) {
@@ -204,8 +204,8 @@ fn open_port() -> Result<File> {
     }
 }
 
-/// Tells the kernel's log what the kernel is doing when an operation takes long, so that the host learns it also from
-/// one that never ends.
+/// Reports the running system call in the kernel's log when an operation takes long, so that the host also
+/// learns about an operation that never ends.
 #[derive(Clone, Default)]
 struct Watch(Arc<Mutex<Option<(Instant, String)>>>);
 
@@ -216,7 +216,7 @@ impl Watch {
         thread::spawn(move || {
             loop {
                 thread::sleep(PATIENCE);
-                // Where this fails, nothing can be told.
+                // A failure here cannot be reported.
                 let _ = watched.tell();
             }
         });

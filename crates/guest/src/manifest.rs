@@ -24,11 +24,10 @@ pub const WHOLE_BYTES: u64 = 64 << 20;
 /// Unit of [`Entry::sparse_sha256`].
 const PIECE_BYTES: usize = 4096;
 
-/// A tree as it was seen at one time: its entries in the order of their paths' bytes, and what the file
-/// system says of itself.
+/// A tree at one time: its entries in the order of their paths' bytes, and the file system's own counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Who saw it: release of the kernel.
+    /// Release of the kernel that read it.
     pub kernel: String,
     /// The file system's own figures.
     pub volume: Volume,
@@ -36,7 +35,7 @@ pub struct Manifest {
     pub entries: Vec<Entry>,
 }
 
-/// What statfs(2) says.
+/// Result of statfs(2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     /// Magic number of the file system.
@@ -57,7 +56,7 @@ pub struct Volume {
     pub name_bytes: u64,
 }
 
-/// What an entry is.
+/// File type of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -78,12 +77,12 @@ pub enum Kind {
     Socket,
 }
 
-/// One entry. What is absent from the JSON has its default: an empty list, zero, or none.
+/// One entry. A key that is absent from the JSON has its default: an empty list, zero, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Path below the root, `.` for the root itself.
     pub path: Bytes,
-    /// What it is.
+    /// Its file type.
     pub kind: Kind,
     /// Inode number.
     pub ino: u64,
@@ -138,13 +137,13 @@ pub struct Entry {
     /// Extended attributes with their full names, ACLs as `system.posix_acl_*`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// What could not be read and why: the system call and the error's name.
+    /// Failed reads: the system call and the error's name.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: Vec<String>,
 }
 
 impl Entry {
-    /// Takes over what was read of the same file by another name.
+    /// Copies the content facts of the same file by another name.
     fn take_content(&mut self, first: &Entry) {
         (self.flags, self.project) = (first.flags, first.project);
         self.sha256.clone_from(&first.sha256);
@@ -230,11 +229,11 @@ impl Manifest {
     }
 }
 
-/// Looks at every entry of the tree at `root` and hands it to `found`, in no particular order. What cannot be
-/// read is told in the entry's `errors`. File systems mounted below are not entered.
+/// Examines every entry of the tree at `root` and passes it to `found`, in no particular order. Reads that
+/// fail are recorded in the entry's `errors`. File systems mounted below are not entered.
 ///
 /// # Errors
-/// Only those of `found`, and of a root that cannot be looked at.
+/// Only those of `found`, and of a root that cannot be examined.
 pub fn walk(root: &Path, found: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let (top, device) = look(root, ".".into())?;
@@ -293,7 +292,7 @@ fn list(root: &Path, dir: &Bytes, names: &mut Vec<(Bytes, FileType)>) -> Result<
     Ok(())
 }
 
-/// What there is to know about an entry without reading a file's content; and the device it lies on.
+/// The facts of an entry without reading a file's content; and the device it lies on.
 fn look(root: &Path, path: Bytes) -> Result<(Entry, (u32, u32)), Errno> {
     let full = root.join(path.as_path());
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -435,7 +434,7 @@ fn digest_whole(file: &std::fs::File, size: u64, buffer: &mut [u8]) -> io::Resul
     }
 }
 
-/// Reads the runs of data only: everything else is zeroes and adds nothing.
+/// Reads the runs of data only: holes are zeroes and add no bytes.
 fn digest_pieces(
     file: &std::fs::File,
     size: u64,

@@ -1,10 +1,10 @@
-//! The vocabulary: what can be done to a mounted file system, and what is answered.
+//! The vocabulary: operations on a mounted file system, and their answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Content, Entry, Load, Manifest, Overwrites, Pattern, Tree, load::Stage};
 
-/// How messages begin that the agent puts into the kernel's log, about operations that take long.
+/// Prefix of the agent's messages in the kernel's log about operations that take long.
 pub const WATCH: &str = "agent:";
 
 /// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
@@ -28,7 +28,7 @@ pub enum Op {
     Truncate { path: Bytes, size: u64 },
     /// fallocate(2).
     Allocate { path: Bytes, how: Allocate, offset: u64, length: u64 },
-    /// Renames, replacing what is there.
+    /// Renames, replacing an existing target.
     Rename { from: Bytes, to: Bytes },
     /// Renames unless something is there.
     RenameNew { from: Bytes, to: Bytes },
@@ -56,13 +56,13 @@ pub enum Op {
     Fsync { path: Bytes, data_only: bool },
     /// sync(2).
     Sync,
-    /// Forgets what is cached and clean.
+    /// Drops clean cached data.
     DropCaches,
     /// Opens a file and keeps it open under a number.
     Open { path: Bytes, handle: u32 },
     /// Opens a new file that has no name in a directory (O_TMPFILE), and keeps it open under a number.
     OpenNameless { dir: Bytes, mode: u32, handle: u32 },
-    /// Gives a name to what is open (linkat(2)).
+    /// Gives a name to an open file (linkat(2)).
     LinkOpen { handle: u32, to: Bytes },
     /// Writes to a file that is open.
     WriteOpen { handle: u32, offset: u64, content: Content },
@@ -74,9 +74,9 @@ pub enum Op {
     Flags { path: Bytes, set: u32, clear: u32 },
     /// Sets the project of a file or directory.
     Project { path: Bytes, id: u32, inherit: bool },
-    /// Gives up, until the guest ends, what lets an administrator exceed limits of quota.
+    /// Drops, until the guest ends, the capability that lets an administrator exceed limits of quota.
     KeepToLimits,
-    /// Lets what finds no room wait for it, until the guest ends: somebody makes some.
+    /// Makes operations wait for space, until the guest ends: a cleaner is freeing some.
     WaitForRoom,
     /// Chooses a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
     Compression { path: Bytes, algorithm: u8, log_cluster: u8 },
@@ -104,7 +104,7 @@ pub enum Op {
     Read { path: Bytes },
     /// Reads or writes a file record by record; answers with their number.
     Pattern { path: Bytes, pattern: Pattern },
-    /// Writes over a file again and again; answers with what each write took.
+    /// Overwrites a file repeatedly; answers with the duration of each write.
     Overwrite { path: Bytes, overwrites: Overwrites },
     /// Answers with the room of a mounted file system.
     Space { dir: Bytes },
@@ -112,7 +112,7 @@ pub enum Op {
     LoadModule { path: Bytes, parameters: String },
     /// Attaches the flash of a name to UBI, and makes one volume of all of it.
     UbiAttach { flash: String, volume: String },
-    /// Stops threads of the kernel whose names begin so, or lets them go on.
+    /// Stops kernel threads whose names have this prefix, or continues them.
     Threads { name: String, go_on: bool },
     /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`; answers with its blocks of 512 bytes.
     NbdAttach { server: String, device: Bytes },
@@ -120,19 +120,20 @@ pub enum Op {
     NbdDetach { device: Bytes },
     /// Makes a tree that a seed describes in a directory that is there; answers with the number of files.
     Plant { dir: Bytes, tree: Tree },
-    /// Does a stage of a load in a directory that is there; answers with what its units took, in nanoseconds.
+    /// Runs a stage of a load in an existing directory; answers with the durations of its units, in
+    /// nanoseconds.
     Load { dir: Bytes, load: Load, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
     /// Answers with the memory of the programs of a name.
     Memory { name: String },
-    /// Runs a program to its end; answers with what it printed.
+    /// Runs a program to its end; answers with its output.
     Execute { program: Bytes, arguments: Vec<Bytes> },
     /// Asks a process to end that has gone into the background, and waits until it has.
     End { process: u32 },
 }
 
-/// What [`Op::Allocate`] does.
+/// Mode of [`Op::Allocate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allocate {
@@ -160,10 +161,10 @@ pub enum Reply {
     Entry(Box<Entry>),
     /// Done.
     Done {
-        /// What the operation answers with.
+        /// Result of the operation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         answer: Option<Answer>,
-        /// What the kernel logged since the last answer.
+        /// Lines of the kernel's log since the last answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         log: Vec<Message>,
     },
@@ -173,7 +174,7 @@ pub enum Reply {
         errno: i32,
         /// The error in words.
         error: String,
-        /// What the kernel logged since the last answer.
+        /// Lines of the kernel's log since the last answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         log: Vec<Message>,
     },
@@ -184,11 +185,11 @@ pub enum Reply {
 pub struct Message {
     /// Severity: 0 emergency, 3 error, 4 warning, 5 notice, 6 information, 7 debugging.
     pub level: u8,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
-/// What some operations answer with.
+/// Results of operations that have one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -200,18 +201,18 @@ pub enum Answer {
     Blocks(u64),
     /// Records that were read or written.
     Records(u64),
-    /// What each write, or each unit of a load, took, in nanoseconds of the machine's clock.
+    /// Durations of single writes, or of the units of a load, in nanoseconds of the machine's clock.
     Times(Vec<u64>),
     /// Room of a file system.
     Space {
         /// All of it.
         total_bytes: u64,
-        /// What a user may still write.
+        /// Bytes that a user may still write.
         free_bytes: u64,
     },
-    /// Memory of programs' own: what holds no pages of files, in bytes.
+    /// Memory of the programs themselves, without pages of files, in bytes.
     Memory(u64),
-    /// What a program printed.
+    /// Output of a program.
     Output {
         /// Its exit code; where a signal ended it, 128 and the signal's number.
         code: i32,

@@ -23,9 +23,9 @@ pub struct Overwrites {
     pub file_bytes: u64,
     /// Length of a record.
     pub record_bytes: u32,
-    /// How many writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Whether each is made durable, by fsync(2), before the next.
+    /// True if each is made durable, by fsync(2), before the next.
     pub sync: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Course {
 }
 
 impl Overwrites {
-    /// Does it to the file at `path`; returns what each write took, in nanoseconds.
+    /// Overwrites the file at `path`; returns the duration of each write, in nanoseconds.
     ///
     /// # Errors
     /// As [`run_on`](Self::run_on).
@@ -76,7 +76,7 @@ impl Overwrites {
         let mut before = clock(file);
         for write in 0..self.writes {
             let n = random.as_mut().map_or(write, SplitMix::next) % records;
-            // Never what is there already.
+            // Always different from the present content.
             noise(write, &mut record);
             file.write_record(&record, n * length)?;
             if self.sync {

@@ -14,7 +14,7 @@ use crate::{
     room,
 };
 
-/// What is done to a file. Each record is visited once.
+/// Accesses to a file. Each record is visited once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// Read or write.
@@ -25,22 +25,22 @@ pub struct Pattern {
     pub file_bytes: u64,
     /// Length of a record.
     pub record_bytes: u32,
-    /// When what was written has to be on the disk.
+    /// Time at which written data has to be durable.
     pub sync: Sync,
 }
 
-/// What happens to a record.
+/// Access to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// It is read; that it is what was last written there is checked, byte by byte.
+    /// It is read, and compared byte by byte with the last written content.
     Read {
-        /// Whether all records were overwritten since they were created.
+        /// True if all records were overwritten since they were created.
         overwritten: bool,
     },
     /// It is written to a new, empty file.
     Create,
-    /// It is written over what is there.
+    /// Its content is overwritten.
     Overwrite,
 }
 
@@ -69,13 +69,13 @@ pub enum Sync {
     End,
 }
 
-/// What a pattern is done to: a file of a mounted file system, or of an engine in this process.
+/// The file that a pattern is applied to: of a mounted file system, or of an engine in this process.
 pub trait RecordFile {
     /// Fills `record` from byte `at` on.
     fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()>;
     /// Writes `record` at byte `at`.
     fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()>;
-    /// Makes what was written durable.
+    /// Makes written data durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -138,7 +138,7 @@ impl Pattern {
         Ok(records)
     }
 
-    /// How many records there are.
+    /// Number of records.
     fn records(&self) -> io::Result<u64> {
         let length = u64::from(self.record_bytes);
         if length == 0 || self.file_bytes % length != 0 {
@@ -162,8 +162,8 @@ impl Pattern {
     }
 }
 
-/// What a record holds: other noise in each, and another when it is overwritten, so that nothing between here and the
-/// flash can save itself the work by compressing, by comparing, or by leaving a write out.
+/// Content of a record: different noise in each, and another when it is overwritten, so that no layer above
+/// the flash can save work by compressing, by comparing, or by leaving a write out.
 fn fill(record: &mut [u8], n: u64, overwritten: bool) {
     noise(SplitMix(n << 1 | u64::from(overwritten)).next(), record);
 }

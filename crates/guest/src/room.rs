@@ -1,8 +1,9 @@
-//! Waiting for room, where somebody makes it.
+//! Waiting for free space while a cleaner is making some.
 //!
-//! nilfs2 makes room by a program that cleans in the background, and says that there is none until that has come to it.
-//! Who writes to it has to try again. An fsync that found no room may be asked again there, and only there: nilfs2 builds
-//! its segment anew, where others tell a lost write once and then say that all is well.
+//! nilfs2 frees space by a program that cleans in the background, and reports a full volume until that
+//! program has freed some. A writer has to try again. An fsync that found no space may be repeated there, and
+//! only there: nilfs2 builds its segment anew, where other file systems report a lost write once and then
+//! report success.
 
 use std::{
     io,
@@ -11,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-/// How often it is tried again at most, and after what time.
+/// Largest number of tries, and the pause between them.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether somebody makes room here.
+/// True if a cleaner is freeing space here.
 static IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// From now on, all that finds no room is tried again.
@@ -23,7 +24,7 @@ pub fn is_made() {
     IS_MADE.store(true, Ordering::Relaxed);
 }
 
-/// Does something; where somebody makes room, again while there is none for it, for up to half a minute.
+/// Runs `act`; while a cleaner is freeing space, repeats it after a lack of space, for up to half a minute.
 ///
 /// # Errors
 /// That of the last try.

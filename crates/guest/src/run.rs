@@ -28,7 +28,7 @@ use crate::{
     room, threads, tree, ubi,
 };
 
-/// Does one operation after the other; remembers what is open.
+/// Runs one operation after the other; keeps the open files.
 #[derive(Debug, Default)]
 pub struct Runner {
     root: PathBuf,
@@ -234,7 +234,7 @@ impl Runner {
         Ok(None)
     }
 
-    /// Where a path of an operation's is.
+    /// Host path of an operation's path.
     pub fn at(&self, path: &Bytes) -> PathBuf {
         let below = path.as_path();
         if self.root == Path::new("") {

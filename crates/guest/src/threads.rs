@@ -7,7 +7,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Stops all threads whose name begins so, or lets them go on.
+/// Stops all threads whose name has this prefix, or continues them.
 ///
 /// # Errors
 /// There are none, or they take no signals.
@@ -93,7 +93,7 @@ mod tests {
         end(id).unwrap();
         assert!(end(id).is_err(), "it is gone");
         let short = shell("exit 7");
-        // It stays a child until somebody asks; when it has ended is seen without asking.
+        // It stays a child until it is waited for; its end is visible in its state.
         let stat = format!("/proc/{}/stat", short.as_raw_nonzero());
         while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,7 +1,7 @@
-//! A tree of many small files, described by a seed: what a copy of a ports tree or of sources is like.
+//! A tree of many small files, described by a seed: like a copy of a ports tree or of sources.
 //!
-//! Directories hold a few files each and lie three deep; sizes of files are spread as they are in such trees: the
-//! middle one is half of the mean, a few are ten times as large.
+//! Directories hold a few files each and lie three deep; sizes of files are spread as in such trees: the
+//! median is half of the mean, a few are ten times as large.
 
 use std::{fs, io, path::PathBuf};
 
@@ -22,14 +22,14 @@ const FILES_PER_DIR: u64 = 5;
 pub struct Tree {
     /// Picks sizes and contents.
     pub seed: u64,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
     /// Mean size of a file.
     pub mean_bytes: u64,
 }
 
-/// Where a tree is made: a directory of a mounted file system, or an engine in this process. Paths are relative
-/// and have no parts that are not there yet.
+/// The place where a tree is made: a directory of a mounted file system, or an engine in this process. Paths
+/// are relative and their parents exist.
 pub trait Planter {
     /// Makes a directory.
     fn make_dir(&mut self, path: &str) -> io::Result<()>;

@@ -8,10 +8,10 @@ use std::{
 
 use crate::ioctl;
 
-/// Attaches the flash of a name, and makes one volume of all of it.
+/// Attaches the flash of a name, and makes one volume of its whole space.
 ///
 /// # Errors
-/// There is no such flash, or the kernel has no UBI; what it says.
+/// There is no such flash, or the kernel has no UBI or refuses.
 pub fn attach(flash: &str, volume: &str) -> io::Result<()> {
     let open = |path: String| OpenOptions::new().read(true).write(true).open(path);
     let number =

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::Step;
 use crate::content::SplitMix;
 
-/// How much.
+/// Sizes of an aging load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aging {
-    /// The files have together at most so much.
+    /// Largest total size of the files.
     pub live_bytes: u64,
-    /// It ends when so much was written.
+    /// Bytes written in all.
     pub written_bytes: u64,
     /// Picks everything.
     pub seed: u64,

@@ -1,11 +1,12 @@
-//! What SQLite does to its files: the calls of its pager, one by one.
+//! SQLite's file operations: the calls of its pager, one by one.
 //!
-//! The table is `t(id INTEGER PRIMARY KEY, v BLOB NOT NULL)` with rows of 200 bytes, in pages of 4096 bytes; a
-//! transaction inserts a row at the end or updates one somewhere. Which pages that makes dirty follows from the row's
-//! number, and what is called for dirty pages from the journal mode, with `synchronous=FULL` as is the default. The
-//! test beside this crate runs sqlite3 itself and compares call by call.
+//! The table is `t(id INTEGER PRIMARY KEY, v BLOB NOT NULL)` with rows of 200 bytes, in pages of 4096 bytes;
+//! a transaction inserts a row at the end or updates one somewhere. The dirty pages follow from the row's
+//! number, and the calls for them from the journal mode, with the default `synchronous=FULL`. The test beside
+//! this crate runs sqlite3 itself and compares call by call.
 //!
-//! Not here: what SQLite reads, which is in memory, and the index of the WAL, which is written through a mapping.
+//! Left out: SQLite's reads, which its own cache serves, and the index of the WAL, which is written through a
+//! mapping.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use super::Step;
 use crate::content::SplitMix;
 
-/// How a transaction is made durable (SQLite's journal_mode).
+/// Journal mode of a transaction (SQLite's journal_mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Journal {
     /// The rollback journal is removed.
     Delete,
-    /// It is cut to nothing.
+    /// The journal is truncated to 0 bytes.
     Truncate,
     /// Its header is overwritten.
     Persist,
@@ -58,10 +59,10 @@ const ROWS_A_LEAF: u64 = (PAGE_BYTES - 8) / CELL_BYTES;
 const MOST_LEAVES: u64 = (PAGE_BYTES - 12) / 9;
 /// The pages before the leaves: head of the file, root of the table.
 const FIRST_LEAF: u64 = 3;
-/// After so many pages the log is brought home (SQLITE_DEFAULT_WAL_AUTOCHECKPOINT).
+/// Pages in the log that trigger a checkpoint of the WAL (SQLITE_DEFAULT_WAL_AUTOCHECKPOINT).
 const LOG_PAGES: u64 = 1000;
 
-/// A database, and what of it is in files.
+/// A database, and the state of its files.
 #[derive(Debug, Clone)]
 pub struct Database {
     path: String,
@@ -74,7 +75,7 @@ pub struct Database {
 
 #[derive(Debug, Clone, Default)]
 struct Log {
-    /// Whether it was opened.
+    /// True if it was opened.
     is_open: bool,
     /// Pages in it.
     pages: u64,
@@ -106,7 +107,7 @@ impl Database {
             false => Change::Update(FIRST_ROW + row % self.rows),
         };
         let leaf = |row: u64| FIRST_LEAF + (row - FIRST_ROW) / ROWS_A_LEAF;
-        // A page that is new was nothing before; its parent and the file's head know of it.
+        // A new page has no previous content; its parent and the file's head refer to it.
         let (before, dirty) = match change {
             Change::Insert(row) if (row - FIRST_ROW) % ROWS_A_LEAF == 0 => {
                 (vec![2, 1], vec![1, 2, leaf(row)])
@@ -146,7 +147,7 @@ impl Database {
             at += PAGE_BYTES + 8;
         }
         steps.extend([sync(&journal), sync(&self.dir)]);
-        // How many there are is said once they are there.
+        // Their number is written after them.
         steps.extend([write(0, 12), sync(&journal)]);
         steps.extend(dirty.iter().map(|page| self.write_page(*page)));
         steps.push(sync(&self.path));
@@ -219,7 +220,7 @@ impl Database {
     }
 }
 
-/// What a transaction changes.
+/// The change that a transaction makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// A new row of this number.

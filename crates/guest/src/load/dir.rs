@@ -11,7 +11,7 @@ use std::{
 use super::Files;
 use crate::{overwrite::now_ns, room};
 
-/// The directory, and what is open in it.
+/// The directory, and its open files.
 #[derive(Debug)]
 pub struct Dir {
     path: PathBuf,

@@ -9,26 +9,27 @@ use super::Step;
 use crate::content::SplitMix;
 
 const LIST: &str = include_str!("../../../../testdata/loads/linux-6.1.txt");
-/// Of the sources one in so many is compiled: a common configuration has about 3000 of 32000.
+/// One in this many sources is compiled: a common configuration has about 3000 of 32000.
 const COMPILED: u64 = 10;
 /// Headers that a source includes, directly or not.
 const HEADERS: u64 = 40;
-/// The file with a command and what the object depends on, which the kernel's build writes beside each object.
+/// Size of the file with a command and an object's dependencies, which the kernel's build writes beside each
+/// object.
 const COMMAND_BYTES: u64 = 5000;
-/// What is known of an object in the archive of its directory, which has no content of its own.
+/// Size of an object's entry in the archive of its directory, which is a thin archive without content.
 const MEMBER_BYTES: u64 = 100;
 
 /// A tree of sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelTree {
-    /// About so many files. Linux 6.1 has 78579.
+    /// Approximate number of files. Linux 6.1 has 78579.
     pub files: u64,
 }
 
 /// Its compilation, by one processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBuild {
-    /// What is compiled.
+    /// The compiled tree.
     pub tree: KernelTree,
     /// Picks headers.
     pub seed: u64,

@@ -1,11 +1,11 @@
-//! What a phone does all day: databases above all, and now and then an app, a photo, an installation.
+//! A day of a phone: databases above all, and now and then an app, a photo, an installation.
 //!
-//! The shares are those that were measured on Android 4 on a Galaxy S3 (Jeong and others, "I/O stack optimization for
-//! smartphones", USENIX ATC '13: 90 % of the writes are SQLite's, 70 % are synchronous, 75 % are random, 64 % have at
-//! most 4 KB) and before on fourteen applications (Lee and Won, "Smart layers and dumb result", EMSOFT '12: more than
-//! half synchronous, 60 to 80 % random). The tests here count them, but for how random writes
-//! are, which depends on the layer that looks. Which journal an app uses is an assumption: most
-//! cut it, one writes ahead.
+//! The shares were measured on Android 4 on a Galaxy S3 (Jeong and others, "I/O stack optimization for
+//! smartphones", USENIX ATC '13: 90 % of the writes are SQLite's, 70 % are synchronous, 75 % are random, 64 %
+//! have at most 4 KB) and before on fourteen applications (Lee and Won, "Smart layers and dumb result",
+//! EMSOFT '12: more than half synchronous, 60 to 80 % random). The tests here count them, except for the
+//! share of random writes, which depends on the layer of the measurement. The journal mode of each app is an
+//! assumption: most truncate it, one uses a WAL.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +15,9 @@ use crate::content::SplitMix;
 /// A phone's day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phone {
-    /// What is done, one after the other.
+    /// Number of actions, one after the other.
     pub actions: u64,
-    /// Picks what, and where.
+    /// Seed of the actions and their places.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What files have to hold after the steps so far, without holding it: which step wrote which range.
+//! Expected content of files after the steps so far, stored as the step that wrote each range.
 
 use std::{collections::BTreeMap, io};
 
@@ -9,7 +9,7 @@ use crate::content::SplitMix;
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     files: BTreeMap<String, Ranges>,
-    /// Steps so far: the number of the last one says what it writes.
+    /// Steps so far: the number of the last one determines its content.
     steps: u64,
 }
 
@@ -41,12 +41,12 @@ impl Shadow {
         }
     }
 
-    /// What the last step writes from `at` on.
+    /// The bytes that the last step writes from `at` on.
     pub fn written(&self, at: u64, bytes: &mut [u8]) {
         fill(self.steps, at, bytes);
     }
 
-    /// Compares what was read with what was written.
+    /// Compares read data with the written data.
     pub fn compare(&self, path: &str, at: u64, read: &[u8]) -> io::Result<()> {
         let mut wanted = vec![0; read.len()];
         if let Some(file) = self.files.get(path) {
@@ -104,7 +104,7 @@ impl Ranges {
         self.size = size;
     }
 
-    /// Takes out what lies between.
+    /// Removes the ranges in between.
     fn cut(&mut self, start: u64, end: u64) {
         let touched: Vec<(u64, (u64, u64))> = self
             .ranges
