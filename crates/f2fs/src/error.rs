@@ -1,4 +1,4 @@
-//! Errors that say where and what.
+//! Errors with a place and a kind.
 
 use std::{borrow::Cow, fmt, io};
 
@@ -62,18 +62,18 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes at a place cannot be what a correct writer leaves.
+    /// The bytes at a place cannot come from a correct writer.
     #[error("corrupt {at}: {what}")]
     Corrupt {
-        /// Where.
+        /// The place.
         at: Place,
-        /// What is wrong, with the offending value.
+        /// Description of the error, with the offending value.
         what: Cow<'static, str>,
     },
     /// The device failed.
     #[error("{at}: {source}")]
     Io {
-        /// What was being read or written.
+        /// The structure that was read or written.
         at: Place,
         /// The device's error.
         source: io::Error,
@@ -95,9 +95,9 @@ pub enum Error {
     /// The volume is full.
     #[error("no space left on the volume: {} needed, {} free{}", Bytes(*.needed_bytes), Bytes(*.free_bytes), scattered(*.needed_bytes, *.free_bytes))]
     NoSpace {
-        /// What the operation wanted, in bytes of whole blocks.
+        /// Space that the operation needs, in bytes of whole blocks.
         needed_bytes: u64,
-        /// What users may still take, in bytes.
+        /// Space that users may still take, in bytes.
         free_bytes: u64,
     },
     /// All nids are in use.
@@ -106,7 +106,7 @@ pub enum Error {
     /// A quota limit.
     #[error("quota exceeded")]
     Quota,
-    /// What would go into a directory belongs to another project.
+    /// The target directory belongs to another project.
     #[error("it belongs to another project")]
     OtherProject,
     /// The volume, or the file, refuses writes.
@@ -139,7 +139,7 @@ pub enum Error {
     /// Names have at most 255 bytes.
     #[error("name too long")]
     NameTooLong,
-    /// Beyond what the format can map.
+    /// The file would be larger than the format allows.
     #[error("file too large")]
     FileTooLarge,
     /// More symbolic links on the way than are followed: they may go round.
@@ -162,7 +162,7 @@ impl Error {
         Error::Corrupt { at, what: what.into() }
     }
 
-    /// An [`Error::NoSpace`] of what was wanted and of what users may still take.
+    /// Makes an [`Error::NoSpace`] from needed and free blocks.
     pub fn no_space(block_size: BlockSize, needed_blocks: u64, free_blocks: u64) -> Error {
         let bytes = |blocks: u64| blocks.saturating_mul(block_size.bytes() as u64);
         Error::NoSpace { needed_bytes: bytes(needed_blocks), free_bytes: bytes(free_blocks) }

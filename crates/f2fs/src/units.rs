@@ -54,7 +54,7 @@ impl BlockAddr {
     /// First address of a compressed cluster.
     pub const COMPRESS: BlockAddr = BlockAddr(u32::MAX - 1);
 
-    /// Whether this names a block of the device, as opposed to one of the three special addresses.
+    /// Returns true if this is an address on the device, not one of the three special values.
     pub const fn is_real(self) -> bool {
         self.0 != 0 && self.0 < u32::MAX - 1
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Bytes {
 pub struct CheckpointVer(pub u64);
 
 impl CheckpointVer {
-    /// Whether `self` is newer than `other`.
+    /// Returns true if `self` is newer than `other`.
     pub const fn is_after(self, other: CheckpointVer) -> bool {
         (self.0.wrapping_sub(other.0) as i64) > 0
     }

@@ -10,7 +10,7 @@ const SYSTEM_VERSION: u32 = 2;
 /// The id of entries that have none, in the attribute.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// Subject of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     /// The owner of the file.
@@ -64,9 +64,9 @@ impl Who {
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// Its subject.
     pub who: Who,
-    /// What they may do: 4 read, 2 write, 1 execute or search.
+    /// Its permissions: 4 read, 2 write, 1 execute or search.
     pub permissions: u16,
 }
 
@@ -78,7 +78,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// Reads what F2FS stores.
+    /// Parses F2FS's form.
     pub fn from_disk(bytes: &[u8], at: Place) -> Result<Acl> {
         let bad = |what: String| Error::corrupt(at, what);
         let Some((version, mut rest)) = bytes.split_first_chunk() else {
@@ -110,7 +110,7 @@ impl Acl {
         Ok(Acl { entries })
     }
 
-    /// What F2FS stores.
+    /// Encodes F2FS's form.
     pub fn to_disk(&self) -> Vec<u8> {
         let mut bytes = DISK_VERSION.to_le_bytes().to_vec();
         for AclEntry { who, permissions } in &self.entries {
@@ -168,9 +168,9 @@ impl Acl {
         self.entries.iter().map(entry).collect::<Vec<_>>().join(",")
     }
 
-    /// Reads a list as archives have it: entries parted by commas or lines, in any order, as acl_to_text(3) prints
-    /// them; star and libarchive add the id of a name as a fourth part. An entry of a name that has none is left
-    /// out, for names mean nothing here. None where it is no list that makes sense.
+    /// Parses the text form of archives: entries separated by commas or lines, in any order, as
+    /// acl_to_text(3) prints them; star and libarchive add the id of a name as a fourth part. An entry with a
+    /// name but no id is left out, because names have no meaning here. `None` if the text is no valid list.
     pub fn from_text(text: &str) -> Option<Acl> {
         let mut entries = Vec::new();
         for line in text.split([',', '\n']) {
@@ -210,9 +210,9 @@ impl Acl {
         acl.is_valid().then_some(acl)
     }
 
-    /// Whether the entries are in order, each of owner, owning group and other is there once, permissions are
-    /// within rwx, and there is at most one mask, and one where a user or group is named (Linux,
-    /// `posix_acl_valid`). An empty list is valid: it says that there is none.
+    /// Returns true if the entries are in order, each of owner, owning group and other is there once,
+    /// permissions are within rwx, and there is at most one mask, and one if a user or group is named (Linux,
+    /// `posix_acl_valid`). An empty list is valid: it means that there is none.
     pub fn is_valid(&self) -> bool {
         let count = |wanted: Who| self.entries.iter().filter(|entry| entry.who == wanted).count();
         let named = self.entries.iter().any(|entry| entry.who.id().is_some());
@@ -261,7 +261,8 @@ impl Acl {
         }
     }
 
-    /// Whether [`mode_bits`](Self::mode_bits) says all that the list says, so that it need not be stored.
+    /// Returns true if [`mode_bits`](Self::mode_bits) is equivalent to the list, so that it need not be
+    /// stored.
     pub fn is_mode_only(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.who, Who::Owner | Who::OwningGroup | Who::Other))
     }

@@ -66,7 +66,7 @@ impl BlockSize {
         (self.bytes() - NODE_FOOTER_BYTES) / 4
     }
 
-    /// Blocks that a file can have: what the nodes of an inode without extras can address.
+    /// Largest number of blocks of a file: the nodes of an inode without extras can address as many.
     pub const fn max_file_blocks(self) -> u64 {
         let words = self.node_addrs() as u64;
         self.inode_addrs() as u64 + words * (2 + words * (2 + words))

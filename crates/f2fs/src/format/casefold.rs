@@ -1,9 +1,9 @@
-//! Names without regard to case: the folded form that casefolded directories hash and compare.
+//! Case folding of names: the folded form that casefolded directories hash and compare.
 //!
-//! It is what Linux calls NFDi + CF of Unicode 12.1: full case folding, canonical decomposition, and nothing
-//! left of the code points that are ignorable by default. Code points that Unicode 12.1 does not know stay as they
-//! are; a name that is not UTF-8 has no folded form and counts as bytes. Foldings and decompositions of known
-//! code points never change, so tables of later versions give the same forms.
+//! Linux calls it NFDi + CF of Unicode 12.1: full case folding, canonical decomposition, and removal of the
+//! code points that are ignorable by default. Code points unknown to Unicode 12.1 stay unchanged; a name that
+//! is not UTF-8 has no folded form and counts as bytes. Foldings and decompositions of known code points
+//! never change, so tables of later versions give the same forms.
 
 use std::sync::OnceLock;
 
@@ -23,8 +23,8 @@ pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     }
     let name = std::str::from_utf8(name).ok()?;
     let mut folded = Vec::with_capacity(NAME_MAX);
-    // Marks that follow one another are put into the order of their class. What is left out ends such a row
-    // as well as any character that is no mark.
+    // Adjacent marks are sorted by their class. A removed code point ends such a sequence, as does any
+    // character that is no mark.
     let mut marks: Vec<(u8, char)> = Vec::new();
     for c in name.chars() {
         if is_ignorable(c) {
@@ -70,7 +70,7 @@ fn is_ignorable(c: char) -> bool {
         | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Whether Unicode 12.1 knows a code point.
+/// Returns true if Unicode 12.1 has a code point.
 fn is_known(c: char) -> bool {
     static KNOWN: OnceLock<Vec<(char, char)>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
@@ -92,7 +92,7 @@ mod tests {
         String::from_utf8(fold(name.as_bytes()).expect("has a folded form")).expect("is UTF-8")
     }
 
-    /// The right sides are what Linux 6.1 makes of the left sides.
+    /// The right sides are the forms that Linux 6.1 makes of the left sides.
     #[test]
     fn forms_are_those_of_linux() {
         for (name, form) in [

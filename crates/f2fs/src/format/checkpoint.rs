@@ -1,9 +1,9 @@
-//! The checkpoint: what was true at one moment, in two packs of which the newest valid one counts.
+//! The checkpoint: the state of the volume at one moment, in two packs of which the newest valid one counts.
 //!
-//! A pack is: the head block, `cp_payload` blocks, orphan blocks, data summaries (1 to 3), node summaries
-//! (3, only where the flags UMOUNT or FASTBOOT are set) and a copy of the head. It is valid only if head and
-//! copy both hold their checksum and carry the same version. Rules: those of Linux
-//! (`f2fs_get_valid_checkpoint`, `f2fs_sanity_check_ckpt`).
+//! A pack is: the head block, `cp_payload` blocks, orphan blocks, data summaries (1 to 3), node summaries (3,
+//! only if the flags UMOUNT or FASTBOOT are set) and a copy of the head. It is valid only if head and copy
+//! both hold their checksum and carry the same version. Rules: those of Linux (`f2fs_get_valid_checkpoint`,
+//! `f2fs_sanity_check_ckpt`).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -27,7 +27,7 @@ const META_SEGMENTS_MIN: u32 = 8;
 /// Node ids that are never given out: 0, the node inode and the meta inode.
 pub const RESERVED_NIDS: u32 = 3;
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::{offset_of, size_of};
 
@@ -70,7 +70,7 @@ pub mod raw {
         pub valid_node_count: U32,
         /// Inodes in use.
         pub valid_inode_count: U32,
-        /// Where to look for a free nid first.
+        /// First nid of the search for a free one.
         pub next_free_nid: U32,
         /// Bytes of the SIT version bitmap.
         pub sit_ver_bitmap_bytesize: U32,
@@ -80,7 +80,7 @@ pub mod raw {
         pub checksum_offset: U32,
         /// Seconds for which the volume was mounted, ever.
         pub elapsed_time: U64,
-        /// How each log allocates: 0 appends, 1 fills holes.
+        /// Allocation of each log: 0 appends (LFS), 1 fills holes (SSR).
         pub alloc_type: [u8; 16],
     }
 
@@ -144,7 +144,7 @@ flags! {
 }
 
 impl Flags {
-    /// Whether every bit of `other` is set.
+    /// Returns true if every bit of `other` is set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -160,14 +160,14 @@ impl Flags {
     }
 }
 
-/// Where a log goes on.
+/// Position of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
     /// Its current segment.
     pub segment: SegNo,
     /// Next block in the segment.
     pub offset: u16,
-    /// Whether it fills the holes of a used segment (SSR) instead of appending (LFS).
+    /// True if it fills the holes of a used segment (SSR) instead of appending (LFS).
     pub fills_holes: bool,
 }
 
@@ -198,7 +198,7 @@ pub struct Checkpoint {
     pub valid_nodes: u32,
     /// Inodes in use.
     pub valid_inodes: u32,
-    /// Where to look for a free nid first.
+    /// First nid of the search for a free one.
     pub next_free_nid: Nid,
     /// Seconds for which the volume was mounted, ever.
     pub elapsed_seconds: u64,
@@ -212,7 +212,7 @@ pub struct Checkpoint {
     pub crc: u32,
 }
 
-/// What the first sector of a pack says of it, before its checksum is verified.
+/// Fields of the first sector of a pack, before its checksum is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackStart {
     /// Version.
@@ -270,7 +270,7 @@ impl PackEnd {
         Ok(PackEnd { version: CheckpointVer(head.checkpoint_ver.get()), pack_blocks })
     }
 
-    /// Whether `copy`, read from the pack's last block, belongs to this head.
+    /// Returns true if `copy`, read from the pack's last block, belongs to this head.
     pub fn matches(&self, copy: &PackEnd) -> bool {
         self.version == copy.version
     }
@@ -463,7 +463,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether a node footer's version says that it was written after this checkpoint.
+    /// Returns true if a node footer's version says that it was written after this checkpoint.
     pub fn is_written_after(&self, footer_version: u64) -> bool {
         match self.flags.has(Flags::NOCRC_RECOVERY) {
             true => self.version.0 as u32 == footer_version as u32,
@@ -471,7 +471,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the pack has node summaries.
+    /// Returns true if the pack has node summaries.
     pub fn has_node_summaries(&self) -> bool {
         self.flags.0 & (Flags::UMOUNT.0 | Flags::FASTBOOT.0) != 0
     }
@@ -499,7 +499,7 @@ fn bitmaps(
     Ok((sit_at..sit_at + sit, nat_at..nat_at + nat))
 }
 
-/// Checksum of a head block. Where the checksum is not the block's last word it goes on after its own bytes.
+/// Checksum of a head block. If the checksum is not the block's last word, it continues after its own bytes.
 fn block_crc(block: &[u8], at: usize) -> u32 {
     let sum = f2fs_crc(&block[..at]);
     if at + 4 < block.len() { crc(sum, &block[at + 4..]) } else { sum }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Error, Place, Result};
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::size_of;
 
@@ -65,10 +65,10 @@ pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Pla
     if got == wanted { Ok(()) } else { Err(bad(format!("{name}: {got} bytes instead of {wanted}"))) }
 }
 
-/// Compresses a whole cluster into whole blocks of `block_bytes`; `None` where that saves no block.
+/// Compresses a whole cluster into whole blocks of `block_bytes`; `None` if that saves no block.
 ///
-/// Both LZO algorithms are written as plain LZO, which readers of either take. LZ4 has no levels here: what Linux calls
-/// its levels is LZ4HC, whose streams are LZ4's.
+/// Both LZO algorithms are written as plain LZO, which readers of either take. LZ4 has no levels here:
+/// Linux's levels are LZ4HC, whose streams are LZ4's.
 pub fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
     let stream = match settings.algorithm {
         Algorithm::Lzo | Algorithm::LzoRle => lzo::compress(content),

@@ -1,12 +1,12 @@
 //! Directory entries: the area of a directory block, or the one inside an inode.
 //!
-//! An area is a bitmap, some reserved bytes, an array of dentries and an array of 8-byte name slots. Slot `i` of
-//! the bitmap, the dentries and the names belong together. A name takes as many consecutive slots as it needs;
-//! only the first has a dentry that counts. The same division of the bytes holds for blocks of both sizes and
-//! for inline areas of any size; what differs is where each part starts, so entries move between areas part
+//! An area is a bitmap, some reserved bytes, an array of dentries and an array of 8-byte name slots. Slot `i`
+//! of the bitmap, the dentries and the names belong together. A name takes as many consecutive slots as it
+//! needs; only the first has a valid dentry. The same division of the bytes holds for blocks of both sizes
+//! and for inline areas of any size, with different offsets of the parts. So entries move between areas part
 //! by part, never as bytes.
 //!
-//! [`Dentries`] is a view over the bytes, borrowed or owned; where they can be changed it is the writer too.
+//! [`Dentries`] is a view over the bytes, borrowed or owned; a mutable view is also the writer.
 
 use zerocopy::FromBytes;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Error, Place, Result, units::Ino};
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::size_of;
 
@@ -49,7 +49,7 @@ pub const fn slots_for(name_bytes: usize) -> usize {
     name_bytes.div_ceil(NAME_SLOT_BYTES)
 }
 
-/// How an area is divided.
+/// Division of an area into its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Division {
     slots: usize,
@@ -59,8 +59,8 @@ struct Division {
 }
 
 impl Division {
-    /// The division of an area of this many bytes: as many slots as fit with a bit each; what is left over
-    /// is reserved, between bitmap and dentries.
+    /// The division of an area of this many bytes: as many slots as fit with a bit each; the remaining bytes
+    /// are reserved, between bitmap and dentries.
     const fn of(bytes: usize) -> Division {
         let slot_bytes = DENTRY_BYTES + NAME_SLOT_BYTES;
         let slots = 8 * bytes / (8 * slot_bytes + 1);
@@ -111,15 +111,15 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         self.division.slots
     }
 
-    /// Whether a slot is in use.
+    /// Returns true if a slot is in use.
     pub fn is_used(&self, slot: usize) -> bool {
         slot < self.division.slots && lsb(self.bitmap(), slot)
     }
 
-    /// What the dentry of a slot says, in use or not.
+    /// The dentry of a slot, in use or not.
     ///
     /// # Panics
-    /// Where there is no such slot: a bug of the caller.
+    /// If there is no such slot: a bug of the caller.
     pub fn raw(&self, slot: usize) -> &raw::Dentry {
         assert!(slot < self.division.slots, "slot {slot} of {}", self.division.slots);
         let from = self.division.dentries_at + slot * DENTRY_BYTES;
@@ -166,8 +166,8 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         (0..self.division.slots).filter(|slot| !lsb(self.bitmap(), *slot)).count()
     }
 
-    /// Whether no slot from `slot` on is in use: 0 asks for a block that can be given back, 2 in the first block
-    /// of a directory for one that is empty but for "." and "..".
+    /// Returns true if no slot from `slot` on is in use: 0 asks for a block that can be freed, 2 in the first
+    /// block of a directory for one that is empty except "." and "..".
     pub fn is_empty_from(&self, slot: usize) -> bool {
         (slot..self.division.slots).all(|slot| !lsb(self.bitmap(), slot))
     }

@@ -12,7 +12,7 @@ pub const DEPTH_MAX: u32 = 63;
 const HALF: u32 = DEPTH_MAX / 2;
 const BUCKETS_MAX: u64 = 1 << (HALF - 1);
 
-/// Buckets of a level, in a directory whose inode has this `dir_level`.
+/// Number of buckets of a level, in a directory whose inode has this `dir_level`.
 pub fn buckets(level: u32, dir_level: u8) -> u64 {
     let log = level + u32::from(dir_level);
     if log < HALF { 1 << log } else { BUCKETS_MAX }

@@ -26,8 +26,8 @@ pub fn name_hash(name: &[u8]) -> u32 {
     }
 }
 
-/// Four big-endian words of what is left of the name. A word that the name does not fill starts with the pad:
-/// the number of bytes that are left, in each of its bytes.
+/// Four big-endian words of the rest of the name. A word that the name does not fill starts with the pad: the
+/// number of remaining bytes, in each of its bytes.
 fn key(rest: &[u8]) -> [u32; 4] {
     let pad = rest.len() as u32 | (rest.len() as u32) << 8;
     let pad = pad | pad << 16;

@@ -1,10 +1,11 @@
-//! Inodes: the fixed head, the extra attributes, and what the rest of the block is used for.
+//! Inodes: the fixed head, the extra attributes, and the use of the rest of the block.
 //!
 //! From byte 360 on, an inode block holds, in this order: the extra attributes (as many bytes as
-//! `i_extra_isize` says), addresses or inline content, inline xattrs at the end of the address area, five node
-//! ids, the footer. Which of it exists, and where, is an [`InodeLayout`]; [`NodeBlock::check`] has made sure
-//! that it is possible. An extra attribute exists only if the size covers it *and* the volume's feature for it
-//! is on; its accessor is `None` otherwise. Rules: Linux, `do_read_inode` and `sanity_check_inode`.
+//! `i_extra_isize` says), addresses or inline content, inline xattrs at the end of the address area, five
+//! node ids, the footer. An [`InodeLayout`] tells which of these exist, and their offsets;
+//! [`NodeBlock::check`] has verified that it is possible. An extra attribute exists only if the size covers
+//! it *and* the volume's feature for it is on; its accessor is `None` otherwise. Rules: Linux,
+//! `do_read_inode` and `sanity_check_inode`.
 
 mod compression;
 mod device_number;
@@ -28,7 +29,7 @@ pub use compression::{Algorithm, Compression, LOG_CLUSTER_BLOCKS};
 pub use device_number::DeviceNumber;
 pub use layout::InodeLayout;
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::{offset_of, size_of};
 
@@ -45,7 +46,7 @@ pub mod raw {
         pub mode: U16,
         /// Hints, see [`advise`](super::advise).
         pub advise: u8,
-        /// What is inline, see [`inline`](super::inline).
+        /// Flags of inline content, see [`inline`](super::inline).
         pub inline: u8,
         /// Owner.
         pub uid: U32,
@@ -132,7 +133,7 @@ pub mod raw {
         pub crtime_nsec: U32,
         /// Blocks that compression saves.
         pub compr_blocks: U64,
-        /// How clusters are compressed: 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
+        /// Compression algorithm of clusters: 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
         pub compress_algorithm: u8,
         /// log2 of the blocks in a cluster.
         pub log_cluster_size: u8,
@@ -195,7 +196,7 @@ pub mod flag {
     pub const COMPRESS: u32 = 0x4;
     /// Writes are synchronous.
     pub const SYNC: u32 = 0x8;
-    /// Nothing may change.
+    /// The file cannot be changed.
     pub const IMMUTABLE: u32 = 0x10;
     /// Writes may only append.
     pub const APPEND: u32 = 0x20;
@@ -252,9 +253,10 @@ pub const INLINE_XATTR_WORDS: usize = 50;
 /// Constructor and accessors of inode blocks. Except for [`new_inode`](NodeBlock::new_inode) they are a bug of
 /// the caller, and panic, on other nodes.
 impl NodeBlock {
-    /// A new inode without content: one link (a directory: two, and depth 1), one block. With the feature
-    /// extra_attr it has all extra attributes. `inline` is what to use inline (the bit for extra attributes is
-    /// not the caller's business); `inline_xattr_words` counts only with the feature flexible_inline_xattr.
+    /// Makes a new inode without content: one link (a directory: two, and depth 1), one block. With the
+    /// feature extra_attr it has all extra attributes. `inline` selects inline content (this function sets
+    /// the bit for extra attributes itself); `inline_xattr_words` counts only with the feature
+    /// flexible_inline_xattr.
     pub fn new_inode(
         format: NodeFormat,
         ino: Ino,
@@ -294,7 +296,7 @@ impl NodeBlock {
         raw::InodeHead::mut_from_prefix(self.bytes_mut()).expect("a block is longer than an inode's head").0
     }
 
-    /// Where things lie.
+    /// Offsets of the parts.
     pub fn layout(&self) -> InodeLayout {
         self.find_layout().expect("the layout was checked, and every change keeps it possible")
     }
@@ -304,27 +306,27 @@ impl NodeBlock {
         FileType::from_mode(self.head().mode.get()).expect("the kind was checked")
     }
 
-    /// Whether the inode is a directory.
+    /// Returns true if the inode is a directory.
     pub fn is_directory(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
-    /// Whether a bit of [`inline`] is set.
+    /// Returns true if a bit of [`inline`] is set.
     pub fn has_inline(&self, bit: u8) -> bool {
         self.head().inline & bit != 0
     }
 
-    /// Whether a bit of [`advise`] is set.
+    /// Returns true if a bit of [`advise`] is set.
     pub fn has_advise(&self, bit: u8) -> bool {
         self.head().advise & bit != 0
     }
 
-    /// Whether a bit of [`flag`] is set.
+    /// Returns true if a bit of [`flag`] is set.
     pub fn has_flag(&self, bit: u32) -> bool {
         self.head().flags.get() & bit != 0
     }
 
-    /// The name that the inode was last entered under. Empty for what never had one.
+    /// The name of the newest directory entry of the inode. Empty if it never had one.
     pub fn last_name(&self) -> &[u8] {
         let head = self.head();
         &head.name[..(head.namelen.get() as usize).min(head.name.len())]

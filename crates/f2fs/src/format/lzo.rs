@@ -1,18 +1,18 @@
 //! LZO1X streams as the Linux kernel reads and writes them.
 //!
-//! A stream is a row of instructions. Each copies bytes that were written before, or, in version 1 of the
-//! format ("LZO-RLE"), writes zeroes; then up to three literal bytes follow, or an instruction of its own copies
-//! more of them. What an instruction below 16 means depends on how many literals came before it. (Linux,
-//! `Documentation/staging/lzo.rst`.) No library in safe Rust under a free licence knows version 1; what is
-//! compressed here is version 0, which readers of version 1 take as well.
+//! A stream is a sequence of instructions. Each copies bytes that were written before, or, in version 1 of
+//! the format ("LZO-RLE"), writes zeroes; then up to three literal bytes follow, or an instruction of its own
+//! copies more of them. The meaning of an instruction below 16 depends on the number of literals before it.
+//! (Linux, `Documentation/staging/lzo.rst`.) No library in safe Rust under a free licence knows version 1.
+//! This module compresses in version 0, which readers of version 1 take as well.
 
-/// What is wrong with a stream.
+/// Error in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LzoError {
     /// The input ends within the stream.
     #[error("the stream is cut off")]
     CutOff,
-    /// The output has no room for what the stream stands for.
+    /// The decompressed data is longer than the output.
     #[error("the stream is for more than {0} bytes")]
     TooLong(usize),
     /// A copy from before the start of the output.
@@ -30,7 +30,7 @@ pub enum LzoError {
 const VERSIONED_MIN: usize = 5;
 /// First byte of a stream that says its version.
 const VERSION_MARK: u8 = 17;
-/// What every run of zeroes has at least.
+/// Shortest run of zeroes.
 const ZERO_RUN_MIN: usize = 4;
 /// Literals that came before, as far as it matters: none, one to three, or this for more.
 const MANY: usize = 4;
@@ -122,7 +122,7 @@ pub fn compress(content: &[u8]) -> Vec<u8> {
         let place = std::mem::replace(&mut places[hash as usize], at as u32 + 1) as usize;
         let from = place.wrapping_sub(1);
         if place == 0 || at - from > DISTANCE_MAX || content[from..from + COPY_MIN] != *four {
-            // What does not compress is passed over faster and faster.
+            // Incompressible data is skipped in growing steps.
             at += 1 + (at - literals_from) / 64;
             continue;
         }
@@ -174,7 +174,7 @@ fn put_copy(stream: &mut Vec<u8>, distance: usize, length: usize) {
     stream.extend_from_slice(&((distance << 2) as u16).to_le_bytes());
 }
 
-/// What an instruction has no room for of a length, at least 1.
+/// Writes the rest of a length that does not fit its instruction, at least 1.
 fn put_length(stream: &mut Vec<u8>, length: usize) {
     let zeroes = (length - 1) / 255;
     stream.resize(stream.len() + zeroes, 0);
@@ -202,8 +202,8 @@ impl<'a> Input<'a> {
         Ok(word)
     }
 
-    /// The length whose start is in an instruction: 0 there means that it goes on, with 255 for each byte of
-    /// zero and then one more byte.
+    /// Reads a length whose start is in an instruction: 0 there means that it continues, with 255 for each
+    /// byte of zero and then one more byte.
     fn length(&mut self, start: usize, limit: usize) -> Result<usize, LzoError> {
         if start != 0 {
             return Ok(start);
@@ -248,7 +248,7 @@ impl Output<'_> {
         if distance >= count {
             self.bytes.copy_within(from..from + count, start);
         } else {
-            // The copy reads what it has written itself, so that the last bytes repeat.
+            // The copy may read bytes that it has just written, so that the last bytes repeat.
             for at in 0..count {
                 self.bytes[start + at] = self.bytes[from + at];
             }

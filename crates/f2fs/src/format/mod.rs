@@ -2,12 +2,12 @@
 //!
 //! Conventions of every file here:
 //! - A fixed structure is a `#[repr(C)]` zerocopy struct in little-endian field types (alignment 1, so any
-//!   byte slice can be viewed); each field has a doc comment with its unit; a const assertion under the
-//!   struct pins its size and the offsets that matter.
-//! - What varies with the block size is a view over a slice that takes a [`BlockSize`].
-//! - Raw values are not trusted. Where a structure has rules, a `check` makes the trusted type, and only that
+//!   byte slice can be viewed); each field has a doc comment with its unit; a const assertion under the struct
+//!   pins its size and the important offsets.
+//! - A structure that varies with the block size is a view over a slice that takes a [`BlockSize`].
+//! - Raw values are not trusted. If a structure has rules, a `check` makes the trusted type, and only that
 //!   reaches the engine.
-//! - Nothing here does I/O.
+//! - These modules do no I/O.
 
 pub mod acl;
 pub mod bits;

@@ -9,7 +9,7 @@ use crate::units::{BlockAddr, Ino, Nid};
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 9;
 
-/// Where a node is, and whose it is.
+/// Address and owner of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NatEntry {
     /// Counts how often the nid was freed; the summaries of the node's blocks carry the same number.
@@ -21,7 +21,7 @@ pub struct NatEntry {
 }
 
 impl NatEntry {
-    /// Whether nobody uses the nid.
+    /// Returns true if the nid is unused.
     pub const fn is_free(self) -> bool {
         self.addr.0 == 0
     }

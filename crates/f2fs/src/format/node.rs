@@ -1,9 +1,8 @@
 //! Node blocks: inodes, direct nodes, indirect nodes and xattr nodes, with the footer that all of them have.
 //!
-//! A [`NodeBlock`] owns the bytes of one block. It comes from [`NodeBlock::check`], which holds what the bytes
-//! say against what the NAT says and against the rules for inodes, or from one of the constructors; so every
-//! offset that its accessors compute lies within the block. What is special about inodes is in
-//! [`inode`](super::inode).
+//! A [`NodeBlock`] owns the bytes of one block. It comes from [`NodeBlock::check`], which compares the bytes
+//! with the NAT entry and with the rules for inodes, or from one of the constructors; so every offset that
+//! its accessors compute lies within the block. [`inode`](super::inode) has the accessors of inodes.
 
 use std::fmt;
 
@@ -20,7 +19,7 @@ use crate::{
     units::{BlockAddr, Ino, Nid},
 };
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::size_of;
 
@@ -80,10 +79,10 @@ pub struct NodeFooter {
 }
 
 impl NodeFooter {
-    /// The footer of a block that nothing has been checked about, as roll-forward recovery finds it.
+    /// The footer of an unchecked block, for roll-forward recovery.
     ///
     /// # Panics
-    /// Where `block` is shorter than a footer: a bug of the caller.
+    /// If `block` is shorter than a footer: a bug of the caller.
     pub fn of(block: &[u8]) -> NodeFooter {
         let (_, raw) = raw::NodeFooter::read_from_suffix(block).expect("a block is longer than a footer");
         let flag = raw.flag.get();
@@ -99,7 +98,7 @@ impl NodeFooter {
         }
     }
 
-    /// Whether the node is an inode.
+    /// Returns true if the node is an inode.
     pub fn is_inode(&self) -> bool {
         self.nid.0 == self.ino.0
     }
@@ -120,7 +119,7 @@ impl NodeFooter {
     }
 }
 
-/// What all node blocks of a volume have in common.
+/// Properties that all node blocks of a volume share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeFormat {
     /// Size of a block.
@@ -204,7 +203,7 @@ impl NodeBlock {
         &self.bytes
     }
 
-    /// What the block has in common with the volume's others.
+    /// The properties that it shares with the volume's other nodes.
     pub fn format(&self) -> NodeFormat {
         self.format
     }
@@ -230,13 +229,13 @@ impl NodeBlock {
         self.footer().ino
     }
 
-    /// Whether this is an inode block.
+    /// Returns true if this is an inode block.
     pub fn is_inode(&self) -> bool {
         let at = self.bytes.len() - NODE_FOOTER_BYTES;
         self.word(at) == self.word(at + 4)
     }
 
-    /// Addresses that this node has room for: of an inode what its layout leaves, of a direct node the whole
+    /// Number of addresses in this node: for an inode as its layout allows, for a direct node the whole
     /// block. A compressed file uses fewer of a direct node, see
     /// [`InodeLayout::direct_addrs`](super::inode::InodeLayout::direct_addrs).
     pub fn addr_count(&self) -> usize {
@@ -285,7 +284,7 @@ impl NodeBlock {
         if self.is_inode() { INODE_NIDS } else { self.format.block_size.node_addrs() }
     }
 
-    /// What an xattr node holds: all bytes but the footer.
+    /// Content of an xattr node: all bytes except the footer.
     pub fn payload(&self) -> &[u8] {
         &self.bytes[..self.bytes.len() - NODE_FOOTER_BYTES]
     }

@@ -31,7 +31,7 @@ pub struct NodePath {
 }
 
 impl NodePath {
-    /// The way to the address of a file's block; `None` past what the format can address.
+    /// The path to the address of a file's block; `None` past the largest block that the format can address.
     pub fn of(layout: &InodeLayout, file_block: u64) -> Option<NodePath> {
         let (direct, children) = (layout.direct_addrs() as u64, layout.children() as u64);
         let in_inode = layout.addrs() as u64;
@@ -41,7 +41,7 @@ impl NodePath {
         if file_block >= layout.max_blocks() {
             return None;
         }
-        // How many direct nodes come before the one that we want, and which of its addresses it is.
+        // Number of direct nodes before the wanted one, and index of the address in it.
         let (number, index) = ((file_block - in_inode) / direct, ((file_block - in_inode) % direct) as usize);
         let below = |first: u64, count: u64| {
             let start = in_inode + first * direct;
@@ -82,7 +82,7 @@ impl NodePath {
 
 const NONE: Step = Step { child: 0, offset: 0, blocks: 0..0 };
 
-/// What the node at an offset of a file is.
+/// Kind of the node at an offset of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeKind {
     /// The inode.
@@ -101,7 +101,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// What the node with this offset is; `None` where no node can have it.
+    /// The kind of the node with this offset; `None` if no node can have it.
     pub fn of(block_size: BlockSize, offset: u32) -> Option<NodeKind> {
         let (offset, n) = (u64::from(offset), block_size.node_addrs() as u64);
         let top = 5 + 2 * n;

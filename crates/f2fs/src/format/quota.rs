@@ -21,7 +21,7 @@ const LEAF_HEAD_BYTES: usize = 16;
 /// Records of a leaf.
 const LEAF_RECORDS: usize = (BLOCK_BYTES - LEAF_HEAD_BYTES) / size_of::<raw::QuotaRecord>();
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::size_of;
 
@@ -81,7 +81,7 @@ pub mod raw {
     const _: () = assert!(size_of::<QuotaInfo>() == 32 && size_of::<QuotaRecord>() == 72);
 }
 
-/// What is counted together.
+/// Kind of quota: the ids that usage is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// By owner.
@@ -111,7 +111,7 @@ impl QuotaKind {
     }
 }
 
-/// What an id uses.
+/// Usage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Inodes.
@@ -154,8 +154,8 @@ pub fn records(
     Ok(walk.records)
 }
 
-/// A quota file without limits, for ids and what they use. Its first blocks are those of mkfs.f2fs: the tree
-/// down to the first leaf.
+/// Encodes a quota file without limits, for ids and their usage. Its first blocks are those of mkfs.f2fs: the
+/// tree down to the first leaf.
 pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
     /// A week.
     const GRACE_SECONDS: u32 = 7 * 24 * 3600;

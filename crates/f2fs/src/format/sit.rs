@@ -17,7 +17,7 @@ pub const MAP_BYTES: usize = BLOCKS_PER_SEGMENT as usize / 8;
 /// A valid map: one bit per block of a segment, most significant bit of each byte first.
 pub type ValidMap = [u8; MAP_BYTES];
 
-/// What a segment holds, and so the log that fills it.
+/// Kind of the blocks of a segment, and so the log that fills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentType {
     /// Directory blocks.
@@ -50,7 +50,7 @@ impl SegmentType {
         self as usize
     }
 
-    /// Whether it holds nodes.
+    /// Returns true if it holds nodes.
     pub const fn is_node(self) -> bool {
         self as usize >= 3
     }
@@ -66,7 +66,7 @@ impl fmt::Display for SegmentType {
 /// A segment's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SitEntry {
-    /// What the segment holds, or held last.
+    /// Kind of its blocks, now or last.
     pub kind: SegmentType,
     /// Valid blocks, 0 to 512: the bits that are set in the map.
     pub valid_blocks: u16,
@@ -77,11 +77,11 @@ pub struct SitEntry {
 }
 
 impl SitEntry {
-    /// A segment that holds nothing.
+    /// An empty segment.
     pub const EMPTY: SitEntry =
         SitEntry { kind: SegmentType::HotData, valid_blocks: 0, map: [0; MAP_BYTES], mtime: 0 };
 
-    /// Makes an entry of its 74 bytes, or says what is wrong with them.
+    /// Parses an entry of 74 bytes and checks it.
     pub fn check(bytes: &[u8; ENTRY_BYTES], segment: SegNo) -> Result<SitEntry> {
         let bad = |what: String| Error::corrupt(Place::Sit(segment), what);
         let word = u16::from_le_bytes([bytes[0], bytes[1]]);

@@ -1,9 +1,9 @@
-//! Segment summaries: whose each block of a segment is; and the NAT and SIT journals that live beside them.
+//! Segment summaries: the owner of each block of a segment; and the NAT and SIT journals beside them.
 //!
 //! A summary block holds 7-byte entries (one a block of the segment), a journal and a 5-byte footer. The NAT
-//! journal is in the summary of the hot data log's current segment, the SIT journal in the cold data log's; the
-//! hot node log's journal area holds the kilobytes ever written. Journal entries override the tables. In a
-//! checkpoint the data summaries may take the compact form: both journals, then only the entries in use.
+//! journal is in the summary of the hot data log's current segment, the SIT journal in the cold data log's;
+//! the hot node log's journal area holds the kilobytes ever written. Journal entries override the tables. In
+//! a checkpoint the data summaries may take the compact form: both journals, then only the entries in use.
 
 use super::{
     BLOCKS_PER_SEGMENT, BlockSize,
@@ -26,7 +26,7 @@ const SIT_JOURNAL_BYTES: usize = 4 + sit::ENTRY_BYTES;
 /// Entries that mean something: one a block of the segment.
 const ENTRIES: usize = BLOCKS_PER_SEGMENT as usize;
 
-/// Whose a block is.
+/// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {
     /// Of a data block: the inode or direct node that maps it. Of a node block: the node itself.
@@ -99,7 +99,7 @@ impl Layout {
         ((room - 2 * self.journal_bytes()) / ENTRY_BYTES, room / ENTRY_BYTES)
     }
 
-    /// Blocks of the compact form for so many entries. The form is used where this is less than three
+    /// Blocks of the compact form for a number of entries. The form is used if this is less than three
     /// (Linux, `f2fs_npages_for_summary_flush`).
     pub fn compact_blocks(self, entries: usize) -> usize {
         let (first, later) = self.compact_entries();
@@ -110,14 +110,14 @@ impl Layout {
 /// The summary of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Whether the segment holds nodes.
+    /// True if the segment holds nodes.
     pub is_node: bool,
-    /// The owner of each of the 512 blocks. Those of blocks that are not valid mean nothing.
+    /// The owner of each of the 512 blocks. Owners of invalid blocks are undefined.
     pub owners: Box<[Owner; ENTRIES]>,
 }
 
 impl Summary {
-    /// Of a segment that holds nothing yet.
+    /// The summary of an empty segment.
     pub fn empty(is_node: bool) -> Summary {
         Summary { is_node, owners: Box::new([Owner::default(); ENTRIES]) }
     }
@@ -151,7 +151,7 @@ impl Summary {
     }
 }
 
-/// What a journal area holds; which of the three follows from the log whose summary it is in.
+/// Content of a journal area; its kind follows from the log whose summary it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Journal {
     /// NAT entries, in the hot data log.

@@ -1,8 +1,8 @@
 //! The superblock: geometry and identity of the volume, in two copies.
 //!
-//! 3072 bytes at byte 1024 of block 0 and of block 1. [`raw::Superblock`] is what the bytes say;
-//! [`Superblock::check`] turns it into a [`Superblock`], whose numbers are consistent with each other and
-//! with the device. Rules: those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
+//! 3072 bytes at byte 1024 of block 0 and of block 1. [`raw::Superblock`] is the bytes; [`Superblock::check`]
+//! turns it into a [`Superblock`], whose numbers are consistent with each other and with the device. Rules:
+//! those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,7 +25,7 @@ pub const LABEL_UNITS: usize = 512;
 /// Devices of a volume.
 pub const DEVICES_MAX: usize = 8;
 
-/// What the bytes say.
+/// Raw bytes.
 pub mod raw {
     use std::mem::{offset_of, size_of};
 
@@ -100,11 +100,11 @@ pub mod raw {
         pub extension_count: U32,
         /// Extensions: the cold ones, then the hot ones, each padded with zeroes.
         pub extension_list: [[u8; 8]; 64],
-        /// Blocks of a checkpoint pack that carry what does not fit its first block.
+        /// Blocks of a checkpoint pack for version bitmaps that do not fit its first block.
         pub cp_payload: U32,
         /// Version string of the last kernel that mounted the volume.
         pub version: [u8; 256],
-        /// Version string of what made the volume.
+        /// Version string of the program that made the volume.
         pub init_version: [u8; 256],
         /// Feature bits.
         pub feature: U32,
@@ -211,7 +211,7 @@ features! {
 }
 
 impl Features {
-    /// Whether every bit of `other` is set.
+    /// Returns true if every bit of `other` is set.
     pub const fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
@@ -295,11 +295,11 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Label.
     pub label: String,
-    /// Extensions whose files are cold data.
+    /// File name extensions of cold data.
     pub cold_extensions: Vec<String>,
-    /// Extensions whose files are hot data.
+    /// File name extensions of hot data.
     pub hot_extensions: Vec<String>,
-    /// Blocks of a checkpoint pack that carry what does not fit its first block.
+    /// Blocks of a checkpoint pack for version bitmaps that do not fit its first block.
     pub cp_payload: u32,
     /// Feature bits.
     pub features: Features,
@@ -314,8 +314,8 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Makes a trusted superblock of raw bytes, or says what is wrong with them. `copy` is 0 or 1, for the
-    /// error; `device_bytes` is the size of the device (of all of them together).
+    /// Checks raw bytes and makes a trusted superblock of them. `copy` is 0 or 1, for the error;
+    /// `device_bytes` is the size of the device (of all of them together).
     pub fn check(bytes: &[u8; BYTES], copy: u8, device_bytes: u64) -> Result<Superblock> {
         let raw = raw::Superblock::ref_from_bytes(bytes).expect("the array has the struct's size");
         let bad = |what: String| Error::corrupt(Place::Superblock(copy), what);

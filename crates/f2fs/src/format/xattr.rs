@@ -15,7 +15,7 @@ pub const ENTRY_HEAD_BYTES: usize = 4;
 /// Longest name in bytes, without the prefix that the index stands for.
 pub const NAME_MAX: usize = 255;
 
-/// What the index of an entry says about its name.
+/// Name space of an entry, by its index.
 pub mod index {
     /// `user.*`
     pub const USER: u8 = 1;
@@ -45,7 +45,7 @@ const PREFIXES: [(u8, &[u8]); 5] = [
 /// One attribute as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What comes before the name, see [`index`].
+    /// Name space of the name, see [`index`].
     pub index: u8,
     /// Name without the prefix; empty for ACLs.
     pub name: &'a [u8],
@@ -54,8 +54,8 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The name that programs see; `None` for what they do not see: encryption context, verity, unknown
-    /// indexes, and names that cannot be passed on (an empty one where there must be one, or a zero in it).
+    /// The full name as programs see it; `None` for entries hidden from programs: encryption context, verity,
+    /// unknown indexes, and invalid names (an empty one after a prefix, or one with a zero byte).
     pub fn full_name(&self) -> Option<Vec<u8>> {
         let (_, prefix) = PREFIXES.iter().find(|(index, _)| *index == self.index)?;
         let whole = !prefix.ends_with(b".");
@@ -90,12 +90,11 @@ pub fn entries(stream: &[u8], at: Place) -> Result<Entries<'_>> {
     }
 }
 
-/// The stream that holds these entries: header and entries, without the zeroes after them. Empty for no
-/// entries.
+/// Encodes a stream of entries: header and entries, without the zeroes after them. Empty for no entries.
 ///
 /// # Panics
-/// Where a name or value is too long for its length field: a bug of the caller, who has to see that the
-/// stream fits its place anyway.
+/// If a name or value is too long for its length field: a bug of the caller, which checks anyway that the
+/// stream fits its place.
 pub fn build<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Vec<u8> {
     let mut stream = Vec::new();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! The extension lists: files whose names end so are cold or hot data.
+//! The extension lists: name endings of files with cold or hot data.
 //!
 //! The defaults are mkfs.f2fs's; the kernel matches them against the end of a name, and those of two letters
 //! also against the beginning of an extension, so that "mp" covers mp3 and mp4.
@@ -17,8 +17,7 @@ const COLD: [&str; 36] = [
 /// Hot by default: databases and disks of virtual machines.
 const HOT: [&str; 4] = ["db", "vmdk", "vdi", "qcow2"];
 
-/// The cold and the hot list of a new volume: the defaults, then the caller's. What is in a list already is
-/// not added again.
+/// The cold and the hot list of a new volume: the defaults, then the caller's, without repetitions.
 pub fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let mut all: Vec<String> = COLD.map(String::from).into();
     add(&mut all, cold)?;

@@ -1,4 +1,4 @@
-//! Making what a plan says.
+//! Makes a volume from a plan.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     volume::{self, Blank, NewNode, SetAttr},
 };
 
-/// Name of the directory that fsck puts what it finds into.
+/// Name of the directory into which fsck puts lost files.
 const LOST_FOUND: &[u8] = b"lost+found";
 /// Zeroes that are written at once.
 const WIPE_BYTES: u64 = 1 << 20;
@@ -31,8 +31,8 @@ pub struct NewVolume {
 }
 
 impl NewVolume {
-    /// Begins on a device (all of them, concatenated). What the device holds is lost, unless it is `blank`:
-    /// known to read as zeroes, like a new file.
+    /// Begins on a device (all of them, concatenated). The previous content of the device is lost. `blank`
+    /// says that it is known to read as zeroes, like a new file.
     pub fn begin(
         device: Arc<dyn Device>,
         plan: &Plan,
@@ -58,7 +58,7 @@ impl NewVolume {
             volume.make_inode_at(ino, root, &NewNode::new(FileType::Regular.mode_bits() | 0o600))?;
             let flags = Some(flag::IMMUTABLE | flag::NOATIME);
             volume.set_attr(ino, &SetAttr { flags, ..SetAttr::default() })?;
-            // Who uses what is the engine's business, from the first checkpoint on.
+            // The engine counts usage from the first checkpoint on.
             volume.fill_inode(ino, &quota::encode(kind, &BTreeMap::new()))?;
         }
         if let Some(ino) = plan.lost_found {
@@ -97,8 +97,8 @@ fn quotas(plan: &Plan) -> impl Iterator<Item = (QuotaKind, Ino)> + use<> {
     QuotaKind::ALL.into_iter().zip(inos).filter(|(_, ino)| ino.0 != 0)
 }
 
-/// Makes the places read as zeroes whose old content would be taken for metadata: everything before the SIT, and
-/// the first copies of SIT and NAT.
+/// Zeroes the places whose old content would be taken for metadata: everything before the SIT, and the first
+/// copies of SIT and NAT.
 fn wipe(device: &dyn Device, plan: &Plan) -> Result<()> {
     let sb = &plan.superblock;
     let zeroes = vec![0; WIPE_BYTES as usize];

@@ -1,4 +1,4 @@
-//! What the caller of mkfs may choose.
+//! Options of mkfs.
 
 use crate::{
     Error, Result,
@@ -10,7 +10,7 @@ use crate::{
 
 use super::Overprovision;
 
-/// How names are compared in directories that ignore case.
+/// Encoding by which casefolded directories compare names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
     /// Names that are not UTF-8 are refused, not taken as bytes.
@@ -78,16 +78,15 @@ fn makeable() -> Features {
         .fold(Features::default(), |set, (feature, _)| set.with(*feature))
 }
 
-/// Everything that can be chosen about a new volume but its size. [`Options::new`] is what mkfs.f2fs makes
-/// without options.
+/// All options of a new volume except its size. [`Options::new`] has the defaults of mkfs.f2fs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// UUID; this crate has no source of chance.
     pub uuid: [u8; 16],
     /// Label, at most 512 UTF-16 units.
     pub label: String,
-    /// Features. What one of them needs beside it is checked, not added, but for `project_quota`, which
-    /// brings `quota`, as in mkfs.f2fs.
+    /// Features. Features that another one requires are checked, not added, except that `project_quota` adds
+    /// `quota`, as in mkfs.f2fs.
     pub features: Features,
     /// Size of a block.
     pub block_size: BlockSize,
@@ -97,16 +96,16 @@ pub struct Options {
     pub segments_per_section: u32,
     /// Sections in a zone, the unit in which logs start apart from each other.
     pub sections_per_zone: u32,
-    /// What is set aside for cleaning.
+    /// Space set aside for cleaning.
     pub overprovision: Overprovision,
-    /// Where the volume starts on its disk, in bytes: zones are aligned on the disk, not in the partition.
+    /// Offset of the volume on its disk, in bytes: zones are aligned on the disk, not in the partition.
     pub start_offset_bytes: u64,
     /// Extensions of cold files, in addition to the built-in ones.
     pub cold_extensions: Vec<String>,
     /// Extensions of hot files, in addition to the built-in ones.
     pub hot_extensions: Vec<String>,
-    /// Room for node addresses by the size of the volume (a fifth of what could be used at most) rather than
-    /// by what fits the first block of a checkpoint: `-i`.
+    /// Sizes the NAT by the size of the volume (a fifth of the largest usable one) rather than by the first
+    /// block of a checkpoint: `-i`.
     pub large_nat_bitmap: bool,
     /// Encoding of names, for casefolding.
     pub encoding: Encoding,
@@ -135,8 +134,8 @@ impl Options {
         }
     }
 
-    /// With what mkfs.f2fs adds for `-g android`: features that Android's data partition uses, unless the
-    /// volume is read-only, and a root directory that root owns.
+    /// Adds the options of mkfs.f2fs's `-g android`: features of Android's data partition, unless the volume
+    /// is read-only, and a root directory owned by root.
     pub fn android(mut self) -> Options {
         self.root_owner = (0, 0);
         if !self.features.has(Features::RO) {
@@ -158,7 +157,7 @@ impl Options {
         self.segments_per_section * self.sections_per_zone
     }
 
-    /// Refuses what makes no sense whatever the size; returns the features with what they bring along.
+    /// Refuses options that are invalid at any size; returns the features with those that they add.
     pub(super) fn check(&self) -> Result<Features> {
         let invalid = |what: String| Err(Error::Invalid(what.into()));
         let features = match self.features {

@@ -1,6 +1,6 @@
-//! How much of the main area is set aside for cleaning.
+//! Share of the main area that is set aside for cleaning.
 //!
-//! *Reserved* segments are what cleaning itself needs to make progress; *overprovision* segments, which
+//! *Reserved* segments are those that cleaning itself needs to make progress; *overprovision* segments, which
 //! include them, are hidden from users. Both formulas are those of f2fs-tools after 1.16.0: `get_reserved`,
 //! `overprovision_segment_buffer`, `get_best_overprovision`. 1.16.0 itself adds 2 sections where later ones
 //! add 6, "to avoid huge GC overheads"; 1.15 reserved about twice as much.
@@ -16,7 +16,7 @@ pub enum Overprovision {
     /// The share that leaves users the most space.
     #[default]
     Automatic,
-    /// This many percent of what is not reserved.
+    /// Percentage of the unreserved segments.
     Percent(f64),
 }
 
@@ -32,7 +32,7 @@ pub struct SetAside {
 }
 
 impl SetAside {
-    /// What a volume sets aside that is never written.
+    /// Space set aside by a volume that is never written.
     pub const NOTHING: SetAside = SetAside { percent: 0.0, reserved_segments: 0, overprovision_segments: 0 };
 
     /// Decides for a main area of `main_segments`. None where it is too small for any share to leave users a

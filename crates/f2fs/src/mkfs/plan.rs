@@ -28,7 +28,7 @@ const SEGMENTS_MIN: u64 = 9;
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 /// Version of the format, as f2fs-tools 1.16 write it.
 const FORMAT_VERSION: (u16, u16) = (1, 16);
-/// What `version` and `init_version` of the superblock say; mkfs.f2fs writes the kernel's there.
+/// Value of `version` and `init_version` of the superblock; mkfs.f2fs writes the kernel's there.
 const MADE_BY: &str = concat!("flashkit ", env!("CARGO_PKG_VERSION"));
 /// Longest path of a device in bytes.
 const DEVICE_PATH_BYTES: usize = 64;
@@ -38,19 +38,19 @@ const DEVICE_PATH_BYTES: usize = 64;
 pub struct DeviceSize {
     /// Path, which the superblock of a volume on several devices records: at most 64 bytes.
     pub path: String,
-    /// Usable size in bytes. What does not fill a segment is not used.
+    /// Usable size in bytes. A partial segment at the end is not used.
     pub bytes: u64,
 }
 
-/// Where each log starts, in segments of the main area. On a read-only volume only hot data and hot nodes
-/// have a segment, the others say 0.
+/// First segment of each log, in segments of the main area. On a read-only volume only hot data and hot nodes
+/// have a segment; the others are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Logs {
     /// Blocks of directories.
     pub hot_data: SegNo,
     /// Blocks of files.
     pub warm_data: SegNo,
-    /// Blocks of media files, and what cleaning moves.
+    /// Blocks of media files, and blocks moved by cleaning.
     pub cold_data: SegNo,
     /// Nodes of directories.
     pub hot_node: SegNo,
@@ -73,21 +73,21 @@ impl Logs {
 pub struct Plan {
     /// The superblock.
     pub superblock: Superblock,
-    /// What is set aside for cleaning.
+    /// Space set aside for cleaning.
     pub set_aside: SetAside,
     /// Blocks that users may fill, nodes included.
     pub user_blocks: u64,
-    /// Where each log starts.
+    /// First segment of each log.
     pub logs: Logs,
     /// Bytes of the SIT's version bitmap.
     pub sit_bitmap_bytes: u32,
     /// Bytes of the NAT's version bitmap.
     pub nat_bitmap_bytes: u32,
-    /// Whether the checkpoint's checksum stands before the bitmaps, which may then fill several blocks.
+    /// True if the checkpoint's checksum stands before the bitmaps, which may then fill several blocks.
     pub large_nat_bitmap: bool,
     /// Inode of lost+found, with that feature.
     pub lost_found: Option<Ino>,
-    /// First nid that nothing above takes.
+    /// First unused nid.
     pub next_free_nid: Nid,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
@@ -246,7 +246,7 @@ impl Geometry {
             segments,
             sit_segments: 2 * sit,
             nat_segments: 2 * nat,
-            // What is left of the last zone of metadata belongs to the SSA.
+            // The rest of the last zone of metadata belongs to the SSA.
             ssa_segments: meta_zones * per_zone - fixed,
             cp_payload,
             zones,
@@ -380,8 +380,8 @@ fn bitmap_bytes(segments: u32) -> u32 {
     segments * BLOCKS_PER_SEGMENT / 8
 }
 
-/// Segments of one copy of the NAT, and blocks that a checkpoint needs for bitmaps beside its first. `rest`
-/// is what checkpoints and SIT leave, in segments.
+/// Segments of one copy of the NAT, and blocks that a checkpoint needs for bitmaps besides its first. `rest`
+/// is the number of segments that checkpoints and SIT leave.
 fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> (u32, u32) {
     let block_bytes = size.bytes() as u32;
     let room = block_bytes - CHECKPOINT_HEAD_BYTES - CHECKSUM_BYTES;

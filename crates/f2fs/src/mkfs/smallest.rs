@@ -11,8 +11,8 @@ use crate::{
     volume,
 };
 
-/// Zones that are tried. What fits at all fits long before: reserves of 0.01 % overprovision are ten
-/// thousand sections.
+/// Number of zones tried. A source that fits at all fits long before: reserves of 0.01 % overprovision are
+/// ten thousand sections.
 const ZONES_TRIED: u64 = 1 << 15;
 
 /// Smallest size in bytes on one device. Errors with [`Error::Invalid`] where none is large enough.
@@ -30,8 +30,9 @@ pub fn bytes(options: &Options, features: Features) -> Result<u64> {
     Err(Error::Invalid("sections or overprovision too large for any volume".into()))
 }
 
-/// The smallest size in bytes of a volume, on one device, that holds what a source has, and besides that as much
-/// free space as `free_percent` of it. `engine` is how the volume will be opened to be filled.
+/// The smallest size in bytes of a volume, on one device, that holds the content of a source, and besides
+/// that as much free space as `free_percent` of it. `engine` has the options with which the volume will be
+/// opened to be filled.
 pub fn smallest_for(
     source: &mut dyn Source,
     transform: &Transform,
@@ -50,7 +51,7 @@ pub fn smallest_for(
     let blocks = need.blocks + own.blocks + free + SLACK_BLOCKS;
 
     let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
-    // Nothing smaller than the blocks themselves can do.
+    // A volume is never smaller than its blocks.
     let zones = (blocks / u64::from(BLOCKS_PER_SEGMENT) / u64::from(options.segments_per_zone()))
         .saturating_sub(least / zone_bytes);
     let mut bytes = least + zones * zone_bytes;
@@ -76,8 +77,8 @@ fn holds(plan: &Plan, blocks: u64, nodes: u64) -> bool {
     plan.user_blocks >= blocks && nids - RESERVED >= nodes
 }
 
-/// What a volume itself takes: quota files and lost+found. A quota file has at most five blocks of its own, of
-/// 1 KiB, for each further id.
+/// Needs of the volume itself: quota files and lost+found. A quota file has at most five blocks of its own,
+/// of 1 KiB, for each further id.
 fn own_need(options: &Options, need: &Need) -> Need {
     const QUOTA_FILES: u64 = 3;
     let quota = options.features.has(Features::QUOTA) || options.features.has(Features::PROJECT_QUOTA);

@@ -1,9 +1,9 @@
-//! How a file is compressed, as its inode says.
+//! Compression settings of a file, from its inode.
 
 use super::{COMPRESSION_END, FileType, NodeBlock, flag};
 use crate::format::superblock::Features;
 
-/// How clusters of a file are compressed.
+/// Compression algorithm of a file's clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// LZO1X.
@@ -55,18 +55,18 @@ pub const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
 /// The settings of a compressed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Compression {
-    /// How clusters are compressed.
+    /// Algorithm of the clusters.
     pub algorithm: Algorithm,
     /// log2 of the blocks in a cluster, one of [`LOG_CLUSTER_BLOCKS`].
     pub log_cluster_blocks: u8,
-    /// Whether clusters carry a checksum.
+    /// True if clusters carry a checksum.
     pub checksum: bool,
     /// Level of compression; 0 is the algorithm's usual one.
     pub level: u8,
 }
 
 impl Default for Compression {
-    /// What Linux takes without mount options.
+    /// The defaults of Linux without mount options.
     fn default() -> Compression {
         Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: false, level: 0 }
     }
@@ -110,7 +110,7 @@ impl NodeBlock {
         }
     }
 
-    /// The settings, or what is wrong with them.
+    /// The settings, or a description of the error in them.
     pub(super) fn find_compression(&self) -> Result<Option<Compression>, String> {
         if !self.has_flag(flag::COMPRESS) || self.file_type_bits() != FileType::Regular.mode_bits() {
             return Ok(None);

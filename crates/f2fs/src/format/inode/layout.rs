@@ -1,4 +1,4 @@
-//! Where things lie in an inode block, and whether they can.
+//! Layout of an inode block, and its limits.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const XATTR_HEADER_BYTES: usize = 24;
 /// as encryption does, also where blocks are larger (Linux 6.12, `max_file_blocks`).
 const REACH_BYTES: u64 = 4096 << 32;
 
-/// Where things lie in an inode block, and how its file's addresses are counted.
+/// Offsets of the parts of an inode block, and the numbers of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeLayout {
     block_size: BlockSize,
@@ -62,8 +62,8 @@ impl InodeLayout {
         self.addrs() as u64 + direct * (2 + 2 * children + children * children)
     }
 
-    /// Blocks that a file may reach to. Linux does not count the inode's own, so that the limit does not depend
-    /// on what else is in there (Linux, `max_file_blocks`).
+    /// Largest number of blocks of the file. Linux does not count the inode's own addresses, so that the
+    /// limit does not depend on the other content of the inode (Linux, `max_file_blocks`).
     pub fn reach_blocks(&self) -> u64 {
         (self.max_blocks() - self.addrs() as u64).min(REACH_BYTES >> self.block_size.log())
     }
@@ -73,13 +73,13 @@ impl InodeLayout {
         4 * (self.words() - self.xattr_words - INLINE_RESERVED_WORDS)
     }
 
-    /// Where inline content lies in the block.
+    /// Range of inline content in the block.
     pub fn inline_range(&self) -> Range<usize> {
         let start = self.addrs_at() + 4 * INLINE_RESERVED_WORDS;
         start..start + self.inline_bytes()
     }
 
-    /// Where the area for inline xattrs lies in the block; it is reserved even while it is not in use.
+    /// Range of inline xattrs in the block; it is reserved even while it is not in use.
     pub fn inline_xattr_range(&self) -> Range<usize> {
         let end = self.block_size.inode_nids_at();
         end - 4 * self.xattr_words..end
@@ -96,7 +96,7 @@ impl InodeLayout {
 }
 
 impl NodeBlock {
-    /// Where things lie, or why they cannot.
+    /// The layout, or the reason why it is impossible.
     pub(super) fn find_layout(&self) -> Result<InodeLayout, String> {
         let NodeFormat { block_size, features, .. } = self.format();
         let has_extra = self.has_inline(inline::EXTRA_ATTR);

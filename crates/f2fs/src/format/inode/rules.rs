@@ -1,4 +1,4 @@
-//! What holds for every inode.
+//! Rules for every inode.
 
 use super::{FileType, NodeBlock, advise, flag, inline};
 use crate::{
