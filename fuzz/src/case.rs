@@ -1,8 +1,8 @@
 //! From bytes to patches.
 //!
-//! Each patch takes a few bytes of the case: where it hits, what it does, and with what. Most hits go to
-//! metadata, and many to the fields that matter there. Afterwards checksums are made good again, so that the
-//! patches are looked at and not only the checksums, except where the case says otherwise.
+//! Each patch takes a few bytes of the case: its place, its kind, and its data. Most places are in metadata,
+//! and many in important fields of it. Afterwards checksums are recomputed, so that the patches are reached
+//! and not only the checksums, except where the case says otherwise.
 
 use block::{Device, Overlay};
 use f2fs::format::{
@@ -218,7 +218,7 @@ fn mirror(image: &Image, number: u64, block: &[u8], device: &Overlay<Shared>) {
 }
 
 fn read(device: &Overlay<Shared>, number: u64, block: &mut [u8]) {
-    // Past the end there is nothing to read.
+    // A read past the end keeps zeroes.
     let _ = device.read(number * block.len() as u64, block);
 }
 

@@ -1,7 +1,7 @@
-//! Changes a hostile volume in every way, and makes checkpoints in between.
+//! Changes a hostile volume in every way, and writes checkpoints in between.
 //!
-//! What becomes of a damaged volume that is written is not asked; that nothing panics, hangs or takes
-//! unbounded memory is.
+//! The resulting content of a damaged volume is not checked. The checks are that no call panics, hangs or
+//! takes unbounded memory.
 
 use f2fs::{
     Result, Volume,
@@ -13,7 +13,7 @@ use f2fs::{
 /// Entries of the root, and of each directory there, that are changed.
 const ENTRIES_MAX: usize = 24;
 
-/// What was done.
+/// Counts of the operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Disturbed {
     /// Changes that were made.

@@ -50,7 +50,7 @@ pub struct Image {
     pub block_size: BlockSize,
     /// UUID, for the checksums of inodes.
     pub uuid: [u8; 16],
-    /// Where to hit.
+    /// Places for patches.
     pub targets: Targets,
 }
 
@@ -60,7 +60,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Loads the images of a folder, of those whose name starts with `prefix`.
+    /// Loads the images of a folder whose name starts with `prefix`.
     pub fn load(folder: &Path, prefix: &str) -> Result<Images> {
         let mut names: Vec<String> = fs::read_dir(folder)
             .with_context(|| folder.display().to_string())?
@@ -79,12 +79,12 @@ impl Images {
         &self.images[number % self.images.len()]
     }
 
-    /// How many there are.
+    /// Number of images.
     pub fn len(&self) -> usize {
         self.images.len()
     }
 
-    /// Whether there are none; [`load`](Self::load) refuses that.
+    /// Returns true if there are none; [`load`](Self::load) refuses that.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty()
     }
@@ -113,7 +113,7 @@ fn load(folder: &Path, name: String) -> Result<Image> {
     })
 }
 
-/// Unpacks an image; what is all zeroes takes no memory.
+/// Unpacks an image; blocks of zeroes take no memory.
 fn unpack(path: &Path) -> Result<Shared> {
     let mut decoder = zstd::Decoder::new(fs::File::open(path)?)?;
     let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();

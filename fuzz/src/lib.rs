@@ -1,11 +1,11 @@
-//! Hostile volumes: golden images with some bytes overlaid, of which everything is read, or which are changed.
+//! Hostile volumes: golden images with some bytes overlaid, which are read as a whole, or changed.
 //!
-//! A case is a string of bytes: the first says which image, the second how it is treated, the rest is patches
-//! (see [`case`]). The same
-//! function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run overlay --features libfuzzer`) and by
-//! the seeded runner that the tests use (`cargo run --release -p fuzz --bin hostile`).
+//! A case is a string of bytes: the first selects the image, the second the treatment, the rest is patches
+//! (see [`case`]). The same function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run overlay
+//! --features libfuzzer`) and by the seeded runner that the tests use (`cargo run --release -p fuzz --bin
+//! hostile`).
 //!
-//! *Invariant*: whatever the bytes, every call ends, with an answer or with an error, in bounded work; nothing
+//! *Invariant*: for any bytes, every call ends, with an answer or with an error, in bounded work; no call
 //! panics, and reading never writes.
 
 pub mod case;
@@ -25,7 +25,7 @@ pub use survey::Survey;
 /// Memory for caches while a case runs: little, so that caches are exercised too.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The volume was refused.

@@ -22,7 +22,7 @@ const EXPORTED_BYTES: usize = 4 << 20;
 /// Bytes that are read of each part.
 const READ_BYTES: usize = 20_000;
 
-/// What was seen.
+/// Counts of read structures and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Survey {
     /// Inodes that could be read.
@@ -63,7 +63,7 @@ pub fn read_everything(volume: &Volume) -> Survey {
         }
         look(volume, ino, &mut survey, &mut pending);
     }
-    // What no directory names, too.
+    // Nodes without a directory entry, too.
     for nid in (0..600).map(Nid) {
         if let Some(entry) = survey.note(volume.nat_entry(nid)) {
             if entry.addr.is_real() && entry.ino.0 == nid.0 && !seen.contains(&entry.ino) {

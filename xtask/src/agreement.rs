@@ -1,4 +1,4 @@
-//! Linux beside us on the same images: what the one reads or recovers, so does the other.
+//! Linux and the engine on the same images: both must read and recover the same.
 
 use anyhow::{Context, Result, bail};
 use block::Survivors;
@@ -19,25 +19,25 @@ const LARGE_BLOCKS: u64 = 1 << 28;
 
 /// A volume and how we read it.
 pub struct Ours {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// How Linux is to mount it. Where it may write, the volume is one to be recovered.
+    /// Linux's mount of it. A writable mount is for a volume to be recovered.
     pub image: Image,
-    /// What we see.
+    /// Our manifest.
     pub manifest: Manifest,
 }
 
-/// Has Linux read the volumes, and fsck.f2fs judge those that are clean.
+/// Reads the volumes with Linux, and judges the clean ones with fsck.f2fs.
 ///
 /// # Errors
-/// Linux sees in one of them what we do not see.
+/// Linux reads something else in one of them.
 pub fn agree(volumes: &[Ours]) -> Result<()> {
     let images: Vec<Image> = volumes.iter().map(|ours| ours.image.clone()).collect();
     let verdicts = Judge::verdicts(&images).context("the judge")?;
     let mut failures = Vec::new();
     for (ours, verdict) in volumes.iter().zip(verdicts) {
         let name = &ours.name;
-        // What is still to be recovered is no finding of fsck.f2fs's to judge.
+        // fsck.f2fs does not judge a volume before its recovery.
         let small = ours.manifest.volume.blocks < LARGE_BLOCKS;
         if ours.image.machine == Machine::Amd64 && ours.image.read_only && small {
             failures.extend(fsck_image(&ours.image.path).err().map(|error| format!("{name}: {error}")));
@@ -64,11 +64,11 @@ pub fn agree(volumes: &[Ours]) -> Result<()> {
     }
 }
 
-/// Cuts the power at `cuts` requests of a sequence of each case, and has Linux recover what is left. Says how many
-/// volumes that were.
+/// Cuts the power at `cuts` requests of a sequence of each case, and makes Linux recover the volumes. Returns
+/// their number.
 ///
 /// # Errors
-/// Linux recovers one of them to something else than we do.
+/// Linux recovers one of them to another state than we do.
 pub fn recover(cases: &[Case], seed: u64, cuts: usize) -> Result<usize> {
     let dir = tempfile::tempdir()?;
     let mut volumes = Vec::new();

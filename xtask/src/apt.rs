@@ -49,7 +49,7 @@ impl Apt {
         Ok(candidate.filter(|version| *version != "(none)").map(str::to_owned))
     }
 
-    /// What a package depends on.
+    /// Dependencies of a package.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let text = run(self.command("apt-cache").args(["depends", "--important", package]))?;
         let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -84,7 +84,7 @@ impl Apt {
             ] {
                 command.arg("-o").arg(format!("{option}={}", self.dir.join(path).display()));
             }
-            // Blind to what is installed here.
+            // Ignores the packages installed here.
             command.args(["-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::status=/dev/null"]);
             command.arg("-o").arg(format!("APT::Architecture={architecture}"));
             command.arg("-o").arg(format!("APT::Architectures={architecture}"));

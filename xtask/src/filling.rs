@@ -1,8 +1,8 @@
-//! How long filling a volume from a tree takes, beside other tools.
+//! Duration of filling a volume from a tree, beside other tools.
 //!
-//! *Method*: the tree is read once before anything is timed, so that every tool finds it in the page cache; each
-//! run makes a new image of the same size, and the disk is synced between runs, not within them. Times are wall
-//! time; the run in the middle counts.
+//! *Method*: the tree is read once before anything is timed, so that every tool finds it in the page cache;
+//! each run makes a new image of the same size, and the disk is synced between runs, not within them. Times
+//! are wall time; the median run counts.
 
 use std::{
     fs,
@@ -31,15 +31,15 @@ const RUNS: usize = 3;
 pub struct Row {
     /// The tool.
     pub tool: &'static str,
-    /// What it took.
+    /// Time and memory.
     pub cost: Cost,
-    /// What the image takes on the host's disk.
+    /// Space of the image on the host's disk.
     pub image_bytes: u64,
     /// Wall time as a multiple of ours.
     pub ratio: f64,
 }
 
-/// How a tool makes an image of a tree.
+/// A tool that makes an image of a tree.
 struct Tool {
     name: &'static str,
     runs: usize,

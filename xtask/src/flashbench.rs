@@ -1,10 +1,10 @@
-//! Debian's flashbench in the judge's machine, on modelled devices that are served over NBD and take as long as the
-//! real ones would, noise included; beside what the probe says of the same devices, and the truth.
+//! Debian's flashbench in the judge's machine, on modelled devices that are served over NBD and take as long
+//! as real ones would, with noise; beside the probe's answers for the same devices, and the truth.
 //!
-//! flashbench shows figures, and people read them. Here a rule does: there are too many units where two of the three
-//! smallest sizes are written less than half as fast as with some fewer; one size alone may have met a stall. Before that is
-//! believed, flashbench is asked again, and the best of each size counts: what else the machine does only takes time.
-//! flashbench is told the unit, which it cannot find by writing.
+//! flashbench prints figures for people to read. Here a rule reads them: there are too many units if two of
+//! the three smallest sizes are written less than half as fast as with some fewer; one size alone may have
+//! met a stall. Before that is believed, flashbench runs again, and the best of each size counts, because
+//! other work on the machine only adds time. flashbench is told the unit, which it cannot find by writing.
 
 use std::{
     fmt,
@@ -30,17 +30,17 @@ pub const SEEDS: [u64; 10] = [1000, 1001, 1003, 1004, 1005, 1006, 1007, 1008, 10
 const UNITS_MAX: u64 = 12;
 /// The smallest writes.
 const WRITE_BYTES: u64 = 64 << 10;
-/// Where the first unit is: behind every area at the front, and a multiple of every unit.
+/// Offset of the first unit: behind every area at the front, and a multiple of every unit.
 const OFFSET_BYTES: u64 = 192 << 20;
 /// Places of each boundary that are read at.
 const READS: u32 = 64;
-/// How often it is asked at most about the units that look like too many.
+/// Largest number of runs for a number of units that looks too large.
 const ASKED_MAX: u32 = 3;
 /// Below this share of the best rate with fewer units there are too many.
 const FALL: f64 = 0.5;
 /// Below this share it is not asked again: no other work of the machine does that.
 const DEEP: f64 = 0.2;
-/// How long one run of flashbench may take: 12 units of 4 MiB in each of 7 sizes, at 0.1 MB/s.
+/// Time limit of one run of flashbench: 12 units of 4 MiB in each of 7 sizes, at 0.1 MB/s.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// A boundary shows if crossing it costs this share of a read more than crossing one that is none.
 const SHOWS: f64 = 0.06;
@@ -53,7 +53,7 @@ struct Subject {
     serving: Serving,
 }
 
-/// What one of them says.
+/// Answers of one of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Said {
     unit_bytes: Option<u64>,
@@ -184,7 +184,7 @@ impl Said {
     }
 }
 
-/// Whether most sizes are written at less than this share of the rate with some fewer units.
+/// Returns true if most sizes are written at less than this share of the rate with some fewer units.
 fn fell(now: &[f64; 3], best: &[f64; 3], share: f64) -> bool {
     now.iter().zip(best).filter(|(now, best)| **now < share * **best).count() > now.len() / 2
 }

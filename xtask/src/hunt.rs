@@ -29,13 +29,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether the hunt ends although not all kinds have had this seed.
+    /// Returns true if the time is up although not all kinds have had this seed.
     fn cut_short(&self, started: Instant, done: u64) -> bool {
         self.seconds.is_some_and(|most| started.elapsed() >= Duration::from_secs(most))
             || self.steps.is_some_and(|most| done >= most)
     }
 
-    /// Whether the hunt ends after this seed: without limits one is enough.
+    /// Returns true if this was the last seed: without limits one is enough.
     fn reached(&self, started: Instant, done: u64) -> bool {
         self.cut_short(started, done) || (self.seconds, self.steps) == (None, None)
     }
@@ -85,7 +85,7 @@ pub fn replay(name: &str, text: &str) -> Result<()> {
 /// Cuts the power in sequences of the cases `names`, or all.
 ///
 /// # Errors
-/// The first cut that leaves what it must not; an unknown name.
+/// The first cut that leaves a state that is not allowed; an unknown name.
 pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
     let cases = chosen(names, Case::all(), |case| case.name)?;
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());

@@ -1,4 +1,4 @@
-//! The guest's initial file system: our init, the modules and the index that says what needs which.
+//! The guest's initial file system: our init, the modules and the index of modules by feature.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,8 +17,8 @@ use crate::{
     workspace::{root, run, var},
 };
 
-/// What the guest's init is compiled for, and how: statically linked, so that it needs nothing else. For the
-/// foreign machine the compiler's own linker and C library do.
+/// Compilation target of the guest's init, and its options: statically linked, so that it needs no other
+/// file. For the foreign machine the compiler's own linker and C library do.
 fn target(machine: Machine) -> (&'static str, &'static str) {
     match machine {
         Machine::Amd64 => ("x86_64-unknown-linux-gnu", "-C target-feature=+crt-static"),
@@ -28,7 +28,8 @@ fn target(machine: Machine) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether this machine's compiler can make the guest's init for `machine`. Says so where it cannot.
+/// Returns true if this machine's compiler can make the guest's init for `machine`; otherwise prints the
+/// reason.
 pub fn can_build(machine: Machine) -> bool {
     let (target, _) = target(machine);
     let sysroot = run(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();

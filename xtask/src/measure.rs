@@ -1,4 +1,4 @@
-//! What a program costs: time and memory, as the host's kernel counts them.
+//! Time and memory of a program, as the host's kernel counts them.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use wait4::Wait4;
 /// Runs a program and tells the memory that it took.
 const TIME: &str = "/usr/bin/time";
 
-/// What a run took.
+/// Costs of a run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Cost {
     /// Wall time in seconds.
@@ -33,7 +33,8 @@ impl Cost {
     pub fn of(command: &mut Command) -> Result<Cost> {
         let shown = format!("{command:?}");
         let memory = NamedTempFile::new()?;
-        // GNU time, for the kernel counts to a program also the memory of who started it, and we hold whole trees.
+        // GNU time, because the kernel counts the memory of its parent to a program too, and this process
+        // holds whole trees.
         let mut timed = Command::new(TIME);
         timed.args(["-f", "%M", "-o"]).arg(memory.path());
         timed.arg("--").arg(command.get_program()).args(command.get_args());
@@ -76,10 +77,10 @@ impl Cost {
         }
     }
 
-    /// The run whose wall time is in the middle.
+    /// The run with the median wall time.
     ///
     /// # Panics
-    /// Where there are no runs.
+    /// If there are no runs.
     pub fn median(mut runs: Vec<Cost>) -> Cost {
         runs.sort_by(|a, b| a.wall_s.total_cmp(&b.wall_s));
         runs[runs.len() / 2]

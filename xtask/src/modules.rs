@@ -1,7 +1,7 @@
-//! Kernel modules and what they depend on.
+//! Kernel modules and their dependencies.
 //!
-//! A package that is unpacked but not installed has no `modules.dep`; the modules themselves say what they
-//! depend on, in their section `.modinfo`.
+//! A package that is unpacked but not installed has no `modules.dep`; the modules themselves list their
+//! dependencies, in their section `.modinfo`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// What needs which modules. What loads by itself on an installed system (through modprobe) is named here;
-/// which of it there is differs from kernel to kernel.
+/// Modules by the features that need them. Modules that load by themselves on an installed system (through
+/// modprobe) are named here; their set differs from kernel to kernel.
 pub const WANTED: [(&str, &[&str]); 10] = [
     ("boot", &["virtio_pci", "virtio_blk", "virtio_console"]),
     ("f2fs", &["crc32_generic", "quota_v2", "f2fs"]),
@@ -43,8 +43,8 @@ impl Modules {
         Ok(Modules { files, builtin })
     }
 
-    /// Those of `names` that the kernel has and everything that they depend on, each after its dependencies,
-    /// without what is built in.
+    /// Those of `names` that the kernel has and all their dependencies, each after its own dependencies,
+    /// without built-in modules.
     pub fn in_order(&self, names: &[&str]) -> Result<Vec<String>> {
         let mut order = Vec::new();
         for name in names.iter().filter(|name| self.files.contains_key(**name)) {

@@ -1,7 +1,7 @@
-//! Mixed load on an almost full volume, for as long as one likes: no error, nothing lost, no growth of memory.
+//! Mixed load on an almost full volume, for any time: no error, no lost data, no growth of memory.
 //!
-//! Every third file is compressed, every fourth belongs to a user with quota limits, and ranges are collapsed, inserted
-//! and zeroed.
+//! Every third file is compressed, every fourth belongs to a user with quota limits, and ranges are
+//! collapsed, inserted and zeroed.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ use crate::interrupt;
 const VOLUME_BYTES: u64 = 512 << 20;
 /// Memory for the engine's caches.
 const CACHE_BYTES: usize = 2 << 20;
-/// How full the volume is kept, in percent of what users can have.
+/// Fill level of the volume, in percent of the user space.
 const FULL_PERCENT: u64 = 90;
 /// Features of the volume.
 const FEATURES: &[&str] = &["-O", "extra_attr,inode_checksum,compression,project_quota,quota,lost_found"];
@@ -40,13 +40,13 @@ const FEATURES: &[&str] = &["-O", "extra_attr,inode_checksum,compression,project
 const DIRS: u64 = 6;
 /// Blocks of a file, at most.
 const FILE_BLOCKS: u64 = 400;
-/// Whom the files with limits belong to, and the limits: some of what he asks for is refused.
+/// Owner of the files with limits, and the limits: some requests of this user are refused.
 const USER: u32 = 1000;
 const LIMITS: QuotaLimits =
     QuotaLimits { inodes_hard: 120, inodes_soft: 0, space_hard_kib: 64 << 10, space_soft_kib: 0 };
 /// Operations between looks at the clock, and turns of background cleaning.
 const STRIDE: u64 = 500;
-/// Growth of memory that is still noise, in bytes: what the allocator keeps, and pages of the program.
+/// Growth of memory that is still noise, in bytes: memory kept by the allocator, and pages of the program.
 const GROWTH_BYTES: u64 = 2 << 20;
 /// Operations on the full volume until the engine has seen all that it caches, however slow the machine.
 const SETTLING: u64 = 150_000;
@@ -61,7 +61,7 @@ struct File {
     compressed: bool,
 }
 
-/// How often each operation was done, and how often it was refused because the volume was full, or the user's quota.
+/// Counts of each operation, and of its refusals because the volume was full, or the user's quota.
 #[derive(Default)]
 struct Tally(BTreeMap<&'static str, [u64; 2]>);
 
@@ -70,7 +70,7 @@ struct Soak {
     dirs: Vec<Ino>,
     rng: Rng,
     files: Vec<File>,
-    /// What is read or to be written; used again, so that the memory that grows is the engine's.
+    /// Buffer for reads and writes; reused, so that growing memory is the engine's.
     bytes: Vec<u8>,
     /// The content that was written last.
     content: u32,
@@ -82,11 +82,11 @@ struct Soak {
     cleaned: Cleaned,
 }
 
-/// Runs for `minutes` and tells of it once a minute.
+/// Runs for `minutes` and reports once a minute.
 ///
 /// # Errors
-/// Any error of the volume but that it is full, content that is not what was written, memory that grows, or a
-/// finding of fsck.f2fs.
+/// Any error of the volume except a full one, content that differs from the written one, memory that grows,
+/// or a finding of fsck.f2fs.
 pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     writeln!(out, "seed {seed}, {minutes} minutes")?;
     let dir = tempfile::tempdir()?;
@@ -192,7 +192,7 @@ impl Soak {
         let counts = self.tally.0.entry(what).or_default();
         match done {
             Ok(()) => counts[0] += 1,
-            // Being full is no fault, as long as nothing was done.
+            // A full volume is no fault if the operation had no effect.
             Err(Error::NoSpace { needed_bytes, free_bytes }) if needed_bytes > free_bytes => counts[1] += 1,
             Err(Error::Quota) => counts[1] += 1,
             Err(error) => return Err(error).context(what),
@@ -267,7 +267,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Changes a range of whole blocks otherwise than by writing it. What is compressed cannot be shifted.
+    /// Changes a range of whole blocks by fallocate. Compressed files cannot be shifted.
     fn range(&mut self, how: Range) -> f2fs::Result<()> {
         let at = self.pick();
         let file = &mut self.files[at];
@@ -389,7 +389,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A file holds what was written to it.
+/// Checks that a file has its written content.
 fn check(volume: &Volume, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
     bytes.clear();
     bytes.resize(file.blocks.len() * BLOCK, 0);

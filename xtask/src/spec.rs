@@ -43,7 +43,7 @@ fn tables(folder: &Path) -> Result<String> {
         format.collect_constants(&file.items);
         collect_structs(&stem, &file, &mut structs);
     }
-    // A struct may use one of a later file: sizes are resolved until nothing new is learned.
+    // A struct may use one of a later file: sizes are resolved until a pass finds no new one.
     loop {
         let known = format.sizes.len();
         for (_, item) in &structs {
@@ -77,7 +77,7 @@ fn collect_structs(stem: &str, file: &File, out: &mut Vec<(String, ItemStruct)>)
     walk(stem, &file.items, out);
 }
 
-/// What is known while tables are made: constants for array lengths, sizes of structs in bytes.
+/// Facts collected while tables are made: constants for array lengths, sizes of structs in bytes.
 #[derive(Default)]
 struct Format {
     constants: BTreeMap<String, usize>,

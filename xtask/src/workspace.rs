@@ -1,4 +1,4 @@
-//! Where things lie, and how other programs are called.
+//! Paths of the workspace, and calls of other programs.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,10 +21,10 @@ pub fn var(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Runs a program to its end and returns what it printed on standard output.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or does not succeed; then the error carries all that it printed.
+/// It cannot be started, or does not succeed; then the error carries all its output.
 pub fn run(command: &mut Command) -> Result<String> {
     interrupt::check()?;
     let shown = format!("{command:?}");

@@ -23,7 +23,7 @@ fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
     verbs::serve(path, &address, Serve { trace: true, ..Serve::default() }).expect("listens")
 }
 
-/// Some hundred files of all sizes, changed again: what a file system has to keep apart.
+/// Some hundred files of all sizes, changed again.
 fn fill(dir: &str) -> Vec<Op> {
     let path = |name: String| format!("{dir}/{name}").as_str().into();
     let mut ops = vec![Op::Mkdir { path: path("many".into()), mode: 0o755 }];
@@ -114,7 +114,7 @@ fn the_kernels_nbd_driver_keeps_file_systems_on_a_card() -> Result<()> {
     let counters = serving.card().with_model(|model| model.counters().clone());
     assert!(counters.host.flushes >= 40 && counters.host.discards > 0, "{counters:?}");
     serving.stop()?;
-    // What the kernel left is on the card that was put away.
+    // The kernel's data is on the card after a clean shutdown.
     model::fsck::fsck_image(&path)?;
     Ok(())
 }
@@ -155,8 +155,8 @@ fn written(trace: &Trace) -> BTreeMap<u64, u32> {
     sectors
 }
 
-/// Linux's own tracer looks at the disk that a card is. With `BLESS=1` what blkparse makes of it becomes the recording
-/// that crates/flash/tests/traces.rs reads.
+/// Traces the disk of a card with Linux's own tracer. With `BLESS=1` the output of blkparse becomes the
+/// recording that crates/flash/tests/traces.rs reads.
 #[test]
 fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -202,7 +202,7 @@ fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
         std::fs::write(fixture, &text)?;
     }
     let seen = Trace::parse(&text)?;
-    // QEMU joins neighbours; what is written stays the same.
+    // QEMU joins neighbours; the written ranges stay the same.
     ensure!(written(&seen) == written(&asked), "blkparse:\n{text}");
     ensure!(written(&seen).len() > 1000, "blkparse:\n{text}");
     ensure!(seen.entries.iter().any(|entry| entry.op.command == Command::Flush), "blkparse:\n{text}");

@@ -1,4 +1,4 @@
-//! Linux and our engine on the same volumes: what the one writes, the other reads alike.
+//! Linux and our engine on the same volumes: each reads alike what the other writes.
 //!
 //! Each test boots the judge's kernel once and gives it many volumes.
 
@@ -32,7 +32,7 @@ const SEED: u64 = 1;
 /// Power cuts in one sequence.
 const CUTS: usize = 12;
 
-/// What volumes are made with.
+/// Feature sets of the volumes.
 const FEATURES: [&str; 15] = [
     "",
     "extra_attr",
@@ -105,7 +105,7 @@ fn write_sized(dir: &Path, name: &str, mib: u64, options: &mkfs::Options, ops: &
     Ours { name: name.to_owned(), manifest: read(&path), image }
 }
 
-/// Fails unless Linux sees in each volume what we see.
+/// Fails unless Linux reads the same in each volume.
 fn compare(volumes: &[Ours]) {
     agreement::agree(volumes).unwrap_or_else(|error| panic!("{error:#}"));
 }
@@ -168,7 +168,7 @@ fn we_read_what_linux_writes_on_our_volumes() {
     }
 }
 
-/// How files are compressed, in turn: each algorithm, small and large clusters, with and without checksums.
+/// Compression settings, in turn: each algorithm, small and large clusters, with and without checksums.
 fn compressions() -> [Compression; 6] {
     let of = |algorithm, log_cluster_blocks, checksum, level| Compression {
         algorithm,
@@ -255,7 +255,7 @@ fn linux_reads_and_changes_what_we_compress() {
                 let entry = entries.iter().find(|entry| entry.path.0 == format!("c/{name}").into_bytes());
                 entry.is_some_and(|entry| entry.compressed_blocks > Some(0))
             };
-            // Some kernels refuse it where nothing is saved.
+            // Some kernels refuse it if no block is saved.
             if saves("reserved") {
                 let turned =
                     [Op::Reserve { path: c.path("released") }, Op::Release { path: c.path("reserved") }];
@@ -343,7 +343,7 @@ fn linux_reads_our_volume_on_two_devices() {
     assert_eq!(differences(&seen, &ours, Scope::Volume, DIFFERENCES), Vec::<String>::new());
 }
 
-/// The power is cut after our fsyncs: Linux recovers what we recover.
+/// The power is cut after our fsyncs: Linux recovers the same state.
 #[test]
 fn linux_recovers_what_we_synced() {
     let dir = scratch();
@@ -370,7 +370,7 @@ fn linux_recovers_what_we_synced() {
     compare(&volumes);
 }
 
-/// The power is cut anywhere in sequences of all operations: Linux recovers what we recover.
+/// The power is cut anywhere in sequences of all operations: Linux recovers the same state.
 #[test]
 fn linux_recovers_from_our_power_cuts_what_we_recover() {
     let names = ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"];
@@ -451,7 +451,7 @@ fn linux_sees_our_projects_and_keeps_to_limits_that_we_set() {
 
     let mut vm = Vm::boot(Machine::Amd64, &[Disk::writable(&path)]).expect("the machine boots");
     let mut stage = golden::stage::Stage::new(&mut vm, 0, PathBuf::new());
-    // Without these it counts, and refuses nothing.
+    // Without these options Linux counts usage, and refuses no write.
     stage.mount("usrquota,grpquota,prjquota").expect("Linux mounts it");
     let at = stage.at();
     let allowed = [

@@ -29,7 +29,7 @@ struct Arguments {
     /// Runs only the case with this seed, and lets its panic be seen
     #[arg(long)]
     case: Option<u64>,
-    /// Only images whose name starts with this
+    /// Only images whose name has this prefix
     #[arg(long, default_value = "")]
     image: String,
     /// Milliseconds of processor time that a case may take: machines are busy

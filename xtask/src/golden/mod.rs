@@ -1,7 +1,7 @@
-//! Golden images: small volumes made by the real kernel, with what the same kernel reads there.
+//! Golden images: small volumes made by the real kernel, with the manifest that the same kernel reads there.
 //!
-//! `testdata/golden/NAME.img.zst` (`NAME.1.img.zst` and so on for further devices) and `NAME.json`; the format
-//! is described in `testdata/README.md`.
+//! `testdata/golden/NAME.img.zst` (`NAME.1.img.zst` and so on for further devices) and `NAME.json`; the
+//! format is described in `testdata/README.md`.
 
 use std::{
     fs,
@@ -35,12 +35,12 @@ use stage::{At, Stage};
 /// The UUID of all of them.
 const UUID: u128 = 0xF1A5_F1A5_0000_4000_8000_0000_0000_F2F5;
 
-/// How an image is made.
+/// Recipe of an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub about: &'static str,
     /// Flags of mkfs.f2fs; with blocks of 16K at most `-O` and features.
     pub mkfs: &'static [&'static str],
@@ -52,7 +52,7 @@ pub struct Recipe {
     pub sector_bytes: u32,
     /// Blocks of 16K, which flashkit formats, for want of another tool, and the 16K machine mounts; else 4K.
     pub blocks_16k: bool,
-    /// What is on it.
+    /// Its content.
     pub fill: Fill,
 }
 
@@ -62,10 +62,10 @@ impl Recipe {
     }
 }
 
-/// What fills an image.
+/// Content of an image.
 #[derive(Debug, Clone, Copy)]
 pub enum Fill {
-    /// Nothing.
+    /// Empty.
     Nothing,
     /// Operations in the guest.
     Kernel(fn(&mut Stage) -> Result<()>),
@@ -73,22 +73,22 @@ pub enum Fill {
     Sload,
 }
 
-/// What is known of a golden image: the file `NAME.json`.
+/// Facts of a golden image: the file `NAME.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Golden {
-    /// What it is for.
+    /// Its purpose.
     pub about: String,
     /// Flags of mkfs.f2fs.
     pub mkfs: Vec<String>,
-    /// Whether it was unmounted; else the manifest is what the kernel sees once it has recovered the volume.
+    /// True if it was unmounted; otherwise the manifest is that of the recovered volume.
     pub clean: bool,
     /// Further devices, by the path that the superblock has for each.
     pub devices: Vec<String>,
-    /// What the kernel sees.
+    /// The manifest that the kernel reads.
     pub manifest: Manifest,
 }
 
-/// Where they lie.
+/// Folder of the images.
 pub fn folder() -> PathBuf {
     root().join("testdata/golden")
 }
@@ -98,7 +98,7 @@ pub fn recipes() -> impl Iterator<Item = Recipe> {
     recipes::RECIPES.iter().chain(unclean::RECIPES).chain(sixteen::RECIPES).copied()
 }
 
-/// Unpacks golden image `name` into `dir` and returns what is known of it and the files of its devices.
+/// Unpacks golden image `name` into `dir` and returns its facts and the files of its devices.
 pub fn unpack(name: &str, dir: &Path) -> Result<(Golden, Vec<PathBuf>)> {
     let json = folder().join(format!("{name}.json"));
     let text = fs::read_to_string(&json).with_context(|| json.display().to_string())?;
@@ -157,7 +157,7 @@ fn make_on(machine: Machine, recipes: &[Recipe]) -> Result<()> {
     Ok(())
 }
 
-/// Asks the kernel anew what it sees in the images of `recipes`, which stay as they are.
+/// Reads the images of `recipes` with the kernel again, without changing them.
 pub fn judge_again(recipes: &[Recipe]) -> Result<()> {
     let work = tempfile::tempdir()?;
     let mut images = Vec::new();
@@ -198,7 +198,7 @@ fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Re
     Ok(filled)
 }
 
-/// Checks what came out and puts it into the folder.
+/// Checks the result and puts it into the folder.
 fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()> {
     let complaints = verdict.complaints();
     if !complaints.is_empty() {
@@ -272,7 +272,7 @@ fn store(recipe: &Recipe, work: &Path, clean: bool, manifest: Manifest) -> Resul
     describe(recipe, clean, manifest)
 }
 
-/// Writes what is known of an image.
+/// Writes the facts of an image.
 fn describe(recipe: &Recipe, clean: bool, manifest: Manifest) -> Result<()> {
     let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
     let mut json = fs::File::create(folder().join(format!("{}.json", recipe.name)))?;

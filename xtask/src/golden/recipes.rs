@@ -232,7 +232,7 @@ pub(super) fn little(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-/// What [`Fill::Sload`] gives to sload.f2fs.
+/// The source directory of [`Fill::Sload`].
 pub fn source(at: &At) -> Vec<Op> {
     [tree::little(at), tree::kinds(at), tree::metadata(at)].concat().into_iter().filter(not_twice).collect()
 }

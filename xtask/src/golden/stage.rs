@@ -1,4 +1,4 @@
-//! Where a golden image is made: a disk of the guest, and the operations on it in few words.
+//! The guest's disk on which a golden image is made, and short forms of the operations on it.
 
 use std::{ops::Range, path::PathBuf};
 
@@ -7,7 +7,7 @@ use guest::{Bytes, Content, Op, op::Allocate};
 
 use crate::vm::Vm;
 
-/// What Linux says where no section is worth cleaning.
+/// Linux's answer if no section is worth cleaning.
 const ENODATA: i32 = 61;
 
 /// The disk on which one recipe works. Paths of its operations are below the mount point.
@@ -45,8 +45,8 @@ impl<'a> Stage<'a> {
         self.run([Op::Unmount { dir: self.dir.clone().into() }])
     }
 
-    /// Cuts the power: from here on nothing reaches the image. What is open in the guest is closed and the
-    /// volume unmounted, on a disk that nobody looks at any more.
+    /// Cuts the power: later writes do not reach the image. Files open in the guest are closed and the volume
+    /// is unmounted, on a disk that is discarded.
     pub fn cut(&mut self) -> Result<()> {
         self.cut_with_open(0..8)
     }
@@ -59,7 +59,7 @@ impl<'a> Stage<'a> {
         self.unmount()
     }
 
-    /// Whether the power was cut.
+    /// Returns true if the power was cut.
     pub fn was_cut(&self) -> bool {
         self.cut
     }

@@ -1,4 +1,4 @@
-//! Volumes whose power was cut: what fsync promised is there, and a checkpoint is older than it.
+//! Volumes whose power was cut: data promised by fsync is there, and the checkpoint is older than it.
 
 use anyhow::Result;
 use guest::{Content, Op, op::Allocate};
@@ -136,7 +136,7 @@ pub const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// What happens before the power is cut, by name: after [`old`], with fsyncs of its own.
+/// Operations before the power cut, by name: after [`old`], with fsyncs of their own.
 pub const SEQUENCES: &[(&str, Sequence)] = &[
     ("append", append_ops),
     ("create", create_ops),
@@ -153,7 +153,7 @@ pub const SEQUENCES: &[(&str, Sequence)] = &[
 /// Operations below a directory.
 pub type Sequence = fn(&At) -> Vec<Op>;
 
-/// What is there before: checkpointed.
+/// Files made before the last checkpoint.
 pub fn old(at: &At) -> Vec<Op> {
     let mut ops = tree::little(at);
     ops.extend((0..8).map(|n| at.prose(format!("old-{n}"), 2000 + 3000 * n)));
@@ -161,7 +161,7 @@ pub fn old(at: &At) -> Vec<Op> {
     ops
 }
 
-/// Mounts, makes what is old, does `ops` and cuts the power.
+/// Mounts, makes the old files, runs `ops` and cuts the power.
 fn after(stage: &mut Stage, options: &str, ops: Sequence) -> Result<()> {
     stage.mount(options)?;
     let at = stage.at();
@@ -414,7 +414,7 @@ fn append_ops(at: &At) -> Vec<Op> {
     ops.extend([at.truncate("new", 930 * at.block()), at.fsync("new"), block("new", 930), at.fsync("new")]);
     ops.extend([at.prose("old-3", 1000 * at.block()), at.fsync("old-3"), at.checkpoint()]);
     ops.extend((1000..1010).flat_map(|n| [block("old-3", n), at.fsync("old-3")]));
-    // Not synced: what came last is as if it had not been.
+    // Not synced: these writes must have no effect.
     ops.push(block("new", 931));
     ops
 }
