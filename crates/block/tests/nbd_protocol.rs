@@ -18,7 +18,7 @@ use block::{
 };
 
 const SIZE: u64 = 1 << 20;
-/// How long anything may take on a machine that is busy with other things.
+/// Time limit of any step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 struct Fixture {
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Whether the server has closed the connection.
+    /// Returns true if the server has closed the connection.
     fn is_closed(&mut self) -> bool {
         matches!(self.0.read(&mut [0]), Ok(0) | Err(_))
     }
@@ -254,7 +254,7 @@ fn half_open_clients_keep_nobody_waiting() {
     let fixture = serve();
     let silent: Vec<UnixStream> =
         (0..8).map(|_| UnixStream::connect(&fixture.path).expect("listens")).collect();
-    // One that asks for a lot and reads nothing.
+    // A client that requests a lot of data and reads none.
     let mut deaf = Client::connect(&fixture);
     for _ in 0..100 {
         deaf.request(0, 0, 0, SIZE as u32, &[]);
@@ -322,7 +322,8 @@ impl Device for CountsReads {
 
 impl Export for CountsReads {}
 
-/// Who asks for much and reads nothing has one longest request's worth of memory, and gets all of it later.
+/// A client that requests much and reads nothing occupies one longest request's worth of memory, and gets all
+/// data later.
 #[test]
 fn a_deaf_client_takes_little_memory() {
     const LENGTH: u32 = 32 << 20;

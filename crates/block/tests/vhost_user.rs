@@ -33,7 +33,7 @@ fn connected(traits: Traits) -> (FakeGuest, Disk) {
     (guest, disk)
 }
 
-/// Serves what is in the queue from `device`; returns what was asked.
+/// Serves the queue from `device`; returns the requests.
 fn serve(disk: &mut Disk, device: &dyn Device) -> io::Result<Vec<(Verb, u64, u64)>> {
     let mut asked = Vec::new();
     while let Some(request) = disk.next_request()? {

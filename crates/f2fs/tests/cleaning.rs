@@ -194,8 +194,9 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
     }
 }
 
-/// Whoever has much memory may keep more changes than the volume has free sections. What waits is written before it does
-/// not fit any more, and fsyncs of new files, whose nodes take the last free sections, leave room for it.
+/// A caller with much memory may keep more changes than the volume has free sections. They are written before
+/// they no longer fit, and fsyncs of new files, whose nodes take the last free sections, leave space for
+/// them.
 #[test]
 fn no_more_waits_in_memory_than_finds_a_place() {
     const BYTES: u64 = 128 << 20;

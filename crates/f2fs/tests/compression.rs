@@ -1,5 +1,5 @@
-//! Compressed files that are written, changed, released and reserved, judged by a copy in memory, by fsck.f2fs and
-//! by counting what their maps say.
+//! Compressed files that are written, changed, released and reserved, judged by a copy in memory, by
+//! fsck.f2fs and by counting the entries of their maps.
 
 #[path = "support/golden.rs"]
 mod golden;
@@ -54,7 +54,7 @@ fn content(rng: &mut Rng, length: usize, noise: bool) -> Vec<u8> {
     bytes
 }
 
-/// Checks what a file counts against its map, and says how many clusters are compressed.
+/// Checks the counters of a file against its map, and returns the number of compressed clusters.
 fn check_map(volume: &Volume, ino: Ino) -> usize {
     let inode = volume.inode(ino).unwrap();
     let size = inode.layout().cluster_blocks() as u64;
@@ -254,7 +254,7 @@ fn what_is_released_can_be_used_and_reserved_again() {
     volume.truncate(ino, 50 * 4 * BLOCK).unwrap();
     data.truncate(50 * 4 * BLOCK as usize);
     check_map(&volume, ino);
-    // Where there is no room, nothing is reserved.
+    // On a full volume, no block is reserved.
     let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
     let mut at = 0;
     while volume.write(filler, at, &[1; 4096]).is_ok() {
@@ -420,7 +420,7 @@ fn cleaning_moves_compressed_blocks() {
     for n in (0..60).step_by(3) {
         volume.unlink(dir, format!("file{n}").as_bytes()).unwrap();
     }
-    // What waits to be compressed anew is there, too.
+    // Data that waits to be compressed again is there, too.
     for (ino, data) in files.iter_mut().skip(1).step_by(3) {
         volume.write(*ino, 77_777, b"changed").unwrap();
         put(data, 77_777, b"changed");
@@ -550,7 +550,7 @@ fn a_cluster_that_cannot_be_read_is_not_written_in_part_and_keeps_back_nobody() 
         assert_eq!(extent.kind, ExtentKind::Compressed);
         volume.device().write(extent.physical.unwrap(), &[0xFF; BLOCK as usize]).unwrap();
     };
-    // It is damaged before it is written, and while what was written waits.
+    // It is damaged before it is written, and while written data waits.
     damage(&volume, 0);
     let refused = volume.write(ino, BLOCK, &[7; BLOCK as usize]);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");

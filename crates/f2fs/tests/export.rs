@@ -1,4 +1,4 @@
-//! What a volume holds comes out whole: as a directory, as a tar stream, and through GNU tar.
+//! A volume is exported completely: as a directory, as a tar stream, and through GNU tar.
 
 use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
 
@@ -50,7 +50,7 @@ fn everything(source: &mut dyn Source) -> Vec<(Entry, Vec<u8>)> {
     all
 }
 
-/// Where attributes can be stored, which a temporary file system may not do.
+/// A directory on a file system with xattrs, which a temporary file system may lack.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
@@ -59,7 +59,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Compares a directory with what the kernel saw in the image; what only root can make is not asked of others.
+/// Compares a directory with the kernel's manifest of the image; entries that only root can make are not
+/// expected of others.
 fn compare(name: &str, dir: &Path) {
     let mut wanted = golden::manifest(name);
     let mut found = Manifest::of_tree(dir).expect("a directory");
@@ -74,7 +75,7 @@ fn compare(name: &str, dir: &Path) {
         }
         wanted.entries.retain(|entry| !matches!(entry.kind, guest::Kind::Char | guest::Kind::Block));
     }
-    // Where the volume's own size counts, holes are the volume's; copies only have to have the content.
+    // Holes are the volume's where its own size counts; copies only have to have the content.
     let found = differences(&wanted, &found, Scope::Copy, 20);
     assert!(found.is_empty(), "{name}:\n  {}", found.join("\n  "));
 }
@@ -123,7 +124,7 @@ fn a_tar_stream_gives_back_every_entry() {
                 match &mut wanted.kind {
                     Kind::File { data, .. } if !sparse => *data = None,
                     Kind::HardLink { .. } => {
-                        // Another name tells nothing that the first one has told.
+                        // Another name of a file repeats no facts of the first one.
                         (wanted.meta.atime, wanted.meta.ctime) = (None, None);
                         wanted.meta.xattrs.clear();
                     }

@@ -1,4 +1,4 @@
-//! Devices that refuse writes: what was synced stays readable, and with `OnError::Continue` nothing is lost.
+//! Devices that refuse writes: synced data stays readable, and with `OnError::Continue` no data is lost.
 
 mod support;
 
@@ -23,7 +23,7 @@ use support::NOW;
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-/// What the tests do to a volume: files that are written, synced one by one, overwritten, removed.
+/// The work of the tests on a volume: files that are written, synced one by one, overwritten, removed.
 fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) -> bool {
     let mut make_durable = |volume: &mut Volume, sync: &dyn Fn(&mut Volume) -> Result<()>| loop {
         match sync(volume) {
@@ -83,7 +83,7 @@ fn open_for(device: Arc<dyn Device>, on_error: OnError, straight_bytes: Option<u
     Volume::open(device, options).expect("the volume opens")
 }
 
-/// Every single write may fail once; the work is done in the end, as if nothing had been.
+/// Every single write may fail once; the work succeeds in the end, as without the failure.
 #[test]
 fn a_write_that_fails_once_is_repeated() {
     repeats_what_fails_once(None);
@@ -119,7 +119,7 @@ fn repeats_what_fails_once(straight_bytes: Option<usize>) {
             assert!(volume.read_only_reason().is_some(), "write {nth}");
             stopped += 1;
         }
-        // Whether it was told or not: what failed and was done in the end is one write more than those before it.
+        // Reported or not, a failed write that was repeated is one write more than those before it.
         if done && device.counts().writes <= nth {
             break;
         }
@@ -196,7 +196,7 @@ fn a_flush_that_fails_ends_changes() {
     }
 }
 
-/// What waits for a device that takes no writes any more can be read, and what was synced before is there afterwards.
+/// Data that waits for a device which takes no more writes can be read, and synced data is there afterwards.
 #[test]
 fn what_cannot_be_written_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,7 +239,8 @@ fn what_cannot_be_written_can_be_read() {
     }
 }
 
-/// A block of a file that cannot be read ends an insertion half-way: what has moved already is still in the file.
+/// A block of a file that cannot be read ends an insertion half-way: blocks that have moved are still in the
+/// file.
 #[test]
 fn an_insertion_that_fails_half_way_loses_nothing() {
     const BLOCKS: u64 = 600;
@@ -273,7 +274,7 @@ fn an_insertion_that_fails_half_way_loses_nothing() {
     }
 }
 
-/// What was reserved past a file's end stays reserved when a write there fails.
+/// Blocks reserved past a file's end stay reserved when a write there fails.
 #[test]
 fn a_write_that_fails_gives_back_only_what_it_took() {
     let dir = tempfile::tempdir().unwrap();
@@ -295,8 +296,8 @@ fn a_write_that_fails_gives_back_only_what_it_took() {
     assert_eq!((volume.stat(ino).unwrap().sectors, volume.stat(ino).unwrap().size), (blocks, 4096 + 100));
 }
 
-/// A bad sector under a block that is always overwritten in its place keeps back that block, and nothing else: others'
-/// changes become durable, and who asks for that file is told.
+/// A bad sector under a block that is always overwritten in place keeps back that block only: changes of
+/// other files become durable, and a caller that syncs this file gets the error.
 #[test]
 fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -349,7 +350,7 @@ fn a_bad_sector_keeps_its_section_and_no_other_from_being_cleaned() {
     let mut volume = open(Arc::new(Faulty::new(inner.clone(), vec![fault])), OnError::ReadOnly);
     let cleaned = volume.clean(1, Policy::Greedy).unwrap();
     assert_eq!((cleaned.sections, cleaned.moved_blocks), (1, 24));
-    // Where there is nothing else, who asks is told.
+    // Without another section, the caller gets the error.
     while let Ok(cleaned) = volume.clean(1, Policy::Greedy) {
         assert!(cleaned.sections > 0);
     }
@@ -369,7 +370,7 @@ struct Scratched {
     bad: Mutex<Vec<u64>>,
     /// Reads until one fails.
     until: Mutex<Option<u64>>,
-    /// Whether all others fail then, too.
+    /// True if all later requests fail, too.
     goes_on: Mutex<bool>,
     /// Reads that have failed.
     failed: Mutex<u64>,
@@ -431,7 +432,7 @@ impl Device for Scratched {
     }
 }
 
-/// Files of all kinds with many others beside them, so that a small cache does not keep what is not used.
+/// Files of all kinds with many others beside them, so that a small cache drops unused ones.
 fn crowded(path: &Path) -> MemoryDevice {
     support::mkfs(path, 100 << 20, &["-O", "extra_attr,inode_checksum,project_quota,quota,compression"]);
     let mut volume = support::open(path);
@@ -469,8 +470,8 @@ fn small_options() -> Options {
     Options { cache_bytes: 128 << 10, on_error: OnError::Continue, ..Options::new(|| NOW) }
 }
 
-/// Reads so many others that a small cache keeps nothing of what was read before: nine inodes for each of the sixteen
-/// parts that the cache of nodes has, which follow one another.
+/// Reads enough other nodes to evict all earlier ones from a small cache: nine adjacent inodes for each of
+/// the sixteen shards of the node cache.
 fn forget(volume: &Volume) {
     let first = volume.lookup(ROOT, b"other100").unwrap();
     for n in 0..9 * 16 {
@@ -568,7 +569,7 @@ const STEPS: &[Step] = &[
     Volume::unmount,
 ];
 
-/// Every single read may fail once; what was asked for is done the second time, and nothing is lost.
+/// Every single read may fail once; the second call succeeds, and no data is lost.
 #[test]
 fn a_read_that_fails_once_leaves_nothing_half_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -625,7 +626,8 @@ fn a_read_that_fails_once_leaves_nothing_half_done() {
     assert!(bad.is_empty(), "{failures} failures of {nth}: {}", bad.join("\n"));
 }
 
-/// What could not be let go when its last user went goes with the next checkpoint: its space is not lost to the session.
+/// An inode that could not be evicted when its last user closed it goes with the next checkpoint: its space
+/// is not lost to the session.
 #[test]
 fn what_could_not_be_let_go_goes_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -646,11 +648,11 @@ fn what_could_not_be_let_go_goes_later() {
         } else {
             forget(&volume);
             device.set(&[node]);
-            // The name is gone, which is what was asked for.
+            // The name is gone, as requested.
             volume.unlink(ROOT, name).unwrap();
         }
         assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
-        // As long as it cannot be, nobody else has to wait.
+        // Other changes do not wait for the failed eviction.
         volume.create(ROOT, &[name, b"2"].concat(), &NewNode::new(FILE)).unwrap();
         volume.checkpoint().unwrap();
         assert!(volume.orphans().contains(&ino));
@@ -668,8 +670,8 @@ fn what_could_not_be_let_go_goes_later() {
     support::assert_clean(&path);
 }
 
-/// What nobody used any more, and is only still there because it could not be removed, gets no name again; but who comes
-/// to use it keeps it.
+/// An unused inode that is only there because it could not be removed gets no name again; but a caller that
+/// opens it keeps it.
 #[test]
 fn what_could_not_be_let_go_gets_no_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -752,7 +754,7 @@ fn names_for_which_there_is_no_place_stay_in_their_inode() {
     support::assert_clean(&path);
 }
 
-/// Where a move that leaves something fails, and nothing can be read any more, what was to be left is gone.
+/// If a move that removes an inode fails, and later reads fail too, the removed inode is gone.
 #[test]
 fn a_move_that_fails_leaves_nothing_nameless() {
     let dir = tempfile::tempdir().unwrap();
@@ -791,7 +793,7 @@ fn a_move_that_fails_leaves_nothing_nameless() {
     }
 }
 
-/// What waited and is written last, by what ends the volume, ends it all the same.
+/// Data that waited and is written last, at unmount, does not keep the volume from being unmounted.
 #[test]
 fn what_is_written_late_ends_in_a_clean_volume() {
     let dir = tempfile::tempdir().unwrap();
@@ -815,8 +817,8 @@ fn what_is_written_late_ends_in_a_clean_volume() {
     assert!(late > 0);
 }
 
-/// A new volume with a file of which one block stays in each of so many segments, and `last` in the last one. Says where
-/// the single ones lie.
+/// A new volume with a file of which one block stays in each of `segments` segments, and `last` in the last
+/// one. Returns the addresses of the single ones.
 fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) -> (Ino, Vec<BlockAddr>) {
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -847,13 +849,13 @@ fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
         emptied += volume.clean(1, Policy::Greedy).map_or(0, |cleaned| cleaned.sections);
     }
     assert!(emptied > 0, "the one with a hundred blocks");
-    // Where there is nothing else, who asks is told.
+    // Without another section, the caller gets the error.
     assert!(matches!(volume.clean(1, Policy::Greedy), Err(Error::Io { .. })));
     volume.unmount().unwrap();
 }
 
-/// Where space runs short, each operation that opened a segment has sections cleaned. A bad sector among them is nothing
-/// to whoever does something else.
+/// On a nearly full volume, each operation that opened a segment cleans sections. A bad sector among them is
+/// no error for an operation on another file.
 #[test]
 fn a_bad_sector_is_no_error_of_who_needs_space() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -887,7 +889,7 @@ fn a_bad_sector_is_no_error_of_who_needs_space() {
 fn what_finds_no_place_outside_its_inode_stays_there() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
-    // What is freed cannot be used again: so free segments come to an end.
+    // Freed blocks cannot be used again, so free segments run out.
     let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
     let mut volume = Volume::open(device, options).unwrap();
     let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
@@ -947,7 +949,7 @@ fn an_orphan_that_cannot_be_read_keeps_no_volume_closed() {
     support::assert_clean(&path);
 }
 
-/// What was written to a file waits as long as the node cannot be read that its block is in, and nothing else does.
+/// Data written to a file waits as long as the node of its block cannot be read; other files do not wait.
 #[test]
 fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
@@ -984,7 +986,7 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// An fsync that needs a checkpoint tells, too, what the checkpoint has left.
+/// An fsync that needs a checkpoint also reports data that the checkpoint has left.
 #[test]
 fn an_fsync_by_checkpoint_does_not_leave_what_waits() {
     let dir = tempfile::tempdir().unwrap();
@@ -1008,7 +1010,7 @@ fn an_fsync_by_checkpoint_does_not_leave_what_waits() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// What an fsync by checkpoint wrote late is told of, and is in the next checkpoint, where its own failed.
+/// Data that an fsync by checkpoint wrote late is reported, and is in the next checkpoint if its own failed.
 #[test]
 fn what_an_fsync_wrote_late_is_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1042,7 +1044,8 @@ fn what_an_fsync_wrote_late_is_in_the_next_checkpoint() {
     }
 }
 
-/// What could not be overwritten in its place when the checkpoint was written, and can be right after it, is flushed.
+/// A block that could not be overwritten in place when the checkpoint was written, and can be right after it,
+/// is flushed.
 #[test]
 fn what_is_written_late_in_place_is_flushed() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -1067,7 +1070,7 @@ fn what_is_written_late_in_place_is_flushed() {
     assert!(found == [2; 100]);
 }
 
-/// What the device refuses to overwrite, again and again, is no reason for checkpoints in between.
+/// A block that the device refuses to overwrite again and again causes no checkpoints in between.
 #[test]
 fn what_is_refused_in_place_is_no_change() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -1091,7 +1094,7 @@ fn what_is_refused_in_place_is_no_change() {
     }
 }
 
-/// An unmount that is asked for again says again what still waits.
+/// A repeated unmount reports the waiting data again.
 #[test]
 fn what_waits_is_told_by_every_unmount() {
     let dir = tempfile::tempdir().unwrap();
@@ -1143,8 +1146,9 @@ fn an_inode_that_cannot_be_read_does_not_stop_checkpoints() {
     assert!(found[..5] == [1; 5] && found[5..10] == [3; 5]);
 }
 
-/// What was in a compressed cluster before it was opened has no other place: every checkpoint has it. It is written before
-/// the nodes that would have to be read for it, so that no bad sector under those keeps a checkpoint back.
+/// The content of a compressed cluster before it was opened has no other place, so every checkpoint writes
+/// it. It is written before the nodes that would have to be read for it, so that a bad sector under those
+/// keeps no checkpoint back.
 #[test]
 fn a_cluster_that_was_opened_is_in_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1155,7 +1159,7 @@ fn a_cluster_that_was_opened_is_in_the_checkpoint() {
     volume.checkpoint().unwrap();
     volume.punch_hole(packed, 5 * 4096, 4096).unwrap();
     assert!(volume.dirty_page(packed, 4).is_some());
-    // So many changed nodes are written, and an fsync sends all that are on their way.
+    // This many changed nodes trigger write-back, and an fsync sends all pending runs.
     for n in 0..20 {
         let other = volume.lookup(ROOT, format!("other{n}").as_bytes()).unwrap();
         volume.set_attr(other, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
@@ -1178,7 +1182,7 @@ fn a_cluster_that_was_opened_is_in_the_checkpoint() {
     assert!(holds(&device, true));
 }
 
-/// What was written late, while something else still waits, is in the next checkpoint that anybody asks for.
+/// Data written late, while other data still waits, is in the next checkpoint.
 #[test]
 fn what_is_written_late_is_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1207,7 +1211,7 @@ fn what_is_written_late_is_in_the_next_checkpoint() {
     assert!(found[5..10] == [2; 5]);
 }
 
-/// Nor is it lost to a checkpoint where cleaning wrote it, and found nothing to clean.
+/// The same if cleaning wrote it, and found no section to clean.
 #[test]
 fn what_cleaning_writes_is_in_the_next_checkpoint() {
     let device = Scratched::new(MemoryDevice::new(100 << 20));
@@ -1247,7 +1251,7 @@ fn quota_and_an_inode_that_cannot_be_read_stop_nobody() {
     device.set(&[quota]);
     let first = volume.create(ROOT, b"first", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
-    // So many changed nodes are written, and an fsync sends all that are on their way.
+    // This many changed nodes trigger write-back, and an fsync sends all pending runs.
     for name in (0..20).map(|n| format!("other{n}")) {
         let other = volume.lookup(ROOT, name.as_bytes()).unwrap();
         volume.set_attr(other, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
@@ -1269,7 +1273,7 @@ fn quota_and_an_inode_that_cannot_be_read_stop_nobody() {
     support::assert_clean(&path);
 }
 
-/// In idle times no more is tried at once than a few sections, and after all of them nothing, until there was a checkpoint.
+/// In idle time a few sections are tried at once, and after all of them none until the next checkpoint.
 #[test]
 fn idle_cleaning_tries_few_bad_sectors_at_once() {
     let device = Scratched::new(MemoryDevice::new(128 << 20));
@@ -1298,7 +1302,7 @@ fn idle_cleaning_tries_few_bad_sectors_at_once() {
     volume.unmount().unwrap();
 }
 
-/// What a checkpoint has freed may be told to the device, which need not take it.
+/// A checkpoint may discard freed blocks; the device need not support it.
 #[test]
 fn a_discard_that_fails_is_no_failed_write() {
     let fault = Fault::ErrorIn { verb: Verb::Discard, range: 0..u64::MAX };
@@ -1317,7 +1321,7 @@ fn a_discard_that_fails_is_no_failed_write() {
     assert!(volume.read_only_reason().is_none());
 }
 
-/// Where the summary of a segment cannot be read, the holes of others are filled.
+/// If the summary of a segment cannot be read, the holes of others are filled.
 #[test]
 fn a_summary_that_cannot_be_read_keeps_nobody_from_filling_holes() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -1344,7 +1348,7 @@ fn a_summary_that_cannot_be_read_keeps_nobody_from_filling_holes() {
     support::assert_clean(&path);
 }
 
-/// A device that does not answer for a while keeps nobody from the holes for longer.
+/// A device that does not answer for a while keeps the holes unused no longer than that.
 #[test]
 fn holes_are_filled_once_their_summaries_can_be_read() {
     let device = Scratched::new(MemoryDevice::new(128 << 20));
@@ -1377,7 +1381,7 @@ fn holes_are_filled_once_their_summaries_can_be_read() {
     support::assert_clean(&path);
 }
 
-/// Numbers for new inodes come from what can be read of the table of nodes.
+/// Numbers for new inodes come from the readable blocks of the NAT.
 #[test]
 fn a_bad_sector_of_the_node_table_keeps_nobody_from_making_files() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -1446,8 +1450,8 @@ fn recovery_reads_no_summary_of_what_was_free() {
     support::assert_clean(&path);
 }
 
-/// Where a block of the segment table cannot be read, names that lie there stay: those that went do not come back with one
-/// that cannot go, and no checkpoint waits for it.
+/// If a block of the segment table cannot be read, names whose blocks lie there stay: removed names do not
+/// come back with one that cannot be removed, and no checkpoint waits for it.
 #[test]
 fn names_that_cannot_be_given_up_are_not_changed() {
     const TABLE_SEGMENTS: u32 = 55;

@@ -68,7 +68,7 @@ fn content(source: &mut dyn Source) -> Content {
     all
 }
 
-/// Compares a volume with what it was filled with, name by name.
+/// Compares a volume with its source, name by name.
 fn assert_same(volume: &Volume, expected: &Content, skip: &[&str]) {
     let mut seen = 0;
     let mut inos: BTreeMap<Vec<u8>, Ino> = BTreeMap::new();
@@ -221,7 +221,7 @@ fn file(path: impl Into<Vec<u8>>, size: u64) -> Entry {
     entry(path, Kind::File { size, data: None })
 }
 
-/// What a fill took of a volume, and what was counted for it.
+/// Blocks and nodes that a fill took, and the need computed before it.
 fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>) -> (Need, Need) {
     let options = mkfs::Options { block_size, ..options(features) };
     let bytes = 1u64 << 30;
@@ -421,7 +421,7 @@ fn an_import_merges_directories_and_replaces_files() {
         file("fresh/deep/file", 5000),
     ];
     fill(&mut volume, ROOT, &mut given(new.clone(), &data), FillOptions::default()).unwrap();
-    // The same once more changes nothing.
+    // A repetition has no effect.
     fill(&mut volume, ROOT, &mut given(new, &data), FillOptions::default()).unwrap();
     volume.unmount().unwrap();
     drop(volume);

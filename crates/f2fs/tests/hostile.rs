@@ -1,4 +1,4 @@
-//! What is no volume, or a damaged one, is refused with an error that says where.
+//! An image that is no volume, or a damaged one, is refused with an error that has a place.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn what_is_no_volume_is_called_so() {
     for size in [0, 1, 511, 1024, 4096, 5000, 1 << 20] {
         assert!(matches!(refusal(memory(&vec![0; size])), Error::NotF2fs(_)), "{size} bytes");
     }
-    // Where ext4, XFS and FAT have their marks.
+    // Magic numbers of ext4, XFS and FAT.
     for (at, mark) in [(1080, &b"\x53\xEF"[..]), (0, b"XFSB"), (510, b"\x55\xAA")] {
         let mut bytes = vec![0; 1 << 20];
         bytes[at..at + mark.len()].copy_from_slice(mark);

@@ -1,7 +1,7 @@
 //! Plans against the volumes that mkfs.f2fs makes, field by field.
 //!
-//! Runs the installed mkfs.f2fs (or `$MKFS_F2FS`) on sparse files. All of the superblock must be equal but
-//! for what says who made it, and the checkpoint's counters and logs but for the differences that
+//! Runs the installed mkfs.f2fs (or `$MKFS_F2FS`) on sparse files. All of the superblock must be equal except
+//! the fields that name the maker, and the checkpoint's counters and logs except for the differences that
 //! `f2fs::mkfs` names. Those that depend on the version of the tool are computed here by that version's
 //! formulas, so that they too are compared and not skipped.
 
@@ -62,7 +62,7 @@ fn case(bytes: u64, args: &'static str, choose: fn(&mut Options)) -> Case {
     Case { bytes, args, options, more_devices: vec![] }
 }
 
-/// What mkfs.f2fs left on the device.
+/// The volume that mkfs.f2fs made.
 struct Made {
     superblock: raw::Superblock,
     backup: raw::Superblock,
@@ -171,7 +171,7 @@ fn set_aside(tool: Tool, plan: &Plan, wanted: Overprovision) -> (u32, u32) {
     }
 }
 
-/// Without what says who made the volume, and the checksum over it.
+/// Without the fields that name the maker, and the checksum over them.
 fn anonymous(superblock: &raw::Superblock) -> raw::Superblock {
     let mut superblock = superblock.clone();
     superblock.minor_version.set(0);
@@ -179,7 +179,7 @@ fn anonymous(superblock: &raw::Superblock) -> raw::Superblock {
     superblock.init_version = [0; 256];
     superblock.crc.set(0);
     for device in &mut superblock.devs {
-        // mkfs.f2fs 1.15 copies what happens to lie after the path.
+        // mkfs.f2fs 1.15 copies stray bytes after the path.
         let end = device.path.iter().position(|byte| *byte == 0).unwrap_or(device.path.len());
         device.path[end..].fill(0);
     }
@@ -336,8 +336,8 @@ fn several_devices() {
         if zone > 1 {
             (case.options.segments_per_section, case.options.sections_per_zone) = (3, 2);
         }
-        // mkfs.f2fs up to 1.16 rounded only the sum of the devices to zones, and left volumes behind whose
-        // sum of devices is not the number of segments, which Linux refuses. These are whole zones.
+        // mkfs.f2fs up to 1.16 rounded only the sum of the devices to zones, and made volumes whose sum of
+        // devices is not the number of segments, which Linux refuses. These are whole zones.
         case.more_devices = vec![zone * 60 * MIB, zone * 40 * MIB];
         if zone > 1 {
             case.bytes = 12 * 25 * MIB;

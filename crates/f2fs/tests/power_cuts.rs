@@ -1,4 +1,4 @@
-//! The power fails after each request of random sequences: what was promised is there, and nothing is torn.
+//! The power fails after each request of random sequences: promised data is there, and no block is torn.
 //! `cargo xtask power-cuts` runs more of them, and other seeds.
 
 use std::{

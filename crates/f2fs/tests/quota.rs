@@ -93,7 +93,7 @@ fn hard_limits_of_space_are_exact() {
                 .map(drop)
         ));
         assert!(matches!(volume.lookup(ROOT, b"link"), Err(Error::NotFound)));
-        // What is given back can be used again.
+        // Freed space can be used again.
         volume.truncate(ino, 900 * 4096).unwrap();
         volume.write(small, 4000, b"x").unwrap();
         assert_eq!(space(&volume, kind, USER), (902, 2));
@@ -270,7 +270,7 @@ fn files_without_a_name_count_too() {
     finish(volume, &path);
 }
 
-/// Where the access list that it would inherit cannot be stored, nothing of a new file stays.
+/// If the access list that it would inherit cannot be stored, a new file leaves no trace.
 #[test]
 fn what_gets_no_access_list_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ fn what_gets_no_access_list_is_not_made() {
     finish(volume, &path);
 }
 
-/// Of what one call asks for, all is done or nothing: who may not have a file keeps its permissions, list and flags, too.
+/// One call changes all or nothing: if the owner change is refused, permissions, list and flags stay, too.
 #[test]
 fn a_refused_owner_changes_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -355,8 +355,8 @@ fn a_refused_owner_changes_nothing_else() {
     finish(volume, &path);
 }
 
-/// Whose usage exceeds limits that were lowered since may still put a file over another and leave a white-out: in the
-/// place of the old name, even where nothing else is in its block.
+/// A user above limits that were lowered may still rename a file over another and leave a white-out: in the
+/// place of the old name, even if it is the only entry of its block.
 #[test]
 fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -394,7 +394,7 @@ fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
         let replaced = u32::from(mode == RenameMode::Replace);
         assert_eq!(volume.counters().valid_inodes, inodes + 1 - replaced);
     }
-    // One inode more is refused where inodes are limited, and then nothing moves.
+    // With a limit of inodes, one more is refused, and no name moves.
     volume.set_quota_limits(QuotaKind::User, USER, hard(0, 1)).unwrap();
     let name = "name0";
     let before = (volume.lookup(dir, name.as_bytes()).unwrap(), volume.counters());

@@ -90,7 +90,7 @@ fn small_files_and_reserved_blocks_are_shifted() {
     let blocks = volume.counters().valid_blocks;
     volume.insert_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
     volume.collapse_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
-    // What was reserved past the end has gone, with the two nodes for it.
+    // Blocks reserved past the end are gone, with the two nodes for them.
     assert_eq!(volume.counters().valid_blocks, blocks - 3);
     let mut wanted = vec![0; 2000 * BLOCK as usize];
     wanted[1500 * BLOCK as usize + 7..][..4].copy_from_slice(b"here");
@@ -155,7 +155,7 @@ fn a_file_with_large_holes_is_shifted_as_fast_as_its_data() {
     support::assert_clean(&path);
 }
 
-/// What moves is copied, but takes no more than what is there: not even where it is most of the volume.
+/// Moved blocks are copied, but need no more space than they have: not even if they are most of the volume.
 #[test]
 fn a_file_that_fills_the_volume_is_shifted() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn a_file_that_fills_the_volume_is_shifted() {
     volume.insert_range(ino, 40_960, 3 * BLOCK).unwrap();
     data.splice(40_960..40_960, vec![0; 3 * BLOCK as usize]);
     assert!(read(&volume, ino) == data);
-    // A cut brings the last checkpoint back, and what was fsynced.
+    // A cut brings back the last checkpoint, and the fsynced data.
     volume.fsync(ino, false).unwrap();
     drop(volume);
     let mut volume = support::open(&path);

@@ -1,4 +1,4 @@
-//! What comes back after a power cut: everything that fsync or a checkpoint promised, and nothing torn.
+//! State after a power cut: everything that fsync or a checkpoint promised, and no torn block.
 
 mod support;
 
@@ -124,8 +124,8 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
     }
 }
 
-/// A file that was overwritten as a whole, in whatever order, is overwritten where it is when it is synced: in commands as
-/// large as can be. What was not neighbours goes to the log.
+/// A file that was overwritten as a whole, in any order, is overwritten in place when it is synced: in the
+/// largest possible commands. Blocks without neighbours go to the log.
 #[test]
 fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
     const BLOCKS: u64 = 1000;
@@ -160,8 +160,9 @@ fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
     assert!(content.chunks(4096).enumerate().all(|(n, block)| block == [wanted(n); 4096]));
 }
 
-/// A database makes its journal, syncs it and the directory, and removes it, again and again. Recovery finds the name of
-/// a new file in its inode, so that none of this needs a checkpoint but the removal; and what did not change needs nothing.
+/// A database makes its journal, syncs it and the directory, and removes it, again and again. Recovery finds
+/// the name of a new file in its inode, so only the removal needs a checkpoint; and an unchanged file needs
+/// no write.
 #[test]
 fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
@@ -172,7 +173,7 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     let start = copy(device.inner()).unwrap();
     device.take_trace();
     let mut trace = Vec::new();
-    // How many writes the fsync of the directory took; after it the power fails.
+    // Number of writes of the directory's fsync; after it the power fails.
     let mut sync = |volume: &mut Volume, data_only: bool| {
         trace.extend(device.take_trace());
         volume.fsync(dir, data_only).unwrap();
@@ -215,7 +216,7 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     assert_eq!(volume.last_checkpoint().version, checkpoint, "two names, but it did not change");
 }
 
-/// Where whole blocks are appended within one tick of the clock, recovery finds the size without the inode.
+/// If whole blocks are appended within one tick of the clock, recovery finds the size without the inode.
 #[test]
 fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     const START: u64 = 930; // the inode has no room for more addresses
@@ -250,7 +251,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     for block in START..START + 5 {
         append(&mut volume, block * 4096, 4096, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
     }
-    // Half a block: its end only the inode knows. And what fills a block does not make a new one.
+    // Half a block: only the inode tells its end. And filling the block makes no new one.
     let half = (START + 5) * 4096;
     append(&mut volume, half, 2048, &[(Write, 4096), (Write, 8192), (Flush, 0)]);
     append(&mut volume, half + 2048, 2048, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
@@ -549,8 +550,8 @@ fn a_cut_during_recovery_means_another_recovery() {
     }
 }
 
-/// Of two fsyncs that share a flush, and of one with several nodes, any part may have reached the device. What the
-/// next session finds stays, whatever that one fsyncs before the power goes again.
+/// Of two fsyncs that share a flush, and of one with several nodes, any part may have reached the device. The
+/// state that the next session finds stays, with any fsyncs of that session before the power fails again.
 #[test]
 fn no_chain_runs_into_that_of_a_session_before() {
     const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
@@ -602,7 +603,7 @@ fn no_chain_runs_into_that_of_a_session_before() {
     assert!(cuts > 20, "{cuts} cuts were tried");
 }
 
-/// What fsync has written is brought back or left alone, but nothing is written over it.
+/// Blocks written by fsync are recovered or ignored, but never overwritten.
 #[test]
 fn who_does_not_roll_forward_only_reads() {
     let device = Arc::new(MemoryDevice::new(BYTES));
@@ -685,7 +686,7 @@ fn what_was_fsynced_is_not_overwritten_when_holes_are_filled() {
     volume.write(file, 0, &[1; 40_000]).unwrap();
     volume.fsync(file, false).unwrap();
     let version = volume.last_checkpoint().version;
-    // Each round replaces what the round before has written; nothing of it is fsynced.
+    // Each round replaces the data of the round before; none of it is fsynced.
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
     let mut rounds = 0;
     while volume.last_checkpoint().version == version {
@@ -702,12 +703,12 @@ fn what_was_fsynced_is_not_overwritten_when_holes_are_filled() {
         rounds += 1;
         assert!(rounds < 200, "holes run out");
     }
-    // How many there are depends on what the formatter leaves.
+    // Their number depends on the space that the formatter leaves.
     assert!(rounds > 1, "{rounds}");
 }
 
-/// Where a zone has two sections, what an fsync writes lies in one zone: the data log follows the node log when that
-/// goes on, and the chain of nodes that recovery follows stays whole.
+/// If a zone has two sections, the writes of an fsync lie in one zone: the data log follows the node log when
+/// that moves on, and the chain of nodes that recovery follows stays whole.
 #[test]
 fn fsyncs_stay_in_a_zone_and_come_back() {
     const RECORDS: u64 = 2500;
@@ -793,7 +794,7 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
     assert!(apart <= zones.len() * 2, "{apart} fsyncs wrote to two zones");
 }
 
-/// A volume of zones of two sections that has been used for long: no zone is free as a whole. It has a file of so many
+/// A volume of zones of two sections after long use: no zone is wholly free. It has a file of `blocks`
 /// blocks.
 fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Volume, Ino) {
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
@@ -850,7 +851,8 @@ fn fsyncs_find_a_zone_on_an_aged_volume() {
     assert!(apart <= 30, "{apart} of {RECORDS} fsyncs wrote to two zones");
 }
 
-/// Wherever the power fails there, what was fsynced is found where the logs went. `AGED_CUTS` tries more places.
+/// Wherever the power fails there, fsynced data is found in the logs' new places. `AGED_CUTS` tries more
+/// places.
 #[test]
 fn fsyncs_on_an_aged_volume_survive_cuts() {
     const BLOCKS: usize = 300;
@@ -873,7 +875,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
         volume.write(file, block as u64 * 4096, &[byte; 4096]).unwrap();
         volume.fsync(file, n % 2 == 0).unwrap();
         records.push((block, byte, device.trace().len()));
-        // Others write, too, and nobody syncs that.
+        // Other files are written, too, and not synced.
         let name = |n: usize| format!("other{n}").into_bytes();
         if n % 20 == 0 {
             let other = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
@@ -922,7 +924,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
     }
 }
 
-/// A link and an unlink are a rename: what fsync says is durable then is there under its new name.
+/// A link and an unlink are a rename: after fsync the file is there under its new name.
 #[test]
 fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name() {
     for checkpointed in [true, false] {
@@ -949,8 +951,9 @@ fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name()
     }
 }
 
-/// On a full volume a new name takes the place of one that was removed; recovery enters it while the other is still
-/// there, and the directory has to grow. The checkpoint then held more than the volume has room for, and nobody opened it.
+/// On a full volume a new name takes the place of a removed one. Recovery enters it while the other is still
+/// there, and the directory has to grow. The resulting checkpoint once held more blocks than the volume has,
+/// and could not be opened.
 #[test]
 fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     let device = Arc::new(MemoryDevice::new(BYTES));
@@ -989,8 +992,8 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     }
 }
 
-/// A volume on which fsyncs of a file and of new ones went on until no segment was left, without a checkpoint. Says what
-/// was promised of each of the file's blocks, and how many new files.
+/// A volume with fsyncs of a file and of new ones until no segment was free, without a checkpoint. Returns
+/// the promised content of the file's blocks, and the number of new files.
 fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, Vec<u8>, u64) {
     let mut volume = support::format_on(device.clone(), &["extra_attr", "quota"], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -1023,7 +1026,7 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
     (ino, promised, new)
 }
 
-/// Where no segment is left for recovery, it goes on beside what it needs, and writes over nothing of it.
+/// Without a free segment, recovery writes beside the blocks that it needs, and overwrites none of them.
 #[test]
 fn recovery_finds_room_beside_the_chain() {
     let dir = tempfile::tempdir().unwrap();
@@ -1037,7 +1040,7 @@ fn recovery_finds_room_beside_the_chain() {
                 volume.read(ino, block * 4096, &mut found).unwrap();
                 found != [**mark; 4096]
             });
-            // What was being fsynced when there was no more room may be there.
+            // The data of the fsync that found no space may be there.
             assert!(wrong.count() < 2, "{what}");
             for n in 0..new {
                 let ino = volume.lookup(ROOT, format!("new{n}").as_bytes()).unwrap();
@@ -1069,7 +1072,8 @@ fn recovery_finds_room_beside_the_chain() {
     }
 }
 
-/// What an fsync overwrites in place may end right before a run of another log. It must not wait for that one.
+/// Blocks that an fsync overwrites in place may end right before a run of another log. They must not wait for
+/// that run.
 #[test]
 fn what_is_overwritten_before_a_run_of_directories_is_durable() {
     let device = Arc::new(MemoryDevice::new(BYTES));

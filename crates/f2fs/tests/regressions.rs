@@ -20,7 +20,8 @@ use model::setup::copy;
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-/// Its last name went before a checkpoint, its last user after it: in between nothing of the inode changed.
+/// Its last name was removed before a checkpoint, its last user closed it after that: in between the inode
+/// did not change.
 #[test]
 fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,8 +39,8 @@ fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
     support::assert_clean(&path);
 }
 
-/// Opens what a power cut after each of the recorded requests leaves: the newest writes are there, some before them are
-/// not.
+/// Opens the volume after a power cut at each of the recorded requests: the newest writes are there, some
+/// earlier ones are not.
 fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, check: impl Fn(&Volume, &str)) {
     let mut trace = recording.take_trace();
     trace.retain(|request| request.verb != Verb::Read);
@@ -69,7 +70,7 @@ fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
         volume.write(pinned, block * 4096, &[1; 4096]).unwrap();
         volume.write(moved, block * 4096, &[1; 4096]).unwrap();
     }
-    // The log must go on elsewhere: what it writes to is not cleaned.
+    // The log must go on elsewhere: its current section is not cleaned.
     let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
     volume.write(filler, 0, &[1; 3 << 20]).unwrap();
     volume.punch_hole(filler, 0, 50 * 4096).unwrap();
@@ -97,7 +98,7 @@ fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
     });
 }
 
-/// Collapsing copies what was durable: an fsync that names the copies must not be there without them.
+/// Collapsing copies durable data: an fsync that names the copies must not be there without them.
 #[test]
 fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
     const BLOCKS: u8 = 60;
@@ -150,8 +151,8 @@ fn what_lies_outside_the_main_area_is_never_overwritten_in_place() {
     assert!(now == superblock);
 }
 
-/// A truncation took a node of addresses away. Roll-forward only knows what nodes say: it brought the node back that the
-/// checkpoint had, or an earlier fsync, and with it what had been in the hole.
+/// A truncation freed a node of addresses. Roll-forward only sees existing nodes: it restored the node of the
+/// checkpoint, or of an earlier fsync, and with it the old content of the hole.
 #[test]
 fn what_was_truncated_stays_away_after_a_cut() {
     const HOLE: u64 = 1200 * 4096;
@@ -240,7 +241,7 @@ fn files_that_come_and_go_do_not_use_up_inodes() {
     }
 }
 
-/// What is reserved at once does not stay in memory as a whole, and neither does what is given back.
+/// Blocks that are reserved at once do not stay in memory as a whole, and neither do freed ones.
 #[test]
 fn long_ranges_leave_the_memory_as_they_go() {
     const CACHE: u64 = 4 << 20;
