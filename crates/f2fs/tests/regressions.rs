@@ -271,18 +271,18 @@ fn blocks_in_use(volume: &Volume) -> u64 {
     segments.map(|n| u64::from(volume.sit_entry(SegNo(n)).unwrap().valid_blocks)).sum()
 }
 
-/// Where on the device bytes are to be others: a block, a place in it, and the bytes.
+/// Damage on the device: a block, an offset in it, and the new bytes.
 type Damage = (BlockAddr, usize, Vec<u8>);
 
-/// What damages the file of a number.
+/// Chooses the damage to a file.
 type Damager<'a> = &'a dyn Fn(&Volume, Ino) -> Damage;
 
-/// A file whose name went while somebody had it open, cut there; and of which a node then is changed on the device.
+/// A file that was unlinked while it was open, then a power cut; one of its nodes is changed on the device.
 fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDevice>, Ino) {
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
-    // So much that there are blocks below the inode and below two more nodes.
+    // Large enough for blocks below the inode and below two more nodes.
     volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
     volume.set_xattr(ino, b"user.large", &[2; 3000], XattrMode::Set).unwrap();
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
@@ -297,13 +297,13 @@ fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDev
     (device, ino)
 }
 
-/// Its blocks were given up one by one up to the damage, and counted not at all; and what it said to be its own
-/// attributes went with it.
+/// Its blocks were freed one by one up to the damage, and not counted; and the node that it named as its own
+/// xattr node was freed with it.
 #[test]
 fn a_damaged_orphan_harms_nobody_but_itself() {
     let node = |volume: &Volume, nid: Nid| volume.nat_entry(nid).unwrap().addr;
     let far = 0x7FFF_FFFF_u32.to_le_bytes().to_vec();
-    // Where a node's addresses begin, and the inode's nid of its xattr node.
+    // Offsets of a node's addresses, and of the inode's xattr nid.
     let (in_inode, xattr_nid) = (360, 76);
     let cases: [(&str, Damager<'_>); 4] = [
         ("an address in the inode", &|volume, ino| (node(volume, ino.into()), in_inode + 40, far.clone())),
@@ -341,7 +341,7 @@ fn a_damaged_orphan_harms_nobody_but_itself() {
     }
 }
 
-/// The name was gone, the error said that it was not, and nobody knew of the inode any more.
+/// The name was gone, the error said that it was not, and the inode was lost.
 #[test]
 fn a_damaged_file_that_loses_its_name_becomes_an_orphan() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -395,7 +395,7 @@ fn a_full_volume_moves_and_links_files() {
         volume.rename(dir, b"victim", ROOT, b"moved", RenameMode::Replace).unwrap();
         volume.rename(dir, b"other", ROOT, b"moved", RenameMode::Exchange).unwrap();
         let other = volume.lookup(dir, b"other").unwrap();
-        // What the victim had is free again, and is taken once more.
+        // The victim's blocks are free again, and are taken once more.
         while volume.write(large, at, &[7; 4096]).is_ok() {
             at += 4096;
         }
@@ -403,7 +403,7 @@ fn a_full_volume_moves_and_links_files() {
         volume.link(other, dir, b"linked").unwrap();
         let refused = |result: f2fs::Result<()>| matches!(result, Err(Error::NoSpace { .. }));
         assert!(refused(volume.create(dir, b"more", &NewNode::new(FILE)).map(drop)));
-        // Until the directory has no room any more; then nothing of it happens.
+        // Until the directory is full; the next call has no effect.
         let mut links = 2;
         let full = loop {
             let name = format!("{links}{}", "n".repeat(200));
@@ -426,7 +426,7 @@ fn a_full_volume_moves_and_links_files() {
     }
 }
 
-/// They were called a full volume, which is what programs were told (Linux, `__f2fs_setxattr`).
+/// They were reported as a full volume, not as too large (Linux, `__f2fs_setxattr`).
 #[test]
 fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
     let mut volume = support::format_on(Arc::new(MemoryDevice::new(64 << 20)), &[], BlockSize::B4K);
@@ -446,8 +446,8 @@ fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
     set("user.b", 1000, XattrMode::Set).unwrap();
 }
 
-/// A damaged volume took changes without a word. Now what is damaged is left alone, and once damage has been met
-/// fsck.f2fs is asked for, as Linux asks for it.
+/// A damaged volume took changes without a message. Now damaged structures are left alone, and the checkpoint
+/// asks for fsck.f2fs once damage has been met, as Linux does.
 #[test]
 fn damage_that_is_met_is_left_alone_and_asks_for_fsck() {
     const MIB: u64 = 1 << 20;
@@ -489,7 +489,7 @@ fn damage_that_is_met_is_left_alone_and_asks_for_fsck() {
         let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         volume.create(ROOT, b"before", &NewNode::new(FILE)).unwrap();
         volume.checkpoint().unwrap();
-        // Who looks for a free number goes on where the last one was, and so has met that already.
+        // The search for a free number starts after the last one, and so has met that block already.
         let met = volume.last_checkpoint().flags.has(Flags::FSCK);
         assert_eq!(met, what == "NAT", "{what}: not before it is met");
         let refused = act(&mut volume, big, last);
@@ -555,7 +555,7 @@ fn a_directory_that_spreads_its_names_leaves_its_inode_only_where_there_is_room(
     }
 }
 
-/// The flag of a file that stands for a device means nothing on a volume without that feature.
+/// The flag of a device alias has no meaning on a volume without that feature.
 #[test]
 fn an_alias_of_a_device_without_the_feature_is_a_file() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -609,8 +609,8 @@ impl WritePart for MemoryDevice {
     }
 }
 
-/// A block that the segment table does not call valid can be written anew, as it were one of those that it does: what it
-/// belongs to keeps no checkpoint from being written.
+/// A block that the segment table calls invalid can be written anew, like a valid one: its file keeps no
+/// checkpoint from being written.
 #[test]
 fn a_damaged_segment_table_keeps_back_no_checkpoint() {
     let device = Arc::new(MemoryDevice::new(96 << 20));

@@ -46,7 +46,7 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// What a tree says, by path, with names of hard links told apart from first names only by their group.
+/// The entries of a tree, by path; a hard link differs from its first name only by its group.
 fn by_path(all: Vec<(Entry, Vec<u8>)>) -> BTreeMap<Vec<u8>, (Entry, Vec<u8>)> {
     let count = all.len();
     let map: BTreeMap<_, _> = all.into_iter().map(|item| (item.0.path.clone(), item)).collect();
@@ -143,7 +143,7 @@ fn what_cannot_be_read_is_named() {
     assert!(error.contains("file") && error.contains("shorter"), "{error}");
 }
 
-/// The walk goes ahead of what is read; what it meets there is still told where it belongs.
+/// The walk runs ahead of the reader; an error that it meets is reported at its own place.
 #[test]
 fn what_the_walk_meets_ahead_is_told_in_its_turn() {
     let dir = scratch();
@@ -181,7 +181,8 @@ fn gnu_tar(dir: &Path, args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// What GNU tar packs of a tree in any of its formats is what the tree is, as far as the format can say it.
+/// An archive of GNU tar in any of its formats gives the same entries as the tree, as far as the format can
+/// express them.
 #[test]
 fn archives_of_gnu_tar_equal_the_directory() {
     let dir = scratch();
@@ -263,7 +264,7 @@ fn compressed_archives_are_told_by_their_start() {
     }
 }
 
-/// A hand-made member: name, type, size field, other fields by closure, and what follows.
+/// A hand-made member: name, type, size field, other fields by closure, and content.
 fn member(name: &str, kind: u8, content: &[u8], set: impl Fn(&mut tar::Header)) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -464,7 +465,7 @@ fn hostile_archives_are_errors_that_name_a_place() {
     }
 }
 
-/// What is skipped is not read as members.
+/// Skipped content is not read as members.
 #[test]
 fn data_that_nobody_asks_for_is_skipped() {
     let bytes = tar_of(&[member("a", b'0', &[1; 5000], |_| {}), member("b", b'0', &[2; 10], |_| {})]);
@@ -475,7 +476,7 @@ fn data_that_nobody_asks_for_is_skipped() {
     assert_eq!(source.next_run(&mut [0; 100]).unwrap().unwrap().length, 10);
 }
 
-/// A pipe gives what it has; the source must not depend on how much that is.
+/// A pipe returns short reads; the source must not depend on their size.
 struct Trickle<'a>(&'a [u8], usize);
 
 impl Read for Trickle<'_> {

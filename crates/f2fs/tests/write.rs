@@ -296,7 +296,8 @@ fn a_full_volume_refuses_cleanly_and_recovers() {
     support::assert_clean(&path);
 }
 
-/// Many small files, mostly nodes, without an fsync: a card would have to keep what was in the unwritten part of a zone.
+/// Many small files, mostly nodes, without an fsync: a card would have to keep the old data in the unwritten
+/// part of a zone.
 #[test]
 fn no_zone_is_left_half_written() {
     let device = Arc::new(Recording::without_data(MemoryDevice::new(256 << 20)));

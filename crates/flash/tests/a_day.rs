@@ -13,8 +13,8 @@ const BLOCK: u64 = 4096;
 /// Longest request, in blocks.
 const MOST: u64 = 32;
 
-/// What each block held at the last flush, and what was written since. A block that holds its stamp over and
-/// over; 0 is what was never written, or discarded.
+/// The content of each block at the last flush, and the writes since. A block holds its stamp over and over;
+/// 0 is a block that was never written, or was discarded.
 #[derive(Default)]
 struct Known {
     flushed: BTreeMap<u64, u64>,
@@ -40,8 +40,8 @@ impl Known {
         newest.or(self.flushed.get(&block)).copied().unwrap_or(0)
     }
 
-    /// After a power cut each sector holds what was flushed or any later write. All of these blocks are written
-    /// anew, so that each is of one piece again.
+    /// After a power cut each sector has its flushed content or that of any later write. All of these blocks
+    /// are written anew, so that each has one stamp again.
     fn recover(&mut self, card: &Card, stamp: u64) -> io::Result<()> {
         for (block, writes) in std::mem::take(&mut self.since) {
             let mut buf = [0; BLOCK as usize];
@@ -144,7 +144,7 @@ fn work_on(name: &str, minutes: u64) {
             known.recover(&card, stamp).expect("the power is on");
             card.set_faults(plan(cuts, &mut rng));
         } else if !flushes {
-            // Without a cache what was written is there: only the last write can be torn.
+            // Without a cache written data is there: only the last write can be torn.
             known.settle();
         }
     }

@@ -17,7 +17,7 @@ use support::{check_document, repository};
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
 
-/// One row, to which the profile was fitted: what is published, and what the model gives.
+/// One row that the profile was fitted to: the published figure, and the model's.
 struct Row {
     what: String,
     published: f64,
@@ -29,7 +29,7 @@ impl Row {
         self.model / self.published - 1.0
     }
 
-    /// Whether the fit came near: what is off by more than a third is no calibration.
+    /// Describes the fit: an error of more than a third is no calibration.
     fn reached(&self) -> &'static str {
         if self.error().abs() > 1.0 / 3.0 { "out of reach" } else { "calibrated" }
     }
@@ -115,8 +115,8 @@ fn render(rows: &[Row]) -> String {
     text
 }
 
-/// What makers say of their devices, each of which a profile was fitted to: the depth at which it was measured, reads
-/// and writes in sequence in MB/s, and at random in requests of 4 KiB a second.
+/// Makers' figures of their devices, each of which a profile was fitted to: the queue depth of the
+/// measurement, reads and writes in sequence in MB/s, and at random in requests of 4 KiB a second.
 const MAKERS: [(&str, &str, u32, [Option<f64>; 4]); 6] = [
     ("survey-emmc45", "Samsung eMMC 4.5", 1, [Some(140.0), Some(50.0), Some(7e3), Some(2e3)]),
     ("survey-emmc51", "Samsung eMMC 5.1", 32, [Some(250.0), Some(125.0), Some(11e3), Some(13e3)]),
@@ -126,7 +126,7 @@ const MAKERS: [(&str, &str, u32, [Option<f64>; 4]); 6] = [
     ("survey-ssd", "the same, one at a time", 1, [None, None, Some(10e3), Some(40e3)]),
 ];
 
-/// Requests a second with so many under way. The requests are `count`, of `bytes` each.
+/// Requests a second with `depth` in flight. The requests are `count`, of `bytes` each.
 fn rate(
     profile: &Profile,
     depth: u32,
@@ -178,7 +178,7 @@ fn makers() -> String {
                 error * 100.0
             )
             .expect("a string takes everything");
-            // One request at a time was nothing that writes were fitted to.
+            // Writes were not fitted at a depth of one.
             assert!(error.abs() < if name == "survey-ssd" && depth == 1 { 0.4 } else { 0.05 }, "{text}");
         }
     }

@@ -1,16 +1,18 @@
-//! How the figures of the Transcend card of jeong-2012 were found, and that the profiles still say so.
+//! Derivation of the figures of the Transcend card of jeong-2012, and a check that the profiles still have
+//! them.
 //!
-//! One card, two hosts. Nothing but EXT4's rows and what is known of the flash goes in, so that the rows of the
-//! other file systems are predictions. What EXT4 asked of the card in each experiment was taken from a kernel
-//! that ran it (`testdata/calibration`, made by the lab's example `ext4_requests`).
+//! One card, two hosts. The input is EXT4's rows and known facts of the flash only, so the rows of the other
+//! file systems are predictions. EXT4's requests in each experiment were recorded from a kernel that ran it
+//! (`testdata/calibration`, made by the lab's example `ext4_requests`).
 //!
-//! - The unit, and how long programs take, are those of the same maker's 8 GB card, measured by others
-//!   (`testdata/reference/cards-measured.txt`, result_25: 4 MiB; 1.45 ms for 16 KiB). That card programs 16 KiB for
-//!   any write; this one cannot, as a test shows, and of 4, 8 and 16 KiB at the same rate EXT4's rows choose 4.
+//! - The unit, and the duration of programs, are those of the same maker's 8 GB card, measured by others
+//!   (`testdata/reference/cards-measured.txt`, result_25: 4 MiB; 1.45 ms for 16 KiB). That card programs 16
+//!   KiB for any write; this one cannot, as a test shows, and of 4, 8 and 16 KiB at the same rate EXT4's rows
+//!   choose 4.
 //! - Reads: two rows, two figures, solved.
 //! - Writes: the cost of changing the unit and of a new stream are the card's, the command and the link the
-//!   host's. The seven rows that the model can reach are fitted by least squares of the logarithms; the eighth,
-//!   sequential buffered writes on the desktop, is not, and the test shows why it cannot be.
+//!   host's. The seven rows that the model can reach are fitted by least squares of the logarithms; the
+//!   eighth, sequential buffered writes on the desktop, is not, and the test shows why it cannot be.
 
 use std::{fs, path::PathBuf};
 
@@ -22,7 +24,7 @@ const HOSTS: [(&str, &str, &str); 2] =
 /// To program 16 KiB on the sister card: 10.8 MB/s in large writes, as survey-class10's profile has it too.
 const SISTER_PROGRAM_16K_NS: u64 = 1_450_000;
 
-/// A row of EXT4, and what it asked of the card.
+/// A row of EXT4, and its requests to the card.
 struct Row {
     name: String,
     /// Records of 4 KiB a second.
@@ -76,7 +78,8 @@ fn testdata() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
 }
 
-/// What is free: unit switch and stream miss of the card, command on the desktop, command and link on the phone.
+/// The free parameters: unit switch and stream miss of the card, command on the desktop, command and link on
+/// the phone.
 type Free = [f64; 5];
 
 fn apply(profiles: &mut [Profile; 2], free: &Free) {
@@ -222,7 +225,7 @@ fn no_small_change_fits_ext4_better() {
     }
 }
 
-/// How many streams the card remembers cannot be read off EXT4, which keeps three.
+/// EXT4 keeps three streams, so its rows do not show how many streams the card remembers.
 #[test]
 fn ext4_does_not_show_how_many_streams_are_remembered() {
     for (host, row) in rows() {
@@ -259,9 +262,9 @@ fn whole_pages_of_the_sister_card_are_out_of_reach() {
     assert!(row.error(&profiles[0]) < -0.15, "{}", row.error(&profiles[0]));
 }
 
-/// On the desktop, EXT4 wrote in sequence at two thirds of what the flash takes. Nothing but the writes that
-/// interrupt the sequence could be to blame, and each would have to cost what hundreds of the random row cost,
-/// where they are as frequent as records: no figure of the model reaches both.
+/// On the desktop, EXT4 wrote in sequence at two thirds of the rate of the flash. Only the writes that
+/// interrupt the sequence could be the reason, and each would have to cost as much as hundreds of the random
+/// row, where they are as frequent as records: no parameter of the model reaches both.
 #[test]
 fn sequential_writes_on_the_desktop_are_out_of_reach() {
     let profile = &profiles()[0];

@@ -1,5 +1,5 @@
-//! States of cards with anything in them changed: each is refused by the name of its file and what is wrong with
-//! it, or it works. None ends the program, hangs, or takes memory that the file does not justify.
+//! States of cards with any part changed: each is refused with the name of its file and the error in it, or
+//! it works. None ends the program, hangs, or takes memory that the file does not justify.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ const PROFILES: [&str; 7] = [
     "nand-2003",
 ];
 
-/// Requests all over, as a host makes them. Whether they are refused does not matter here.
+/// Requests to the whole card, as a host makes them. Refusals do not matter here.
 fn work(file: &CardFile, seed: u64, count: u64) {
     let mut rng = Rng::new(seed);
     let mut next = 0;
@@ -53,7 +53,7 @@ fn used(dir: &Path, name: &str, preconditioned: bool) -> String {
     fs::read_to_string(dir.join("card.card")).expect("readable")
 }
 
-/// Opens a card whose state was changed, and works with it if it is taken. Whether it was.
+/// Opens a card whose state was changed, and works with it if it is accepted. Returns true if it was.
 fn is_taken(dir: &Path, state: &[u8], seed: u64) -> bool {
     let state_path = dir.join("card.card");
     fs::write(&state_path, state).expect("writable");

@@ -1,6 +1,6 @@
 //! The probe against devices that it was not made for: parameters and noise by seed.
 //!
-//! `cargo test -p flash --test probe_random_profiles -- --nocapture` prints what was true and what was found.
+//! `cargo test -p flash --test probe_random_profiles -- --nocapture` prints the true and the found values.
 
 use flash::{
     FaultPlan, Model, Op, Profile,
@@ -30,7 +30,7 @@ fn times(profile: &Profile, bytes: u64) -> (f64, f64) {
     // A whole number of every unit.
     let start = 11 * 48 * M;
     let read = model.submit(0, Op::read(start, bytes)).expect("within the card");
-    // Once the sequence runs: what comes before may have to be put in order first.
+    // After the start of the sequence: earlier writes may have to be merged first.
     let mut now = 1 << 40;
     for n in 0..4 {
         now = model.submit(now, Op::write(start + n * bytes, bytes)).expect("within the card").done_ns;
@@ -81,7 +81,7 @@ fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
                 (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
             }
-            // Without limit and without a switch that costs, nothing in the times depends on a unit.
+            // Without a limit and without a cost of switching, no time depends on a unit.
             _ if profile.locality.unit_switch_ns == 0 => (None, None, true),
             _ => (Some(u64::from(profile.locality.unit_bytes)), None, true),
         };
@@ -186,7 +186,7 @@ fn holds(Verdict { unit, limit, fat, length, page, timing }: Verdict) {
     assert_eq!(timing.right, timing.asked);
 }
 
-/// What no measurement is made for is found, or said to be uncertain.
+/// Properties without a measurement of their own are found, or marked uncertain.
 #[test]
 fn what_lies_off_the_grids_is_not_told_as_certain() {
     let usual = Profile { size_bytes: 16 << 30, ..Profile::named("survey-class4").expect("built in") };

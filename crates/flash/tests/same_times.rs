@@ -1,12 +1,12 @@
-//! The same requests take the same time and do the same to the flash, on every machine and with every version of
-//! this code: what each profile makes of some thousand requests is written down here. A change of the figures is a
-//! change of the model.
+//! The same requests take the same time and do the same to the flash, on every machine and with every version
+//! of this code: the results of some thousand requests on each profile are written down here. A change of the
+//! figures is a change of the model.
 
 use block::Rng;
 use flash::{Model, Op, Profile};
 use sha2::{Digest, Sha256};
 
-/// Profile, whether it was written in full before, and what became of it.
+/// Profile, true if it was written in full before, and the digest of the result.
 const KNOWN: [(&str, bool, &str); 30] = [
     ("transcend-16g-desktop", false, "5df63e07200cf1df"),
     ("transcend-16g-desktop", true, "bd68ad5b16564a62"),

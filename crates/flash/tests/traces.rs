@@ -18,8 +18,9 @@ fn sum(trace: &Trace, command: Command) -> (u64, u64) {
     ops.fold((0, 0), |(count, bytes), op| (count + 1, bytes + op.length_bytes))
 }
 
-/// `testdata/traces/ext4.blkparse` is what blktrace recorded in the judge's machine while mkfs.ext4 ran:
-/// `BLESS=1 cargo test -p xtask --test card blktrace` makes it anew. At its end blkparse counts itself.
+/// `testdata/traces/ext4.blkparse` was recorded by blktrace in the judge's machine while mkfs.ext4 ran:
+/// `BLESS=1 cargo test -p xtask --test card blktrace` makes it anew. At its end blkparse prints its own
+/// counts.
 #[test]
 fn a_recording_of_blktraces_is_replayed() {
     let text = include_str!("../../../testdata/traces/ext4.blkparse");
@@ -45,7 +46,7 @@ fn a_recording_of_blktraces_is_replayed() {
     }
 }
 
-/// Runs fio on nothing, with these arguments.
+/// Runs fio with the null engine, with these arguments.
 fn fio(dir: &Path, arguments: &[&str]) -> Value {
     let output = Program::new("fio")
         .current_dir(dir)

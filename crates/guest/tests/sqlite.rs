@@ -1,10 +1,10 @@
-//! SQLite itself: what it does to its files, call by call, is what [`guest::load::Database`] says.
+//! SQLite itself: its calls on its files are, one by one, those of [`guest::load::Database`].
 
 use std::{collections::HashMap, path::Path, process::Command};
 
 use guest::load::{Change, Database, Journal, Step};
 
-/// How many: of the log enough that it is brought home and begun anew, and in all enough for new leaves.
+/// Number of transactions: enough for the log to be checkpointed and restarted, and for new leaves.
 fn transactions(journal: Journal) -> u64 {
     if journal == Journal::Wal { 1200 } else { 150 }
 }
@@ -45,12 +45,12 @@ fn sqlite_makes_the_calls_that_the_model_says() {
     }
 }
 
-/// A directory in memory where there is such a thing: nothing here waits for a disk.
+/// A directory in memory if there is one: the test waits for no disk.
 fn memory_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-/// What sqlite3 does for these transactions, of what changes files.
+/// SQLite's calls that change files, for these transactions.
 fn recorded(dir: &Path, journal: Journal, changes: &[Change]) -> Option<Vec<Step>> {
     use guest::load::{FIRST_ROW, ROWS, VALUE_BYTES};
     let last = FIRST_ROW + ROWS - 1;

@@ -1,5 +1,5 @@
-//! The page of a study in a real browser without a window: drawn, in light and dark, wide and narrow, with nothing
-//! fetched and nothing said on the console. Where there is no such browser the test says so and does nothing.
+//! The page of a study in a real headless browser: drawn, in light and dark, wide and narrow, without
+//! fetching anything and without console output. Without such a browser the test prints so and passes.
 
 use std::{
     collections::HashMap,
@@ -49,7 +49,7 @@ fn open(browser: &str, dir: &Path, arguments: &[String]) -> Output {
     output
 }
 
-/// How many pixels of each colour a picture has.
+/// Number of pixels of each colour in a picture.
 fn colours(path: &Path) -> HashMap<[u8; 3], usize> {
     let mut reader = png::Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
     let mut bytes = vec![0; reader.output_buffer_size().expect("it fits into memory")];
@@ -83,7 +83,7 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     };
     let mut records: Vec<_> =
         plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap().unwrap()).collect();
-    // The card has more blocks in store than these few writes use up, so nothing was erased yet.
+    // The card has more spare blocks than these few writes use up, so no block was erased yet.
     assert!(records.iter().all(|record| record.wear.as_ref().is_some_and(|wear| wear.total() == 0)));
     let worn: Vec<u32> = (0..4000).map(|n| n % 50).collect();
     records[0].wear = Some(Wear::of_blocks(&worn));

@@ -8,7 +8,7 @@ use block::{Device, MemoryDevice};
 use f2fs::volume::join;
 use guest::Manifest;
 
-/// Where they lie.
+/// Folder of the images.
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden")
 }
@@ -30,12 +30,12 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// Whether an image was unmounted.
+/// Returns true if an image was unmounted.
 pub fn is_clean(name: &str) -> bool {
     json(name)["clean"].as_bool().expect("whether it is clean")
 }
 
-/// What the kernel sees in an image.
+/// The kernel's manifest of an image.
 pub fn manifest(name: &str) -> Manifest {
     serde_json::from_value(json(name)["manifest"].take()).expect("a manifest")
 }

@@ -1,4 +1,4 @@
-//! What the integration tests share: images made and judged by f2fs-tools. A missing tool fails the test.
+//! Helpers of the integration tests: images made and judged by f2fs-tools. A missing tool fails the test.
 
 #![allow(dead_code)] // each test file uses its own part
 
@@ -25,7 +25,7 @@ pub fn mkfs(path: &Path, bytes: u64, arguments: &[&str]) {
     assert!(run.status.success(), "mkfs.f2fs {arguments:?}: {}", String::from_utf8_lossy(&run.stdout));
 }
 
-/// Fails unless fsck.f2fs finds nothing at all in an image.
+/// Fails if fsck.f2fs has any finding in an image.
 pub fn assert_clean(path: &Path) {
     if let Err(error) = model::fsck::fsck_image(path) {
         panic!("{error:#}");

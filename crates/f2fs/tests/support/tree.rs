@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Whether the tests may make device nodes and the like.
+/// Returns true if the tests may make device nodes and the like.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
