@@ -18,12 +18,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{Advice, FallocateFlags, FlockOperation, OFlags},
+    fs::{Advice, FallocateFlags, OFlags},
     io::Errno,
     ioctl,
 };
 
-use crate::{ATOMIC_BYTES, Device, Geometry};
+use crate::{
+    ATOMIC_BYTES, Device, Geometry, InUse,
+    claim::{Claim, unlock},
+};
 
 /// Alignment of buffers and requests that bypass the page cache, in bytes. No sector is larger.
 const DIRECT_BYTES: usize = 4096;
@@ -35,21 +38,13 @@ const BOUNCE_BYTES_MAX: usize = 4 << 20;
 /// How a [`FileDevice`] is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
-    /// Also for writing. A writer holds an exclusive lock until the device is dropped: a second writer, or
-    /// a writer of a block device that is mounted, gets [`io::ErrorKind::ResourceBusy`].
+    /// Also for writing. A writer has the bytes for itself until the device is dropped, whatever else leads to them: a
+    /// second writer, or a writer of what is mounted or otherwise [in use](InUse), gets
+    /// [`io::ErrorKind::ResourceBusy`]. A reader takes a lock that keeps writers out, unless one is
+    /// [there](FileDevice::writer).
     pub write: bool,
     /// Past the page cache of the host (`O_DIRECT`): what is measured is the device.
     pub direct: bool,
-}
-
-/// Locks a file for the only writer.
-fn lock(file: &File) -> io::Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing to it"))
-        }
-        locked => Ok(locked?),
-    }
 }
 
 /// A regular file or a block device. All access is positional, so threads share it freely.
@@ -60,6 +55,7 @@ pub struct FileDevice {
     geometry: Geometry,
     is_block_device: bool,
     options: OpenOptions,
+    claim: Claim,
     /// Aligned buffers for requests that bypass the page cache, to be used again.
     bounces: Mutex<Vec<Bounce>>,
     /// A flush failed. The host tells of a write that it lost once; the next flush of the same file says that all is
@@ -91,8 +87,6 @@ impl FileDevice {
             if is_write_protected(&File::open(path)?)? {
                 return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is write-protected"));
             }
-            // Without O_CREAT this asks the kernel for the block device alone: it refuses mounted ones.
-            flags |= OFlags::EXCL;
         }
         let file =
             File::options().read(true).write(options.write).custom_flags(flags.bits() as i32).open(path)?;
@@ -118,9 +112,11 @@ impl FileDevice {
 
     fn adopt(file: File, path: &Path, options: OpenOptions) -> io::Result<FileDevice> {
         let is_block_device = file.metadata()?.file_type().is_block_device();
-        if options.write {
-            lock(&file)?;
-        }
+        let claim = match options.write {
+            true => Claim::to_write(&file, path),
+            false => Claim::to_read(&file, path),
+        };
+        let claim = claim.inspect_err(|_| unlock(&file))?;
         // The end of a block device is its size (lseek(2)), as for a file.
         let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
         let sector_bytes =
@@ -132,6 +128,7 @@ impl FileDevice {
             geometry,
             is_block_device,
             options,
+            claim,
             bounces: Mutex::default(),
             flush_failed: AtomicBool::new(false),
         })
@@ -145,6 +142,20 @@ impl FileDevice {
     /// Whether it is a block device, as opposed to a regular file.
     pub fn is_block_device(&self) -> bool {
         self.is_block_device
+    }
+
+    /// The user that writes to it although it was opened for reading: what is read may be old or half written.
+    pub fn writer(&self) -> Option<&InUse> {
+        self.claim.writer()
+    }
+
+    /// Hands a block device over to a mount, which has it for itself from then on, while it can still be read and
+    /// written here; whether `mount`, which may be tried several times, could do it. If not the device is still ours.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ResourceBusy`] where a writer has lost it to another: nothing must be written any more.
+    pub fn hand_over(&self, mount: impl Fn() -> io::Result<()>) -> io::Result<bool> {
+        self.claim.hand_over(mount)
     }
 
     /// Whether it was opened for writing.
@@ -265,11 +276,7 @@ impl FileDevice {
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        if self.options.write {
-            // Said aloud: a process that another thread starts just now has the file open until it is its own
-            // program, and would keep the lock. There is nobody to tell of a failure, and closing unlocks as well.
-            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-        }
+        unlock(&self.file);
     }
 }
 
@@ -317,7 +324,8 @@ impl Device for FileDevice {
             return Ok(());
         }
         let done = match self.is_block_device {
-            true => block_discard(&self.file, start, end - start),
+            // The kernel drops what it has in its cache of the range, for who has the device for itself.
+            true => block_discard(self.claim.alone().as_ref().unwrap_or(&self.file), start, end - start),
             false => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.file, flags, start, end - start)
@@ -325,6 +333,8 @@ impl Device for FileDevice {
         };
         match done {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            // Part of the range waits in the cache of a mounted device to be written.
+            Err(Errno::BUSY) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }

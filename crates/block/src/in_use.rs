@@ -1,114 +1,212 @@
-//! Whether the host uses a device or image file: what a tool asks before it destroys data.
+//! The users of a device or image file: the one answer that every writer asks for before it writes.
+//!
+//! *Invariant*: the answer follows the bytes and not the name; see [`Backing`]. The tables of the host tell of mounts,
+//! swap and holders; an attempt to open a block device exclusively finds other users of it, such as mounts in other
+//! namespaces. Programs that lock are found by the lock itself ([`Claim`](crate::claim::Claim)).
 
 use std::{
     ffi::OsStr,
-    fs, io,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt},
-    },
+    fs::{self, File},
+    io,
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
-use crate::mounts::{Mount, device_number, mounts, unescape};
+use rustix::fs::{Dev, OFlags, makedev};
 
-/// Who uses it.
+use crate::{
+    backing::{self, Backing, Identity, View},
+    mounts::{Mount, mounts, unescape},
+};
+
+/// How often, and with which pause, a device is tried that is busy: others who ask the same have it for a moment.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A user of a device or image file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InUse {
-    /// Mounted, it or a partition of it, at this directory.
-    Mounted(PathBuf),
+    /// It, a part of it, or a device that is made of it is mounted.
+    Mounted {
+        /// The directory.
+        at: PathBuf,
+        /// Whether the file system writes nothing.
+        read_only: bool,
+    },
+    /// Mounted at this directory by a FUSE file system whose program has ended: nothing is written, and nothing goes on
+    /// before it is unmounted.
+    Dead(PathBuf),
     /// The host swaps to it.
     Swap,
-    /// Another block device is made of it (RAID, LVM, dm-crypt, loop): its name.
+    /// Another block device is made of it (RAID, LVM, dm-crypt): its name.
     Holder(String),
+    /// A program, or a mount in another namespace, has opened a block device for itself alone.
+    Held {
+        /// Name of the device.
+        name: String,
+        /// Whether nothing can be written through it.
+        read_only: bool,
+    },
+    /// Another program has locked it to write.
+    Writer,
+    /// Another program has locked it to read.
+    Reader,
+    /// A loop device of this name is made of it, a regular file, and is free. Writing in place does no harm; but a new
+    /// file in its place would not be seen through the loop device.
+    Loop(String),
+}
+
+impl InUse {
+    /// Whether the user may write, so that a reader may be shown what is old or half written.
+    pub fn writes(&self) -> bool {
+        match self {
+            InUse::Mounted { read_only, .. } | InUse::Held { read_only, .. } => !read_only,
+            InUse::Swap | InUse::Holder(_) | InUse::Writer => true,
+            InUse::Dead(_) | InUse::Reader | InUse::Loop(_) => false,
+        }
+    }
+
+    /// Whether the user is one that does not let go soon: the tables of the host name it.
+    pub fn stays(&self) -> bool {
+        matches!(self, InUse::Mounted { .. } | InUse::Dead(_) | InUse::Swap | InUse::Holder(_))
+    }
 }
 
 impl std::fmt::Display for InUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            InUse::Mounted(at) => write!(f, "mounted at {}", at.display()),
+            InUse::Mounted { at, read_only: false } => write!(f, "mounted at {}", at.display()),
+            InUse::Mounted { at, read_only: true } => write!(f, "mounted read-only at {}", at.display()),
+            InUse::Dead(at) => {
+                let at = at.display();
+                write!(f, "mounted at {at} by a program that has ended; umount {at}, and try again")
+            }
             InUse::Swap => write!(f, "used for swapping"),
-            InUse::Holder(name) => write!(f, "used by {name}"),
+            InUse::Holder(name) | InUse::Loop(name) => write!(f, "used by {name}"),
+            InUse::Held { name, .. } => {
+                write!(f, "in use as {name}, by another program or by a mount that is not seen from here")
+            }
+            InUse::Writer => write!(f, "another program is writing to it"),
+            InUse::Reader => write!(f, "another program is reading it"),
         }
     }
 }
 
-/// Who uses the block device or image file at `path`, if anyone. What the host does not tell (no `/proc`, no
-/// `/sys`) counts as nobody; the lock of a writer is the second line of defence.
+impl std::error::Error for InUse {}
+
+impl From<InUse> for io::Error {
+    fn from(user: InUse) -> io::Error {
+        io::Error::new(io::ErrorKind::ResourceBusy, user)
+    }
+}
+
+/// The user of the block device or image file at `path`, if there is one; the gravest of several. What the host does
+/// not tell (no `/proc`, no `/sys`) counts as nobody; the lock of a writer is the second line of defence.
 ///
 /// # Errors
 /// When `path` cannot be looked at.
 pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
-    let path = fs::canonicalize(path)?;
-    let metadata = fs::metadata(&path)?;
-    let mounts = mounts().unwrap_or_default();
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if swap_lists(&swaps, &path) {
-        return Ok(Some(InUse::Swap));
+    let identity = backing::identity(path.as_ref())?;
+    let backing = Backing::of(identity);
+    let views = backing.views();
+    let user = users(&backing, &views, &[]).into_iter().next();
+    let is_file = matches!(identity, Identity::File { .. });
+    let device = views.iter().find(|view| is_file && view.is_loop);
+    Ok(user.or_else(|| device.map(|view| InUse::Loop(view.name.clone()))))
+}
+
+/// The users that the host knows of, the gravest first. `own` are the devices and disks that the
+/// caller has for itself.
+pub(crate) fn users(backing: &Backing, views: &[View], own: &[Dev]) -> Vec<InUse> {
+    let mut mounts = mounts().unwrap_or_default();
+    mounts.retain(|mount| is_of(mount, backing, views));
+    let swaps = fs::read("/proc/swaps").unwrap_or_default();
+    let mut users: Vec<InUse> = mounts.iter().map(mounted).collect();
+    users.extend(swap_names(&swaps).any(|name| is_at(&name, backing)).then_some(InUse::Swap));
+    users.extend(views.iter().flat_map(View::holders).map(InUse::Holder));
+    let is_own = |view: &View| own.contains(&view.device) || own.contains(&view.disk);
+    // These are held by the mount, which may be read-only although they are not.
+    let is_mounted = |view: &View| mounts.iter().any(|mount| number(mount) == view.device);
+    let held = exclusive(views).filter(|view| !is_own(view) && !is_mounted(view) && is_held(view));
+    users.extend(held.map(|view| InUse::Held { name: view.name.clone(), read_only: view.is_read_only() }));
+    // The sort is stable: mounts come first among those that write, and among those that do not.
+    users.sort_by_key(|user| !user.writes());
+    users
+}
+
+fn number(mount: &Mount) -> Dev {
+    makedev(mount.device.0, mount.device.1)
+}
+
+fn mounted(mount: &Mount) -> InUse {
+    let is_dead = || fs::metadata(&mount.dir).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
+    if mount.kind.starts_with("fuse") && is_dead() {
+        return InUse::Dead(mount.dir.clone());
     }
-    let number = metadata.file_type().is_block_device().then(|| metadata.rdev());
-    let number = number.map(|device| (rustix::fs::major(device), rustix::fs::minor(device)));
-    if let Some(at) = mounted_at(&mounts, number, &path) {
-        return Ok(Some(InUse::Mounted(at)));
+    let read_only = mount.file_system_options.split(',').any(|option| option == "ro");
+    InUse::Mounted { at: mount.dir.clone(), read_only }
+}
+
+/// Whether a mount is of these bytes: by the number of its device or, for file systems that show a number of their own,
+/// by the name of their source.
+fn is_of(mount: &Mount, backing: &Backing, views: &[View]) -> bool {
+    if mount.device.0 != 0 {
+        return views.iter().any(|view| view.device == number(mount));
     }
-    // Of a file, or of a block device that is mounted through FUSE.
-    if let Some(device) = loop_over(&path) {
-        let number =
-            fs::read_to_string(format!("/sys/block/{device}/dev")).ok().and_then(|text| device_number(&text));
-        let mounted = mounted_at(&mounts, number, &Path::new("/dev").join(&device));
-        return Ok(Some(mounted.map_or(InUse::Holder(device), InUse::Mounted)));
-    }
-    let Some(number) = number else { return Ok(None) };
-    let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
-    if let Some(holder) = entries(&directory.join("holders")).into_iter().next() {
-        return Ok(Some(InUse::Holder(file_name(&holder))));
-    }
-    for partition in entries(&directory).into_iter().filter(|entry| entry.join("partition").exists()) {
-        let device = Path::new("/dev").join(file_name(&partition));
-        if swap_lists(&swaps, &device) {
-            return Ok(Some(InUse::Swap));
+    // Other sources may look like paths and lie on a server that does not answer.
+    let names_a_file = mount.source.starts_with("/dev/") || mount.kind.starts_with("fuse");
+    names_a_file && is_at(Path::new(&mount.source), backing)
+}
+
+/// Whether some of these bytes are what lies at a path.
+fn is_at(path: &Path, backing: &Backing) -> bool {
+    path.is_absolute() && backing::identity(path).is_ok_and(|identity| backing.is_made_of(identity))
+}
+
+/// The names that the text of `/proc/swaps` has.
+fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
+    let lines = swaps.split(|byte| *byte == b'\n').skip(1);
+    let words =
+        lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next().filter(|word| !word.is_empty()));
+    words.map(|name| Path::new(OsStr::from_bytes(&unescape(name))).to_path_buf())
+}
+
+/// The devices to claim for all of the bytes: of a disk its partitions, or the disk where it has none. The kernel gives
+/// nobody a disk while somebody else has a partition of it, nor the other way round.
+pub(crate) fn exclusive(views: &[View]) -> impl Iterator<Item = &View> {
+    views.iter().filter(|view| view.is_partition() || !view.has_partitions())
+}
+
+fn is_held(view: &View) -> bool {
+    let Some(node) = view.node() else { return false };
+    open_exclusively(&node, false).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+/// Opens a block device for the caller alone.
+///
+/// # Errors
+/// Those of open(2); [`io::ErrorKind::ResourceBusy`] where another has it.
+pub(crate) fn open_exclusively(node: &Path, write: bool) -> io::Result<File> {
+    let mut options = File::options();
+    // Without O_CREAT this asks the kernel for the block device alone.
+    let flags = OFlags::CLOEXEC | OFlags::EXCL | OFlags::NONBLOCK;
+    options.read(true).write(write).custom_flags(flags.bits() as i32);
+    patiently(|| options.open(node))
+}
+
+/// Does what another may keep us from for a moment, because it asks for users just now.
+pub(crate) fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut opened = open();
+    for _ in 1..TRIES {
+        if !opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+            break;
         }
-        let number = fs::read_to_string(partition.join("dev")).ok().and_then(|text| device_number(&text));
-        if let Some(at) = mounted_at(&mounts, number, &device) {
-            return Ok(Some(InUse::Mounted(at)));
-        }
-        if let Some(holder) = entries(&partition.join("holders")).into_iter().next() {
-            return Ok(Some(InUse::Holder(file_name(&holder))));
-        }
+        thread::sleep(PAUSE);
+        opened = open();
     }
-    Ok(None)
-}
-
-/// Where the device is mounted: by its number, or, for file systems that show a number of their own, by its name.
-fn mounted_at(mounts: &[Mount], number: Option<(u32, u32)>, path: &Path) -> Option<PathBuf> {
-    let is_it = |mount: &&Mount| number == Some(mount.device) || Path::new(&mount.source) == path;
-    mounts.iter().find(is_it).map(|mount| mount.dir.clone())
-}
-
-/// Whether the text of `/proc/swaps` names the path.
-fn swap_lists(swaps: &str, path: &Path) -> bool {
-    let names = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    names.map(|name| unescape(name.as_bytes())).any(|name| OsStr::from_bytes(&name) == path)
-}
-
-/// The loop device whose backing file is `path`.
-fn loop_over(path: &Path) -> Option<String> {
-    let backs = |entry: &PathBuf| {
-        let backing = fs::read_to_string(entry.join("loop/backing_file")).unwrap_or_default();
-        Path::new(backing.trim_end_matches('\n')) == path
-    };
-    entries(Path::new("/sys/block")).iter().find(|entry| backs(entry)).map(|entry| file_name(entry))
-}
-
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let listing = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = listing.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    opened
 }
 
 #[cfg(test)]
@@ -116,27 +214,30 @@ mod tests {
     use super::*;
     use crate::mounts_in;
 
-    const MOUNTINFO: &str = "\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
-36 22 0:31 / /data\\040two rw - btrfs /dev/sdb rw,space_cache=v2
-40 22 0:44 / /mnt/image rw,nosuid - fuse.flashkit /home/user/card\\040image rw,user_id=0
-broken line
-";
-
     #[test]
-    fn mounts_are_found_by_number_and_by_name() {
-        let at = |number, path: &str| mounted_at(&mounts_in(MOUNTINFO), number, Path::new(path));
-        assert_eq!(at(Some((8, 1)), "/dev/other"), Some("/".into()));
-        assert_eq!(at(Some((8, 16)), "/dev/sdb"), Some("/data two".into()));
-        assert_eq!(at(None, "/home/user/card image"), Some("/mnt/image".into()));
-        assert_eq!(at(Some((8, 2)), "/dev/sda2"), None);
+    fn mounts_are_found_by_number_and_by_source() {
+        let file = tempfile::NamedTempFile::with_prefix("card image").expect("a temporary file");
+        let source = file.path().to_str().expect("text").replace(' ', "\\040");
+        let table = format!(
+            "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
+             40 22 0:44 / /mnt/image rw - fuse.flashkit {source} rw,user_id=0\n\
+             41 22 0:45 / /mnt/other ro - nfs4 {source} rw\n"
+        );
+        let mounts = mounts_in(table);
+        let backing = Backing::of(backing::identity(file.path()).expect("it is there"));
+        let found: Vec<_> = mounts.iter().map(|mount| is_of(mount, &backing, &[])).collect();
+        assert_eq!(found, [false, true, false]);
+        let view = View { name: "sda1".into(), device: makedev(8, 1), disk: makedev(8, 0), is_loop: false };
+        assert!(is_of(&mounts[0], &backing, &[view.clone()]) && !is_of(&mounts[2], &backing, &[view]));
+        assert_eq!(mounted(&mounts[1]), InUse::Mounted { at: "/mnt/image".into(), read_only: false });
     }
 
     #[test]
     fn swaps_are_found_by_name() {
-        let swaps = "Filename\tType\tSize\n/dev/sda2 partition 100 0 -2\n/swap\\040file file 1 0 -3\n";
-        assert!(swap_lists(swaps, Path::new("/dev/sda2")) && swap_lists(swaps, Path::new("/swap file")));
-        assert!(!swap_lists(swaps, Path::new("/dev/sda")) && !swap_lists("", Path::new("Filename")));
+        let swaps = b"Filename\tType\tSize\n/dev/sda2 partition 100 0 -2\n/swap\\040file file 1 0 -3\n";
+        let names: Vec<_> = swap_names(swaps).collect();
+        assert_eq!(names, [Path::new("/dev/sda2"), Path::new("/swap file")]);
+        assert_eq!(swap_names(b"").count(), 0);
     }
 
     #[test]

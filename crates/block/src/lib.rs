@@ -3,7 +3,9 @@
 //! *Invariant*: this crate knows no file system. A [`Device`] is an array of bytes with a size, a sector and
 //! four verbs; recording, counting, failing and overlaying are wrappers that are themselves `Device`s.
 
+mod backing;
 mod behind;
+mod claim;
 mod concat;
 mod counted;
 mod faulty;

@@ -4,15 +4,20 @@
 #![allow(unsafe_code)]
 
 use std::{
-    fs::File,
+    ffi::OsStr,
+    fs::{self, File},
     io,
-    os::fd::AsRawFd,
+    ops::Range,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
 };
 
-use rustix::{io::Errno, ioctl};
+use rustix::{fs::Dev, io::Errno, ioctl};
+
+use crate::backing::{self, Identity};
 
 // Linux, include/uapi/linux/loop.h.
+const LOOP_GET_STATUS64: ioctl::Opcode = 0x4C05;
 const LOOP_CTL_GET_FREE: ioctl::Opcode = 0x4C82;
 const LOOP_CONFIGURE: ioctl::Opcode = 0x4C0A;
 const READ_ONLY: u32 = 1;
@@ -87,6 +92,65 @@ impl LoopDevice {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The source of the bytes of a loop device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The file or block device.
+    pub(crate) identity: Identity,
+    /// The part of it that the loop device shows, in bytes.
+    pub(crate) range: Range<u64>,
+    /// A path that leads to it.
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// The source of a loop device, which `sys` is the directory in sysfs of; `None` for any other device, and for a loop
+/// device without one.
+///
+/// The kernel tells the inode to those who may open the device. Others are told the path by sysfs, which leads
+/// nowhere or elsewhere where the file was renamed or belongs to another namespace of mounts.
+pub(crate) fn source(device: Dev, sys: &Path) -> Option<Source> {
+    let text = fs::read(sys.join("loop/backing_file")).ok()?;
+    let path = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
+    let at_path = backing::identity(&path).ok();
+    let name = backing::file_name(&fs::canonicalize(sys).ok()?);
+    let told = backing::node(device, &name).and_then(|node| status(&File::open(node).ok()?).ok());
+    let identity = told.map(|status| status.identity()).or(at_path)?;
+    let offset = backing::count_in(&sys.join("loop/offset")).unwrap_or_default();
+    let limit = backing::count_in(&sys.join("loop/sizelimit")).filter(|limit| *limit > 0);
+    let range = offset..limit.map_or(u64::MAX, |limit| offset.saturating_add(limit));
+    Some(Source { identity, range, path: (at_path == Some(identity)).then_some(path) })
+}
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Status {
+    /// Of the source: the device that it lies on, its inode, and its own device number where it is a device.
+    device: u64,
+    inode: u64,
+    own_device: u64,
+    rest: [u64; 26],
+}
+
+const _: () = assert!(size_of::<Status>() == 232);
+
+impl Status {
+    fn identity(&self) -> Identity {
+        // A regular file has no number of its own, or that of the device that it lies on (Linux, `loop_get_status`).
+        match self.own_device == 0 || self.own_device == self.device {
+            true => Identity::File { device: self.device, inode: self.inode },
+            false => Identity::Device(self.own_device),
+        }
+    }
+}
+
+fn status(open: &File) -> rustix::io::Result<Status> {
+    // SAFETY: the kernel writes 232 bytes, as many as `Status` has, and any bytes are one.
+    let request = unsafe { ioctl::Getter::<LOOP_GET_STATUS64, Status>::new() };
+    // SAFETY: as above; what is no loop device refuses the request.
+    unsafe { ioctl::ioctl(open, request) }
 }
 
 /// The request for the number of a free loop device, which is the call's own result.

@@ -5,11 +5,11 @@ use std::{
     fmt,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, FileDevice, OpenOptions};
+use block::{Device, FileDevice, InUse, OpenOptions};
 use f2fs::{
     format::FileType,
     units::{Ino, Time},
@@ -90,7 +90,26 @@ pub fn destination(volume: &Volume, at: &Target, name: &[u8], kind: FileType) ->
 
 /// Opens a file or block device for reading only.
 pub fn open_device(path: &Path) -> Result<FileDevice> {
-    FileDevice::open(path, OpenOptions::default()).with_context(|| path.display().to_string())
+    open_file(path, OpenOptions::default())
+}
+
+/// Opens a file or block device; for reading also where somebody writes to it, and says so.
+fn open_file(path: &Path, how: OpenOptions) -> Result<FileDevice> {
+    let device = FileDevice::open(path, how).with_context(|| path.display().to_string())?;
+    if let Some(user) = device.writer() {
+        warn_of_writer(path, user);
+    }
+    Ok(device)
+}
+
+/// Says that an image is read while somebody writes to it, once for each.
+pub fn warn_of_writer(path: &Path, user: &InUse) {
+    static TOLD: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.iter().any(|other| other == path) {
+        told.push(path.to_path_buf());
+        notice!("flashkit: {}: {user}: what is read here may be old or half written", path.display());
+    }
 }
 
 /// Opens a volume for reading only. One that was not unmounted is shown as recovery makes it; nothing is
@@ -118,9 +137,6 @@ pub fn open_for_all_or_nothing(
 }
 
 fn open_with(image: &Path, further: &Further, options: Options) -> Result<Volume> {
-    if let Some(user) = block::in_use(image).with_context(|| image.display().to_string())? {
-        bail!("{}: {user}", image.display());
-    }
     let volume = open(image, further, OpenOptions { write: true, direct: false }, options)?;
     if let Some(reason) = volume.read_only_reason() {
         bail!("{}: {reason}", image.display());
@@ -131,9 +147,7 @@ fn open_with(image: &Path, further: &Further, options: Options) -> Result<Volume
 fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> Result<Volume> {
     let devices = std::iter::once(image)
         .chain(further.devices.iter().map(PathBuf::as_path))
-        .map(|path| -> Result<Arc<dyn Device>> {
-            Ok(Arc::new(FileDevice::open(path, how).with_context(|| path.display().to_string())?))
-        })
+        .map(|path| -> Result<Arc<dyn Device>> { Ok(Arc::new(open_file(path, how)?)) })
         .collect::<Result<Vec<_>>>()?;
     let device = f2fs::volume::join(devices).with_context(|| image.display().to_string())?;
     Volume::open(device, options).with_context(|| image.display().to_string())

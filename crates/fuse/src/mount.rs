@@ -93,6 +93,7 @@ pub struct Mount {
     dir: PathBuf,
     options: MountOptions,
     read_only_reason: Option<String>,
+    writer: Option<InUse>,
     asks_for_fsck: bool,
 }
 
@@ -114,7 +115,7 @@ impl Mount {
         let mut protected = None;
         let files = match open_devices(devices, &options) {
             // As mount(8) does it for file systems of the kernel.
-            Err(Error::Device { path, source }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Err(Error::Device { path, source }) if is_write_protected(&source) => {
                 protected = Some(format!("{} is write-protected", path.display()));
                 options.read_only = true;
                 open_devices(devices, &options)?
@@ -130,6 +131,7 @@ impl Mount {
             [file] => Arc::downgrade(file),
             _ => Weak::new(),
         };
+        let writer = files.iter().find_map(|file| file.writer().cloned());
         // They stay open for the volume's sake alone.
         drop(files);
         let read_only_reason = match options.read_only {
@@ -145,7 +147,7 @@ impl Mount {
         };
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
         let session = backend::mount(fs.clone(), &image, &dir, &options, &source).map_err(mount_error)?;
-        Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, asks_for_fsck })
+        Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, writer, asks_for_fsck })
     }
 
     /// Whether damage was met on the volume before, and not repaired since.
@@ -156,6 +158,12 @@ impl Mount {
     /// Why the volume is mounted read-only although nobody asked for that.
     pub fn read_only_reason(&self) -> Option<&str> {
         self.read_only_reason.as_deref()
+    }
+
+    /// The user that writes to the image beside this mount, which is read-only then, and may show what is old or half
+    /// written.
+    pub fn writer(&self) -> Option<&InUse> {
+        self.writer.as_ref()
     }
 
     /// Answers until somebody unmounts it or a signal comes, and leaves the volume clean. `ready` is called once
@@ -246,14 +254,22 @@ fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<Fil
     paths.iter().map(open).collect()
 }
 
-/// Opens a device. As mount(2) does, it waits for a mount of it that is about to end.
+/// Whether a device cannot be opened because it, or this user, may not write to it.
+fn is_write_protected(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
+}
+
+/// Opens a device. As mount(2) does, it waits for a user who is about to let it go; also where it could be read
+/// meanwhile.
 fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
-    let is_mounted = || matches!(block::in_use(path), Ok(Some(InUse::Mounted(_))));
     let until = Instant::now() + LETTING_GO;
     loop {
         let opened = FileDevice::open(path, how);
-        let is_busy = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
-        if !is_busy || is_mounted() || Instant::now() > until {
+        let user = match &opened {
+            Ok(device) => device.writer(),
+            Err(error) => error.get_ref().and_then(|why| why.downcast_ref()),
+        };
+        if user.is_none_or(InUse::stays) || Instant::now() > until {
             return opened;
         }
         thread::sleep(LOOK_AGAIN);

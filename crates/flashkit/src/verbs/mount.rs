@@ -2,13 +2,17 @@
 
 use std::{
     ffi::OsString,
+    io,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use fuse::{Mount, MountOptions, Ready, spawn_daemon};
 
-use crate::{notice::notice, target::Image};
+use crate::{
+    notice::notice,
+    target::{Image, warn_of_writer},
+};
 
 /// Names under which the program is a helper of mount(8). It takes the second for what root has mounted, whose type
 /// that is: to remount.
@@ -33,7 +37,10 @@ pub struct Args {
     stays: bool,
 }
 
-const EXAMPLES: &str = "Examples:\n  flashkit mount card.img /mnt/card\n  \
+const EXAMPLES: &str = "An image or device that another program writes to, or that is mounted under whatever name (a hard \
+    link, a loop device over it), is refused. With -o ro it is mounted beside that, with a warning: files may then be \
+    shown old or half written. `mount --bind -o ro DIR OTHER` shows a mount in another place as it is.\n\n\
+    Examples:\n  flashkit mount card.img /mnt/card\n  \
     flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
     In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
     /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
@@ -53,7 +60,7 @@ fn with_options() -> String {
 pub fn run(args: &Args) -> Result<()> {
     let mut options = MountOptions::default();
     args.options.iter().try_for_each(|list| options.apply(list))?;
-    let found = std::fs::metadata(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let found = std::fs::metadata(&args.dir).map_err(|error| not_a_directory(&args.dir, error))?;
     if !found.is_dir() {
         bail!("{}: a volume is mounted on a directory that is there", args.dir.display());
     }
@@ -74,6 +81,9 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(reason) = mount.read_only_reason() {
         notice!("flashkit: mounted read-only: {reason}");
     }
+    if let Some(user) = mount.writer() {
+        warn_of_writer(&args.image.image, user);
+    }
     if mount.asks_for_fsck() {
         let image = args.image.image.display();
         notice!(
@@ -82,6 +92,17 @@ pub fn run(args: &Args) -> Result<()> {
     }
     mount.run(|| ready.map_or(Ok(()), Ready::announce))?;
     Ok(())
+}
+
+/// The error of a directory that cannot be looked at, and what to do about it.
+fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
+    let dir = dir.display();
+    match error.kind() {
+        io::ErrorKind::NotConnected => {
+            anyhow!("{dir}: the program of a mount that is there has ended; umount {dir}, and try again")
+        }
+        _ => anyhow::Error::new(error).context(dir.to_string()),
+    }
 }
 
 /// The command line of the process that stays.

@@ -1,0 +1,227 @@
+//! The bytes behind a path, as the host counts them: a range of a regular file or of a disk.
+//!
+//! *Invariant*: names do not count. A hard link, a bind mount, a loop device, a partition and a device node that lies
+//! elsewhere lead to the same bytes where the host says that they do.
+
+use std::{
+    fs::{self, Metadata},
+    io,
+    ops::Range,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Dev, major, makedev, minor};
+
+use crate::{loop_device, mounts::device_number};
+
+/// Unit of the sizes and offsets in sysfs, whatever the sector of the disk (Linux, block/partitions/core.c).
+const SYSFS_BYTES: u64 = 512;
+/// Loop devices and partitions on top of each other that are followed; the kernel allows no circles.
+const DEPTH_MAX: usize = 32;
+
+/// A file of the host, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// A regular file: the file system that it lies on, and its inode.
+    File { device: Dev, inode: u64 },
+    /// A block device.
+    Device(Dev),
+}
+
+impl Identity {
+    pub(crate) fn of(facts: &Metadata) -> Identity {
+        match facts.file_type().is_block_device() {
+            true => Identity::Device(facts.rdev()),
+            false => Identity::File { device: facts.dev(), inode: facts.ino() },
+        }
+    }
+}
+
+/// A range of bytes of a regular file or of a disk that is made of nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backing {
+    /// The file or disk at the bottom.
+    base: Identity,
+    range: Range<u64>,
+    /// The files and devices that loop devices on the way are made of, where they can be reached by a path.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Backing {
+    /// The bytes behind a regular file or block device.
+    pub(crate) fn of(identity: Identity) -> Backing {
+        Backing::at_depth(identity, 0)
+    }
+
+    fn at_depth(identity: Identity, depth: usize) -> Backing {
+        let whole = || Backing { base: identity, range: 0..u64::MAX, files: Vec::new() };
+        let Identity::Device(device) = identity else { return whole() };
+        if depth == DEPTH_MAX {
+            return whole();
+        }
+        let sys = sys(device);
+        if let (Some(disk), Some(range)) = (disk_of_partition(&sys), partition(&sys)) {
+            return Backing::at_depth(Identity::Device(disk), depth + 1).part(range);
+        }
+        let Some(below) = loop_device::source(device, &sys) else { return whole() };
+        let mut backing = Backing::at_depth(below.identity, depth + 1).part(below.range);
+        backing.files.extend(below.path);
+        backing
+    }
+
+    fn part(self, part: Range<u64>) -> Backing {
+        let at = |offset: u64| self.range.start.saturating_add(offset).min(self.range.end);
+        Backing { range: at(part.start)..at(part.end), ..self }
+    }
+
+    fn overlaps(&self, other: &Backing) -> bool {
+        let (ours, theirs) = (&self.range, &other.range);
+        self.base == other.base && ours.start < theirs.end && theirs.start < ours.end
+    }
+
+    /// Whether it is all of its base.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.range == (0..u64::MAX)
+    }
+
+    /// Whether the base is this file or device, as a whole.
+    pub(crate) fn is_made_of(&self, identity: Identity) -> bool {
+        self.overlaps(&Backing::of(identity))
+    }
+
+    /// All block devices of the host that show some of these bytes.
+    pub(crate) fn views(&self) -> Vec<View> {
+        let mut views: Vec<View> = entries(Path::new("/sys/class/block"))
+            .iter()
+            .filter_map(|sys| {
+                let device = number_in(&sys.join("dev"))?;
+                let disk = disk_of_partition(sys);
+                let backing = Backing::of(Identity::Device(device));
+                backing.overlaps(self).then(|| View {
+                    name: file_name(sys),
+                    device,
+                    disk: disk.unwrap_or(device),
+                    is_loop: sys.join("loop").exists() || sys.join("../loop").exists(),
+                })
+            })
+            .collect();
+        views.sort_by(|one, other| one.name.cmp(&other.name));
+        views
+    }
+}
+
+/// A block device that shows some of the bytes that are asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Its name in /dev.
+    pub(crate) name: String,
+    pub(crate) device: Dev,
+    /// The disk that it is a partition of; itself where it is none.
+    pub(crate) disk: Dev,
+    /// Whether it is a loop device or a partition of one.
+    pub(crate) is_loop: bool,
+}
+
+impl View {
+    pub(crate) fn is_partition(&self) -> bool {
+        self.disk != self.device
+    }
+
+    /// Whether it is a disk with partitions, wherever on it these are.
+    pub(crate) fn has_partitions(&self) -> bool {
+        entries(&sys(self.device)).iter().any(|entry| entry.join("partition").exists())
+    }
+
+    /// Whether nothing can be written through it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        fs::read_to_string(sys(self.device).join("ro")).is_ok_and(|text| text.trim() == "1")
+    }
+
+    /// The block devices that are made of it (RAID, LVM, dm-crypt).
+    pub(crate) fn holders(&self) -> Vec<String> {
+        entries(&sys(self.device).join("holders")).iter().map(|holder| file_name(holder)).collect()
+    }
+
+    /// Its node; `None` where there is none, or one of another device.
+    pub(crate) fn node(&self) -> Option<PathBuf> {
+        node(self.device, &self.name)
+    }
+}
+
+/// The path of the node of a device.
+pub(crate) fn node(device: Dev, name: &str) -> Option<PathBuf> {
+    // In sysfs an exclamation mark stands for a slash.
+    let path = Path::new("/dev").join(name.replace('!', "/"));
+    let is_it = |facts: Metadata| Identity::of(&facts) == Identity::Device(device);
+    fs::metadata(&path).is_ok_and(is_it).then_some(path)
+}
+
+/// The directory in sysfs of a block device.
+pub(crate) fn sys(device: Dev) -> PathBuf {
+    format!("/sys/dev/block/{}:{}", major(device), minor(device)).into()
+}
+
+/// The disk that a device is a partition of.
+fn disk_of_partition(sys: &Path) -> Option<Dev> {
+    if sys.join("partition").exists() { number_in(&sys.join("../dev")) } else { None }
+}
+
+/// Where a partition lies on its disk, in bytes.
+fn partition(sys: &Path) -> Option<Range<u64>> {
+    let start = count_in(&sys.join("start"))?.saturating_mul(SYSFS_BYTES);
+    let length = count_in(&sys.join("size"))?.saturating_mul(SYSFS_BYTES);
+    Some(start..start.saturating_add(length))
+}
+
+/// The number that a file of sysfs holds.
+pub(crate) fn count_in(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The number of a device that a file of sysfs holds.
+fn number_in(path: &Path) -> Option<Dev> {
+    let (major, minor) = device_number(&fs::read_to_string(path).ok()?)?;
+    Some(makedev(major, minor))
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let listing = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = listing.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The identity of what lies at a path.
+///
+/// # Errors
+/// Those of stat(2).
+pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
+    Ok(Identity::of(&fs::metadata(path)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part_of_a_file(inode: u64, range: Range<u64>) -> Backing {
+        Backing::of(Identity::File { device: 1, inode }).part(range)
+    }
+
+    #[test]
+    fn parts_of_parts_overlap_where_their_bytes_do() {
+        let whole = part_of_a_file(7, 0..u64::MAX);
+        let part = part_of_a_file(7, 1000..2000);
+        assert!(whole.overlaps(&part) && part.overlaps(&whole) && part.overlaps(&part));
+        assert!(
+            !part.overlaps(&part_of_a_file(7, 2000..3000)) && !part.overlaps(&part_of_a_file(8, 0..9000))
+        );
+        let inner = part.clone().part(500..5000);
+        assert_eq!(inner.range, 1500..2000, "a part ends with what it is a part of");
+        assert!(!inner.overlaps(&part.part(0..500)));
+    }
+}
