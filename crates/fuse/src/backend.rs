@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use block::FileDevice;
 use f2fs::{
     format::{FileType, inode::DeviceNumber},
     units::{Ino, Time},
@@ -87,7 +88,7 @@ pub struct Session {
 /// Mounts a file system. It answers once [`Session::run`] runs.
 pub fn mount(
     fs: Arc<FileSystem>,
-    image: &Path,
+    image: &FileDevice,
     dir: &Path,
     options: &MountOptions,
     source: &str,

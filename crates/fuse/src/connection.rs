@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use block::LoopDevice;
+use block::{FileDevice, LoopDevice};
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
@@ -37,7 +37,7 @@ pub struct How<'a> {
     /// What the table of mounts shows where there is no block device.
     pub source: &'a str,
     /// The image.
-    pub image: &'a Path,
+    pub image: &'a FileDevice,
     /// Flags of mount(2).
     pub flags: MountFlags,
     /// Everybody may use it.
@@ -79,8 +79,8 @@ const BLOCK_BYTES: u32 = 4096;
 impl Connection {
     /// Mounts on a directory.
     ///
-    /// Root gets a mount with a block device, as mount(8) makes one for an image: a loop device, which we do not
-    /// read or write. Who may not have one gets a mount without.
+    /// Root gets a mount with a block device: the one that the volume lies on, or of an image, as mount(8) makes one, a
+    /// loop device, which we do not read or write. Without the right to make one, the mount is one without.
     pub fn mount(dir: &Path, how: &How<'_>) -> io::Result<(Connection, Mounter)> {
         let namespace = File::open("/proc/self/ns/mnt").ok();
         let (device, mounter) = match mount_directly(dir, how) {
@@ -213,7 +213,8 @@ fn run_for(program: &str, flags: &[&str], dir: Option<&Path>) -> io::Result<()> 
 
 fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|errno| named("/dev/fuse", errno.into()))?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={READ_BYTES}",
         device.as_raw_fd(),
@@ -228,15 +229,27 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         let source = CString::new(source)?;
         Ok(rustix::mount::mount(&*source, dir, kind, how.flags, &*data)?)
     };
-    // It lives as long as the mount uses it, and must be as writable as the mount.
-    if let Ok(token) = LoopDevice::attach(how.image, !how.flags.contains(MountFlags::RDONLY)) {
-        let data = format!("{data},blksize={BLOCK_BYTES}");
-        if mount(token.path().as_os_str().as_bytes(), WITH_DEVICE, data).is_ok() {
-            return Ok(device);
-        }
+    let with_device = |path: &Path| {
+        mount(path.as_os_str().as_bytes(), WITH_DEVICE, format!("{data},blksize={BLOCK_BYTES}"))
+    };
+    let is_mounted = if how.image.is_block_device() {
+        let path = how.image.path().canonicalize()?;
+        how.image.hand_over(|| with_device(&path))?
+    } else {
+        // It lives as long as the mount uses it, and must be as writable as the mount.
+        let token = LoopDevice::attach(how.image.path(), !how.flags.contains(MountFlags::RDONLY));
+        token.is_ok_and(|token| with_device(token.path()).is_ok())
+    };
+    if is_mounted {
+        return Ok(device);
     }
     mount(how.source.as_bytes(), WITHOUT_DEVICE, data)?;
     Ok(device)
+}
+
+/// An error with the name of the file that it is about.
+fn named(name: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{name}: {error}"))
 }
 
 /// What root's helper does for everybody: it mounts, and passes the open device through a socket.
@@ -270,7 +283,8 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         .arg(dir)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
-        .output()?;
+        .output()
+        .map_err(|error| named("fusermount3", error))?;
     drop(theirs);
     if !run.status.success() {
         return Err(io::Error::other(String::from_utf8_lossy(&run.stderr).trim().to_string()));

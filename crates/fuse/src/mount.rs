@@ -132,8 +132,6 @@ impl Mount {
             _ => Weak::new(),
         };
         let writer = files.iter().find_map(|file| file.writer().cloned());
-        // They stay open for the volume's sake alone.
-        drop(files);
         let read_only_reason = match options.read_only {
             true => protected,
             false => volume.read_only_reason().map(str::to_string),
@@ -146,7 +144,10 @@ impl Mount {
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
-        let session = backend::mount(fs.clone(), &image, &dir, &options, &source).map_err(mount_error)?;
+        let first = files.first().expect("a volume lies on a device");
+        let session = backend::mount(fs.clone(), first, &dir, &options, &source).map_err(mount_error)?;
+        // The files stay open for the volume's sake alone.
+        drop(files);
         Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, writer, asks_for_fsck })
     }
 
