@@ -230,11 +230,26 @@ fn spellings() -> String {
     KNOWN.map(|(spelling, _)| spelling).join(", ")
 }
 
+/// The option that is most like an unknown one, for messages; nothing where none is like it.
+fn nearest(unknown: &str) -> String {
+    // Two letters off in a word of ten.
+    const LIKE: f64 = 0.8;
+    let name = |option: &str| option.split('=').next().unwrap_or_default().to_string();
+    let unknown = name(unknown);
+    let all = spellings();
+    let known = all.split(", ").filter(|one| !one.ends_with("..."));
+    let likeness = |one: &str| strsim::jaro_winkler(&unknown, &name(one));
+    match known.max_by(|one, other| likeness(one).total_cmp(&likeness(other))) {
+        Some(one) if likeness(one) > LIKE => format!("; did you mean {one}?"),
+        _ => String::new(),
+    }
+}
+
 /// An option that there is not, or a value that it cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No such option.
-    #[error("unknown option {0:?}; there are: {all}", all = spellings())]
+    #[error("unknown option {0:?}{nearest} (see flashkit mount --help)", nearest = nearest(.0))]
     Unknown(String),
     /// No such value.
     #[error("{value:?} is no value of the option {name}")]
@@ -486,6 +501,15 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, wanted);
+    }
+
+    #[test]
+    fn an_unknown_option_is_told_with_the_nearest_one() {
+        let told = |option: &str| MountOptions::default().apply(option).unwrap_err().to_string();
+        let wanted = r#"unknown option "noatim"; did you mean noatime? (see flashkit mount --help)"#;
+        assert_eq!(told("noatim"), wanted);
+        assert!(told("active_log=4").contains("did you mean active_logs=2|4|6?"), "{}", told("active_log=4"));
+        assert_eq!(told("quiet"), r#"unknown option "quiet" (see flashkit mount --help)"#);
     }
 
     #[test]
