@@ -20,13 +20,20 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 ) -> io::Result<Result<(), ExitStatus>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(null()?)
         .stdout(Stdio::piped())
         .spawn()?;
     let mut said = Vec::new();
     let mut output = child.stdout.take().expect("it was piped");
     output.read_to_end(&mut said)?;
     if said == READY { Ok(Ok(())) } else { child.wait().map(Err) }
+}
+
+/// Where nothing is read from and nothing is written to; a chroot may lack it.
+fn null() -> io::Result<File> {
+    const PATH: &str = "/dev/null";
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{PATH}: {error}"));
+    File::options().read(true).write(true).open(PATH).map_err(named)
 }
 
 /// The background process's side.
@@ -45,7 +52,7 @@ impl Ready {
         let mut output = io::stdout();
         output.write_all(READY)?;
         output.flush()?;
-        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let null = null()?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         std::env::set_current_dir("/")
