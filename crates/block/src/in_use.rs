@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::{Dev, OFlags, makedev};
+use rustix::{
+    fs::{Dev, OFlags, makedev, statfs},
+    io::Errno,
+};
 
 use crate::{
     backing::{self, Backing, Identity, View},
@@ -141,7 +144,8 @@ fn number(mount: &Mount) -> Dev {
 }
 
 fn mounted(mount: &Mount) -> InUse {
-    let is_dead = || fs::metadata(&mount.dir).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
+    // The kernel may still have the attributes of the directory, but not this.
+    let is_dead = || statfs(&mount.dir).is_err_and(|errno| errno == Errno::NOTCONN);
     if mount.kind.starts_with("fuse") && is_dead() {
         return InUse::Dead(mount.dir.clone());
     }

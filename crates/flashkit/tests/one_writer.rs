@@ -240,7 +240,10 @@ fn a_mounted_block_device_is_discarded_and_written_while_it_is_mounted() {
 fn a_partition_of_a_loop_device_is_mounted_and_keeps_out_writers_of_the_disk() {
     run_script(
         "truncate -s 200M disk
-         printf 'label: dos\\n1M,64M,L\\n80M,64M,L\\n' | sfdisk -q disk
+         # Two partitions of 64 MiB, at 1 MiB and at 80 MiB, in a table as PCs had it first.
+         partition() { printf '\\0\\0\\0\\0\\203\\0\\0\\0'; printf \"$1\\0\\0\\02\\0\"; }
+         { partition '\\0\\010\\0\\0'; partition '\\0\\200\\02\\0'; printf '%032d' 0 | tr 0 '\\0'; printf '\\125\\252'; } |
+             dd of=disk bs=1 seek=446 conv=notrunc status=none
          loop=$(attach -P disk)
          test -b ${loop}p2 || { echo skipped: no nodes of partitions; exit 0; }
          flashkit mkfs -q ${loop}p1; flashkit mkfs -q ${loop}p2
