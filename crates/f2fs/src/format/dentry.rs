@@ -127,8 +127,8 @@ impl<B: AsRef<[u8]>> Dentries<B> {
             .expect("the slice has the struct's size")
     }
 
-    /// The entries from `slot` on, in order. A name longer than 255 bytes or past the last slot is an error,
-    /// and ends the iteration; a slot that is in use but has no name is passed over, as Linux does.
+    /// The entries from `slot` on, in order. A name longer than 255 bytes or past the last slot is an error;
+    /// the iteration goes on in the slot behind it. A slot that is in use but has no name is passed over, as Linux does.
     pub fn entries_from(&self, slot: usize) -> Entries<'_, B> {
         Entries { area: self, slot }
     }
@@ -306,7 +306,7 @@ impl<'a, B: AsRef<[u8]>> Iterator for Entries<'a, B> {
                 }
                 Ok(None) => self.slot += 1,
                 Err(error) => {
-                    self.slot = self.area.slots();
+                    self.slot += 1;
                     return Some(Err(error));
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
-use super::{Volume, hidden_name};
+use super::{Volume, hidden_name, map::Unmapped};
 use crate::{
     Error, Place, Result,
     format::{
@@ -114,7 +114,7 @@ impl Volume {
         let inode = self.directory(dir)?;
         let slots = self.superblock().block_size.dentries() as u64;
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
-        Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), damage: None, ended: false })
+        Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), ended: false })
     }
 
     /// The areas of a directory that hold its entries, each with its block: all blocks but holes, or the one
@@ -132,7 +132,8 @@ impl Volume {
                 let first = std::mem::replace(&mut next, 1) == 0;
                 return first.then(|| Ok((0, inode.inline_area().to_vec().into())));
             }
-            let area = self.next_dir_block(&inode, next, end).transpose()?;
+            let area =
+                self.next_dir_block(&inode, next, end).map_err(|unmapped| unmapped.error).transpose()?;
             next = area.as_ref().map_or(end, |(block, _)| block + 1);
             Some(area)
         }))
@@ -174,7 +175,8 @@ impl Volume {
         Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
     }
 
-    /// Looks for a name in the blocks that its hash says, or everywhere.
+    /// Looks for a name in the blocks that its hash says, or everywhere. Damage hides no name beside it: it is an error
+    /// only where the name is not found elsewhere.
     pub(super) fn search(
         &self,
         dir: &NodeBlock,
@@ -188,30 +190,47 @@ impl Volume {
         let log = self.superblock().block_size.log();
         let end = dir.head().size.get().div_ceil(1 << log);
         if !by_hash {
-            let mut next = self.next_dir_block(dir, 0, end)?;
-            while let Some((block, bytes)) = next {
-                let area = Dentries::new(&*bytes, Place::Dir(ino, block));
-                if let Some(found) = find_in(&area, wanted, false, block)? {
-                    return Ok(Some(found));
+            let (mut next, mut damage) = (0, None);
+            loop {
+                let found = match self.next_dir_block(dir, next, end) {
+                    Ok(None) => return damage.map_or(Ok(None), Err),
+                    Ok(Some((block, bytes))) => {
+                        next = block + 1;
+                        find_in(&Dentries::new(&*bytes, Place::Dir(ino, block)), wanted, false, block)
+                    }
+                    Err(Unmapped { blocks, error }) => {
+                        next = blocks.end;
+                        Err(error)
+                    }
+                };
+                match found {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(found),
+                    Err(error) => damage = damage.or(Some(error)),
                 }
-                next = self.next_dir_block(dir, block + 1, end)?;
             }
-            return Ok(None);
         }
+        let mut damage = None;
         for level in 0..self.depth(dir)? {
             let bucket = dir_hash::bucket(level, dir.head().dir_level, wanted.hash());
             if bucket.start >= end {
                 break;
             }
             for block in bucket {
-                let Some(bytes) = self.file_block(dir, block)? else { continue };
-                let area = Dentries::new(&*bytes, Place::Dir(ino, block));
-                if let Some(found) = find_in(&area, wanted, true, block)? {
-                    return Ok(Some(found));
+                let found = self.file_block(dir, block).and_then(|bytes| match bytes {
+                    Some(bytes) => {
+                        find_in(&Dentries::new(&*bytes, Place::Dir(ino, block)), wanted, true, block)
+                    }
+                    None => Ok(None),
+                });
+                match found {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(found),
+                    Err(error) => damage = damage.or(Some(error)),
                 }
             }
         }
-        Ok(None)
+        damage.map_or(Ok(None), Err)
     }
 
     /// Levels of a directory's hash table.
@@ -233,12 +252,19 @@ impl Volume {
     }
 
     /// The first block of a directory at or after `from`, and before `end`, that is no hole.
-    fn next_dir_block(&self, dir: &NodeBlock, from: u64, end: u64) -> Result<Option<(u64, Cow<'_, [u8]>)>> {
+    fn next_dir_block(
+        &self,
+        dir: &NodeBlock,
+        from: u64,
+        end: u64,
+    ) -> Result<Option<(u64, Cow<'_, [u8]>)>, Unmapped> {
         let mut block = from;
         while block < end {
-            let run = self.run(dir, block, end)?;
+            let run = self.run_or_unmapped(dir, block, end)?;
             if run.addr != BlockAddr::NULL {
-                return Ok(self.file_block(dir, block)?.map(|bytes| (block, bytes)));
+                let bytes = self.file_block(dir, block);
+                let bytes = bytes.map_err(|error| Unmapped { blocks: block..block + 1, error })?;
+                return Ok(bytes.map(|bytes| (block, bytes)));
             }
             block = run.blocks.end;
         }
@@ -252,16 +278,21 @@ fn find_in<B: AsRef<[u8]>>(
     by_hash: bool,
     block: u64,
 ) -> Result<Option<Found>> {
+    let mut damage = None;
     for entry in area.entries() {
-        let entry = entry?;
-        if wanted.is(&entry, by_hash) {
-            return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));
+        match entry {
+            Ok(entry) if wanted.is(&entry, by_hash) => {
+                return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));
+            }
+            Ok(_) => {}
+            Err(error) => damage = damage.or(Some(error)),
         }
     }
-    Ok(None)
+    damage.map_or(Ok(None), Err)
 }
 
-/// The entries of a directory, one by one; see [`Volume::entries`].
+/// The entries of a directory, one by one; see [`Volume::entries`]. Damage is an error in the place of the entries that
+/// it costs; the iteration goes on behind it.
 pub struct DirCursor<'a> {
     volume: &'a Volume,
     inode: Arc<NodeBlock>,
@@ -269,66 +300,68 @@ pub struct DirCursor<'a> {
     block: u64,
     slot: usize,
     /// What has been read already.
-    ready: VecDeque<DirEntry>,
-    /// What made reading end.
-    damage: Option<Error>,
+    ready: VecDeque<Result<DirEntry>>,
     ended: bool,
 }
 
 impl DirCursor<'_> {
     /// Reads the next area with entries; `false` at the end.
-    fn refill(&mut self) -> Result<bool> {
-        let ino = self.inode.ino();
-        if self.inode.has_inline(inline::DENTRY) {
+    fn refill(&mut self) -> bool {
+        let (inode, volume) = (self.inode.clone(), self.volume);
+        let ino = inode.ino();
+        if inode.has_inline(inline::DENTRY) {
             if self.block > 0 {
-                return Ok(false);
+                return false;
             }
-            let inode = self.inode.clone();
-            let area = Dentries::new(inode.inline_area(), Place::Dir(ino, 0));
-            self.take(&area, 0)?;
+            self.take(&Dentries::new(inode.inline_area(), Place::Dir(ino, 0)), 0);
+            self.block = 1;
         } else {
-            let end = self.inode.head().size.get().div_ceil(1 << self.volume.superblock().block_size.log());
-            let inode = self.inode.clone();
-            let Some((block, bytes)) = self.volume.next_dir_block(&inode, self.block, end)? else {
-                return Ok(false);
-            };
-            if block > self.block {
-                self.slot = 0;
+            let end = inode.head().size.get().div_ceil(1 << volume.superblock().block_size.log());
+            match volume.next_dir_block(&inode, self.block, end) {
+                Ok(None) => return false,
+                Ok(Some((block, bytes))) => {
+                    if block > self.block {
+                        self.slot = 0;
+                    }
+                    self.take(&Dentries::new(&*bytes, Place::Dir(ino, block)), block);
+                    self.block = block + 1;
+                }
+                Err(Unmapped { blocks, error }) => {
+                    self.ready.push_back(volume.io.noted(Err(error)));
+                    self.block = blocks.end;
+                }
             }
-            self.take(&Dentries::new(&*bytes, Place::Dir(ino, block)), block)?;
-            self.block = block;
         }
-        self.block += 1;
         self.slot = 0;
-        Ok(true)
+        true
     }
 
-    fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) -> Result<()> {
+    fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) {
+        for entry in area.entries_from(self.slot) {
+            let entry = entry.and_then(|entry| self.shown(entry, block));
+            self.ready.push_back(self.volume.io.noted(entry));
+        }
+    }
+
+    /// An entry as readers see it.
+    fn shown(&self, entry: Dentry<'_>, block: u64) -> Result<DirEntry> {
         let slots = self.volume.superblock().block_size.dentries() as u64;
         let at = Place::Dir(self.inode.ino(), block);
         let encrypted = self.inode.has_advise(advise::ENCRYPT);
-        for entry in area.entries_from(self.slot) {
-            let entry = entry?;
-            let name = if encrypted && entry.name != b"." && entry.name != b".." {
-                hidden_name::encode(entry.name, entry.hash).ok_or_else(|| {
-                    Error::corrupt(
-                        at,
-                        format!("an encrypted name of {} bytes in slot {}", entry.name.len(), entry.slot),
-                    )
-                })?
-            } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-                return Err(Error::corrupt(
+        let name = if encrypted && entry.name != b"." && entry.name != b".." {
+            hidden_name::encode(entry.name, entry.hash).ok_or_else(|| {
+                Error::corrupt(
                     at,
-                    format!("a name with a slash or a zero in slot {}", entry.slot),
-                ));
-            } else {
-                entry.name.to_vec()
-            };
-            let next_cookie =
-                block * slots + (entry.slot + crate::format::dentry::slots_for(entry.name.len())) as u64;
-            self.ready.push_back(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie });
-        }
-        Ok(())
+                    format!("an encrypted name of {} bytes in slot {}", entry.name.len(), entry.slot),
+                )
+            })?
+        } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(Error::corrupt(at, format!("a name with a slash or a zero in slot {}", entry.slot)));
+        } else {
+            entry.name.to_vec()
+        };
+        let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
+        Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie: block * slots + after as u64 })
     }
 }
 
@@ -337,12 +370,8 @@ impl Iterator for DirCursor<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() && !self.ended {
-            match self.volume.io.noted(self.refill()) {
-                Ok(more) => self.ended = !more,
-                Err(error) => (self.damage, self.ended) = (Some(error), true),
-            }
+            self.ended = !self.refill();
         }
-        // The entries before the damage are given first.
-        self.ready.pop_front().map(Ok).or_else(|| self.damage.take().map(Err))
+        self.ready.pop_front()
     }
 }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, ops::Range};
 
 use super::{
     Volume,
-    map::{Cluster, Run},
+    map::{Cluster, Run, Unmapped},
 };
 use crate::{
     Error, Place, Result,
@@ -42,6 +42,15 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
+/// A part of a file that cannot be found on the device, because a node above it cannot be read.
+#[derive(Debug)]
+pub struct Hidden {
+    /// The bytes of the file, at least one; the end may lie past the file's.
+    pub bytes: Range<u64>,
+    /// The reason.
+    pub error: Error,
+}
+
 impl Volume {
     /// Reads from a regular file, at most up to its end, and says how many bytes were read. An encrypted file
     /// is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
@@ -61,7 +70,17 @@ impl Volume {
     /// The first part of a file at or after `offset` that is no hole; `None` where only a hole, or nothing,
     /// follows. The part starts at `offset` where that lies inside it.
     pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
-        let inode = self.inode(ino)?;
+        self.next_extent_or_hidden(ino, offset).map_err(|hidden| hidden.error)
+    }
+
+    /// As [`next_extent`](Self::next_extent); an error says which bytes it hides, so that the caller can go on behind them.
+    pub fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
+        let log = self.superblock().block_size.log();
+        let hidden = |Unmapped { blocks, error }| Hidden {
+            bytes: offset.max(blocks.start << log)..blocks.end << log,
+            error,
+        };
+        let inode = self.inode(ino).map_err(|error| Hidden { bytes: offset..u64::MAX, error })?;
         let size = inode.head().size.get();
         if offset >= size {
             return Ok(None);
@@ -70,17 +89,17 @@ impl Volume {
             let length = size - offset;
             return Ok(Some(Extent { offset, length, physical: None, kind: ExtentKind::Inline }));
         }
-        let log = self.superblock().block_size.log();
         let limit = size.div_ceil(1 << log);
         let mut block = offset >> log;
         while block < limit {
-            if let Cluster::Compressed { blocks, addrs } = self.cluster(&inode, block)? {
+            let cluster = self.cluster_or_unmapped(&inode, block).map_err(hidden)?;
+            if let Cluster::Compressed { blocks, addrs } = cluster {
                 let start = offset.max(blocks.start << log);
                 let physical = addrs.first().map(|addr| u64::from(addr.0) << log);
                 let length = (blocks.end << log) - start;
                 return Ok(Some(Extent { offset: start, length, physical, kind: ExtentKind::Compressed }));
             }
-            let Run { blocks, addr } = self.run(&inode, block, limit)?;
+            let Run { blocks, addr } = self.run_or_unmapped(&inode, block, limit).map_err(hidden)?;
             if addr == BlockAddr::NULL {
                 block = blocks.end;
                 continue;

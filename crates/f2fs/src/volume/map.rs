@@ -49,6 +49,15 @@ impl Run {
     }
 }
 
+/// Blocks of a file whose addresses cannot be known, because a node above them cannot be read.
+#[derive(Debug)]
+pub(super) struct Unmapped {
+    /// The blocks, at least one.
+    pub blocks: Range<u64>,
+    /// The reason.
+    pub error: Error,
+}
+
 /// How a cluster of a compressed file is stored. A run that starts in a plain cluster never reaches into a
 /// compressed one, which begins with an address that follows no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +77,11 @@ impl Volume {
     /// The run that starts with `block` and ends before `limit` at the latest. What the format cannot address is
     /// a hole.
     pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
+        self.run_or_unmapped(inode, block, limit).map_err(|unmapped| unmapped.error)
+    }
+
+    /// As [`run`](Self::run); an error says how many blocks it hides.
+    pub(super) fn run_or_unmapped(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run, Unmapped> {
         debug_assert!(block < limit);
         if inode.has_flag(flag::DEVICE_ALIAS) && self.format.features.has(Features::DEVICE_ALIAS) {
             return Ok(alias_run(inode, block, limit));
@@ -82,7 +96,8 @@ impl Volume {
             if nid == Nid::NULL {
                 return Ok(Run { blocks: block..step.blocks.end.min(limit), addr: BlockAddr::NULL });
             }
-            holder = Some(self.child_node(inode, nid, step)?);
+            let child = self.child_node(inode, nid, step);
+            holder = Some(child.map_err(|error| Unmapped { blocks: block..step.blocks.end, error })?);
         }
         let (node, count) = match holder.as_deref() {
             Some(node) => (node, inode.layout().direct_addrs()),
@@ -108,15 +123,23 @@ impl Volume {
 
     /// How the cluster that `block` belongs to is stored.
     pub fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
+        self.cluster_or_unmapped(inode, block).map_err(|unmapped| unmapped.error)
+    }
+
+    /// As [`cluster`](Self::cluster); an error says how many blocks it hides.
+    pub(super) fn cluster_or_unmapped(&self, inode: &NodeBlock, block: u64) -> Result<Cluster, Unmapped> {
         let size = inode.layout().cluster_blocks() as u64;
         let start = block - block % size;
-        if size == 1 || self.address(inode, start)? != BlockAddr::COMPRESS {
+        if size == 1 {
+            return Ok(Cluster::Plain);
+        }
+        if self.run_or_unmapped(inode, start, start + 1)?.addr != BlockAddr::COMPRESS {
             return Ok(Cluster::Plain);
         }
         let mut addrs = Vec::new();
         let mut next = start + 1;
         while next < start + size {
-            let run = self.run(inode, next, start + size)?;
+            let run = self.run_or_unmapped(inode, next, start + size)?;
             if !run.addr.is_real() {
                 break;
             }

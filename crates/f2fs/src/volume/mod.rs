@@ -55,7 +55,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
-pub use file::{Extent, ExtentKind};
+pub use file::{Extent, ExtentKind, Hidden};
 pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
 pub use geometry::Geometry;
 pub use io::Io;

@@ -42,6 +42,38 @@ impl Volume {
         Ok(found)
     }
 
+    /// All attributes that programs see and that can be read, with their values, and the damage that hides others.
+    pub fn readable_xattrs(&self, ino: Ino) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Vec<Error>)> {
+        let inode = self.inode(ino)?;
+        let (mut found, mut damage) = (Vec::new(), Vec::new());
+        // Without the xattr node, the entries that lie in the inode are whole, but for the last one perhaps.
+        let stream = self.xattr_stream(&inode).unwrap_or_else(|error| {
+            damage.push(error);
+            inode.inline_xattrs().to_vec()
+        });
+        let entries = match xattr::entries(&stream, Place::Xattr(ino)) {
+            Ok(entries) => entries,
+            Err(error) => {
+                damage.push(error);
+                return Ok((found, damage));
+            }
+        };
+        let is_cut = !damage.is_empty();
+        for entry in entries {
+            let shown = entry.and_then(|entry| {
+                let Some(name) = entry.full_name() else { return Ok(None) };
+                Ok(Some((name, shown_value(entry.index, entry.value.to_vec(), ino)?)))
+            });
+            match shown {
+                Ok(shown) => found.extend(shown),
+                // The entry that reaches into the xattr node follows from the node's damage.
+                Err(_) if is_cut => {}
+                Err(error) => damage.push(self.io.noted::<()>(Err(error)).expect_err("it is an error")),
+            }
+        }
+        Ok((found, damage))
+    }
+
     /// The value of an attribute as it is stored, by its index and short name; also of those that programs do
     /// not see.
     pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
