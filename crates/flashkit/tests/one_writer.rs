@@ -240,11 +240,9 @@ fn a_mounted_block_device_is_discarded_and_written_while_it_is_mounted() {
 fn a_partition_of_a_loop_device_is_mounted_and_keeps_out_writers_of_the_disk() {
     run_script(
         "truncate -s 200M disk
-         # Two partitions of 64 MiB, at 1 MiB and at 80 MiB, in a table as PCs had it first.
-         partition() { printf '\\0\\0\\0\\0\\203\\0\\0\\0'; printf \"$1\\0\\0\\02\\0\"; }
-         { partition '\\0\\010\\0\\0'; partition '\\0\\200\\02\\0'; printf '%032d' 0 | tr 0 '\\0'; printf '\\125\\252'; } |
-             dd of=disk bs=1 seek=446 conv=notrunc status=none
          loop=$(attach -P disk)
+         # The kernel is told of them, as few kernels know each kind of table: of 64 MiB, at 1 MiB and at 80 MiB.
+         addpart $loop 1 2048 131072 || true; addpart $loop 2 163840 131072 || true
          test -b ${loop}p2 || { echo skipped: no nodes of partitions; exit 0; }
          flashkit mkfs -q ${loop}p1; flashkit mkfs -q ${loop}p2
          flashkit mount ${loop}p1 m1
