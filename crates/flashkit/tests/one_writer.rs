@@ -264,7 +264,7 @@ fn the_dead_mount_on_a_directory_is_named() {
         "flashkit mount -f img m1 & pid=$!
          until mountpoint -q m1; do sleep 0.02; done
          kill -KILL $pid; wait $pid || true
-         refused \"umount m1\" flashkit mount img m1
+         refused \"umount .*m1\" flashkit mount img m1
          refused \"by a program that has ended; umount $PWD/m1\" flashkit mount img m2
          refused \"by a program that has ended; umount $PWD/m1\" flashkit mkdir img:/dir
          flashkit ls img 2> err; same \"$(cat err)\" ''
