@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
-use super::{Volume, hidden_name, map::Unmapped};
+use super::{Volume, dir_strays::Strays, hidden_name, map::Unmapped};
 use crate::{
     Error, Place, Result,
     format::{
@@ -97,15 +97,15 @@ impl Volume {
     pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         let inode = self.directory(dir)?;
         let Some(wanted) = self.wanted(&inode, name)? else { return Ok(None) };
-        if !inode.has_flag(flag::CASEFOLD) && self.dirs.lacks(dir, wanted.hash()) {
+        if self.dirs.lacks(dir, wanted.hash()) {
             return Ok(None);
         }
-        if let Some(found) = self.io.noted(self.search(&inode, &wanted, true))? {
+        if let Some(found) = self.io.noted(self.search(&inode, &wanted))? {
             return Ok(Some(found));
         }
-        let fallback =
+        let has_strays =
             inode.has_flag(flag::CASEFOLD) && self.superblock().encoding_flags & NO_LINEAR_FALLBACK == 0;
-        if fallback { self.search(&inode, &wanted, false) } else { Ok(None) }
+        if has_strays { self.find_stray(&inode, &wanted) } else { Ok(None) }
     }
 
     /// The entries of a directory in the order in which they lie, "." and ".." among them, from a cookie on; 0 is
@@ -175,41 +175,14 @@ impl Volume {
         Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
     }
 
-    /// Looks for a name in the blocks that its hash says, or everywhere. Damage hides no name beside it: it is an error
-    /// only where the name is not found elsewhere.
-    pub(super) fn search(
-        &self,
-        dir: &NodeBlock,
-        wanted: &Wanted<'_>,
-        by_hash: bool,
-    ) -> Result<Option<Found>> {
+    /// Looks for a name in the blocks that its hash says. Damage hides no name beside it: it is an error only where the
+    /// name is not found elsewhere.
+    pub(super) fn search(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let ino = dir.ino();
         if dir.has_inline(inline::DENTRY) {
-            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, by_hash, 0);
+            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, true, 0);
         }
-        let log = self.superblock().block_size.log();
-        let end = dir.head().size.get().div_ceil(1 << log);
-        if !by_hash {
-            let (mut next, mut damage) = (0, None);
-            loop {
-                let found = match self.next_dir_block(dir, next, end) {
-                    Ok(None) => return damage.map_or(Ok(None), Err),
-                    Ok(Some((block, bytes))) => {
-                        next = block + 1;
-                        find_in(&Dentries::new(&*bytes, Place::Dir(ino, block)), wanted, false, block)
-                    }
-                    Err(Unmapped { blocks, error }) => {
-                        next = blocks.end;
-                        Err(error)
-                    }
-                };
-                match found {
-                    Ok(None) => {}
-                    Ok(found) => return Ok(found),
-                    Err(error) => damage = damage.or(Some(error)),
-                }
-            }
-        }
+        let end = self.dir_end(dir);
         let mut damage = None;
         for level in 0..self.depth(dir)? {
             let bucket = dir_hash::bucket(level, dir.head().dir_level, wanted.hash());
@@ -231,6 +204,90 @@ impl Volume {
             }
         }
         damage.map_or(Ok(None), Err)
+    }
+
+    /// Looks for a name of a casefolded directory where its hash does not say. The first search walks the whole
+    /// directory.
+    fn find_stray(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let ino = dir.ino();
+        if dir.has_inline(inline::DENTRY) {
+            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, false, 0);
+        }
+        let Some(blocks) = self.strays.blocks(ino, wanted.hash()) else {
+            return self.find_all_strays(dir, wanted);
+        };
+        for block in blocks {
+            let Some(bytes) = self.file_block(dir, block)? else { continue };
+            let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+            if let Some(found) = find_in(&area, wanted, false, block)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Walks a directory to learn which of its names are strays. Says where `wanted` is.
+    fn find_all_strays(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let (ino, end) = (dir.ino(), self.dir_end(dir));
+        let (mut strays, mut found, mut damage, mut next) = (Strays::new(), None, None, 0);
+        loop {
+            let walked = match self.next_dir_block(dir, next, end) {
+                Ok(None) => break,
+                Ok(Some((block, bytes))) => {
+                    next = block + 1;
+                    let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+                    let here = if found.is_none() { find_in(&area, wanted, false, block) } else { Ok(None) };
+                    here.and_then(|here| {
+                        found = found.or(here);
+                        self.add_strays(dir, &area, block, &mut strays)
+                    })
+                }
+                Err(Unmapped { blocks, error }) => {
+                    next = blocks.end;
+                    Err(error)
+                }
+            };
+            damage = damage.or(walked.err());
+        }
+        match (found, damage) {
+            (None, Some(damage)) => Err(damage),
+            (found, None) => {
+                self.strays.learn(ino, strays);
+                Ok(found)
+            }
+            (found, Some(_)) => Ok(found),
+        }
+    }
+
+    /// Adds the strays of a block of a directory.
+    fn add_strays<B: AsRef<[u8]>>(
+        &self,
+        dir: &NodeBlock,
+        area: &Dentries<B>,
+        block: u64,
+        strays: &mut Strays,
+    ) -> Result<()> {
+        let folds = folds_names(dir);
+        for entry in area.entries() {
+            let entry = entry?;
+            let hash = own_hash(folds, entry.hash, entry.name);
+            if hash != entry.hash || !self.leads_to(dir, hash, block)? {
+                strays.insert((hash, block));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a search for a hash looks into a block of a directory.
+    fn leads_to(&self, dir: &NodeBlock, hash: u32, block: u64) -> Result<bool> {
+        let dir_level = dir.head().dir_level;
+        let Some((level, _)) = dir_hash::level_of(block, dir_level) else { return Ok(false) };
+        Ok(level < self.depth(dir)? && dir_hash::bucket(level, dir_level, hash).contains(&block))
+    }
+
+    /// The block behind the last of a directory.
+    fn dir_end(&self, dir: &NodeBlock) -> u64 {
+        dir.head().size.get().div_ceil(1 << self.superblock().block_size.log())
     }
 
     /// Levels of a directory's hash table.
@@ -269,6 +326,19 @@ impl Volume {
             block = run.blocks.end;
         }
         Ok(None)
+    }
+}
+
+/// Whether a directory folds names that it hashes. Of encrypted names it does not know the hash.
+pub(super) fn folds_names(dir: &NodeBlock) -> bool {
+    dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT)
+}
+
+/// The hash by which a directory looks for a name that it has, given the hash that is stored with it.
+pub(super) fn own_hash(folds: bool, stored: u32, name: &[u8]) -> u32 {
+    match folds {
+        true => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
+        false => stored,
     }
 }
 

@@ -1,6 +1,11 @@
 //! Changing directories: entering and removing names.
 
-use super::{Volume, dir::Found, pages::Page};
+use super::{
+    Volume,
+    dir::{Found, folds_names, own_hash},
+    dir_strays::Strays,
+    pages::Page,
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -124,6 +129,7 @@ impl Volume {
     ) -> Result<()> {
         let inode = self.directory(dir)?;
         let (depth, dir_level) = (self.depth(&inode)?, inode.head().dir_level);
+        let own = own_hash(folds_names(&inode), hash, name);
         drop(inode);
         let slots = slots_for(name.len());
         for level in 0..dir_hash::DEPTH_MAX {
@@ -139,7 +145,10 @@ impl Volume {
                 let mut area = Dentries::new(bytes, Place::Dir(dir, block));
                 if let Some(slot) = area.room_for(slots) {
                     area.insert(slot, hash, ino, kind, name);
-                    self.dirs.entered(dir, hash);
+                    self.dirs.entered(dir, own);
+                    if own != hash {
+                        self.strays.entered(dir, own, block);
+                    }
                     self.grow_dir(dir, block, depth.max(level + 1))?;
                     return Ok(());
                 }
@@ -163,11 +172,15 @@ impl Volume {
         if self.inode(dir)?.has_inline(inline::DENTRY) {
             return Dentries::new(self.inode_mut(dir)?.inline_area_mut(), at).remove(found.slot);
         }
+        let inode = self.inode(dir)?;
+        let (folds, dir_level) = (folds_names(&inode), inode.head().dir_level);
+        drop(inode);
         let mut area = Dentries::new(self.dir_block_mut(dir, found.block)?, at);
-        let hash = area.raw(found.slot).hash.get();
+        let stored = area.raw(found.slot).hash.get();
+        let entry = area.entries_from(found.slot).next().transpose()?;
+        let hash = entry.map_or(stored, |entry| own_hash(folds, stored, entry.name));
         area.remove(found.slot)?;
         let empty = area.is_empty_from(0);
-        let dir_level = self.inode(dir)?.head().dir_level;
         self.dirs.left(dir, hash, dir_hash::level_of(found.block, dir_level));
         if empty {
             self.free_blocks(dir, found.block..found.block + 1)?;
@@ -224,7 +237,7 @@ impl Volume {
         inode.head_mut().size.set(0);
         let moved = self.move_entries(dir, &old, entries);
         if moved.is_err() {
-            self.dirs.forget(dir);
+            self.forget_names(dir);
             let freed = self.free_from(dir, 0);
             self.inode_mut(dir)?.clone_from(&before);
             freed?;
@@ -234,10 +247,17 @@ impl Volume {
 
     /// Puts the entries that were in a directory's inode into blocks; it has none yet.
     fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>, entries: Vec<Dentry<'_>>) -> Result<()> {
-        let dir_level = self.inode(dir)?.head().dir_level;
+        let inode = self.inode(dir)?;
+        let (folds, dir_level) = (folds_names(&inode), inode.head().dir_level);
+        drop(inode);
+        self.strays.learn(dir, Strays::new());
         self.dir_block_mut(dir, 0)?;
         if dir_level == 0 {
-            self.dirs.learn(dir, entries.iter().map(|entry| entry.hash).collect::<Vec<_>>());
+            let own = |entry: &Dentry<'_>| own_hash(folds, entry.hash, entry.name);
+            self.dirs.learn(dir, entries.iter().map(own));
+            for entry in entries.iter().filter(|entry| own(entry) != entry.hash) {
+                self.strays.entered(dir, own(entry), 0);
+            }
             Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(old);
             return self.grow_dir(dir, 0, 1);
         }
@@ -260,6 +280,12 @@ impl Volume {
             self.enter_hashed(dir, hash, &name, ino, kind, false)?;
         }
         Ok(())
+    }
+
+    /// Forgets what is known of a directory's names.
+    pub(super) fn forget_names(&mut self, dir: Ino) {
+        self.dirs.forget(dir);
+        self.strays.forget(dir);
     }
 
     fn grow_dir(&mut self, dir: Ino, block: u64, depth: u32) -> Result<()> {

@@ -10,6 +10,7 @@ use block::Device;
 use super::{
     Access, ActiveLogs, Counters, Geometry, Io, NewNode, Options, Volume,
     dir_index::DirIndexes,
+    dir_strays::DirStrays,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -86,6 +87,7 @@ impl Volume {
             logs: Logs::new(logs, geometry.block_size.bytes()),
             nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
             dirs: DirIndexes::new(options.name_bytes()),
+            strays: DirStrays::new(options.stray_bytes()),
             pages: Pages::default(),
             orphans: Default::default(),
             leaving: Default::default(),

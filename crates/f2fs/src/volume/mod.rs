@@ -13,6 +13,7 @@ mod compress;
 mod devices;
 mod dir;
 mod dir_index;
+mod dir_strays;
 mod dir_write;
 mod file;
 mod file_write;
@@ -113,6 +114,7 @@ pub struct Volume {
     dirs: dir_index::DirIndexes,
     /// Summaries of closed segments that have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
+    strays: dir_strays::DirStrays,
     /// Seconds of the clock when the newest checkpoint was written, or the volume was opened.
     opened_seconds: i64,
     /// Seconds for which the volume was mounted, ever, as of the operation that runs.

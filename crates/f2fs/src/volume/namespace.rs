@@ -520,7 +520,7 @@ impl Volume {
         }
         self.remove_node(ino.into())?;
         self.orphans.remove(&ino);
-        self.dirs.forget(ino);
+        self.forget_names(ino);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use zerocopy::FromBytes;
 use super::{
     Access, Counters, Geometry, Io, Options, Volume,
     dir_index::DirIndexes,
+    dir_strays::DirStrays,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -66,6 +67,7 @@ impl Volume {
             logs: Logs::new(logs, geometry.block_size.bytes()),
             nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
             dirs: DirIndexes::new(options.name_bytes()),
+            strays: DirStrays::new(options.stray_bytes()),
             pages: Pages::default(),
             orphans: tail.orphans,
             counters: Counters {

@@ -148,7 +148,12 @@ impl Options {
 
     /// Bytes of what is remembered about directories.
     pub(super) fn name_bytes(&self) -> usize {
-        self.cache_bytes / 8
+        self.cache_bytes / 32 * 3
+    }
+
+    /// Bytes of what is remembered about stray names of directories.
+    pub(super) fn stray_bytes(&self) -> usize {
+        self.cache_bytes / 32
     }
 }
 

@@ -358,7 +358,7 @@ impl Volume {
             self.wanted(&parent, &name)?.expect("the name is not empty").hash()
         };
         let wanted = super::dir::Wanted::Exact { hash, name: &name };
-        let found = self.search(&parent, &wanted, true)?;
+        let found = self.search(&parent, &wanted)?;
         drop(parent);
         if let Some(found) = found {
             if found.ino == ino {
