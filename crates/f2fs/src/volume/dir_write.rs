@@ -334,21 +334,27 @@ impl Volume {
         Ok(addr)
     }
 
-    /// The inode of a directory must not be its own ancestor: whether `ino` is `dir` or above it.
+    /// Whether a directory `ino` is `dir` or above it, where it must not be moved to. A cycle of directories, which only a
+    /// damaged volume has, is met after about three times as many steps as there are directories in it and before it
+    /// (Brent's algorithm).
     pub(super) fn is_ancestor(&self, ino: Ino, dir: Ino) -> Result<bool> {
-        let root = self.superblock.root_ino;
-        let mut at = dir;
-        // A cycle on a damaged volume ends when there were more steps than directories.
-        for _ in 0..=self.counters.valid_inodes {
-            if at == ino {
-                return Ok(true);
-            }
-            if at == root {
+        let (mut at, mut mark) = (dir, dir);
+        let (mut steps, mut most) = (0u64, 1);
+        while at != ino {
+            if at == self.superblock.root_ino {
                 return Ok(false);
             }
             at = self.find_entry(at, b"..")?.ok_or(Error::NotFound)?.ino;
+            steps += 1;
+            if at == mark {
+                let what = "the directories above it form a cycle";
+                return self.io.noted(Err(Error::corrupt(Place::Inode(dir), what)));
+            }
+            if steps == most {
+                (mark, steps, most) = (at, 0, 2 * most);
+            }
         }
-        Err(Error::corrupt(Place::Inode(dir), "the directories above it form a cycle"))
+        Ok(true)
     }
 
     /// Flags that a new inode takes over from its directory (Linux, `f2fs_new_inode`).
