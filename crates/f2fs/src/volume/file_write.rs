@@ -426,38 +426,41 @@ impl Volume {
         Ok(synced_few || size_blocks <= self.most_pages() as u64)
     }
 
-    /// Makes sure that a range of blocks can be written. The quick answer assumes that all of it is new; only
-    /// where that does not fit, the holes are counted.
+    /// Makes sure that a range of blocks can be written. The quick answers assume that all of it is new, or that the file
+    /// has all its blocks there; only between the two, the holes are counted.
     pub(super) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let nodes = self.nodes_for(ino, blocks.clone())? + 1;
-        let most = blocks.end - blocks.start + nodes;
-        let free_blocks = self.free_user_blocks();
-        let fits = most <= free_blocks && u64::from(self.free_nodes()) >= nodes;
-        if fits && self.admit(ino, most).is_ok() {
+        let length = blocks.end - blocks.start;
+        if self.require_blocks(ino, length + nodes, nodes).is_ok() {
             return Ok(());
         }
         let inode = self.inode(ino)?;
+        let had_blocks = inode.head().blocks.get().saturating_add(inode.saved_blocks().unwrap_or(0));
+        self.require_blocks(ino, length.saturating_sub(had_blocks), 0)?;
         let mut holes = 0;
         if inode.has_inline(inline::DATA) {
             // What is inline goes to block 0.
-            holes = blocks.end - blocks.start + u64::from(blocks.start > 0);
+            holes = length + u64::from(blocks.start > 0);
         } else {
             let mut at = blocks.start;
             while at < blocks.end {
                 let run = self.run(&inode, at, blocks.end)?;
                 holes += if run.addr == BlockAddr::NULL { run.len() } else { 0 };
+                self.require_space(holes)?;
                 at = run.blocks.end;
             }
         }
         let nodes = if holes == 0 { 0 } else { self.missing_nodes(ino, blocks)? };
-        let needed_blocks = holes + nodes;
-        if needed_blocks > free_blocks {
-            return Err(Error::no_space(self.geometry.block_size, needed_blocks, free_blocks));
-        }
+        self.require_blocks(ino, holes + nodes, nodes)
+    }
+
+    /// Refuses so many blocks, some of which are nodes, where the volume has fewer or the file's owners must not have them.
+    fn require_blocks(&self, ino: Ino, blocks: u64, nodes: u64) -> Result<()> {
+        self.require_space(blocks)?;
         if u64::from(self.free_nodes()) < nodes {
             return Err(Error::NoInodes);
         }
-        self.admit(ino, needed_blocks)
+        self.admit(ino, blocks)
     }
 
     /// Moves inline data into a block; a file without inline data stays as it is, and so does one for whose data there is

@@ -5,15 +5,13 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashSet;
-
 use super::{Volume, allocate::log_for, node_cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
         inode::{advise, raw::Extent},
         node::NodeBlock,
-        node_path::NodePath,
+        node_path::{NodePath, Step},
         sit::SegmentType,
         summary::Owner,
     },
@@ -91,28 +89,28 @@ impl Volume {
         Ok(direct + direct.div_ceil(layout.children() as u64) + 2)
     }
 
-    /// Nodes that [`make_slot`](Self::make_slot) has to make for a range of blocks, exactly.
+    /// Nodes that [`make_slot`](Self::make_slot) has to make for a range of blocks, exactly. It takes as many steps as there
+    /// are nodes, and nodes whose children are missing.
     pub(super) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         let inode = self.inode(ino)?;
         let layout = inode.layout();
-        let mut missing = FxHashSet::default();
-        let mut block = blocks.start;
+        let (mut missing, mut block) = (0, blocks.start);
         while block < blocks.end {
             let path = NodePath::of(&layout, block).ok_or(Error::FileTooLarge)?;
-            let mut at = Some(inode.clone());
-            for step in path.steps() {
-                let child = at.as_ref().map_or(Nid::NULL, |node| node.child(step.child));
-                at = match child {
-                    Nid::NULL => {
-                        missing.insert(step.offset);
-                        None
-                    }
-                    nid => Some(self.node(nid)?),
-                };
+            let mut next = path.steps().last().map_or(layout.addrs() as u64, |step| step.blocks.end);
+            let mut at = inode.clone();
+            for (n, step) in path.steps().iter().enumerate() {
+                let child = at.child(step.child);
+                if child == Nid::NULL {
+                    next = step.blocks.end;
+                    missing += nodes_below(&path.steps()[n..], block..next.min(blocks.end));
+                    break;
+                }
+                at = self.node(child)?;
             }
-            block = path.steps().last().map_or(layout.addrs() as u64, |step| step.blocks.end);
+            block = next;
         }
-        Ok(missing.len() as u64)
+        Ok(missing)
     }
 
     /// Gives a block of a file a new place in a log, puts the bytes there and gives the old place up.
@@ -322,6 +320,16 @@ impl Volume {
         };
         log_for(self.options.active_logs, best, directory)
     }
+}
+
+/// Nodes that a range of blocks takes below a child, itself included. `steps` lead from that child to the first block.
+fn nodes_below(steps: &[Step], blocks: Range<u64>) -> u64 {
+    let start = steps[0].blocks.start;
+    let touched = |step: &Step| {
+        let span = step.blocks.end - step.blocks.start;
+        (blocks.end - 1 - start) / span - (blocks.start - start) / span + 1
+    };
+    steps.iter().map(touched).sum()
 }
 
 fn check_child(node: &NodeBlock, ino: Ino, offset: u32) -> Result<()> {
