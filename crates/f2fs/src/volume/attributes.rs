@@ -78,14 +78,16 @@ impl Volume {
             Some(permissions) => self.limited_acl(ino, permissions)?,
             None => None,
         };
+        let owner = [set.uid, set.gid, set.project];
         // The last that may refuse.
-        self.change_owner(ino, [set.uid, set.gid, set.project])?;
-        if let Some(compressed) = compressed {
-            self.set_compressed(ino, compressed)?;
-        }
+        self.admit_owner(ino, owner)?;
         if let Some(stream) = xattrs {
             self.store_xattrs(ino, &stream)?;
         }
+        if let Some(compressed) = compressed {
+            self.set_compressed(ino, compressed)?;
+        }
+        self.charge_owner(ino, owner)?;
         if set.flags.is_some() {
             // Recovery must find the directory as it was when names were entered.
             self.since_checkpoint.renamed.insert(ino);

@@ -37,6 +37,11 @@ impl Charge {
         let ids = [head.uid.get(), head.gid.get(), inode.project().unwrap_or(0)];
         Charge { ids, blocks: head.blocks.get().saturating_sub(1) }
     }
+
+    /// Those of other owners that are not the owners already.
+    fn changed(self, to: [Option<u32>; 3]) -> [Option<u32>; 3] {
+        std::array::from_fn(|n| to[n].filter(|id| *id != self.ids[n]))
+    }
 }
 
 /// How the usage of an id has changed.
@@ -279,17 +284,22 @@ impl Volume {
         Ok(())
     }
 
-    /// Before an inode gets other owners: who gets it must have room for it, and is charged from then on.
-    pub(super) fn change_owner(&mut self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
+    /// Refuses an inode to other owners that have no room for it.
+    pub(super) fn admit_owner(&self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
         if !self.has_limits() || self.is_quota_ino(ino) {
             return Ok(());
         }
         let charge = Charge::of(&*self.inode(ino)?);
-        let mut ids = to;
-        for (id, old) in ids.iter_mut().zip(charge.ids) {
-            *id = id.filter(|id| *id != old);
+        self.admit_ids(|| Ok(charge.changed(to)), 1, charge.blocks)
+    }
+
+    /// Charges other owners for an inode, before they get it.
+    pub(super) fn charge_owner(&mut self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
+        if !self.has_limits() || self.is_quota_ino(ino) {
+            return Ok(());
         }
-        self.admit_ids(|| Ok(ids), 1, charge.blocks)?;
+        let charge = Charge::of(&*self.inode(ino)?);
+        let ids = charge.changed(to);
         let old = std::array::from_fn(|n| ids[n].map(|_| charge.ids[n]));
         self.charge(old, -1, -(charge.blocks as i64));
         self.charge(ids, 1, charge.blocks as i64);
