@@ -1,0 +1,110 @@
+//! What operations cost, counted in requests to the device and in bytes of memory: it must not grow with what they do
+//! not need.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::{Counted, Device, MemoryDevice};
+use f2fs::{
+    Error, Volume,
+    format::BlockSize,
+    units::Ino,
+    volume::{NewNode, Options, RenameMode},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+const DIR: u16 = 0o040_755;
+const BLOCK: u64 = 4096;
+
+type Counting = Arc<Counted<MemoryDevice>>;
+
+fn format(bytes: u64) -> (Counting, Volume) {
+    let device = Arc::new(Counted::new(MemoryDevice::new(bytes)));
+    let volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    (device, volume)
+}
+
+fn options(cache_bytes: usize) -> Options {
+    Options { cache_bytes, ..Options::new(|| support::NOW) }
+}
+
+fn reopen(device: &Counting, mut volume: Volume, options: Options) -> Volume {
+    volume.unmount().unwrap();
+    drop(volume);
+    let volume = Volume::open(device.clone(), options).unwrap();
+    device.take_counts();
+    volume
+}
+
+#[test]
+fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() {
+    const NODES: u64 = 300;
+    let (device, mut volume) = format(256 << 20);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    for node in 0..NODES {
+        // One block in each node of addresses.
+        volume.write(ino, node * 1018 * BLOCK + (4 << 20), &[1; BLOCK as usize]).unwrap();
+    }
+    let mut volume = reopen(&device, volume, options(64 << 20));
+    let length = NODES * 1018 * BLOCK;
+    for _ in 0..2 {
+        let refused = volume.allocate_range(ino, 0, length, false);
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    }
+    let reads = device.take_counts().reads;
+    assert!(reads < NODES / 4, "{reads} reads");
+}
+
+#[test]
+fn an_allocation_that_fits_because_much_of_it_is_there_is_not_refused() {
+    let (_device, mut volume) = format(96 << 20);
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let free_bytes = volume.free_user_blocks() * BLOCK;
+    // More than half, so that all of it would not fit if it were new.
+    let length = (free_bytes * 3 / 5) / (1 << 20) * (1 << 20);
+    volume.allocate_range(ino, 0, length, false).unwrap();
+    volume.punch_hole(ino, 5 * BLOCK, 3 * BLOCK).unwrap();
+    volume.punch_hole(ino, 10 << 20, 5 << 20).unwrap();
+    let before = volume.free_user_blocks();
+    volume.allocate_range(ino, 0, length, false).unwrap();
+    assert_eq!(before - volume.free_user_blocks(), 3 + (5 << 20) / BLOCK);
+    let rest = volume.free_user_blocks() * BLOCK;
+    assert!(matches!(volume.allocate_range(ino, 0, length + rest, false), Err(Error::NoSpace { .. })));
+    // Twenty blocks are left for nodes, each of which has the addresses of 4 MiB.
+    volume.allocate_range(ino, 0, length + rest - 20 * BLOCK, false).unwrap();
+}
+
+#[test]
+fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes() {
+    let (device, volume) = format(256 << 20);
+    drop(volume);
+    let mut volume =
+        Volume::open(device.clone(), Options { inline_dentry: false, ..options(64 << 20) }).unwrap();
+    let outer = volume.create(ROOT, b"outer", &NewNode::new(DIR)).unwrap();
+    let inner = volume.create(outer, b"inner", &NewNode::new(DIR)).unwrap();
+    let moved = volume.create(ROOT, b"moved", &NewNode::new(DIR)).unwrap();
+    for n in 0..2000 {
+        volume.create(moved, format!("file {n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    volume.unmount().unwrap();
+    let addr = volume.address(&volume.inode(outer).unwrap(), 0).unwrap();
+    drop(volume);
+    // The parent of the outer directory becomes the inner one: ".." is the second entry.
+    const DENTRIES_AT: usize = 30;
+    const DENTRY_BYTES: usize = 11;
+    let mut block = vec![0; BLOCK as usize];
+    device.read(u64::from(addr.0) * BLOCK, &mut block).unwrap();
+    let ino_at = DENTRIES_AT + DENTRY_BYTES + 4;
+    assert_eq!(block[ino_at..ino_at + 4], ROOT.0.to_le_bytes());
+    block[ino_at..ino_at + 4].copy_from_slice(&inner.0.to_le_bytes());
+    device.write(u64::from(addr.0) * BLOCK, &block).unwrap();
+    let mut volume = Volume::open(device.clone(), options(64 << 20)).unwrap();
+    device.take_counts();
+    let refused = volume.rename(ROOT, b"moved", inner, b"moved", RenameMode::Replace);
+    assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    let reads = device.take_counts().reads;
+    assert!(reads < 100, "{reads} reads");
+    assert!(volume.lookup(ROOT, b"moved").is_ok());
+}
