@@ -414,6 +414,7 @@ impl Checkpoint {
     /// Where the bitmaps have not the superblock's sizes: a bug of the caller.
     pub fn encode(&mut self, sb: &Superblock) -> Vec<u8> {
         let block = sb.block_size.bytes();
+        let bitmap_bytes = |bitmap: &[u8]| u32::try_from(bitmap.len()).expect("a bitmap fits into a pack");
         let mut bytes = vec![0u8; block * (1 + sb.cp_payload as usize)];
         let (head, _) =
             raw::Checkpoint::mut_from_prefix(&mut bytes).expect("a block is larger than the head");
@@ -441,8 +442,8 @@ impl Checkpoint {
         head.valid_node_count.set(self.valid_nodes);
         head.valid_inode_count.set(self.valid_inodes);
         head.next_free_nid.set(self.next_free_nid.0);
-        head.sit_ver_bitmap_bytesize.set(self.sit_bitmap.len() as u32);
-        head.nat_ver_bitmap_bytesize.set(self.nat_bitmap.len() as u32);
+        head.sit_ver_bitmap_bytesize.set(bitmap_bytes(&self.sit_bitmap));
+        head.nat_ver_bitmap_bytesize.set(bitmap_bytes(&self.nat_bitmap));
         head.checksum_offset.set(self.checksum_offset);
         head.elapsed_time.set(self.elapsed_seconds);
         let (sit_at, nat_at) =
@@ -466,7 +467,7 @@ impl Checkpoint {
     /// Returns true if a node footer's version says that it was written after this checkpoint.
     pub fn is_written_after(&self, footer_version: u64) -> bool {
         match self.flags.has(Flags::NOCRC_RECOVERY) {
-            true => self.version.0 as u32 == footer_version as u32,
+            true => (self.version.0 ^ footer_version) & u64::from(u32::MAX) == 0,
             false => self.node_version() == footer_version,
         }
     }

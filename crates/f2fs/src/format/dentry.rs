@@ -219,7 +219,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
         *self.raw_mut(slot) = raw::Dentry {
             hash: hash.into(),
             ino: ino.0.into(),
-            name_len: (name.len() as u16).into(),
+            name_len: u16::try_from(name.len()).expect("it was just bounded").into(),
             file_type: kind.dentry_code(),
         };
         let from = self.division.names_at + slot * NAME_SLOT_BYTES;

@@ -29,7 +29,8 @@ pub fn name_hash(name: &[u8]) -> u32 {
 /// Four big-endian words of the rest of the name. A word that the name does not fill starts with the pad: the
 /// number of remaining bytes, in each of its bytes.
 fn key(rest: &[u8]) -> [u32; 4] {
-    let pad = rest.len() as u32 | (rest.len() as u32) << 8;
+    let length = u32::try_from(rest.len()).expect("a name is short");
+    let pad = length | length << 8;
     let pad = pad | pad << 16;
     let mut words = [pad; 4];
     for (word, bytes) in words.iter_mut().zip(rest[..rest.len().min(CHUNK)].chunks(4)) {

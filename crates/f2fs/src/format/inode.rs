@@ -275,7 +275,7 @@ impl NodeBlock {
         head.current_depth.set(u32::from(directory));
         if extra {
             let extra = node.extra_mut();
-            extra.extra_isize.set(EXTRA_BYTES_MAX as u16);
+            extra.extra_isize.set(u16::try_from(EXTRA_BYTES_MAX).expect("a few dozen bytes"));
             if format.features.has(Features::FLEXIBLE_INLINE_XATTR) {
                 extra.inline_xattr_words.set(inline_xattr_words);
             }
@@ -339,7 +339,7 @@ impl NodeBlock {
     pub fn set_last_name(&mut self, parent: Ino, name: &[u8]) {
         let head = self.head_mut();
         head.pino.set(parent.0);
-        head.namelen.set(name.len() as u32);
+        head.namelen.set(u32::try_from(name.len()).expect("the caller bounds names"));
         head.name = [0; 255];
         head.name[..name.len()].copy_from_slice(name);
     }

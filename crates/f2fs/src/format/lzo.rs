@@ -118,8 +118,7 @@ pub fn compress(content: &[u8]) -> Vec<u8> {
     let (mut at, mut literals_from) = (0, 0);
     while let Some(four) = content.get(at..).and_then(|rest| rest.first_chunk::<COPY_MIN>()) {
         let hash = u32::from_le_bytes(*four).wrapping_mul(0x9E37_79B1) >> (32 - LOG_PLACES);
-        // Places are kept one too high, so that 0 is none.
-        let place = std::mem::replace(&mut places[hash as usize], at as u32 + 1) as usize;
+        let place = std::mem::replace(&mut places[hash as usize], place_of(at)) as usize;
         let from = place.wrapping_sub(1);
         if place == 0 || at - from > DISTANCE_MAX || content[from..from + COPY_MIN] != *four {
             // Incompressible data is skipped in growing steps.
@@ -137,16 +136,26 @@ pub fn compress(content: &[u8]) -> Vec<u8> {
     stream
 }
 
+/// A place as it is remembered: one too high, so that 0 is none.
+fn place_of(at: usize) -> u32 {
+    u32::try_from(at + 1).expect("a cluster is a megabyte at most")
+}
+
+/// Part of an instruction.
+fn byte(value: usize) -> u8 {
+    u8::try_from(value).expect("an instruction has room for it")
+}
+
 fn put_literals(stream: &mut Vec<u8>, literals: &[u8]) {
     match literals.len() {
         0 => return,
-        count @ 1..=238 if stream.is_empty() => stream.push(17 + count as u8),
+        count @ 1..=238 if stream.is_empty() => stream.push(byte(17 + count)),
         count @ 1..=3 => {
             // The copy before has room for the count, in its last byte but one.
             let at = stream.len() - 2;
-            stream[at] |= count as u8;
+            stream[at] |= byte(count);
         }
-        count @ 4..=18 => stream.push(count as u8 - 3),
+        count @ 4..=18 => stream.push(byte(count - 3)),
         count => {
             stream.push(0);
             put_length(stream, count - 18);
@@ -158,7 +167,7 @@ fn put_literals(stream: &mut Vec<u8>, literals: &[u8]) {
 fn put_copy(stream: &mut Vec<u8>, distance: usize, length: usize) {
     if length <= 8 && distance <= 0x800 {
         let distance = distance - 1;
-        stream.extend_from_slice(&[((length - 1) << 5 | (distance & 7) << 2) as u8, (distance >> 3) as u8]);
+        stream.extend_from_slice(&[byte((length - 1) << 5 | (distance & 7) << 2), byte(distance >> 3)]);
         return;
     }
     let (instruction, limit, distance) = match distance {
@@ -166,19 +175,20 @@ fn put_copy(stream: &mut Vec<u8>, distance: usize, length: usize) {
         _ => (16 | (distance - 0x4000) >> 11 & 8, 9, (distance - 0x4000) & 0x3FFF),
     };
     if length <= limit {
-        stream.push((instruction | (length - 2)) as u8);
+        stream.push(byte(instruction | (length - 2)));
     } else {
-        stream.push(instruction as u8);
+        stream.push(byte(instruction));
         put_length(stream, length - limit);
     }
-    stream.extend_from_slice(&((distance << 2) as u16).to_le_bytes());
+    let distance = u16::try_from(distance << 2).expect("a distance has 14 bits");
+    stream.extend_from_slice(&distance.to_le_bytes());
 }
 
 /// Writes the rest of a length that does not fit its instruction, at least 1.
 fn put_length(stream: &mut Vec<u8>, length: usize) {
     let zeroes = (length - 1) / 255;
     stream.resize(stream.len() + zeroes, 0);
-    stream.push((length - 255 * zeroes) as u8);
+    stream.push(byte(length - 255 * zeroes));
 }
 
 struct Input<'a> {

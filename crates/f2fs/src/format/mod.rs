@@ -8,6 +8,12 @@
 //! - Raw values are not trusted. If a structure has rules, a `check` makes the trusted type, and only that
 //!   reaches the engine.
 //! - These modules do no I/O.
+//! - No cast loses bits in silence: what has to fit is converted with a check.
+
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
 
 pub mod acl;
 pub mod bits;

@@ -44,7 +44,7 @@ impl NatEntry {
 
 /// Block of the table and entry in it where a nid's entry is.
 pub fn position(nid: Nid, size: BlockSize) -> (u32, usize) {
-    let per_block = size.nat_entries() as u32;
+    let per_block = u32::try_from(size.nat_entries()).expect("a block has few entries");
     (nid.0 / per_block, (nid.0 % per_block) as usize)
 }
 

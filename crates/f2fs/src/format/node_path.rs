@@ -36,20 +36,20 @@ impl NodePath {
         let (direct, children) = (layout.direct_addrs() as u64, layout.children() as u64);
         let in_inode = layout.addrs() as u64;
         if file_block < in_inode {
-            return Some(NodePath { steps: [NONE; 3], depth: 0, index: file_block as usize });
+            return Some(NodePath { steps: [NONE; 3], depth: 0, index: within(file_block) });
         }
         if file_block >= layout.max_blocks() {
             return None;
         }
         // Number of direct nodes before the wanted one, and index of the address in it.
-        let (number, index) = ((file_block - in_inode) / direct, ((file_block - in_inode) % direct) as usize);
+        let (number, index) = ((file_block - in_inode) / direct, within((file_block - in_inode) % direct));
         let below = |first: u64, count: u64| {
             let start = in_inode + first * direct;
             start..start + count * direct
         };
         let step = |child: u64, offset: u64, first: u64, count: u64| Step {
-            child: child as usize,
-            offset: offset as u32,
+            child: within(child),
+            offset: u32::try_from(offset).expect("a file has fewer nodes"),
             blocks: below(first, count),
         };
         let n = children;
@@ -78,6 +78,11 @@ impl NodePath {
     pub fn steps(&self) -> &[Step] {
         &self.steps[..self.depth]
     }
+}
+
+/// A number of what one node has.
+fn within(number: u64) -> usize {
+    usize::try_from(number).expect("a node has a few thousand of anything")
 }
 
 const NONE: Step = Step { child: 0, offset: 0, blocks: 0..0 };

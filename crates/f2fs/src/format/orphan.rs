@@ -35,6 +35,7 @@ pub fn most(cp_payload: u32, size: BlockSize) -> usize {
 
 /// The orphan blocks for `inos`, one after the other.
 pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
+    let number = |count: usize| u16::try_from(count).expect("what a pack has room for is counted in 16 bits");
     let total = blocks(inos.len(), size);
     let mut bytes = vec![0; total * size.bytes()];
     let chunks = inos.chunks(size.orphans()).zip(bytes.chunks_exact_mut(size.bytes()));
@@ -43,9 +44,9 @@ pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
             slot.copy_from_slice(&ino.0.to_le_bytes());
         }
         let tail = &mut block[size.bytes() - TAIL_BYTES..];
-        tail[4..6].copy_from_slice(&(index as u16 + 1).to_le_bytes());
-        tail[6..8].copy_from_slice(&(total as u16).to_le_bytes());
-        tail[8..12].copy_from_slice(&(chunk.len() as u32).to_le_bytes());
+        tail[4..6].copy_from_slice(&number(index + 1).to_le_bytes());
+        tail[6..8].copy_from_slice(&number(total).to_le_bytes());
+        tail[8..12].copy_from_slice(&u32::from(number(chunk.len())).to_le_bytes());
     }
     bytes
 }

@@ -176,6 +176,7 @@ pub fn encode_records(
     graces: (u32, u32),
     records: impl IntoIterator<Item = raw::QuotaRecord>,
 ) -> Vec<u8> {
+    let number_of = |block: usize| u32::try_from(block).expect("a quota file of less than 4 TiB");
     let mut file = vec![[0; BLOCK_BYTES]; ROOT as usize + 1];
     let (mut leaf, mut count) = (0, 0);
     for (number, record) in records.into_iter().enumerate() {
@@ -189,7 +190,7 @@ pub fn encode_records(
                 u32::from_le_bytes(file[at][place.clone()].try_into().expect("four bytes were cut"));
             if next == 0 {
                 let leaf_is_there = level + 1 == LEVELS && slot > 0;
-                next = if leaf_is_there { leaf } else { file.len() as u32 };
+                next = if leaf_is_there { leaf } else { number_of(file.len()) };
                 if !leaf_is_there {
                     file.push([0; BLOCK_BYTES]);
                 }
@@ -197,11 +198,11 @@ pub fn encode_records(
             }
             at = next as usize;
         }
-        leaf = at as u32;
+        leaf = number_of(at);
         let start = LEAF_HEAD_BYTES + slot * size_of::<raw::QuotaRecord>();
         file[at][start..start + size_of::<raw::QuotaRecord>()].copy_from_slice(record.as_bytes());
-        // The leaf's count of records.
-        file[at][8..10].copy_from_slice(&(slot as u16 + 1).to_le_bytes());
+        let records = u16::try_from(slot + 1).expect("a leaf has few records");
+        file[at][8..10].copy_from_slice(&records.to_le_bytes());
     }
     let info = raw::QuotaInfo {
         magic: kind.magic().into(),
@@ -209,7 +210,7 @@ pub fn encode_records(
         block_grace: graces.0.into(),
         inode_grace: graces.1.into(),
         flags: 0.into(),
-        blocks: (file.len() as u32).into(),
+        blocks: number_of(file.len()).into(),
         free_block: 0.into(),
         free_entry: if count % LEAF_RECORDS == 0 { 0 } else { leaf }.into(),
     };

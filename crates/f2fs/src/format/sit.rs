@@ -101,7 +101,7 @@ impl SitEntry {
     /// The 74 bytes of the entry.
     pub fn to_bytes(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
-        let word = (self.kind.index() as u16) << 10 | self.valid_blocks;
+        let word = (self.kind as u16) << 10 | self.valid_blocks;
         bytes[..2].copy_from_slice(&word.to_le_bytes());
         bytes[2..66].copy_from_slice(&self.map);
         bytes[66..].copy_from_slice(&self.mtime.to_le_bytes());
@@ -116,7 +116,7 @@ pub fn count(map: &ValidMap) -> u32 {
 
 /// Block of the table and entry in it where a segment's entry is.
 pub fn position(segment: SegNo, size: BlockSize) -> (u32, usize) {
-    let per_block = size.sit_entries() as u32;
+    let per_block = u32::try_from(size.sit_entries()).expect("a block has few entries");
     (segment.0 / per_block, (segment.0 % per_block) as usize)
 }
 

@@ -195,7 +195,7 @@ impl Journal {
         let mut bytes = vec![0; layout.journal_bytes()];
         let mut put = |count: usize, room: usize, width: usize, at: &mut dyn FnMut(usize, &mut [u8])| {
             assert!(count <= room, "{count} journal entries, room for {room}");
-            bytes[..2].copy_from_slice(&(count as u16).to_le_bytes());
+            bytes[..2].copy_from_slice(&u16::try_from(count).expect("it was just bounded").to_le_bytes());
             for (index, slot) in bytes[2..].chunks_exact_mut(width).take(count).enumerate() {
                 at(index, slot);
             }

@@ -488,7 +488,7 @@ impl Superblock {
 /// Sets the checksum of a raw superblock where its features ask for one.
 pub fn seal(raw: &mut raw::Superblock) {
     if Features(raw.feature.get()).has(Features::SB_CHECKSUM) {
-        raw.checksum_offset.set(CRC_OFFSET as u32);
+        raw.checksum_offset.set(u32::try_from(CRC_OFFSET).expect("the superblock has 3072 bytes"));
         let sum = f2fs_crc(&raw.as_bytes()[..CRC_OFFSET]);
         raw.crc.set(sum);
     } else {

@@ -122,13 +122,8 @@ impl NodeBlock {
         if !LOG_CLUSTER_BLOCKS.contains(&log_cluster_blocks) {
             return Err(format!("i_log_cluster_size {log_cluster_blocks}, must be 2 to 8"));
         }
-        let flags = extra.compress_flag.get();
-        Ok(Some(Compression {
-            algorithm,
-            log_cluster_blocks,
-            checksum: flags & 1 != 0,
-            level: (flags >> 8) as u8,
-        }))
+        let [flags, level] = extra.compress_flag.get().to_le_bytes();
+        Ok(Some(Compression { algorithm, log_cluster_blocks, checksum: flags & 1 != 0, level }))
     }
 }
 
