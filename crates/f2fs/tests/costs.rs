@@ -108,3 +108,40 @@ fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes(
     assert!(reads < 100, "{reads} reads");
     assert!(volume.lookup(ROOT, b"moved").is_ok());
 }
+
+#[test]
+fn the_segment_table_takes_a_share_of_the_cache_and_is_read_in_long_runs() {
+    const CACHE: usize = 4 << 20;
+    let (device, volume) = format(64 << 30);
+    let mut volume = reopen(&device, volume, options(CACHE));
+    let blocks = u64::from(volume.geometry().sit_blocks());
+    volume.trim(1).unwrap();
+    let reads = device.take_counts().reads;
+    assert!(blocks > 500 && reads < blocks / 8, "{reads} reads of {blocks} blocks");
+    assert!(volume.segment_table_bytes() <= CACHE / 8, "{} bytes", volume.segment_table_bytes());
+    // What has changed stays until a checkpoint, and is counted.
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    volume.unmount().unwrap();
+    assert!(volume.segment_table_bytes() <= CACHE / 8, "{} bytes", volume.segment_table_bytes());
+}
+
+#[test]
+fn segments_that_change_all_over_a_volume_are_written_before_they_take_the_memory() {
+    const CACHE: usize = 32 << 10;
+    const SIZE: u64 = 512 << 20;
+    let (device, volume) = format(2 << 30);
+    let mut volume = reopen(&device, volume, options(CACHE));
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; SIZE as usize]).unwrap();
+    volume.checkpoint().unwrap();
+    // A block of every segment.
+    for at in (0..SIZE).step_by(2 << 20) {
+        volume.write(ino, at, &[2; BLOCK as usize]).unwrap();
+        let bytes = volume.segment_table_bytes();
+        assert!(bytes <= CACHE + 4 * BLOCK as usize, "{bytes} bytes");
+    }
+    let mut found = [0; 2 * BLOCK as usize];
+    volume.read(ino, 8 << 20, &mut found).unwrap();
+    assert!(found[..BLOCK as usize] == [2; BLOCK as usize] && found[BLOCK as usize..] == [1; BLOCK as usize]);
+}

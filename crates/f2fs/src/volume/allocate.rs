@@ -1,6 +1,6 @@
 //! Where a new block goes: a pure decision, and its effect on logs, segments and summaries.
 
-use super::{ActiveLogs, InPlace, Volume};
+use super::{ActiveLogs, InPlace, Volume, sit::Facts};
 use crate::{
     Error, Place, Result,
     format::{
@@ -462,13 +462,25 @@ impl Volume {
     /// What is not in use, but needed until the next checkpoint, is wholly free then, and is filled only where there is nothing
     /// else.
     fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], in_use: bool) -> Result<Option<SegNo>> {
-        self.sit.best_segment(&self.io, |number, segment| {
+        const FULL: u16 = BLOCKS_PER_SEGMENT as u16;
+        let rank = |same_kind: bool, valid_blocks: u16, number: SegNo| {
+            (valid_blocks < FULL).then_some((same_kind, std::cmp::Reverse((valid_blocks, number))))
+        };
+        let most = |first: SegNo, facts: &Facts| {
+            if !in_use {
+                return if facts.empty > 0 { rank(true, 0, first) } else { None };
+            }
+            let alike = SegmentType::ALL.into_iter().filter(|other| other.is_node() == kind.is_node());
+            let least = alike.map(|other| facts.least_valid[other.index()]).min()?;
+            let own = facts.least_valid[kind.index()];
+            rank(true, own, first).or_else(|| rank(false, least, first))
+        };
+        self.sit.best_segment(&self.io, most, |number, segment| {
             let fits = segment.kind.is_node() == kind.is_node()
                 && (if in_use { segment.valid_blocks > 0 } else { segment.is_prefree() })
-                && segment.valid_blocks < BLOCKS_PER_SEGMENT as u16
                 && !current.contains(&number);
             let has_hole = fits && segment.next_hole(0).is_some();
-            has_hole.then_some((segment.kind == kind, std::cmp::Reverse((segment.valid_blocks, number))))
+            if has_hole { rank(segment.kind == kind, segment.valid_blocks, number) } else { None }
         })
     }
 

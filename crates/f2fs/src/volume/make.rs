@@ -66,7 +66,7 @@ impl Volume {
         let position =
             |kind: SegmentType| LogPosition { segment: blank.logs[kind.index()], ..LogPosition::default() };
         let logs = SegmentType::ALL.map(|kind| Log::new(position(kind), Summary::empty(kind.is_node())));
-        let mut sit = Sit::new(geometry, &checkpoint, Vec::new(), 0)?;
+        let mut sit = Sit::new(geometry, &checkpoint, Vec::new(), 0, options.sit_bytes())?;
         for &kind in kinds {
             sit.set_kind(&io, blank.logs[kind.index()], kind)?;
         }

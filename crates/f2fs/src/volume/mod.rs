@@ -84,6 +84,8 @@ use crate::{
 
 /// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
 const CHANGED_NODE_BYTES: usize = 64;
+/// Memory that a changed segment takes until the next checkpoint, in bytes, in a table that is half full.
+const CHANGED_SEGMENT_BYTES: usize = 256;
 /// Of all numbers of nodes one in so many may have changed since the last checkpoint (Linux, `DEF_NAT_CACHE_THRESHOLD`
 /// and `excess_dirty_nats`).
 const CHANGED_NODES_SHARE: usize = 10;
@@ -112,9 +114,9 @@ pub struct Volume {
     /// Inodes that stay although they may lose their last name, and how often they are held.
     held: FxHashMap<Ino, u32>,
     dirs: dir_index::DirIndexes,
+    strays: dir_strays::DirStrays,
     /// Summaries of closed segments that have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
-    strays: dir_strays::DirStrays,
     /// Seconds of the clock when the newest checkpoint was written, or the volume was opened.
     opened_seconds: i64,
     /// Seconds for which the volume was mounted, ever, as of the operation that runs.
@@ -245,6 +247,11 @@ impl Volume {
         self.sit.peek(&self.io, segment)
     }
 
+    /// Bytes that blocks of the segment table take in memory, and what has changed in it since the newest checkpoint.
+    pub fn segment_table_bytes(&self) -> usize {
+        self.sit.block_bytes() + self.sit.changed_segments() * CHANGED_SEGMENT_BYTES
+    }
+
     /// A node. What the NAT says about it holds; see [`NodeBlock::check`].
     pub fn node(&self, nid: Nid) -> Result<Arc<NodeBlock>> {
         if let Some(node) = self.nodes.get(nid) {
@@ -350,10 +357,12 @@ impl Volume {
             self.write_nodes()?;
         }
         self.make_room()?;
-        let few = self.options.cache_bytes / CHANGED_NODE_BYTES;
+        let (nodes, segments) = (self.nat.changed_entries(), self.sit.changed_segments());
+        let changed_bytes = nodes * CHANGED_NODE_BYTES + segments * CHANGED_SEGMENT_BYTES;
         // Numbers that are free again can be given out after a checkpoint only.
-        let most = few.min(self.geometry.nids_end().0 as usize / CHANGED_NODES_SHARE);
-        if self.nat.changed_entries() > most && !self.options.checkpoint_when_asked {
+        let is_much = changed_bytes > self.options.cache_bytes
+            || nodes > self.geometry.nids_end().0 as usize / CHANGED_NODES_SHARE;
+        if is_much && !self.options.checkpoint_when_asked {
             self.write_checkpoint(checkpoint::Reason::Sync)?;
             self.changed = true;
         }

@@ -63,7 +63,7 @@ impl Volume {
         let opened_seconds = (options.clock)().seconds;
         let mut volume = Volume {
             nat: Nat::new(geometry, &checkpoint, tail.nat_journal, pack, options.nat_bytes())?,
-            sit: Sit::new(geometry, &checkpoint, tail.sit_journal, pack)?,
+            sit: Sit::new(geometry, &checkpoint, tail.sit_journal, pack, options.sit_bytes())?,
             logs: Logs::new(logs, geometry.block_size.bytes()),
             nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
             dirs: DirIndexes::new(options.name_bytes()),

@@ -61,8 +61,8 @@ pub struct Options {
     pub clock: Clock,
     /// Seed of everything that is random: generations of inodes.
     pub seed: u64,
-    /// Memory for caches, in bytes: half of it for nodes, a quarter for dirty pages, an eighth each for the NAT and for
-    /// what is remembered of directories.
+    /// Memory for caches, in bytes: half of it for nodes, a quarter for dirty pages, an eighth for what is remembered
+    /// of directories, and a sixteenth each for the NAT and the SIT.
     pub cache_bytes: usize,
     /// Logs to write to.
     pub active_logs: ActiveLogs,
@@ -143,10 +143,15 @@ impl Options {
 
     /// Bytes of blocks of the NAT.
     pub(super) fn nat_bytes(&self) -> usize {
-        self.cache_bytes / 8
+        self.cache_bytes / 16
     }
 
-    /// Bytes of what is remembered about directories.
+    /// Bytes of blocks of the SIT.
+    pub(super) fn sit_bytes(&self) -> usize {
+        self.cache_bytes / 16
+    }
+
+    /// Bytes of what is remembered about the names of directories.
     pub(super) fn name_bytes(&self) -> usize {
         self.cache_bytes / 32 * 3
     }

@@ -452,7 +452,7 @@ impl Volume {
             return Err(Error::corrupt(Place::File(ino, block), format!("{addr} is not in the main area")));
         }
         let (segment, offset) = self.geometry.position(addr);
-        let entry = self.sit.segment(&self.io, segment)?.clone();
+        let entry = self.sit.segment(&self.io, segment)?;
         if bits::msb(&entry.map, usize::from(offset)) {
             self.take_from_owner(addr, segment, offset)?;
             if bits::msb(&self.sit.segment(&self.io, segment)?.map, usize::from(offset)) {

@@ -1,11 +1,13 @@
-//! The segment information table in memory: blocks are read when first needed, changes wait for the checkpoint.
+//! The segment information table in memory: blocks are read when needed and leave again, changes wait for the checkpoint.
 //!
-//! *Invariants*: each segment that was touched has two maps: what is valid now, and what is protected: valid in the
+//! *Invariants*: each segment that was changed has two maps: what is valid now, and what is protected: valid in the
 //! last checkpoint, or taken since. A block may be given out only where both are clear: until the next checkpoint
 //! counts, a crash brings the last one back, with what was fsynced after it, and everything that these name must
-//! still be there, even where it was replaced or removed since.
+//! still be there, even where it was replaced or removed since. A segment in `changes`, else in `journal`, overrides the
+//! block of the table. Of each block that was read once, `facts` say enough for a search to leave it alone; they stay true
+//! when the block has left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
@@ -39,7 +41,6 @@ pub struct Segment {
     pub protected: ValidMap,
     /// When it last changed, in seconds of mounted time.
     pub mtime: u64,
-    dirty: bool,
 }
 
 impl Segment {
@@ -51,7 +52,6 @@ impl Segment {
             protected_blocks: entry.valid_blocks,
             protected: entry.map,
             mtime: entry.mtime,
-            dirty: false,
         }
     }
 
@@ -80,14 +80,31 @@ impl Segment {
     }
 }
 
-/// Blocks of the table that stay loaded over a checkpoint: 8 KiB each in memory.
-const TABLES_MAX: usize = 1024;
+/// Blocks of the table that are read at once, at most, when one after the other is needed.
+const AHEAD_MAX: u32 = 64;
 
-/// A block of the table.
-struct Table {
-    segments: Box<[Segment]>,
-    /// Segments without a valid block: where there is none, no free one has to be looked for.
-    empty: u32,
+/// What a search needs to know of a block of the table to leave it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// Segments without a valid block.
+    pub empty: u8,
+    /// By kind: each segment with valid blocks has at least so many. [`u16::MAX`] where there is no such segment.
+    pub least_valid: [u16; 6],
+    /// No segment with valid blocks changed last before this, in seconds of mounted time.
+    pub oldest: u32,
+}
+
+impl Facts {
+    const NONE: Facts = Facts { empty: 0, least_valid: [u16::MAX; 6], oldest: u32::MAX };
+
+    /// Takes a segment into account; one that is there already may have changed.
+    fn include(&mut self, segment: &Segment) {
+        if segment.valid_blocks > 0 {
+            let least = &mut self.least_valid[segment.kind.index()];
+            *least = segment.valid_blocks.min(*least);
+            self.oldest = self.oldest.min(u32::try_from(segment.mtime).unwrap_or(u32::MAX));
+        }
+    }
 }
 
 /// The table.
@@ -95,12 +112,16 @@ pub struct Sit {
     geometry: Geometry,
     /// Which copy of each block counts, most significant bit first.
     bitmap: Vec<u8>,
-    tables: Vec<Option<Box<Table>>>,
-    /// Entries of the last checkpoint's journal whose block has not been read yet.
-    pending: FxHashMap<SegNo, SitEntry>,
-    /// Segments in the last checkpoint's journal.
-    in_journal: BTreeSet<SegNo>,
-    dirty: Vec<SegNo>,
+    /// Segments that have changed since the last checkpoint.
+    changes: FxHashMap<SegNo, Segment>,
+    /// Entries of the last checkpoint's journal.
+    journal: BTreeMap<SegNo, SitEntry>,
+    cache: Cache,
+    /// By block of the table; `None` of those that were not read yet.
+    facts: Vec<Option<Facts>>,
+    /// The block after the one that was read last, and how many are read at once when that is needed.
+    next_read: u32,
+    ahead: u32,
     /// Segments with a valid block.
     used: u32,
     /// Segments that the next checkpoint will make free.
@@ -109,25 +130,51 @@ pub struct Sit {
     busy: Option<Vec<u32>>,
 }
 
+/// Blocks of the table as they are on the device. The one that came first goes first.
+#[derive(Default)]
+struct Cache {
+    blocks: FxHashMap<u32, Box<[u8]>>,
+    order: VecDeque<u32>,
+    most: usize,
+}
+
+impl Cache {
+    fn insert(&mut self, index: u32, block: Box<[u8]>) {
+        if self.blocks.insert(index, block).is_some() {
+            return;
+        }
+        self.order.push_back(index);
+        while self.order.len() > self.most {
+            let first = self.order.pop_front().expect("it is longer than something");
+            self.blocks.remove(&first);
+        }
+    }
+}
+
 impl Sit {
-    /// The table as a checkpoint and its journal say. `used` is made true by [`set_used`](Self::set_used).
+    /// The table as a checkpoint and its journal say. It keeps about so many bytes of blocks. `used` is made true by
+    /// [`set_used`](Self::set_used).
     pub fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
         journal: Vec<(SegNo, SitEntry)>,
         pack: u8,
+        cache_bytes: usize,
     ) -> Result<Sit> {
         if let Some((segment, _)) = journal.iter().find(|(segment, _)| segment.0 >= geometry.segments) {
             let what = format!("the SIT journal has an entry for {segment} of {}", geometry.segments);
             return Err(Error::corrupt(Place::Checkpoint(pack), what));
         }
+        let most = (cache_bytes / geometry.block_size.bytes()).max(1);
         Ok(Sit {
             geometry,
             bitmap: checkpoint.sit_bitmap.clone(),
-            tables: (0..geometry.sit_blocks()).map(|_| None).collect(),
-            in_journal: journal.iter().map(|(segment, _)| *segment).collect(),
-            pending: journal.into_iter().collect(),
-            dirty: Vec::new(),
+            changes: FxHashMap::default(),
+            journal: journal.into_iter().collect(),
+            cache: Cache { most, ..Cache::default() },
+            facts: vec![None; geometry.sit_blocks() as usize],
+            next_read: 0,
+            ahead: 1,
             used: 0,
             prefree: 0,
             busy: None,
@@ -139,19 +186,54 @@ impl Sit {
         self.used = used;
     }
 
+    /// Bytes of blocks that are in memory.
+    pub fn block_bytes(&self) -> usize {
+        self.cache.blocks.len() * self.geometry.block_size.bytes()
+    }
+
+    /// Segments that have changed since the last checkpoint.
+    pub fn changed_segments(&self) -> usize {
+        self.changes.len()
+    }
+
     /// A segment.
-    pub fn segment(&mut self, io: &Io, segment: SegNo) -> Result<&Segment> {
-        let (table, index) = sit::position(segment, self.geometry.block_size);
-        Ok(&self.table(io, table)?.segments[index])
+    pub fn segment(&mut self, io: &Io, number: SegNo) -> Result<Segment> {
+        match self.known(number) {
+            Some(segment) => Ok(segment),
+            None => {
+                let (index, at) = sit::position(number, self.geometry.block_size);
+                let entry = sit::entry(self.block(io, index)?, at, number);
+                io.noted(entry).map(Segment::of)
+            }
+        }
+    }
+
+    /// A segment that is in memory.
+    fn known(&self, number: SegNo) -> Option<Segment> {
+        let changed = self.changes.get(&number).cloned();
+        changed.or_else(|| self.journal.get(&number).cloned().map(Segment::of))
+    }
+
+    /// A segment, to change it.
+    fn segment_mut(&mut self, io: &Io, number: SegNo) -> Result<&mut Segment> {
+        if !self.changes.contains_key(&number) {
+            // So that the facts of its block are there, which change with it.
+            self.facts_of(io, sit::position(number, self.geometry.block_size).0)?;
+            let segment = self.segment(io, number)?;
+            self.changes.insert(number, segment);
+        }
+        Ok(self.changes.get_mut(&number).expect("it was just inserted"))
     }
 
     /// A segment's entry as of now, without keeping the table's block: for readers that share the volume.
-    pub fn peek(&self, io: &Io, segment: SegNo) -> Result<SitEntry> {
-        let (table, index) = sit::position(segment, self.geometry.block_size);
-        match (&self.tables[table as usize], self.pending.get(&segment)) {
-            (Some(table), _) => Ok(table.segments[index].entry()),
-            (None, Some(entry)) => Ok(entry.clone()),
-            (None, None) => io.noted(sit::entry(&self.read(io, table)?, index, segment)),
+    pub fn peek(&self, io: &Io, number: SegNo) -> Result<SitEntry> {
+        if let Some(segment) = self.known(number) {
+            return Ok(segment.entry());
+        }
+        let (index, at) = sit::position(number, self.geometry.block_size);
+        match self.cache.blocks.get(&index) {
+            Some(block) => io.noted(sit::entry(block, at, number)),
+            None => io.noted(sit::entry(&self.read(io, index)?, at, number)),
         }
     }
 
@@ -161,9 +243,7 @@ impl Sit {
     /// Where it is valid already: allocation has a bug.
     pub fn take(&mut self, io: &Io, addr: BlockAddr, kind: SegmentType, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
-        let (table, index) = sit::position(number, self.geometry.block_size);
-        let table = self.table(io, table)?;
-        let segment = &mut table.segments[index];
+        let segment = self.segment_mut(io, number)?;
         assert!(!bits::msb(&segment.map, usize::from(offset)), "{addr} is allocated twice");
         bits::set_msb(&mut segment.map, usize::from(offset), true);
         segment.valid_blocks += 1;
@@ -174,17 +254,13 @@ impl Sit {
             bits::set_msb(&mut segment.protected, usize::from(offset), true);
             segment.protected_blocks += 1;
         }
-        let was_dirty = std::mem::replace(&mut segment.dirty, true);
+        self.has_changed(number, if first { -1 } else { 0 });
         if first {
-            table.empty -= 1;
             self.used += 1;
             self.prefree -= u32::from(prefree);
             if !prefree {
                 self.count_busy(number, 1);
             }
-        }
-        if !was_dirty {
-            self.dirty.push(number);
         }
         Ok(())
     }
@@ -192,8 +268,7 @@ impl Sit {
     /// Takes note of blocks of a segment that were written after the last checkpoint, by a session before: until the next
     /// one they are not given out. Where nothing of the segment is in use, `kind` is what they are.
     pub fn protect(&mut self, io: &Io, number: SegNo, needed: &ValidMap, kind: SegmentType) -> Result<()> {
-        let (table, index) = sit::position(number, self.geometry.block_size);
-        let segment = &mut self.table(io, table)?.segments[index];
+        let mut segment = self.segment(io, number)?;
         let was_free = segment.is_free();
         let before = segment.protected_blocks;
         for (own, needed) in segment.protected.iter_mut().zip(needed) {
@@ -206,34 +281,25 @@ impl Sit {
         if segment.valid_blocks == 0 {
             segment.kind = kind;
         }
-        let was_dirty = std::mem::replace(&mut segment.dirty, true);
+        *self.segment_mut(io, number)? = segment;
         if was_free {
             self.prefree += 1;
             self.count_busy(number, 1);
-        }
-        if !was_dirty {
-            self.dirty.push(number);
         }
         Ok(())
     }
 
     /// Says what a segment that holds nothing is going to hold.
     pub fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
-        let (table, index) = sit::position(number, self.geometry.block_size);
-        let segment = &mut self.table(io, table)?.segments[index];
-        segment.kind = kind;
-        if !std::mem::replace(&mut segment.dirty, true) {
-            self.dirty.push(number);
-        }
+        self.segment_mut(io, number)?.kind = kind;
+        self.has_changed(number, 0);
         Ok(())
     }
 
     /// Marks a block as no longer valid. It stays untouched until the next checkpoint.
     pub fn release(&mut self, io: &Io, addr: BlockAddr, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
-        let (table, index) = sit::position(number, self.geometry.block_size);
-        let table = self.table(io, table)?;
-        let segment = &mut table.segments[index];
+        let segment = self.segment_mut(io, number)?;
         if !bits::msb(&segment.map, usize::from(offset)) {
             let what = format!("{addr} is in use, but not marked valid");
             return io.noted(Err(Error::corrupt(Place::Sit(number), what)));
@@ -242,16 +308,20 @@ impl Sit {
         segment.valid_blocks -= 1;
         segment.mtime = now;
         let (last, prefree) = (segment.valid_blocks == 0, segment.protected_blocks != 0);
-        let was_dirty = std::mem::replace(&mut segment.dirty, true);
+        self.has_changed(number, i8::from(last));
         if last {
-            table.empty += 1;
             self.used = self.used.saturating_sub(1);
             self.prefree += u32::from(prefree);
         }
-        if !was_dirty {
-            self.dirty.push(number);
-        }
         Ok(())
+    }
+
+    /// Keeps the facts of a segment's block true; so many more of its segments are empty.
+    fn has_changed(&mut self, number: SegNo, more_empty: i8) {
+        let (index, _) = sit::position(number, self.geometry.block_size);
+        let facts = self.facts[index as usize].as_mut().expect("a changed segment's block was read");
+        facts.empty = facts.empty.checked_add_signed(more_empty).expect("each segment is counted once");
+        facts.include(&self.changes[&number]);
     }
 
     /// The first section from `from` on, going round, of which nothing is in use, now or in the last checkpoint,
@@ -269,7 +339,7 @@ impl Sit {
             let section = SecNo((from.0 + tried) % sections);
             let first = section.0 * self.geometry.segments_per_section;
             let table = first / per_block;
-            if self.table(io, table)?.empty == 0 {
+            if self.facts_of(io, table)?.empty == 0 {
                 // Every section that begins in this block of the table is in use.
                 let next = ((table + 1) * per_block).div_ceil(self.geometry.segments_per_section);
                 tried += (next - section.0).min(sections - section.0).max(1);
@@ -340,65 +410,98 @@ impl Sit {
         Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
     }
 
-    /// The segment with the highest rank, of those that have one. Reads the whole table.
+    /// The segment with the highest rank, of those that have one. `most` is the highest rank that a segment may have in
+    /// a block of the table with these facts, whose first segment this is. Reads the whole table the first time, and
+    /// afterwards only blocks that may have such a segment.
     pub fn best_segment<R: Ord>(
         &mut self,
         io: &Io,
-        mut rank: impl FnMut(SegNo, &Segment) -> Option<R>,
+        most: impl Fn(SegNo, &Facts) -> Option<R>,
+        rank: impl Fn(SegNo, &Segment) -> Option<R>,
     ) -> Result<Option<SegNo>> {
+        let mut blocks = Vec::new();
+        for index in 0..self.geometry.sit_blocks() {
+            let (facts, first) = (self.facts_of(io, index)?, self.numbers(index).start);
+            blocks.extend(most(SegNo(first), &facts).map(|most| (most, index)));
+        }
+        let mut blocks = BinaryHeap::from(blocks);
         let mut best: Option<(R, SegNo)> = None;
-        self.for_each(io, |number, segment| {
-            if let Some(rank) = rank(number, segment) {
-                if best.as_ref().is_none_or(|(high, _)| rank > *high) {
-                    best = Some((rank, number));
-                }
+        while let Some((most, index)) = blocks.pop() {
+            if best.as_ref().is_some_and(|(high, _)| *high >= most) {
+                break;
             }
-        })?;
+            self.show_block(io, index, |number, segment| {
+                if let Some(rank) = rank(number, segment) {
+                    if best.as_ref().is_none_or(|(high, _)| rank > *high) {
+                        best = Some((rank, number));
+                    }
+                }
+            })?;
+        }
         Ok(best.map(|(_, number)| number))
     }
 
     /// Shows each segment, in order. Reads the whole table.
     pub fn for_each(&mut self, io: &Io, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
-        for table in 0..self.tables.len() as u32 {
-            let first = table * self.geometry.block_size.sit_entries() as u32;
-            for (segment, number) in self.table(io, table)?.segments.iter().zip(first..) {
-                show(SegNo(number), segment);
-            }
+        (0..self.geometry.sit_blocks()).try_for_each(|index| self.show_block(io, index, &mut show))
+    }
+
+    /// Shows each segment of a block of the table, and learns its facts anew.
+    fn show_block(&mut self, io: &Io, index: u32, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
+        let mut facts = Facts::NONE;
+        for number in self.numbers(index).map(SegNo) {
+            let segment = self.segment(io, number)?;
+            facts.empty += u8::from(segment.valid_blocks == 0);
+            facts.include(&segment);
+            show(number, &segment);
         }
+        self.facts[index as usize] = Some(facts);
         Ok(())
+    }
+
+    /// The facts of a block of the table.
+    fn facts_of(&mut self, io: &Io, index: u32) -> Result<Facts> {
+        if self.facts[index as usize].is_none() {
+            self.show_block(io, index, |_, _| ())?;
+        }
+        Ok(self.facts[index as usize].expect("they were just learned"))
+    }
+
+    /// The segments of a block of the table.
+    fn numbers(&self, index: u32) -> std::ops::Range<u32> {
+        let per_block = self.geometry.block_size.sit_entries() as u32;
+        index * per_block..self.geometry.segments.min((index + 1) * per_block)
     }
 
     /// Writes what changed: as much as fits is for the journal, the rest goes into the other copy of each block of
     /// the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
     pub fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
-        let changed: BTreeSet<SegNo> = self.dirty.iter().chain(&self.in_journal).copied().collect();
+        let changed: BTreeSet<SegNo> = self.changes.keys().chain(self.journal.keys()).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
         let split = journal::split(keys, self.geometry.summary.sit_journal_entries());
         let bitmap = self.write_blocks(io, &split.blocks)?;
-        let entries = split.journal.into_iter();
-        let journal = entries
-            .map(|number| Ok((number, self.segment(io, number)?.entry())))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Prepared { journal, bitmap })
+        let entry = |number| (number, self.known(number).expect("it has changed").entry());
+        Ok(Prepared { journal: split.journal.into_iter().map(entry).collect(), bitmap })
     }
 
     /// Returns which copies count then.
     fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
-        let size = self.geometry.block_size;
         let before = self.bitmap.clone();
         let (geometry, mut bitmap) = (self.geometry, before.clone());
         let mut run = journal::TableRun::new(io);
         let addr = |index: u32| geometry.sit_block(index, !bits::msb(&before, index as usize));
         for (addr, index, segments) in journal::upwards(blocks, addr) {
-            let table = self.table(io, index)?;
-            let mut block = vec![0; size.bytes()];
-            for (at, segment) in table.segments.iter().enumerate() {
-                sit::set_entry(&mut block, at, &segment.entry());
+            let mut block: Box<[u8]> = self.block(io, index)?.into();
+            for number in segments {
+                let (_, at) = sit::position(*number, geometry.block_size);
+                sit::set_entry(&mut block, at, &self.known(*number).expect("it has changed").entry());
             }
-            // Entries that stay in the journal override the block in any case.
+            // Entries that go to the journal override the block in any case.
             run.push(addr, Place::Sit(segments[0]), &block)?;
             bits::set_msb(&mut bitmap, index as usize, !bits::msb(&before, index as usize));
+            // Where it does not come to count, what is new in it is overridden all the same.
+            self.cache.insert(index, block);
         }
         run.finish()?;
         Ok(bitmap)
@@ -408,66 +511,57 @@ impl Sit {
     /// that became free, as first block and count. Nothing has changed since [`write_back`](Self::write_back).
     pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(BlockAddr, u32)) {
         self.bitmap = prepared.bitmap;
-        self.in_journal = prepared.journal.into_iter().map(|(number, _)| number).collect();
-        for number in std::mem::take(&mut self.dirty) {
-            let (table, index) = sit::position(number, self.geometry.block_size);
-            let table = self.tables[table as usize].as_mut().expect("a dirty segment's block is loaded");
-            let segment = &mut table.segments[index];
+        self.journal = prepared.journal.into_iter().collect();
+        let mut changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();
+        changes.sort_unstable_by_key(|(number, _)| *number);
+        for (number, segment) in changes {
             for_each_run(&segment.protected, &segment.map, |offset, count| {
                 freed(self.geometry.block(number, offset), count);
             });
-            let freed = segment.is_prefree();
-            segment.protected = segment.map;
-            segment.protected_blocks = segment.valid_blocks;
-            segment.dirty = false;
-            if freed {
+            if segment.is_prefree() {
                 self.count_busy(number, -1);
             }
         }
         self.prefree = 0;
-        self.forget_some();
     }
 
-    /// Drops blocks of the table when many are loaded. Right after a checkpoint they can be read again; only those
-    /// that its journal overrides stay.
-    fn forget_some(&mut self) {
-        if self.tables.iter().flatten().count() <= TABLES_MAX {
-            return;
+    /// A block of the table as it is on the device.
+    fn block(&mut self, io: &Io, index: u32) -> Result<&[u8]> {
+        if !self.cache.blocks.contains_key(&index) {
+            self.load(io, index)?;
         }
-        let size = self.geometry.block_size;
-        let kept: BTreeSet<u32> =
-            self.in_journal.iter().map(|segment| sit::position(*segment, size).0).collect();
-        for (table, index) in self.tables.iter_mut().zip(0..) {
-            if !kept.contains(&index) {
-                *table = None;
-            }
-        }
+        Ok(&self.cache.blocks[&index])
     }
 
-    fn table(&mut self, io: &Io, index: u32) -> Result<&mut Table> {
-        if self.tables[index as usize].is_none() {
-            let block = self.read(io, index)?;
-            let per_block = self.geometry.block_size.sit_entries() as u32;
-            let first = index * per_block;
-            let numbers = first..self.geometry.segments.min(first + per_block);
-            let segments = numbers.clone().map(|number| match self.pending.get(&SegNo(number)) {
-                Some(entry) => Ok(Segment::of(entry.clone())),
-                None => sit::entry(&block, (number - first) as usize, SegNo(number)).map(Segment::of),
-            });
-            let segments: Box<[Segment]> = io.noted(segments.collect())?;
-            for number in numbers {
-                self.pending.remove(&SegNo(number));
-            }
-            let empty = segments.iter().filter(|segment| segment.valid_blocks == 0).count() as u32;
-            self.tables[index as usize] = Some(Box::new(Table { segments, empty }));
+    /// Reads a block of the table; where one is needed after the other, together with those that follow it on the device.
+    fn load(&mut self, io: &Io, index: u32) -> Result<()> {
+        self.ahead = if index == self.next_read { (2 * self.ahead).min(AHEAD_MAX) } else { 1 };
+        let copy = |index: u32| bits::msb(&self.bitmap, index as usize);
+        let is_needed = |other: &u32| copy(*other) == copy(index) && !self.cache.blocks.contains_key(other);
+        let most = self.ahead.min(self.geometry.sit_blocks() - index) as usize;
+        let count = (index..).take(most.min(self.cache.most)).take_while(is_needed).count();
+        let size = self.geometry.block_size.bytes();
+        let (addr, at) = (self.geometry.sit_block(index, copy(index)), self.place(index));
+        let mut bytes = vec![0; count * size];
+        if count == 1 || io.read(addr, at, &mut bytes).is_err() {
+            // Where not all can be read, perhaps the first can, and each of the others when its turn comes.
+            bytes.truncate(size);
+            io.read(addr, at, &mut bytes)?;
         }
-        Ok(self.tables[index as usize].as_mut().expect("it was just loaded"))
+        self.next_read = index + (bytes.len() / size) as u32;
+        for (other, block) in (index..).zip(bytes.chunks_exact(size)) {
+            self.cache.insert(other, block.into());
+        }
+        Ok(())
+    }
+
+    fn place(&self, index: u32) -> Place {
+        Place::Sit(SegNo(self.numbers(index).start))
     }
 
     fn read(&self, io: &Io, index: u32) -> Result<Box<[u8]>> {
         let second = bits::msb(&self.bitmap, index as usize);
-        let first = SegNo(index * self.geometry.block_size.sit_entries() as u32);
-        io.read_block(self.geometry.sit_block(index, second), Place::Sit(first))
+        io.read_block(self.geometry.sit_block(index, second), self.place(index))
     }
 }
 
