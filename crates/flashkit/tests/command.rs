@@ -122,8 +122,11 @@ fn an_interrupted_mkfs_leaves_no_file() {
         .current_dir(&dir)
         .args(["mkfs", "-q", "v.img", "--size", "64M", "--from", "-"])
         .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    // It would end with the pipe.
+    let _archive = child.stdin.take();
     let open = format!("/proc/{}/fd", child.id());
     let begun = || {
         let links = fs::read_dir(&open).into_iter().flatten().flatten();
@@ -136,7 +139,10 @@ fn an_interrupted_mkfs_leaves_no_file() {
     assert!(begun());
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
         .unwrap();
-    assert!(!child.wait().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("flashkit: stopped: v.img: nothing was changed"), "{error}");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
 }
 

@@ -190,3 +190,34 @@ fn a_copy_that_fails_leaves_nothing() {
     fails(dir, &["cp", "-f", "v.img:/damaged", "."]);
     assert_eq!(fs::read_to_string(dir.join("damaged")).unwrap(), "old", "it is replaced only by a whole one");
 }
+
+/// A file system in memory that is gone when the test ends, however it ends.
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_left_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    fs::write(dir.join("f"), vec![7; 4 << 20]).unwrap();
+    ok(dir, &["cp", "f", "v.img:/f"]);
+    fs::create_dir(dir.join("small")).unwrap();
+    let mut mount = Command::new("mount");
+    let mount = mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir.join("small")).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: no file system can be mounted here");
+    }
+    let small = Mounted(dir.join("small"));
+    for _ in 0..2 {
+        let error = fails(dir, &["cp", "v.img:/f", "small"]);
+        assert_eq!(error, "flashkit: v.img:/f: small/f: No space left on device\n");
+        assert_eq!(names(&small.0), [""; 0]);
+    }
+}

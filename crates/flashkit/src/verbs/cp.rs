@@ -206,7 +206,15 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<()> {
     let owners = rustix::process::geteuid().is_root();
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
     let mut sink = DirSink::new(unfinished.path(), owners).with_context(|| path.display().to_string())?;
-    export(&mut source, &mut sink, ExportOptions::default()).with_context(|| from.to_string())?;
+    export(&mut source, &mut sink, ExportOptions::default())
+        .map_err(|error| match error {
+            // Its path is that of the unfinished file.
+            f2fs::Error::Host { source, .. } => {
+                anyhow::Error::new(source).context(path.display().to_string())
+            }
+            error => error.into(),
+        })
+        .with_context(|| from.to_string())?;
     match rename(&unfinished.path().join(&name), &path, args.force) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_there(),
         done => done.with_context(|| path.display().to_string()),
