@@ -21,15 +21,11 @@ use lab::{
     report,
     scale::DIRTY_PERCENT,
     study::{self, Event, Outcome},
-    target::{Machine, OURS, Programs, Setting, THROUGH_FUSE},
+    target::{GET_KERNEL, Machine, OURS, Programs, Setting, THROUGH_FUSE},
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
 use crate::{failure, notice::notice, render, size, suggested::Suggested};
-
-/// Where a kernel for the lab's guest comes from. An installed program has no sources beside it.
-const GET_KERNEL: &str = "`cargo xtask uml-kernel` in a checkout of flashkit's sources builds one, and --guest names its directory \
-                          (var/uml there)";
 
 /// Arguments of `study`.
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use flash::{Profile, counters::Counters, profile::Layer};
 use guest::{Op, op::Answer};
 use serde::Deserialize;
 
-use super::{CHIP, UBI_VOLUME};
+use super::{CHIP, GET_KERNEL, UBI_VOLUME};
 use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
 /// The driver, beside the lab's kernel.
@@ -34,7 +34,7 @@ pub(super) struct Told {
 pub(super) fn plug<M: EventModel>(uml: &mut Uml<M>, kernel: &Path, profile: &Profile) -> Result<(), Failure> {
     let module = kernel.with_file_name(MODULE);
     if !module.is_file() {
-        let what = format!("{} is not there; cargo xtask uml-kernel builds it", module.display());
+        let what = format!("{}: no such module of the guest's kernel; {GET_KERNEL}", module.display());
         return Err(io::Error::new(io::ErrorKind::NotFound, what).into());
     }
     uml.run(&host_files())?;

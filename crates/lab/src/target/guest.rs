@@ -11,7 +11,7 @@ use flash::{Model, Pace, Profile, Trace, counters::Counters};
 use guest::{Bytes, Op, op::Answer};
 
 use super::{
-    MOUNT_POINT, Setting, THROUGH_FUSE, Target,
+    GET_KERNEL, MOUNT_POINT, Setting, THROUGH_FUSE, Target,
     chip::{self, Told},
     cleaner, engine,
 };
@@ -79,7 +79,7 @@ impl GuestTarget {
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
         let Setting { profile, preset, scale, programs, stop, pace, seed, .. } = &self.setting;
         let programs = programs.as_ref().ok_or_else(|| {
-            let what = "there is no kernel for the lab's guest; cargo xtask uml-kernel builds one";
+            let what = format!("there is no kernel for the lab's guest; {GET_KERNEL}");
             io::Error::new(io::ErrorKind::NotFound, what)
         })?;
         let data = FileDevice::open(&self.image, OpenOptions { write: true, direct: false })?;

@@ -96,6 +96,10 @@ pub enum Machine {
     Stock,
 }
 
+/// The way to a kernel for the guest. An installed program has no sources beside it.
+pub const GET_KERNEL: &str = "`cargo xtask uml-kernel` in a checkout of flashkit's sources builds one, and --guest names its directory \
+                              (var/uml there)";
+
 /// The guest's programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
