@@ -24,6 +24,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use crate::{
     Errno, FileSystem, MountOptions,
     connection::{Connection, How, Mounter, READ_BYTES, Reply},
+    fault,
     file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
     ioctl::Request,
     mounts,
@@ -183,7 +184,11 @@ impl Adapter {
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
             desk.output.clear();
             desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
-            let outcome = self.handle(&header, Arguments(arguments), &mut desk);
+            let handled = fault::contain(|| self.handle(&header, Arguments(arguments), &mut desk));
+            let outcome = handled.unwrap_or_else(|fault| {
+                self.fs.met_fault(fault);
+                Err(Errno::IO)
+            });
             if let Some(reply) = desk.reply.take() {
                 reply.send(outcome.map(|()| desk.output.bytes()));
             }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{BackgroundGc, FileSystem, MountOptions, OnError};
+use crate::{BackgroundGc, FileSystem, MountOptions, OnError, fault};
 
 /// How often there is a look at what is to do.
 const TICK: Duration = Duration::from_secs(1);
@@ -34,11 +34,16 @@ impl Background {
         let thread = thread::spawn(move || {
             let image = image.display();
             let (mut told, mut told_of_failure) = (false, fs.failure().is_some());
+            let mut told_of_fault = false;
             let mut look = || {
                 if !told && fs.met_damage() {
                     told = true;
                     let advice = format!("unmount it and run fsck.f2fs -f {image}");
                     tell(&format!("{image}: damage was met and left alone; {advice}"));
+                }
+                if let (false, Some(fault)) = (told_of_fault, fs.fault()) {
+                    told_of_fault = true;
+                    tell(&format!("{image}: a request failed by a fault of this program: {fault}"));
                 }
                 if let (false, Some(reason)) = (told_of_failure, fs.failure()) {
                     told_of_failure = true;
@@ -47,7 +52,9 @@ impl Background {
                     ));
                 }
             };
-            work(&fs, &options, &stopped, &mut look);
+            // It looks on after a fault, for somebody has to tell of that.
+            let worked = fault::contain(|| work(&fs, &options, &stopped, &mut look));
+            worked.unwrap_or_else(|fault| fs.met_fault(fault));
             // Where nothing may be written, nothing else is to do.
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
                 look();
@@ -62,7 +69,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It ends with the next look; had it panicked, the volume's lock says so to everybody.
+            // It ends with the next look.
             let _ = thread.join();
         }
     }

@@ -150,6 +150,8 @@ pub struct FileSystem {
     /// Requests so far: who compares two values sees whether the volume is idle.
     requests: AtomicU64,
     /// What there was to say of the volume at its end.
+    /// The first panic of an operation.
+    fault: OnceLock<String>,
     end: OnceLock<End>,
 }
 
@@ -175,6 +177,7 @@ impl FileSystem {
             settings,
             requests: AtomicU64::new(0),
             end: OnceLock::new(),
+            fault: OnceLock::new(),
         }
     }
 
@@ -237,10 +240,30 @@ impl FileSystem {
     /// on after the end.
     pub fn failure(&self) -> Option<String> {
         let reason = |volume: Reading<'_>| volume.read_only_reason().map(str::to_string);
+        if self.volume.is_poisoned() {
+            return Some(self.broken_off());
+        }
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
     /// What went wrong when it [ended](Self::unmount), whoever was told of it.
+    /// An operation panicked, with this message.
+    pub fn met_fault(&self, message: String) {
+        // The first one may be the cause of the others.
+        let _ = self.fault.set(message);
+    }
+
+    /// The message of the first operation that panicked.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
+    /// Why nothing can be done with the volume any more: a change was left half done.
+    fn broken_off(&self) -> String {
+        let fault = self.fault().unwrap_or("a panic");
+        format!("a fault of this program broke off a change: {fault}; the next mount finds what was synced")
+    }
+
     pub fn complaint(&self) -> Option<&str> {
         self.end.get()?.complaint.as_deref()
     }
@@ -729,7 +752,7 @@ impl FileSystem {
             // Something was done by half: what the last checkpoint and the fsyncs since then say is whole.
             Err(poisoned) => {
                 drop(poisoned.into_inner().take());
-                return Err(f2fs::Error::Invalid("an operation was broken off".into()));
+                return Err(f2fs::Error::Invalid(self.broken_off().into()));
             }
         };
         let Some(mut volume) = volume.take() else { return Ok(()) };
@@ -740,7 +763,9 @@ impl FileSystem {
             Ok(()) if volume.read_only_reason().is_some() && !self.settings.read_only => {
                 Some("could not be left clean; the next mount brings back what was synced".into())
             }
-            Ok(()) => None,
+            Ok(()) => {
+                self.fault().map(|fault| format!("a request failed by a fault of this program: {fault}"))
+            }
         };
         let failure = match (volume.read_only_reason(), &ended) {
             (Some(reason), _) => Some(reason.to_string()),
@@ -808,7 +833,7 @@ fn to_errno(error: f2fs::Error) -> Errno {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use block::{Device, MemoryDevice};
@@ -822,7 +847,7 @@ mod tests {
     use super::*;
 
     /// An empty volume.
-    pub(super) fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
+    pub(crate) fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let features = mkfs::parse_features(features).unwrap();
         let plan = Plan::new(&mkfs::Options { features, ..mkfs::Options::new([7; 16]) }, &[size]).unwrap();
@@ -830,7 +855,7 @@ mod tests {
         new.finish().unwrap()
     }
 
-    pub(super) fn mounted(volume: Volume) -> FileSystem {
+    pub(crate) fn mounted(volume: Volume) -> FileSystem {
         FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()))
     }
 

@@ -17,6 +17,7 @@ mod clock;
 mod connection;
 mod daemon;
 mod errno;
+mod fault;
 mod file_system;
 mod flusher;
 mod inodes;

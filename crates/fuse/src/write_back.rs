@@ -11,7 +11,9 @@ use std::{
 };
 
 use crate::{
+    Errno, FileSystem,
     connection::{Connection, Reply},
+    fault,
     file_system::Answer,
     protocol::Output,
 };
@@ -36,7 +38,7 @@ const ANSWER_BYTES: usize = 512;
 
 impl WriteBack {
     /// Begins.
-    pub fn start(connection: Arc<Connection>) -> WriteBack {
+    pub fn start(connection: Arc<Connection>, fs: Arc<FileSystem>) -> WriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
@@ -46,7 +48,10 @@ impl WriteBack {
                     let _ = connection.invalidate_part(node, offset, length);
                 }
                 output.clear();
-                let answered = answer(&mut output);
+                let answered = fault::contain(|| answer(&mut output)).unwrap_or_else(|fault| {
+                    fs.met_fault(fault);
+                    Err(Errno::IO)
+                });
                 reply.send(answered.map(|()| output.bytes()));
             }
         });

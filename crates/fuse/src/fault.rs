@@ -1,0 +1,212 @@
+//! Panics, contained to the request in which they happen.
+//!
+//! The thread that answers goes on: a thread that ended would leave one fewer for the next request, and the last one
+//! nobody who answers.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// Runs something that may panic. `Err` is the message of the panic. Whatever was shared is guarded by locks, which
+/// remember that they were held.
+pub fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| message(&*payload))
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        io,
+        path::Path,
+        process::Command,
+        sync::{
+            Arc, Weak,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use block::{Device, FileDevice, Geometry, MemoryDevice};
+    use f2fs::{
+        Volume,
+        units::{Ino, Time},
+        volume::{NewNode, Options},
+    };
+
+    use super::*;
+    use crate::{
+        Atime, FileSystem, MountOptions, Settings, backend, background::Background,
+        file_system::tests::format,
+    };
+
+    #[test]
+    fn a_panic_becomes_its_message() {
+        assert_eq!(contain(|| 7), Ok(7));
+        assert_eq!(contain(|| panic!("plain")), Err::<(), _>("plain".to_string()));
+        assert_eq!(contain(|| panic!("number {}", 7)), Err::<(), _>("number 7".to_string()));
+        assert_eq!(
+            contain(|| std::panic::panic_any(7)),
+            Err::<(), _>("a panic without a message".to_string())
+        );
+    }
+
+    /// A device whose code has a fault.
+    struct Panics {
+        inner: Arc<MemoryDevice>,
+        in_reads: AtomicBool,
+        in_writes: AtomicBool,
+    }
+
+    impl Device for Panics {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+            assert!(!self.in_reads.load(Ordering::Relaxed), "a fault in a read");
+            self.inner.read(offset_bytes, buf)
+        }
+        fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+            assert!(!self.in_writes.load(Ordering::Relaxed), "a fault in a write");
+            self.inner.write(offset_bytes, buf)
+        }
+        fn flush(&self) -> io::Result<()> {
+            self.inner.flush()
+        }
+        fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+            self.inner.discard(offset_bytes, length_bytes)
+        }
+    }
+
+    /// A volume with a small and a long file, on such a device.
+    fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
+        let inner = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = format(&inner, "");
+        let root = volume.superblock().root_ino;
+        let small = volume.create(root, b"small", &NewNode::new(0o100_644)).unwrap();
+        volume.write(small, 0, b"kept").unwrap();
+        let long = volume.create(root, b"long", &NewNode::new(0o100_644)).unwrap();
+        volume.write(long, 0, &[7; 1 << 20]).unwrap();
+        volume.unmount().unwrap();
+        drop(volume);
+        let device =
+            Arc::new(Panics { inner, in_reads: AtomicBool::new(false), in_writes: AtomicBool::new(false) });
+        let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+        // Reading a file then changes nothing.
+        let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
+        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
+        (device, Arc::new(fs), long)
+    }
+
+    /// Does something while a file system is mounted, unmounts it, and wants the threads that answer to end.
+    fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
+        File::create(&image).and_then(|file| file.set_len(1 << 20)).unwrap();
+        fs::create_dir(&mnt).unwrap();
+        let how = block::OpenOptions { write: true, ..block::OpenOptions::default() };
+        let image = FileDevice::open(&image, how).unwrap();
+        let options = MountOptions { threads: Some(2), ..MountOptions::default() };
+        let session = backend::mount(fs.clone(), &image, &mnt, &options, "test").unwrap();
+        let answers = thread::spawn(|| session.run());
+        let mount = Unmounts(&mnt);
+        act(&mnt);
+        drop(mount);
+        answers.join().unwrap().unwrap();
+    }
+
+    /// Nothing stays mounted, whatever comes of a test.
+    struct Unmounts<'a>(&'a Path);
+
+    impl Drop for Unmounts<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.0).status();
+        }
+    }
+
+    fn shell(dir: &Path, script: &str) -> String {
+        let run = Command::new("sh").args(["-c", script]).current_dir(dir).output().unwrap();
+        String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned()
+    }
+
+    fn can_mount() -> bool {
+        let mounts = rustix::process::geteuid().is_root()
+            && File::options().read(true).write(true).open("/dev/fuse").is_ok();
+        if !mounts {
+            eprintln!("skipped: /dev/fuse cannot be used here");
+        }
+        mounts
+    }
+
+    #[test]
+    fn after_a_panic_in_a_change_every_request_is_refused_and_the_mount_ends_with_an_error() {
+        if !can_mount() {
+            return;
+        }
+        let (device, fs, _) = with_files();
+        while_mounted(&fs, |mnt| {
+            assert_eq!(shell(mnt, "cat small"), "kept");
+            device.in_writes.store(true, Ordering::Relaxed);
+            for _ in 0..4 {
+                // More often than there are threads that answer.
+                let said = shell(mnt, "echo new > new && sync new");
+                assert!(said.contains("Input/output error"), "{said}");
+            }
+            assert!(shell(mnt, "cat long").contains("Input/output error"));
+            assert!(fs.failure().is_some_and(|reason| reason.contains("a fault in a write")));
+        });
+        let error = fs.unmount().unwrap_err();
+        assert!(error.to_string().contains("a fault in a write"), "{error}");
+        device.in_writes.store(false, Ordering::Relaxed);
+        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        assert!(volume.lookup(volume.superblock().root_ino, b"small").is_ok());
+    }
+
+    #[test]
+    fn a_panic_in_a_read_fails_that_request_alone_and_is_told_at_the_end() {
+        if !can_mount() {
+            return;
+        }
+        let (device, fs, _) = with_files();
+        while_mounted(&fs, |mnt| {
+            assert_eq!(shell(mnt, "stat -c %s long").trim(), "1048576", "so its inode is in memory");
+            device.in_reads.store(true, Ordering::Relaxed);
+            for _ in 0..4 {
+                assert!(shell(mnt, "cat long").contains("Input/output error"));
+            }
+            device.in_reads.store(false, Ordering::Relaxed);
+            assert_eq!(shell(mnt, "cat long | wc -c; echo new > new && sync new").trim(), "1048576");
+            assert!(fs.failure().is_none());
+        });
+        fs.unmount().unwrap();
+        assert!(fs.complaint().is_some_and(|told| told.contains("a fault in a read")));
+        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        assert!(volume.lookup(volume.superblock().root_ino, b"new").is_ok(), "it was left clean");
+    }
+
+    #[test]
+    fn a_panic_in_the_background_is_noticed() {
+        let (device, fs, long) = with_files();
+        fs.write(crate::file_system::Caller { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default())
+            .unwrap();
+        device.in_writes.store(true, Ordering::Relaxed);
+        let options =
+            MountOptions { checkpoint_interval: Duration::from_millis(1), ..MountOptions::default() };
+        let background = Background::start(fs.clone(), &options, "image".into());
+        let started = Instant::now();
+        while fs.failure().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "the panic is not noticed");
+            thread::sleep(Duration::from_millis(20));
+        }
+        drop(background);
+        assert!(fs.failure().is_some_and(|reason| reason.contains("a fault in a write")));
+    }
+}
