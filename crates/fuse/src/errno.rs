@@ -34,11 +34,13 @@ pub fn of(error: &f2fs::Error) -> Errno {
     }
 }
 
-/// The errno of a device's error. Whatever the device said, programs know only these two.
+/// The errno of a device's error. Whatever the device said, programs know only these three.
 pub fn of_device(error: &io::Error) -> Errno {
     match error.kind() {
         // The image is sparse and the host's file system is full.
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::NOSPC,
+        // The image reaches beyond the size of files that this process may write (`RLIMIT_FSIZE`).
+        io::ErrorKind::FileTooLarge => Errno::FBIG,
         _ => Errno::IO,
     }
 }
@@ -55,6 +57,7 @@ mod tests {
         assert_eq!(of(&f2fs::Error::corrupt(Place::Volume, "x")), Errno::UCLEAN);
         assert_eq!(of(&io(io::ErrorKind::UnexpectedEof)), Errno::IO);
         assert_eq!(of(&io(io::ErrorKind::StorageFull)), Errno::NOSPC);
+        assert_eq!(of(&io(io::ErrorKind::FileTooLarge)), Errno::FBIG);
         assert_eq!(of(&f2fs::Error::NotEmpty), Errno::NOTEMPTY);
         assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
         assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);

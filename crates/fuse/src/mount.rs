@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Weak, mpsc},
+    sync::{Arc, Weak, atomic::AtomicBool, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +11,7 @@ use std::{
 use block::{Device, FileDevice, InUse};
 use f2fs::Volume;
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
     iterator::Signals,
 };
 
@@ -112,6 +112,7 @@ impl Mount {
         let at = |source| Error::Volume { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
+        survive_file_size_limit().map_err(Error::Session)?;
         let mut protected = None;
         let files = match open_devices(devices, &options) {
             // As mount(8) does it for file systems of the kernel.
@@ -143,7 +144,8 @@ impl Mount {
             Some(name) => name.clone(),
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Session)?;
+        // The last one comes before the kernel kills a process that has used all the time that it may use.
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXCPU]).map_err(Error::Session)?;
         let first = files.first().expect("a volume lies on a device");
         let session = backend::mount(fs.clone(), first, &dir, &options, &source).map_err(mount_error)?;
         // The files stay open for the volume's sake alone.
@@ -297,6 +299,12 @@ fn set_cache_limits((major, minor): (u32, u32)) {
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), &value);
         }
     }
+}
+
+/// Lets a write fail that exceeds `RLIMIT_FSIZE`, instead of ending the process and losing what is not synced
+/// (setrlimit(2)). A signal that is handled does that, and programs that are started from here do not inherit it.
+fn survive_file_size_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
 /// A seed that differs between mounts.

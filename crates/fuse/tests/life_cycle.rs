@@ -362,3 +362,28 @@ fn syncs_from_many_threads_all_count() {
     }
     bench.unmount_clean();
 }
+
+#[test]
+fn a_limit_of_file_sizes_fails_writes_and_keeps_what_was_synced() {
+    needs_fuse!("prlimit");
+    let mut bench = Bench::new(64, &["-O", "extra_attr"]);
+    let limit = 40 << 20;
+    let mut limited = Command::new("prlimit");
+    limited.args([&format!("--fsize={limit}"), "--"]);
+    bench.mount_with(limited);
+    let kept = vec![3; 1 << 20];
+    fs::write(bench.path("kept"), &kept).unwrap();
+    File::open(bench.path("kept")).and_then(|file| file.sync_all()).unwrap();
+    let said = bench.shell("dd if=/dev/zero of=large bs=1M count=45 conv=fsync status=none 2>&1 || true");
+    assert!(said.contains("dd:"), "the writer is told: {said}");
+    // The process goes on: it answers, and a signal would have ended it.
+    fs::read_dir(bench.path("")).unwrap();
+    bench.call_umount();
+    let run = bench.mounted.take().unwrap().wait_with_output().unwrap();
+    let messages = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code().is_some_and(|code| code != 0), "{}: {messages}", run.status);
+    assert!(messages.contains("nothing is written any more"), "{messages}");
+    bench.mount("");
+    assert!(fs::read(bench.path("kept")).unwrap() == kept);
+    bench.unmount_clean();
+}

@@ -105,9 +105,15 @@ impl Bench {
 
     /// Mounts it in a namespace of mounts that only the process that answers is in.
     pub fn mount_apart(&mut self) {
-        let mut command = Command::new("unshare");
-        command.arg("--mount").arg("--").arg(mounter());
-        self.mount_by(command, "").expect("it can be mounted");
+        let mut runner = Command::new("unshare");
+        runner.args(["--mount", "--"]);
+        self.mount_with(runner);
+    }
+
+    /// Mounts it by a program that runs another one, whose command line follows its own.
+    pub fn mount_with(&mut self, mut runner: Command) {
+        runner.arg(mounter());
+        self.mount_by(runner, "").expect("it can be mounted");
     }
 
     fn mount_by(&mut self, mut mounter: Command, options: &str) -> Result<(), String> {
