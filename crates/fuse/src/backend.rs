@@ -17,7 +17,7 @@ use block::FileDevice;
 use f2fs::{
     format::{FileType, inode::DeviceNumber},
     units::{Ino, Time},
-    volume::{SetAttr, Stat, XattrMode},
+    volume::{DirEntry, SetAttr, Stat, XattrMode},
 };
 use rustix::fs::{OFlags, RenameFlags};
 
@@ -98,7 +98,7 @@ pub fn mount(
     let how = How { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
     let (connection, mounter) = Connection::mount(dir, &how)?;
     let connection = Arc::new(connection);
-    let write_back = WriteBack::start(connection.clone());
+    let write_back = WriteBack::start(connection.clone(), fs.clone());
     // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
@@ -503,24 +503,18 @@ impl Adapter {
     }
 
     fn list_with_facts(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
-        let room = read.size as usize;
+        let mut room = (read.size as usize).saturating_sub(out.bytes().len());
         let name_kept = self.name_kept(dir);
-        self.fs.list(dir, read.offset, |volume, entry| {
-            let fits = out.bytes().len() + size_of::<wire::EntryOut>() + dirent_bytes(&entry.name) <= room;
-            if !fits {
-                return Ok(false);
-            }
-            let stat = volume.stat(entry.ino).ok();
+        let fits = |entry: &DirEntry| {
+            let left = room.checked_sub(size_of::<wire::EntryOut>() + dirent_bytes(&entry.name));
+            left.map(|left| room = left).is_some()
+        };
+        self.fs.list_with_facts(dir, read.offset, fits, |entry, stat| {
             // Without facts (node 0) the kernel lists the name alone, and asks for it when somebody wants to know more.
-            let facts = stat.as_ref().map(|stat| self.entry(stat, name_kept, attr_kept(&self.fs, stat)));
+            let facts = stat.map(|stat| self.entry(stat, name_kept, attr_kept(&self.fs, stat)));
             out.put(&facts.unwrap_or_default());
-            let kind = stat.as_ref().map(|stat| stat.kind).or(entry.kind);
+            let kind = stat.map(|stat| stat.kind).or(entry.kind);
             put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
-            // With facts the kernel gets a reference, but not with the two dots.
-            if stat.is_some() && entry.name != b"." && entry.name != b".." {
-                self.fs.listed(entry.ino);
-            }
-            Ok(true)
         })
     }
 

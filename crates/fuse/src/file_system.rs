@@ -5,6 +5,7 @@
 //! its way. Inodes go by F2FS's numbers.
 
 mod content;
+mod listing;
 mod rights;
 
 use std::{
@@ -149,9 +150,9 @@ pub struct FileSystem {
     settings: Settings,
     /// Requests so far: who compares two values sees whether the volume is idle.
     requests: AtomicU64,
-    /// What there was to say of the volume at its end.
     /// The first panic of an operation.
     fault: OnceLock<String>,
+    /// What there was to say of the volume at its end.
     end: OnceLock<End>,
 }
 
@@ -176,8 +177,8 @@ impl FileSystem {
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
-            end: OnceLock::new(),
             fault: OnceLock::new(),
+            end: OnceLock::new(),
         }
     }
 
@@ -239,14 +240,13 @@ impl FileSystem {
     /// Why the volume takes no changes any more, or could not be left clean. Asking does not count as a request, and goes
     /// on after the end.
     pub fn failure(&self) -> Option<String> {
-        let reason = |volume: Reading<'_>| volume.read_only_reason().map(str::to_string);
         if self.volume.is_poisoned() {
             return Some(self.broken_off());
         }
+        let reason = |volume: Reading<'_>| volume.read_only_reason().map(str::to_string);
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
-    /// What went wrong when it [ended](Self::unmount), whoever was told of it.
     /// An operation panicked, with this message.
     pub fn met_fault(&self, message: String) {
         // The first one may be the cause of the others.
@@ -264,6 +264,7 @@ impl FileSystem {
         format!("a fault of this program broke off a change: {fault}; the next mount finds what was synced")
     }
 
+    /// What went wrong when it [ended](Self::unmount), whoever was told of it.
     pub fn complaint(&self) -> Option<&str> {
         self.end.get()?.complaint.as_deref()
     }
@@ -304,8 +305,16 @@ impl FileSystem {
             // It goes with the last reference, and may be about to: there is no new one (open_by_handle_at(2)).
             return Err(Errno::NOENT);
         }
-        self.inodes.looked_up(stat.ino);
+        self.refer(&stat);
         Ok(stat)
+    }
+
+    /// The kernel gets a reference to an inode, whose facts are of now: the caller holds the volume's lock.
+    fn refer(&self, stat: &Stat) {
+        self.inodes.looked_up(stat.ino);
+        if !stat.has_xattrs {
+            self.inodes.has_no_xattrs(stat.ino);
+        }
     }
 
     /// Whether names of a directory may be remembered: not where several spellings are one name.
@@ -326,11 +335,6 @@ impl FileSystem {
             // Nobody waits for an answer; what is wrong with the volume shows with the next request.
             let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
         }
-    }
-
-    /// The kernel got an entry of a listing together with a reference to its inode.
-    pub fn listed(&self, ino: Ino) {
-        self.inodes.looked_up(ino);
     }
 
     /// Makes an inode of any kind but a symbolic link; the kernel gets a reference to it.
@@ -384,7 +388,7 @@ impl FileSystem {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
         let stat = volume.stat(ino).map_err(to_errno)?;
-        self.inodes.looked_up(ino);
+        self.refer(&stat);
         Ok(stat)
     }
 
@@ -443,29 +447,6 @@ impl FileSystem {
         drop(inode);
         if last && self.inodes.must_hold(found.ino) {
             volume.hold(found.ino);
-        }
-        Ok(())
-    }
-
-    /// Gives `each` the entries of a directory from a cookie on, until it says that it has enough. A damaged entry
-    /// is an error only when it comes first.
-    pub fn list(
-        &self,
-        dir: Ino,
-        cookie: u64,
-        mut each: impl FnMut(&Volume, &f2fs::volume::DirEntry) -> f2fs::Result<bool>,
-    ) -> Answer<()> {
-        if self.settings.dir_atime && self.inodes.take_atime_due(dir) {
-            self.renew_atime(dir);
-        }
-        let volume = self.read_lock()?;
-        for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
-            match entry.and_then(|entry| each(&volume, &entry)) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) if count == 0 => return Err(to_errno(error)),
-                Err(_) => break,
-            }
         }
         Ok(())
     }
@@ -626,11 +607,20 @@ impl FileSystem {
     /// The value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
         check_xattr_name(name)?;
+        if self.inodes.is_bare(ino) {
+            // Programs such as ls(1) ask this of every file, and the kernel does not remember the answer.
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::NODATA);
+        }
         self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
     }
 
     /// The names of all extended attributes, each with a zero behind it.
     pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
+        if self.inodes.is_bare(ino) {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            return Ok(Vec::new());
+        }
         let names = self.read_lock()?.list_xattrs(ino).map_err(to_errno)?;
         let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
         let hides = names.iter().any(|name| is_trusted(name)) && !caller.has(Capability::SysAdmin);
@@ -655,6 +645,7 @@ impl FileSystem {
     ) -> Answer<()> {
         check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
+        self.inodes.gets_xattr(ino);
         volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
         let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
         let loses = || name == ACCESS_LIST && mode & SET_GID != 0 && !caller.is_in(gid);

@@ -38,12 +38,33 @@ struct Known {
     failed: Option<Errno>,
     /// That has happened since it was opened for writing.
     fails: bool,
+    /// It has no extended attributes.
+    bare: bool,
 }
 
 impl Inodes {
     /// The kernel has got one more reference.
     pub fn looked_up(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().lookups += 1;
+    }
+
+    /// It has no extended attributes. The caller holds the volume's lock, so that none is set meanwhile.
+    pub fn has_no_xattrs(&self, ino: Ino) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            known.bare = true;
+        }
+    }
+
+    /// An extended attribute is set. The caller has the volume to itself.
+    pub fn gets_xattr(&self, ino: Ino) {
+        if let Some(known) = self.shard(ino).get_mut(&ino) {
+            known.bare = false;
+        }
+    }
+
+    /// Whether it is known that it has no extended attributes.
+    pub fn is_bare(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.bare)
     }
 
     /// The kernel gives references back. Says whether the volume has to release the inode.

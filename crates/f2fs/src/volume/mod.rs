@@ -38,6 +38,7 @@ mod options;
 mod pages;
 mod quota;
 mod ranges;
+mod read_ahead;
 mod recovery;
 mod sit;
 mod stat;

@@ -85,6 +85,12 @@ impl NodeCache {
         Some(node)
     }
 
+    /// Clean nodes that can be added at once so that none of them drops another: half of a generation, as their numbers
+    /// need not spread evenly.
+    pub fn ahead_max(&self) -> usize {
+        self.shard_nodes * SHARDS / 2
+    }
+
     /// Keeps a node that was read from the device.
     pub fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
         self.keep(&mut self.shard(nid), nid, node);

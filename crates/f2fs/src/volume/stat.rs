@@ -2,13 +2,15 @@
 
 use super::Volume;
 use crate::{
-    Result,
+    Place, Result,
     format::{
         FileType,
         checkpoint::RESERVED_NIDS,
         inode::{Compression, DeviceNumber, advise, flag, inline},
+        node::NodeBlock,
+        xattr,
     },
-    units::{Ino, Time},
+    units::{Ino, Nid, Time},
 };
 
 /// The set-user-ID bit of a mode (`S_ISUID`).
@@ -66,6 +68,8 @@ pub struct Stat {
     pub saved_blocks: u64,
     /// The blocks that compression saves have been given back.
     pub released: bool,
+    /// It has extended attributes, or may have some: those in a node of their own are not looked at.
+    pub has_xattrs: bool,
 }
 
 impl Stat {
@@ -82,6 +86,13 @@ impl Stat {
             if self.kind == FileType::Regular { self.flags & !flag::PROJECT_INHERIT } else { self.flags };
         facts.into_iter().filter(|(fact, _)| *fact).fold(stored & flag::SHOWN, |flags, (_, bit)| flags | bit)
     }
+}
+
+/// Whether an inode says that it may have extended attributes.
+fn may_have_xattrs(inode: &NodeBlock) -> bool {
+    let at = Place::Xattr(inode.ino());
+    inode.xattr_nid() != Nid::NULL
+        || xattr::entries(inode.inline_xattrs(), at).map_or(true, |mut entries| entries.next().is_some())
 }
 
 /// The permissions that are left when a mode loses its privilege, if it has any. The set-group-id bit of a file that
@@ -163,6 +174,7 @@ impl Volume {
             compression: inode.compression(),
             saved_blocks: inode.saved_blocks().unwrap_or(0),
             released: inode.has_inline(inline::COMPRESS_RELEASED),
+            has_xattrs: may_have_xattrs(&inode),
         };
         if stat.kind == FileType::Symlink && stat.encrypted {
             // The size must be that of the target that readers see (Linux, fscrypt_symlink_getattr).

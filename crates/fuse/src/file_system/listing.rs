@@ -1,0 +1,164 @@
+//! Listings of directories.
+
+use f2fs::{
+    Volume,
+    units::Ino,
+    volume::{DirEntry, Stat},
+};
+
+use super::{Answer, FileSystem, to_errno};
+
+impl FileSystem {
+    /// Gives `each` the entries of a directory from a cookie on, until it says that it has enough. A damaged entry
+    /// is an error only when it comes first.
+    pub fn list(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
+    ) -> Answer<()> {
+        self.renew_dir_atime(dir);
+        list(&*self.read_lock()?, dir, cookie, each)
+    }
+
+    /// Gives `each` the entries of a directory from a cookie on together with the facts of their inodes, as long as their
+    /// names fit; without facts where these cannot be read. With facts the kernel gets a reference to the inode, but
+    /// not with the two dots.
+    pub fn list_with_facts(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        mut fits: impl FnMut(&DirEntry) -> bool,
+        mut each: impl FnMut(&DirEntry, Option<&Stat>),
+    ) -> Answer<()> {
+        self.renew_dir_atime(dir);
+        let volume = self.read_lock()?;
+        let mut entries = Vec::new();
+        list(&volume, dir, cookie, |_, entry| {
+            let fits = fits(entry);
+            entries.extend(fits.then(|| entry.clone()));
+            Ok(fits)
+        })?;
+        volume.read_inodes_ahead(entries.iter().map(|entry| entry.ino));
+        for entry in &entries {
+            let stat = volume.stat(entry.ino).ok();
+            if let Some(stat) = stat.as_ref().filter(|_| !matches!(&entry.name[..], b"." | b"..")) {
+                self.refer(stat);
+            }
+            each(entry, stat.as_ref());
+        }
+        Ok(())
+    }
+
+    fn renew_dir_atime(&self, dir: Ino) {
+        if self.settings.dir_atime && self.inodes.take_atime_due(dir) {
+            self.renew_atime(dir);
+        }
+    }
+}
+
+fn list(
+    volume: &Volume,
+    dir: Ino,
+    cookie: u64,
+    mut each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
+) -> Answer<()> {
+    for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
+        match entry.and_then(|entry| each(volume, &entry)) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) if count == 0 => return Err(to_errno(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Weak};
+
+    use block::{Counted, MemoryDevice};
+    use f2fs::{
+        units::Time,
+        volume::{NewNode, Options, XattrMode},
+    };
+
+    use super::*;
+    use crate::{
+        Errno, MountOptions, Settings,
+        file_system::{Caller, tests::format},
+    };
+
+    const FILES: usize = 400;
+
+    /// A mounted volume with many files, of which the first has an attribute, on a device that counts; its cache has
+    /// room for a fraction of their inodes.
+    fn with_many_files() -> (Arc<Counted<Arc<MemoryDevice>>>, FileSystem, Vec<Ino>) {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = format(&device, "");
+        let root = volume.superblock().root_ino;
+        let create =
+            |n| volume.create(root, format!("file{n}").as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        let inos: Vec<Ino> = (0..FILES).map(create).collect();
+        volume.set_xattr(inos[0], b"user.note", b"x", XattrMode::Set).unwrap();
+        volume.unmount().unwrap();
+        drop(volume);
+        let counted = Arc::new(Counted::new(device));
+        let small = Options { cache_bytes: 512 << 10, ..Options::new(Time::default) };
+        let volume = Volume::open(counted.clone(), small).unwrap();
+        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()));
+        (counted, fs, inos)
+    }
+
+    /// Lists the root directory as the kernel does, so many entries at a time.
+    fn list_all(fs: &FileSystem, at_once: usize) -> Vec<Ino> {
+        let (mut found, mut cookie) = (Vec::new(), 0);
+        loop {
+            let (mut left, mut last) = (at_once, None);
+            let fits = |_: &DirEntry| {
+                let fits = left > 0;
+                left -= usize::from(fits);
+                fits
+            };
+            fs.list_with_facts(fs.root().unwrap(), cookie, fits, |entry, stat| {
+                found.extend(stat.map(|stat| stat.ino));
+                last = Some(entry.next_cookie);
+            })
+            .unwrap();
+            match last {
+                Some(next) => cookie = next,
+                None => return found,
+            }
+        }
+    }
+
+    #[test]
+    fn a_listing_reads_neighbouring_inodes_at_once() {
+        let (device, fs, inos) = with_many_files();
+        let before = device.counts().reads;
+        let found = list_all(&fs, 20);
+        assert!(inos.iter().all(|ino| found.contains(ino)));
+        let reads = device.counts().reads - before;
+        assert!(reads < FILES as u64 / 4, "{reads} reads for {FILES} inodes");
+    }
+
+    #[test]
+    fn that_a_file_has_no_attributes_is_answered_without_reading_its_inode() {
+        let (device, fs, inos) = with_many_files();
+        list_all(&fs, 20);
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let before = device.counts().reads;
+        for ino in &inos[1..] {
+            assert_eq!(fs.get_xattr(*ino, b"user.note"), Err(Errno::NODATA));
+            assert_eq!(fs.list_xattrs(caller, *ino), Ok(Vec::new()));
+        }
+        assert_eq!(device.counts().reads, before);
+        assert_eq!(fs.get_xattr(inos[0], b"user.note"), Ok(b"x".to_vec()), "that one has some");
+        assert_eq!(fs.get_xattr(inos[1], b"user."), Err(Errno::INVAL), "no file can have that name");
+        fs.set_xattr(caller, inos[1], b"user.note", b"new", XattrMode::Set, None).unwrap();
+        assert_eq!(fs.get_xattr(inos[1], b"user.note"), Ok(b"new".to_vec()));
+        assert_eq!(fs.list_xattrs(caller, inos[1]), Ok(b"user.note\0".to_vec()));
+        fs.unmount().unwrap();
+    }
+}
