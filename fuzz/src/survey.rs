@@ -91,9 +91,9 @@ fn export_some(volume: &Volume, survey: &mut Survey) {
     }
 
     impl Sink for Bounded {
-        fn entry(&mut self, _: &Entry) -> Result<()> {
+        fn entry(&mut self, _: &Entry) -> Result<bool> {
             self.entries += 1;
-            if self.entries > EXPORTED_MAX { Err(Error::Quota) } else { Ok(()) }
+            if self.entries > EXPORTED_MAX { Err(Error::Quota) } else { Ok(true) }
         }
 
         fn run(&mut self, _: u64, bytes: &[u8]) -> Result<()> {
@@ -104,12 +104,16 @@ fn export_some(volume: &Volume, survey: &mut Survey) {
         fn finish(&mut self) -> Result<()> {
             Ok(())
         }
+
+        fn is_broken(&self) -> bool {
+            self.entries > EXPORTED_MAX || self.bytes > EXPORTED_BYTES
+        }
     }
 
     let root = volume.superblock().root_ino;
     if let Some(mut source) = survey.note(VolumeSource::new(volume, root, b"")) {
         let mut entries = 0;
-        let mut lost = |_: &[u8], _: &Error| entries += 1;
+        let mut lost = |_: &Error| entries += 1;
         let options = ExportOptions { keep_going: true, lost: Some(&mut lost), ..ExportOptions::default() };
         let _ = export(&mut source, &mut Bounded { entries: 0, bytes: 0 }, options);
     }

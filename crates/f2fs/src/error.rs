@@ -1,6 +1,6 @@
 //! Errors with a place and a kind.
 
-use std::{borrow::Cow, fmt, io};
+use std::{borrow::Cow, fmt, io, ops::Range};
 
 use crate::{
     format::BlockSize,
@@ -86,6 +86,16 @@ pub enum Error {
         /// The host's error.
         source: io::Error,
     },
+    /// Part of a tree that could not be carried; the rest could.
+    #[error("{}{}: {source}", crate::tree::show(.path), of_bytes(.bytes))]
+    Lost {
+        /// Path from the root of the tree; empty for the root itself.
+        path: Vec<u8>,
+        /// The bytes of a file's content, where only these are lost.
+        bytes: Option<Range<u64>>,
+        /// The reason.
+        source: Box<Error>,
+    },
     /// Valid, but not something that this code does.
     #[error("not supported: {0}")]
     Unsupported(Cow<'static, str>),
@@ -162,10 +172,23 @@ impl Error {
         Error::Corrupt { at, what: what.into() }
     }
 
+    /// Makes an [`Error::Lost`] of a whole entry, or of something that belongs to it.
+    pub fn lost(path: &[u8], source: Error) -> Error {
+        Error::Lost { path: path.to_vec(), bytes: None, source: Box::new(source) }
+    }
+
     /// Makes an [`Error::NoSpace`] from needed and free blocks.
     pub fn no_space(block_size: BlockSize, needed_blocks: u64, free_blocks: u64) -> Error {
         let bytes = |blocks: u64| blocks.saturating_mul(block_size.bytes() as u64);
         Error::NoSpace { needed_bytes: bytes(needed_blocks), free_bytes: bytes(free_blocks) }
+    }
+}
+
+/// The bytes that an error is about, for people: first and last.
+fn of_bytes(bytes: &Option<Range<u64>>) -> String {
+    match bytes {
+        Some(bytes) => format!(", bytes {} to {}", bytes.start, bytes.end.saturating_sub(1)),
+        None => String::new(),
     }
 }
 

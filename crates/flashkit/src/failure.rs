@@ -66,6 +66,7 @@ fn advice(error: &Error) -> Option<&'static str> {
             "the volume is damaged: flashkit export -k takes out what can be read, fsck.f2fs --dry-run says what else is \
              wrong, and fsck.f2fs -f repairs it",
         ),
+        Error::Lost { source, .. } => advice(source),
         Error::NoInodes => Some(
             "a volume has numbers for as many files as its size allows: remove some (flashkit rm), or make a larger one",
         ),

@@ -1,11 +1,22 @@
 //! A directory of the host as a sink.
 //!
-//! Everything is made through handles of directories, and names are made new: a name that is taken is an
-//! error, except that directories are merged into, and no symbolic link below the root is ever followed. So
-//! a hostile volume cannot reach outside the directory. A directory's own permissions and times are set when
-//! it is left, the latest that can be.
+//! *Invariants*: every path below the root is opened component by component, without following links, through handles
+//! of directories that stay open; a component is never empty, `.` or `..`, and has no slash. Names are made new: a
+//! name that is taken is an error, or, if the caller wants that, removed before, except that directories are merged
+//! into. Owner, permissions, attributes and times are set through a handle of the thing that was made. So neither a
+//! hostile volume nor others who may write to the directory can lead the export outside.
+//!
+//! A directory's own permissions and times are set when it is left, the latest that can be. Metadata that the host
+//! refuses is a loss of its own, of the entry that it belongs to.
 
-use std::{ffi::OsStr, os::fd::AsRawFd, os::fd::OwnedFd, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    ffi::OsStr,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
 
 use rustix::{
     fs::{self as host, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags},
@@ -13,13 +24,20 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::{Entry, Kind, Metadata, dir_source::shown, export::Sink};
+use super::{
+    Entry, Kind, Metadata,
+    dir_source::shown,
+    export::{Loss, Sink},
+    show,
+};
 use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 
 /// Directories that are kept open at once; those above are opened again through `..` when they are needed.
 const OPEN_MAX: usize = 128;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// A handle of anything, to change its metadata only.
+const NODE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 /// Permissions of what is being made, which only its maker may touch.
 const MAKING: Mode = Mode::RWXU;
 
@@ -27,7 +45,9 @@ const MAKING: Mode = Mode::RWXU;
 pub struct DirSink {
     /// Where it is on the host, for messages.
     root: Vec<u8>,
-    /// Hard links are made from here.
+    /// The directory that the last hard link was made from, with its path; at first the root.
+    link_from: (Vec<u8>, OwnedFd),
+    /// Opens the root again, for hard links.
     root_fd: OwnedFd,
     /// The directories from the root to where the last entry was made.
     stack: Vec<OpenDirectory>,
@@ -37,9 +57,13 @@ pub struct DirSink {
     /// Whether owners are set; else everything belongs to who runs this, and bits that give a program its owner's
     /// rights are left out.
     owners: bool,
+    /// Whether a name that is taken is removed first.
+    overwrite: bool,
     /// User and group that what is made belongs to at first.
     maker: (u32, u32),
-    losses: Vec<(Vec<u8>, Error)>,
+    losses: Vec<Loss>,
+    /// A directory that has to be filled further cannot be opened again.
+    is_broken: bool,
 }
 
 struct OpenDirectory {
@@ -79,7 +103,7 @@ impl DirSink {
             Err(errno) => return Err(failed(errno)),
         }
         let open = || host::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let (root_fd, fd) = (open().map_err(failed)?, open().map_err(failed)?);
+        let (root_fd, fd, from) = (open().map_err(failed)?, open().map_err(failed)?, open().map_err(failed)?);
         let stat = host::fstat(&fd).map_err(failed)?;
         let bottom = OpenDirectory {
             fd: Some(fd),
@@ -89,14 +113,23 @@ impl DirSink {
         };
         Ok(DirSink {
             root: name,
+            link_from: (Vec::new(), from),
             root_fd,
             stack: vec![bottom],
             path: Vec::new(),
             file: None,
             owners,
+            overwrite: false,
             maker: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             losses: Vec::new(),
+            is_broken: false,
         })
+    }
+
+    /// Removes what has a name that is wanted for something else. Directories stay: they are filled further where the tree
+    /// has one, too, and are an error where it has something else.
+    pub fn overwriting(self) -> DirSink {
+        DirSink { overwrite: true, ..self }
     }
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {
@@ -145,44 +178,79 @@ impl DirSink {
         let top = self.stack.pop().expect("the root stays on the stack");
         let fd = top.fd.expect("the directory on top is open");
         let path = self.path.clone();
-        if let Some(above) = self.stack.last().filter(|above| above.fd.is_none()) {
-            let failed = |errno| self.failed(&path, errno);
-            let opened = host::openat(&fd, c"..", DIRECTORY, Mode::empty()).map_err(failed)?;
-            if id(&host::fstat(&opened).map_err(failed)?) != above.id {
-                // The tree was moved under the export.
-                return Err(failed(Errno::STALE));
-            }
-            self.stack.last_mut().expect("it was there").fd = Some(opened);
-        }
         self.path.truncate(top.parent_path);
-        match top.leave {
-            Leave::Finish(meta) => self.finish_fd(&fd, &path, &meta),
-            Leave::Restore(times) => host::futimens(&fd, &times).map_err(|errno| self.failed(&path, errno)),
+        if let Some(above) = self.stack.last_mut().filter(|above| above.fd.is_none()) {
+            let opened = host::openat(&fd, c"..", DIRECTORY, Mode::empty());
+            match opened.and_then(|opened| Ok((id(&host::fstat(&opened)?), opened))) {
+                Ok((id, opened)) if id == above.id => above.fd = Some(opened),
+                // The tree was moved under the export, or its rights were taken.
+                failed => {
+                    self.is_broken = true;
+                    return Err(self.failed(&path, failed.err().unwrap_or(Errno::STALE)));
+                }
+            }
         }
+        match top.leave {
+            Leave::Finish(meta) => self.finish_fd(fd.as_fd(), &path, &meta),
+            Leave::Restore(times) => {
+                if let Err(errno) = host::futimens(&fd, &times) {
+                    self.lose(&path, "its times", errno);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes something under a new name: where the name is taken, perhaps again after that was removed.
+    fn make<T>(
+        &self,
+        name: &[u8],
+        path: &[u8],
+        make: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let top = self.top().as_fd();
+        match make(top) {
+            Err(Errno::EXIST) if self.overwrite => {
+                host::unlinkat(top, name, AtFlags::empty()).and_then(|()| make(top))
+            }
+            made => made,
+        }
+        .map_err(|errno| self.failed(path, errno))
     }
 
     fn directory(&mut self, name: &[u8], entry: &Entry) -> Result<()> {
         match host::mkdirat(self.top(), name, MAKING) {
-            Ok(()) | Err(Errno::EXIST) => self.enter(name, Some(entry.meta.clone())),
-            Err(errno) => Err(self.failed(&entry.path, errno)),
+            Ok(()) => {}
+            Err(Errno::EXIST) if self.overwrite => {
+                let there = host::statat(self.top(), name, AtFlags::SYMLINK_NOFOLLOW);
+                let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+                if !there.as_ref().is_ok_and(is_directory) {
+                    self.make(name, &entry.path, |top| host::mkdirat(top, name, MAKING))?;
+                }
+            }
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.failed(&entry.path, errno)),
         }
+        self.enter(name, Some(entry.meta.clone()))
     }
 
     fn begin_file(&mut self, name: &[u8], entry: &Entry, size: u64) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = host::openat(self.top(), name, flags, self.first_mode(&entry.meta))
-            .map_err(|errno| self.failed(&entry.path, errno))?;
+        let mode = self.first_mode(&entry.meta);
+        let fd = self.make(name, &entry.path, |top| host::openat(top, name, flags, mode))?;
         let meta = Box::new(entry.meta.clone());
         self.file = Some(OpenFile { fd, path: entry.path.clone(), size, end: 0, meta });
         Ok(())
     }
 
-    fn finish_file(&mut self) -> Result<()> {
-        let Some(file) = self.file.take() else { return Ok(()) };
+    fn finish_file(&mut self) {
+        let Some(file) = self.file.take() else { return };
         if file.end < file.size {
-            host::ftruncate(&file.fd, file.size).map_err(|errno| self.failed(&file.path, errno))?;
+            if let Err(errno) = host::ftruncate(&file.fd, file.size) {
+                self.lose(&file.path, &format!("its size of {} bytes", file.size), errno);
+            }
         }
-        self.finish_fd(&file.fd, &file.path, &file.meta)
+        self.finish_fd(file.fd.as_fd(), &file.path, &file.meta);
     }
 
     /// Permissions that a file is made with: at once what it gets where it stays with its maker, which saves a
@@ -196,117 +264,178 @@ impl DirSink {
     /// Gives what was made its metadata, as far as it does not have it. A change of the owner takes capabilities
     /// and set-id bits away, so it comes first; attributes can be set as long as the file may be written; times
     /// come last.
-    fn finish_fd(&mut self, fd: &OwnedFd, path: &[u8], meta: &Metadata) -> Result<()> {
-        let made = host::fstat(fd).map_err(|errno| self.failed(path, errno))?;
-        if self.owners && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
+    fn finish_fd(&mut self, fd: BorrowedFd<'_>, path: &[u8], meta: &Metadata) {
+        let made = host::fstat(fd).ok();
+        let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
+        let mut is_owned = true;
+        if self.owners && owner != Some((meta.uid, meta.gid)) {
             let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            host::fchown(fd, Some(uid), Some(gid)).map_err(|errno| self.failed(path, errno))?;
+            if let Err(errno) = host::fchown(fd, Some(uid), Some(gid)) {
+                is_owned = false;
+                self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
+            }
         }
         for xattr in &meta.xattrs {
-            let name = OsStr::from_bytes(&xattr.name);
-            if let Err(errno) = host::fsetxattr(fd, name, &xattr.value, XattrFlags::empty()) {
-                self.lose(path, &xattr.name, errno)?;
-            }
+            let set = host::fsetxattr(fd, OsStr::from_bytes(&xattr.name), &xattr.value, XattrFlags::empty());
+            self.set_xattr(path, &xattr.name, set);
         }
-        let mut permissions = meta.permissions;
-        if !self.owners && permissions & 0o6000 != 0 {
-            self.lose(path, b"the set-user-id or set-group-id bit", Errno::PERM)?;
-            permissions &= !0o6000;
-        }
+        let permissions = self.permissions_of(path, meta, is_owned);
+        let had = made.map(|made| made.st_mode & 0o7777);
         // An access ACL changes the permissions, a change of the owner takes set-id bits.
-        if !meta.xattrs.is_empty() || made.st_mode & 0o7777 != u32::from(permissions) || permissions > 0o777 {
-            host::fchmod(fd, Mode::from_raw_mode(permissions.into()))
-                .map_err(|errno| self.failed(path, errno))?;
-        }
-        host::futimens(fd, &times(meta)).map_err(|errno| self.failed(path, errno))
-    }
-
-    /// The same for what cannot be opened: by its name in the directory on top.
-    fn finish_name(&mut self, name: &[u8], entry: &Entry) -> Result<()> {
-        let (path, meta) = (&entry.path, &entry.meta);
-        let link = matches!(entry.kind, Kind::Symlink { .. });
-        if self.owners {
-            let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            host::chownat(self.top(), name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|errno| self.failed(path, errno))?;
-        }
-        if !meta.xattrs.is_empty() {
-            // There are no calls for attributes relative to a directory, so it is named through the process's
-            // table of open files.
-            let mut full = format!("/proc/self/fd/{}/", self.top().as_raw_fd()).into_bytes();
-            full.extend_from_slice(name);
-            for xattr in &meta.xattrs {
-                let (full, key) = (OsStr::from_bytes(&full), OsStr::from_bytes(&xattr.name));
-                if let Err(errno) = host::lsetxattr(full, key, &xattr.value, XattrFlags::empty()) {
-                    self.lose(path, &xattr.name, errno)?;
-                }
+        if !meta.xattrs.is_empty() || had != Some(permissions.into()) || permissions > 0o777 {
+            if let Err(errno) = host::fchmod(fd, Mode::from_raw_mode(permissions.into())) {
+                self.lose(path, &format!("its permissions {permissions:o}"), errno);
             }
         }
-        if !link {
-            // The name was made here and is no link, so there is nothing to follow.
-            let mode = Mode::from_raw_mode(meta.permissions.into());
-            host::chmodat(self.top(), name, mode, AtFlags::empty())
-                .map_err(|errno| self.failed(path, errno))?;
-        }
-        host::utimensat(self.top(), name, &times(meta), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| self.failed(path, errno))
-    }
-
-    fn node(&mut self, name: &[u8], entry: &Entry, kind: FileType, number: DeviceNumber) -> Result<()> {
-        let device = host::makedev(number.major, number.minor);
-        match host::mknodat(self.top(), name, kind, Mode::RUSR | Mode::WUSR, device) {
-            Ok(()) => self.finish_name(name, entry),
-            Err(Errno::PERM) => self.lose(&entry.path, b"a device, which takes root's rights", Errno::PERM),
-            Err(errno) => Err(self.failed(&entry.path, errno)),
+        if let Err(errno) = host::futimens(fd, &times(meta)) {
+            self.lose(path, "its times", errno);
         }
     }
 
-    /// What the host refuses for want of rights or of a place to put it is lost; every other error is one.
-    fn lose(&mut self, path: &[u8], what: &[u8], errno: Errno) -> Result<()> {
+    /// The permissions that something gets: without the bits that give a program its owner's rights where it does not have
+    /// its owner.
+    fn permissions_of(&mut self, path: &[u8], meta: &Metadata, is_owned: bool) -> u16 {
+        if self.owners && is_owned || meta.permissions & 0o6000 == 0 {
+            return meta.permissions;
+        }
+        self.tolerate(path, "its set-user-id or set-group-id bit", Errno::PERM);
+        meta.permissions & !0o6000
+    }
+
+    fn set_xattr(&mut self, path: &[u8], name: &[u8], set: Result<(), Errno>) {
+        let Err(errno) = set else { return };
+        let what = format!("its attribute {}", show(name));
         match errno {
+            // The host has no place for it, or the caller no right.
             Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSPC | Errno::RANGE | Errno::INVAL => {
-                let place = format!("{}, {}", shown(&self.root, path), super::entry::show(what));
-                self.losses.push((path.to_vec(), Error::Host { path: place, source: errno.into() }));
-                Ok(())
+                self.tolerate(path, &what, errno);
             }
-            _ => Err(self.failed(path, errno)),
+            _ => self.lose(path, &what, errno),
         }
+    }
+
+    /// As [`finish_fd`](Self::finish_fd) for what cannot be opened: through a handle that stands for the thing itself,
+    /// whatever its name leads to by now. Calls that do not take such a handle find it in the process's table of open files,
+    /// where a link is not followed further.
+    fn finish_node(&mut self, name: &[u8], entry: &Entry, kind: FileType, device: u64) -> Result<()> {
+        let (path, meta) = (&entry.path, &entry.meta);
+        let failed = |errno| self.failed(path, errno);
+        let node = host::openat(self.top(), name, NODE, Mode::empty()).map_err(failed)?;
+        let made = host::fstat(&node).map_err(failed)?;
+        if (FileType::from_raw_mode(made.st_mode), made.st_rdev, made.st_nlink) != (kind, device, 1) {
+            // Somebody else has put another thing there.
+            return Err(self.failed(path, Errno::STALE));
+        }
+        let mut is_owned = true;
+        if self.owners && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
+            let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+            if let Err(errno) = host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+                is_owned = false;
+                self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
+            }
+        }
+        let open_file = format!("/proc/self/fd/{}", node.as_raw_fd());
+        for xattr in &meta.xattrs {
+            let key = OsStr::from_bytes(&xattr.name);
+            let set = host::setxattr(&*open_file, key, &xattr.value, XattrFlags::empty());
+            self.set_xattr(path, &xattr.name, set);
+        }
+        if kind != FileType::Symlink {
+            let mode = Mode::from_raw_mode(self.permissions_of(path, meta, is_owned).into());
+            if let Err(errno) = host::chmodat(host::CWD, &*open_file, mode, AtFlags::empty()) {
+                self.lose(path, &format!("its permissions {:o}", meta.permissions), errno);
+            }
+        }
+        let times = times(meta);
+        // Without a name from Linux 5.8 on.
+        let set = host::utimensat(&node, c"", &times, AtFlags::EMPTY_PATH);
+        if set.or_else(|_| host::utimensat(host::CWD, &*open_file, &times, AtFlags::empty())).is_err() {
+            self.lose(path, "its times", set.expect_err("the second try follows an error"));
+        }
+        Ok(())
+    }
+
+    fn symlink(&mut self, name: &[u8], entry: &Entry, target: &[u8]) -> Result<()> {
+        self.make(name, &entry.path, |top| host::symlinkat(target, top, name))?;
+        self.finish_node(name, entry, FileType::Symlink, 0)
+    }
+
+    /// `false` for a device that takes rights that the caller does not have.
+    fn node(&mut self, name: &[u8], entry: &Entry, kind: FileType, number: DeviceNumber) -> Result<bool> {
+        let device = host::makedev(number.major, number.minor);
+        let mode = Mode::RUSR | Mode::WUSR;
+        match self.make(name, &entry.path, |top| host::mknodat(top, name, kind, mode, device)) {
+            Ok(()) => self.finish_node(name, entry, kind, device).map(|()| true),
+            Err(Error::Host { source, .. }) if Errno::from_io_error(&source) == Some(Errno::PERM) => {
+                self.tolerate(&entry.path, "a device, which takes root's rights", Errno::PERM);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn hard_link(&mut self, name: &[u8], entry: &Entry, to: &[u8]) -> Result<()> {
+        check_components(to)?;
+        let first = last_component(to);
+        let dir = parent_of(to);
+        if dir != self.path && dir != self.link_from.0 {
+            let opened = self.open_below(dir).map_err(|errno| self.failed(to, errno))?;
+            self.link_from = (dir.to_vec(), opened);
+        }
+        let from = if dir == self.path { self.top() } else { &self.link_from.1 };
+        self.make(name, &entry.path, |top| host::linkat(from, first, top, name, AtFlags::empty()))
+    }
+
+    /// A directory below the root, opened component by component without following links.
+    fn open_below(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let mut at = host::openat(&self.root_fd, c".", DIRECTORY, Mode::empty())?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            at = host::openat(&at, name, DIRECTORY, Mode::empty())?;
+        }
+        Ok(at)
+    }
+
+    /// A part of an entry is lost.
+    fn lose(&mut self, path: &[u8], what: &str, errno: Errno) {
+        self.note(path, what, errno, false);
+    }
+
+    /// A part of an entry is lost, as is to be expected of the destination and of the caller's rights.
+    fn tolerate(&mut self, path: &[u8], what: &str, errno: Errno) {
+        self.note(path, what, errno, true);
+    }
+
+    fn note(&mut self, path: &[u8], what: &str, errno: Errno, is_tolerated: bool) {
+        let error =
+            Error::Host { path: format!("{}, {what}", shown(&self.root, path)), source: errno.into() };
+        self.losses.push(Loss { path: path.to_vec(), error, is_tolerated });
     }
 }
 
 impl Sink for DirSink {
-    fn entry(&mut self, entry: &Entry) -> Result<()> {
-        self.finish_file()?;
-        let Some(name) = entry.path.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())
-        else {
+    fn entry(&mut self, entry: &Entry) -> Result<bool> {
+        self.finish_file();
+        if entry.path.is_empty() {
             if entry.kind != Kind::Directory {
                 return Err(Error::Invalid("the root of a tree must be a directory".into()));
             }
             self.stack[0].leave = Leave::Finish(Box::new(entry.meta.clone()));
-            return Ok(());
-        };
-        let parent = &entry.path[..entry.path.len() - name.len()];
-        self.go_to(parent.strip_suffix(b"/").unwrap_or(parent))?;
-        match &entry.kind {
-            Kind::Directory => self.directory(name, entry),
-            Kind::File { size, .. } => self.begin_file(name, entry, *size),
-            Kind::HardLink { to } => {
-                match host::linkat(&self.root_fd, &**to, self.top(), name, AtFlags::empty()) {
-                    // The first name was lost, and told.
-                    Err(Errno::NOENT) => self.lose(&entry.path, b"a link to what was lost", Errno::PERM),
-                    linked => linked.map_err(|errno| self.failed(&entry.path, errno)),
-                }
-            }
-            Kind::Symlink { target } => {
-                host::symlinkat(&**target, self.top(), name)
-                    .map_err(|errno| self.failed(&entry.path, errno))?;
-                self.finish_name(name, entry)
-            }
-            Kind::CharDevice(number) => self.node(name, entry, FileType::CharacterDevice, *number),
-            Kind::BlockDevice(number) => self.node(name, entry, FileType::BlockDevice, *number),
-            Kind::Fifo => self.node(name, entry, FileType::Fifo, DeviceNumber::default()),
-            Kind::Socket => self.node(name, entry, FileType::Socket, DeviceNumber::default()),
+            return Ok(true);
         }
+        check_components(&entry.path)?;
+        let name = last_component(&entry.path);
+        self.go_to(parent_of(&entry.path))?;
+        match &entry.kind {
+            Kind::Directory => self.directory(name, entry)?,
+            Kind::File { size, .. } => self.begin_file(name, entry, *size)?,
+            Kind::HardLink { to } => self.hard_link(name, entry, to)?,
+            Kind::Symlink { target } => self.symlink(name, entry, target)?,
+            Kind::CharDevice(number) => return self.node(name, entry, FileType::CharacterDevice, *number),
+            Kind::BlockDevice(number) => return self.node(name, entry, FileType::BlockDevice, *number),
+            Kind::Fifo => return self.node(name, entry, FileType::Fifo, DeviceNumber::default()),
+            Kind::Socket => return self.node(name, entry, FileType::Socket, DeviceNumber::default()),
+        }
+        Ok(true)
     }
 
     fn run(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -327,20 +456,42 @@ impl Sink for DirSink {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.finish_file()?;
+        self.finish_file();
         while !self.stack.is_empty() {
             self.leave()?;
         }
         Ok(())
     }
 
-    fn losses(&mut self) -> Vec<(Vec<u8>, Error)> {
+    fn losses(&mut self) -> Vec<Loss> {
         std::mem::take(&mut self.losses)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken
     }
 }
 
+/// Refuses a path that could lead elsewhere than down from the root.
+pub(super) fn check_components(path: &[u8]) -> Result<()> {
+    let leads_down = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
+    match path.split(|byte| *byte == b'/').all(leads_down) {
+        true => Ok(()),
+        false => Err(Error::Invalid("a path with an empty name, a zero, \".\" or \"..\" in it".into())),
+    }
+}
+
+fn last_component(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().expect("a split has a first part")
+}
+
+/// The path of the directory that a path lies in.
+fn parent_of(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
+}
+
 /// Whether `path` is the directory `dir` or lies in it.
-fn is_inside(path: &[u8], dir: &[u8]) -> bool {
+pub(super) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
     dir.is_empty()
         || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }

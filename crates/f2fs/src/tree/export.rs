@@ -1,6 +1,8 @@
 //! From a source to a sink.
 
-use super::{Entry, Progress, Source, show};
+use std::ops::Range;
+
+use super::{Entry, Kind, Progress, Source, dir_sink::is_inside, show};
 use crate::{Error, Result};
 
 /// Bytes of a file that are read and written at once.
@@ -8,29 +10,47 @@ const RUN_BYTES: usize = 1 << 20;
 
 /// What takes a tree, entry by entry, in the order of a [`Source`].
 pub trait Sink {
-    /// Begins an entry; the one before is complete.
-    fn entry(&mut self, entry: &Entry) -> Result<()>;
+    /// Begins an entry; the one before is complete. `false` where the destination has no place for such an entry, which is
+    /// among the [`losses`](Self::losses). An error costs this entry alone, unless the sink [is
+    /// broken](Self::is_broken).
+    fn entry(&mut self, entry: &Entry) -> Result<bool>;
 
     /// Takes a run of data of the file that was the last entry, in ascending order. What is between runs, and
-    /// after the last, is zeroes.
+    /// after the last, is zeroes. An error costs the data from here on.
     fn run(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Completes the last entry and the tree.
     fn finish(&mut self) -> Result<()>;
 
-    /// What could not be carried since the last call, though the entry is there: its path, and what is missing.
-    fn losses(&mut self) -> Vec<(Vec<u8>, Error)> {
+    /// The parts of entries that could not be carried since the last call.
+    fn losses(&mut self) -> Vec<Loss> {
         Vec::new()
+    }
+
+    /// Whether nothing more can be taken after an error.
+    fn is_broken(&self) -> bool {
+        false
     }
 }
 
-/// Is told of something that is lost: its path, and why.
-pub type Lost<'a> = &'a mut dyn FnMut(&[u8], &Error);
+/// A part of an entry that a sink could not carry, though the rest of it is there.
+#[derive(Debug)]
+pub struct Loss {
+    /// Path of the entry.
+    pub path: Vec<u8>,
+    /// The reason.
+    pub error: Error,
+    /// An export without [`keep_going`](ExportOptions::keep_going) goes on, too: the destination has no place for it.
+    pub is_tolerated: bool,
+}
+
+/// Is told of each part of the tree that is lost: an [`Error::Lost`].
+pub type Lost<'a> = &'a mut dyn FnMut(&Error);
 
 /// How to export.
 #[derive(Default)]
 pub struct ExportOptions<'a> {
-    /// Goes on where an entry, or a part of a file, cannot be read or written; what is lost is told.
+    /// Goes on where an entry, or a part of one, cannot be read or written; each loss is told.
     pub keep_going: bool,
     /// Told of everything that is lost.
     pub lost: Option<Lost<'a>>,
@@ -45,22 +65,24 @@ pub struct Exported {
     pub entries: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Things that were lost.
+    /// Losses that were told.
     pub losses: u64,
 }
 
 /// Puts everything that a source has into a sink. An entry whose data is lost in part is there with zeroes.
 pub fn export(source: &mut dyn Source, sink: &mut dyn Sink, options: ExportOptions<'_>) -> Result<Exported> {
-    let mut exporter = Exporter { options, done: Exported::default(), buf: vec![0; RUN_BYTES] };
+    let done = Exported::default();
+    let mut exporter = Exporter { options, done, buf: vec![0; RUN_BYTES], missing: None, range: None };
     loop {
         match source.next_entry() {
             Ok(Some(entry)) => exporter.entry(&entry, source, sink)?,
             Ok(None) => break,
-            Err(error) => exporter.lose(b"", error)?,
+            Err(error @ Error::Lost { .. }) => exporter.lose(error)?,
+            Err(error) => return Err(error),
         }
     }
     sink.finish()?;
-    exporter.tell_losses(sink);
+    exporter.lose_parts(sink)?;
     Ok(exporter.done)
 }
 
@@ -68,48 +90,117 @@ struct Exporter<'a> {
     options: ExportOptions<'a>,
     done: Exported,
     buf: Vec<u8>,
+    /// A directory that could not be made: nothing in it can be.
+    missing: Option<Vec<u8>>,
+    /// Bytes of the file that are lost and not told yet, and why: what follows on it is told with it.
+    range: Option<(Range<u64>, Error)>,
 }
 
 impl Exporter<'_> {
     fn entry(&mut self, entry: &Entry, source: &mut dyn Source, sink: &mut dyn Sink) -> Result<()> {
         self.tell(&entry.path);
-        if let Err(error) = sink.entry(entry) {
-            return self.lose(&entry.path, error);
-        }
-        self.tell_losses(sink);
-        self.done.entries += 1;
-        loop {
-            match source.next_run(&mut self.buf) {
-                Ok(Some(run)) => {
-                    sink.run(run.offset, &self.buf[..run.length])?;
-                    self.done.bytes += run.length as u64;
-                    self.tell(&entry.path);
+        let taken = match &self.missing {
+            Some(missing) if is_inside(&entry.path, missing) => {
+                Err(Error::Invalid(format!("{} could not be made", show(missing)).into()))
+            }
+            _ => sink.entry(entry),
+        };
+        self.lose_parts(sink)?;
+        match taken {
+            Ok(true) => {}
+            Ok(false) => {
+                source.refused();
+                return Ok(());
+            }
+            Err(error) if sink.is_broken() => return Err(error),
+            Err(error) => {
+                source.refused();
+                let is_told = self.missing.as_ref().is_some_and(|missing| is_inside(&entry.path, missing));
+                if entry.kind == Kind::Directory && !is_told {
+                    self.missing = Some(entry.path.clone());
                 }
-                Ok(None) => return Ok(()),
-                Err(error) => self.lose(&entry.path, error)?,
+                return self.lose(Error::lost(&entry.path, error));
             }
         }
-    }
-
-    /// Something is lost: fatal, except where the caller wants to go on.
-    fn lose(&mut self, path: &[u8], error: Error) -> Result<()> {
-        if !self.options.keep_going {
-            return Err(about(path, error));
+        self.done.entries += 1;
+        if let Kind::File { size, .. } = entry.kind {
+            self.content(entry, size, source, sink)?;
+            self.tell_range(&entry.path)?;
         }
-        self.note(path, &error);
         Ok(())
     }
 
-    fn tell_losses(&mut self, sink: &mut dyn Sink) {
-        for (path, error) in sink.losses() {
-            self.note(&path, &error);
+    fn content(
+        &mut self,
+        entry: &Entry,
+        size: u64,
+        source: &mut dyn Source,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        loop {
+            let run = match source.next_run(&mut self.buf) {
+                Ok(Some(run)) => run,
+                Ok(None) => return Ok(()),
+                Err(Error::Lost { bytes: Some(bytes), source, .. }) => {
+                    self.lose_range(&entry.path, bytes, *source)?;
+                    continue;
+                }
+                Err(error @ Error::Lost { .. }) => {
+                    self.lose(error)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Err(error) = sink.run(run.offset, &self.buf[..run.length]) {
+                if sink.is_broken() {
+                    return Err(error);
+                }
+                return self.lose_range(&entry.path, run.offset..size, error);
+            }
+            self.done.bytes += run.length as u64;
+            self.tell(&entry.path);
         }
     }
 
-    fn note(&mut self, path: &[u8], error: &Error) {
+    /// Bytes of a file are lost.
+    fn lose_range(&mut self, path: &[u8], bytes: Range<u64>, error: Error) -> Result<()> {
+        match &mut self.range {
+            Some((lost, _)) if lost.end == bytes.start => lost.end = bytes.end,
+            _ => {
+                self.tell_range(path)?;
+                self.range = Some((bytes, error));
+            }
+        }
+        if self.options.keep_going { Ok(()) } else { self.tell_range(path) }
+    }
+
+    fn tell_range(&mut self, path: &[u8]) -> Result<()> {
+        let Some((bytes, error)) = self.range.take() else { return Ok(()) };
+        self.lose(Error::Lost { path: path.to_vec(), bytes: Some(bytes), source: Box::new(error) })
+    }
+
+    /// Something is lost: fatal, except where the caller wants to go on.
+    fn lose(&mut self, error: Error) -> Result<()> {
+        if !self.options.keep_going {
+            return Err(error);
+        }
+        self.note(&error);
+        Ok(())
+    }
+
+    /// Tells the losses of the sink.
+    fn lose_parts(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        for Loss { path, error, is_tolerated } in sink.losses() {
+            let error = Error::lost(&path, error);
+            if is_tolerated { self.note(&error) } else { self.lose(error)? }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, error: &Error) {
         self.done.losses += 1;
         if let Some(lost) = &mut self.options.lost {
-            lost(path, error);
+            lost(error);
         }
     }
 
@@ -117,14 +208,5 @@ impl Exporter<'_> {
         if let Some(progress) = &mut self.options.progress {
             progress(Progress { entries: self.done.entries, bytes: self.done.bytes, path });
         }
-    }
-}
-
-/// An error with the path that it is about, where it does not name a place itself.
-fn about(path: &[u8], error: Error) -> Error {
-    match error {
-        Error::NoKey => Error::Unsupported(format!("{}: {error}", show(path)).into()),
-        Error::Invalid(what) => Error::Invalid(format!("{}: {what}", show(path)).into()),
-        other => other,
     }
 }

@@ -27,13 +27,14 @@ mod tar_source;
 mod tar_sparse;
 mod transform;
 mod volume_source;
+mod walk;
 
 pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
 pub use dir_sink::DirSink;
 pub use dir_source::DirSource;
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr, show};
-pub use export::{ExportOptions, Exported, Sink, export};
+pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use file_contexts::FileContexts;
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, count, fill};
 pub use fs_config::FsConfig;
@@ -43,6 +44,7 @@ pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 pub use transform::Transform;
 pub use volume_source::VolumeSource;
+pub use walk::{Found, Step, Walk};
 
 use crate::Result;
 
@@ -55,7 +57,8 @@ pub struct Run {
     pub length: usize,
 }
 
-/// A tree, entry by entry.
+/// A tree, entry by entry. An [`Error::Lost`](crate::Error::Lost) costs the part of the tree that it names, and the next
+/// call goes on behind it; any other error ends the tree.
 pub trait Source {
     /// The next entry; None at the end. Data of the entry before that was not asked for is skipped.
     fn next_entry(&mut self) -> Result<Option<Entry>>;
@@ -63,6 +66,10 @@ pub trait Source {
     /// The next run of data of the file that was the last entry, in ascending order, at most as long as `buf`;
     /// None at its end. What lies between runs is a hole.
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>>;
+
+    /// Learns that the last entry has not been taken: where it was the first name of a hard link, the next name is given
+    /// as the first.
+    fn refused(&mut self) {}
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
@@ -72,5 +79,9 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
         (**self).next_run(buf)
+    }
+
+    fn refused(&mut self) {
+        (**self).refused();
     }
 }

@@ -5,17 +5,14 @@
 //! `SCHILY.acl.default`, the only form that GNU tar takes. Sparse files can be stored as GNU tar does (pax format
 //! 1.0). Sockets have no place in tar and are lost.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    io::Write,
-    ops::Range,
-};
+use std::{collections::VecDeque, io::Write, ops::Range};
 
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
     Entry, Kind, Metadata,
-    export::Sink,
+    dir_sink::check_components,
+    export::{Loss, Sink},
     show,
     tar_header::{BLOCK_BYTES, TarHeader},
 };
@@ -32,9 +29,9 @@ pub struct TarSink<W> {
     /// Whether holes are kept.
     sparse: bool,
     member: Option<Member>,
-    /// Sockets that were lost; other names of them are lost, too.
-    sockets: HashSet<Vec<u8>>,
-    losses: Vec<(Vec<u8>, Error)>,
+    losses: Vec<Loss>,
+    /// The stream has ended early.
+    is_broken: bool,
 }
 
 /// The file whose data is being written.
@@ -47,7 +44,7 @@ struct Member {
 impl<W: Write> TarSink<W> {
     /// A sink to `stream`, which should be buffered. `sparse` is whether holes are kept.
     pub fn new(stream: W, sparse: bool) -> TarSink<W> {
-        TarSink { stream, position: 0, sparse, member: None, sockets: HashSet::new(), losses: Vec::new() }
+        TarSink { stream, position: 0, sparse, member: None, losses: Vec::new(), is_broken: false }
     }
 
     /// The stream, once it is finished.
@@ -56,9 +53,10 @@ impl<W: Write> TarSink<W> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream
-            .write_all(bytes)
-            .map_err(|source| Error::Host { path: format!("tar stream, byte {}", self.position), source })?;
+        if let Err(source) = self.stream.write_all(bytes) {
+            self.is_broken = true;
+            return Err(Error::Host { path: format!("tar stream, byte {}", self.position), source });
+        }
         self.position += bytes.len() as u64;
         Ok(())
     }
@@ -84,12 +82,6 @@ impl<W: Write> TarSink<W> {
             self.zeroes(range.end - range.start)?;
         }
         self.pad(BLOCK_BYTES as u64)
-    }
-
-    fn lose_socket(&mut self, entry: &Entry) {
-        let what = format!("{}: sockets have no place in tar", show(&entry.path));
-        self.losses.push((entry.path.clone(), Error::Unsupported(what.into())));
-        self.sockets.insert(entry.path.clone());
     }
 
     fn begin_file(&mut self, entry: &Entry, size: u64, data: Option<&[Range<u64>]>) -> Result<()> {
@@ -212,8 +204,11 @@ impl<W: Write> TarSink<W> {
 }
 
 impl<W: Write> Sink for TarSink<W> {
-    fn entry(&mut self, entry: &Entry) -> Result<()> {
+    fn entry(&mut self, entry: &Entry) -> Result<bool> {
         self.finish_member()?;
+        if !entry.path.is_empty() {
+            check_components(&entry.path)?;
+        }
         let plain = |sink: &mut Self, type_flag, link: &[u8], device| {
             sink.header(&entry.path, &entry.meta, type_flag, 0, link, device, Records::default())
         };
@@ -223,20 +218,18 @@ impl<W: Write> Sink for TarSink<W> {
                 self.header(&path, &entry.meta, b'5', 0, b"", None, Records::default())
             }
             Kind::File { size, data } => self.begin_file(entry, *size, data.as_deref()),
-            Kind::HardLink { to } if self.sockets.contains(to) => {
-                self.lose_socket(entry);
-                Ok(())
-            }
-            Kind::HardLink { to } => plain(self, b'1', to, None),
+            Kind::HardLink { to } => check_components(to).and_then(|()| plain(self, b'1', to, None)),
             Kind::Symlink { target } => plain(self, b'2', target, None),
             Kind::CharDevice(number) => plain(self, b'3', b"", Some((number.major, number.minor))),
             Kind::BlockDevice(number) => plain(self, b'4', b"", Some((number.major, number.minor))),
             Kind::Fifo => plain(self, b'6', b"", None),
             Kind::Socket => {
-                self.lose_socket(entry);
-                Ok(())
+                let error = Error::Unsupported("sockets have no place in tar".into());
+                self.losses.push(Loss { path: entry.path.clone(), error, is_tolerated: true });
+                return Ok(false);
             }
-        }
+        }?;
+        Ok(true)
     }
 
     fn run(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -272,8 +265,12 @@ impl<W: Write> Sink for TarSink<W> {
             .map_err(|source| Error::Host { path: format!("tar stream, byte {}", self.position), source })
     }
 
-    fn losses(&mut self) -> Vec<(Vec<u8>, Error)> {
+    fn losses(&mut self) -> Vec<Loss> {
         std::mem::take(&mut self.losses)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken
     }
 }
 

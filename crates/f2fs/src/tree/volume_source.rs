@@ -1,19 +1,26 @@
 //! A volume, or a part of it, as a source: depth first, names in byte order.
 //!
-//! Damage does not end the walk: an entry that cannot be read is an error, and the next call goes on behind it.
-//! Every directory is entered once, so a volume whose directories form a cycle ends in an error, not in a loop.
+//! Damage does not end the walk: each part that cannot be read is an [`Error::Lost`] with its path, and the next call
+//! goes on behind it. [`Walk`] sees that it ends.
+//!
+//! A damaged entry may lead to a directory that has its name elsewhere, where nothing is damaged. So a directory whose
+//! `..` leads to another than the one that it was found in waits until the end, and is given there if nothing else has
+//! led to it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, VecDeque},
     ops::Range,
 };
 
-use super::{Entry, Kind, Metadata, Run, Source, Xattr};
+use super::{
+    Entry, Kind, Metadata, Run, Source, Xattr,
+    walk::{Found, Step, Walk},
+};
 use crate::{
     Error, Place, Result, Volume,
     format::FileType,
     units::Ino,
-    volume::{ExtentKind, Stat},
+    volume::{ExtentKind, Hidden, Stat},
 };
 
 /// A walk of a volume. See the module.
@@ -21,28 +28,37 @@ pub struct VolumeSource<'v> {
     volume: &'v Volume,
     /// Whether encrypted files are read as they are stored; else they are [`Error::NoKey`].
     raw: bool,
-    /// What is still to come, the next last.
-    pending: Vec<Pending>,
-    entered: HashSet<Ino>,
-    /// First names of inodes that have several.
-    links: HashMap<Ino, Vec<u8>>,
+    /// The root with its path, until it has been given.
+    root: Option<(Ino, Vec<u8>)>,
+    walk: Walk,
+    /// Directories that say that they belong elsewhere.
+    strays: Vec<Found>,
+    /// First names of inodes that have several, each with the directory that it is in.
+    links: HashMap<Ino, (Ino, Box<[u8]>)>,
+    /// Losses that are told before the entry.
+    losses: VecDeque<Error>,
+    ready: Option<Entry>,
     open: Option<OpenFile>,
-}
-
-/// A name that is still to come.
-struct Pending {
-    path: Vec<u8>,
-    ino: Ino,
+    /// The inode of the last entry, where it is the first name of several.
+    first_of: Option<Ino>,
 }
 
 /// The file that was the last entry.
 struct OpenFile {
     ino: Ino,
+    path: Vec<u8>,
     encrypted: bool,
-    /// Ranges of data that are still to be given, the next last.
-    data: Vec<Range<u64>>,
-    /// After an error blocks are read one by one until here, so that as little as possible is lost.
+    /// What is still to be given, the next last.
+    pieces: Vec<Piece>,
+    is_compressed: bool,
+    /// After an error blocks and clusters are read one by one until here, so that as little as possible is lost.
     careful_until: u64,
+}
+
+/// A part of a file that is no hole.
+enum Piece {
+    Data(Range<u64>),
+    Hidden(Hidden),
 }
 
 impl<'v> VolumeSource<'v> {
@@ -53,10 +69,14 @@ impl<'v> VolumeSource<'v> {
         Ok(VolumeSource {
             volume,
             raw: false,
-            pending: vec![Pending { path, ino: root }],
-            entered: HashSet::new(),
+            root: Some((root, path)),
+            walk: Walk::default(),
+            strays: Vec::new(),
             links: HashMap::new(),
+            losses: VecDeque::new(),
+            ready: None,
             open: None,
+            first_of: None,
         })
     }
 
@@ -65,125 +85,237 @@ impl<'v> VolumeSource<'v> {
         VolumeSource { raw: true, ..self }
     }
 
-    fn entry(&mut self, path: Vec<u8>, ino: Ino) -> Result<Entry> {
-        let stat = self.volume.stat(ino)?;
-        if stat.links > 1 && stat.kind != FileType::Directory {
-            if let Some(to) = self.links.get(&ino) {
-                return Ok(Entry {
-                    path,
-                    kind: Kind::HardLink { to: to.clone() },
-                    meta: metadata(&stat, Vec::new()),
-                });
-            }
+    /// Makes the next entry ready, or tells a loss; `false` at the end.
+    fn advance(&mut self) -> bool {
+        if let Some((ino, path)) = self.root.take() {
+            let found = Found { dir: ino, name: Vec::new(), ino, kind: None };
+            self.take(path, &found);
+            return true;
         }
-        let mut xattrs: Vec<Xattr> =
-            self.volume.xattrs(ino)?.into_iter().map(|(name, value)| Xattr { name, value }).collect();
+        while let Some(step) = self.walk.next() {
+            let Step::Name(found) = step else { continue };
+            if self.is_stray(&found) {
+                self.walk.remember();
+                self.strays.push(found);
+                continue;
+            }
+            self.take(self.walk.path().to_vec(), &found);
+            return true;
+        }
+        let Some(stray) = self.strays.pop() else { return false };
+        self.walk.go_to(&stray);
+        self.take(self.walk.path().to_vec(), &stray);
+        true
+    }
+
+    /// Whether a name leads to a directory that says that it belongs elsewhere.
+    fn is_stray(&self, found: &Found) -> bool {
+        let Ok(inode) = self.volume.inode(found.ino) else { return false };
+        // Old kernels do not keep the inode's own word for its parent up to date.
+        inode.is_directory()
+            && inode.head().pino.get() != found.dir.0
+            && self.volume.lookup(found.ino, b"..").is_ok_and(|parent| parent != found.dir)
+    }
+
+    fn take(&mut self, path: Vec<u8>, found: &Found) {
+        match self.entry(&path, found) {
+            Ok((kind, meta)) => self.ready = Some(Entry { path, kind, meta }),
+            Err(error) => self.losses.push_back(Error::lost(&path, error)),
+        }
+    }
+
+    fn entry(&mut self, path: &[u8], found: &Found) -> Result<(Kind, Metadata)> {
+        let ino = found.ino;
+        let stat = self.volume.stat(ino).map_err(|error| match found.kind {
+            Some(FileType::Directory) => nameless(error),
+            _ => error,
+        })?;
+        let is_shared = stat.links > 1 && stat.kind != FileType::Directory;
+        if let Some((dir, name)) = self.links.get(&ino).filter(|_| is_shared) {
+            let to = self.walk.path_of(*dir, name);
+            return Ok((Kind::HardLink { to }, metadata(&stat, Vec::new())));
+        }
+        let (xattrs, damage) = self.volume.readable_xattrs(ino)?;
+        let mut xattrs: Vec<Xattr> = xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect();
         xattrs.sort_by(|a, b| a.name.cmp(&b.name));
         let kind = match stat.kind {
             FileType::Directory => {
-                self.enter(&path, ino)?;
+                self.enter(path, ino)?;
                 Kind::Directory
             }
-            FileType::Regular => self.file(&stat)?,
+            FileType::Regular => self.file(path, &stat)?,
             FileType::Symlink => Kind::Symlink { target: self.volume.read_link(ino)? },
             FileType::CharDevice => Kind::CharDevice(stat.device.unwrap_or_default()),
             FileType::BlockDevice => Kind::BlockDevice(stat.device.unwrap_or_default()),
             FileType::Fifo => Kind::Fifo,
             FileType::Socket => Kind::Socket,
         };
-        if stat.links > 1 && stat.kind != FileType::Directory {
-            self.links.insert(ino, path.clone());
+        self.losses.extend(damage.into_iter().map(|error| Error::lost(path, error)));
+        if is_shared {
+            self.walk.remember();
+            self.links.insert(ino, (found.dir, found.name.as_slice().into()));
+            self.first_of = Some(ino);
         }
-        Ok(Entry { path, kind, meta: metadata(&stat, xattrs) })
+        Ok((kind, metadata(&stat, xattrs)))
     }
 
-    /// Adds what is in a directory to what is to come.
     fn enter(&mut self, path: &[u8], ino: Ino) -> Result<()> {
-        if !self.entered.insert(ino) {
-            return Err(Error::corrupt(Place::Inode(ino), "the directory has two names"));
-        }
-        let from = self.pending.len();
-        for entry in self.volume.entries(ino, 0)? {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    self.pending.truncate(from);
-                    return Err(error);
+        for error in self.walk.enter(self.volume, ino)? {
+            self.losses.push_back(match error {
+                // A name in the directory.
+                Error::Lost { path: name, bytes, source } => {
+                    let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
+                    Error::Lost { path, bytes, source }
                 }
-            };
-            if entry.name != b"." && entry.name != b".." {
-                let path = if path.is_empty() { entry.name } else { [path, b"/", &entry.name].concat() };
-                self.pending.push(Pending { path, ino: entry.ino });
-            }
+                error => Error::lost(path, error),
+            });
         }
-        self.pending[from..].sort_unstable_by(|a, b| b.path.cmp(&a.path));
         Ok(())
     }
 
-    fn file(&mut self, stat: &Stat) -> Result<Kind> {
+    fn file(&mut self, path: &[u8], stat: &Stat) -> Result<Kind> {
         if stat.encrypted && !self.raw {
             return Err(Error::NoKey);
         }
-        let size = stat.size;
-        let mut data: Vec<Range<u64>> = Vec::new();
-        let mut at = 0;
-        while let Some(extent) = self.volume.next_extent(stat.ino, at)? {
-            at = extent.offset + extent.length;
-            if extent.kind == ExtentKind::Unwritten {
-                continue;
-            }
-            let end = at.min(size);
-            match data.last_mut() {
-                Some(last) if last.end == extent.offset => last.end = end,
-                _ => data.push(extent.offset..end),
-            }
-        }
-        let whole = data.len() == 1 && data[0] == (0..size) || size == 0;
+        let pieces = self.pieces(stat);
+        let data: Vec<Range<u64>> = pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Data(range) => Some(range.clone()),
+                Piece::Hidden(_) => None,
+            })
+            .collect();
+        let whole = data.len() == 1 && data[0] == (0..stat.size) || stat.size == 0;
         self.open = Some(OpenFile {
             ino: stat.ino,
+            path: path.to_vec(),
             encrypted: stat.encrypted,
-            data: data.iter().rev().cloned().collect(),
+            pieces: pieces.into_iter().rev().collect(),
+            is_compressed: stat.compression.is_some(),
             careful_until: 0,
         });
-        Ok(Kind::File { size, data: (!whole).then_some(data) })
+        Ok(Kind::File { size: stat.size, data: (!whole).then_some(data) })
+    }
+
+    /// The parts of a file that are no holes, in order; what follows on one another is one.
+    fn pieces(&self, stat: &Stat) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = 0;
+        while at < stat.size {
+            match self.volume.next_extent_or_hidden(stat.ino, at) {
+                Ok(None) => break,
+                Ok(Some(extent)) => {
+                    at = extent.offset + extent.length;
+                    let range = extent.offset..at.min(stat.size);
+                    match pieces.last_mut() {
+                        _ if extent.kind == ExtentKind::Unwritten => {}
+                        Some(Piece::Data(last)) if last.end == range.start => last.end = range.end,
+                        _ => pieces.push(Piece::Data(range)),
+                    }
+                }
+                Err(mut hidden) => {
+                    at = hidden.bytes.end;
+                    hidden.bytes.end = at.min(stat.size);
+                    match pieces.last_mut() {
+                        Some(Piece::Hidden(last)) if last.bytes.end == hidden.bytes.start => {
+                            last.bytes.end = hidden.bytes.end;
+                        }
+                        _ => pieces.push(Piece::Hidden(hidden)),
+                    }
+                }
+            }
+        }
+        pieces
     }
 }
 
 impl Source for VolumeSource<'_> {
     fn next_entry(&mut self) -> Result<Option<Entry>> {
-        self.open = None;
-        let Some(Pending { path, ino }) = self.pending.pop() else { return Ok(None) };
-        self.entry(path, ino).map(Some)
+        if self.ready.is_none() {
+            (self.open, self.first_of) = (None, None);
+        }
+        loop {
+            if let Some(error) = self.losses.pop_front() {
+                return Err(error);
+            }
+            if let Some(entry) = self.ready.take() {
+                return Ok(Some(entry));
+            }
+            if !self.advance() {
+                return Ok(None);
+            }
+        }
     }
 
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
         let block = self.volume.superblock().block_size.bytes() as u64;
         let Some(file) = &mut self.open else { return Ok(None) };
-        let Some(range) = file.data.last_mut() else { return Ok(None) };
-        let offset = range.start;
-        let careful = offset < file.careful_until;
-        let most = if careful { block - offset % block } else { buf.len() as u64 };
-        let length = most.min(buf.len() as u64).min(range.end - range.start) as usize;
-        let buf = &mut buf[..length];
-        let read = if file.encrypted {
-            self.volume.read_raw(file.ino, offset, buf)
-        } else {
-            self.volume.read(file.ino, offset, buf)
-        };
-        if read.is_err() && !careful && length as u64 > block {
-            file.careful_until = offset + length as u64;
-            return self.next_run(buf);
+        loop {
+            let range = match file.pieces.pop() {
+                None => return Ok(None),
+                Some(Piece::Hidden(Hidden { bytes, error })) => return Err(file.lost(bytes, error)),
+                Some(Piece::Data(range)) => range,
+            };
+            let offset = range.start;
+            let careful = offset < file.careful_until;
+            let most = match careful {
+                true => file.smallest(self.volume, offset).unwrap_or(block - offset % block),
+                false => buf.len() as u64,
+            };
+            let length = most.min(buf.len() as u64).min(range.end - range.start) as usize;
+            let part = &mut buf[..length];
+            let read = if file.encrypted {
+                self.volume.read_raw(file.ino, offset, part)
+            } else {
+                self.volume.read(file.ino, offset, part)
+            };
+            if read.is_err() && !careful && length as u64 > block {
+                file.careful_until = offset + length as u64;
+                file.pieces.push(Piece::Data(range));
+                continue;
+            }
+            let end = offset + length as u64;
+            if end < range.end {
+                file.pieces.push(Piece::Data(end..range.end));
+            }
+            return match read {
+                Ok(read) if read == length => Ok(Some(Run { offset, length })),
+                // The ranges end with the file, whose size does not change while it is read.
+                Ok(_) => {
+                    let at = Place::File(file.ino, offset / block);
+                    Err(file.lost(offset..end, Error::corrupt(at, "the file ends early")))
+                }
+                Err(error) => Err(file.lost(offset..end, error)),
+            };
         }
-        range.start += length as u64;
-        if range.start == range.end {
-            file.data.pop();
+    }
+
+    fn refused(&mut self) {
+        if let Some(ino) = self.first_of.take() {
+            self.links.remove(&ino);
         }
-        let read = read?;
-        if read != length {
-            // The ranges end with the file, whose size does not change while it is read.
-            return Err(Error::corrupt(Place::File(file.ino, offset / block), "the file ends early"));
+    }
+}
+
+impl OpenFile {
+    /// The bytes from `offset` to the end of its cluster, where that is compressed: these are there together or not at all.
+    fn smallest(&self, volume: &Volume, offset: u64) -> Option<u64> {
+        let extent = self.is_compressed.then(|| volume.next_extent(self.ino, offset).ok()?).flatten()?;
+        (extent.kind == ExtentKind::Compressed && extent.offset == offset).then_some(extent.length)
+    }
+
+    fn lost(&self, bytes: Range<u64>, error: Error) -> Error {
+        Error::Lost { path: self.path.clone(), bytes: Some(bytes), source: Box::new(error) }
+    }
+}
+
+/// The error of a directory that cannot be read, which costs everything in it.
+fn nameless(error: Error) -> Error {
+    match error {
+        Error::Corrupt { at, what } => {
+            Error::Corrupt { at, what: format!("{what}; nothing in this directory can be named").into() }
         }
-        Ok(Some(Run { offset, length }))
+        error => error,
     }
 }
 

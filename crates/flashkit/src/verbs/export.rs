@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use f2fs::tree::{self, Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
+use f2fs::{
+    Error,
+    tree::{self, Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource},
+};
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
@@ -15,7 +18,8 @@ use crate::{
     interrupt::Outcome,
     notice::notice,
     output::Fresh,
-    progress, render,
+    progress,
+    render::{self, Name, keyed},
     target::{Further, Target},
 };
 
@@ -43,9 +47,14 @@ pub struct Args {
     /// Take encrypted files out as they are stored.
     #[arg(long)]
     raw: bool,
-    /// Go on where something cannot be read or written; what is lost is told, and the exit code is 1.
+    /// Go on where something cannot be read or written: each loss is told with its path, and of a file's content with its
+    /// bytes, which are zeroes in the copy. The exit code is 1 then.
     #[arg(short, long)]
     keep_going: bool,
+    /// Replace files that are in the directory already, as after an export that was interrupted; directories are filled
+    /// further.
+    #[arg(long)]
+    overwrite: bool,
     /// Print nothing but errors.
     #[arg(short, long)]
     quiet: bool,
@@ -62,6 +71,30 @@ struct Record {
     entries: u64,
     content_bytes: u64,
     losses: u64,
+    lost: Vec<Loss>,
+}
+
+/// A part of the tree that was lost.
+#[derive(Serialize)]
+struct Loss {
+    #[serde(flatten, serialize_with = "keyed::path")]
+    path: Name,
+    /// The first byte that is lost, and the one behind the last; null where it is more than a part of a file's content.
+    from_byte: Option<u64>,
+    to_byte: Option<u64>,
+    reason: String,
+}
+
+impl Loss {
+    fn of(error: &Error) -> Option<Loss> {
+        let Error::Lost { path, bytes, source } = error else { return None };
+        Some(Loss {
+            path: Name(path.clone()),
+            from_byte: bytes.as_ref().map(|bytes| bytes.start),
+            to_byte: bytes.as_ref().map(|bytes| bytes.end),
+            reason: source.to_string(),
+        })
+    }
 }
 
 /// Takes everything out.
@@ -80,33 +113,17 @@ pub fn run(args: &Args) -> Result<()> {
             Compression::of_name(args.destination.as_os_str().as_encoded_bytes()).with_context(destination)?
         }
     };
+    if args.overwrite && (to_stdout || archive.is_some()) {
+        bail!("--overwrite is for a directory; an archive is always written anew");
+    }
     let outcome = Outcome::new(match (to_stdout, archive.is_some()) {
         (true, _) => "the archive is cut off".into(),
         (_, true) => format!("{}: nothing was written", destination()),
-        (_, false) => format!("{}: what was taken out until then is there", destination()),
-    });
-    let done = if to_stdout {
-        if io::stdout().is_terminal() {
-            bail!("standard output is a terminal; name a directory or a .tar file");
+        (_, false) => {
+            format!("{}: what was taken out until then is there; --overwrite goes on", destination())
         }
-        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, render::Stdout::lock()), args.sparse);
-        let done = carry(args, &mut source, &mut sink).with_context(name)?;
-        sink.into_inner().flush()?;
-        done
-    } else if let Some(compression) = archive {
-        let fresh = Fresh::new(&args.destination)?;
-        let file = File::create(fresh.working()).with_context(destination)?;
-        let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
-        let mut sink = TarSink::new(file, args.sparse);
-        let done = carry(args, &mut source, &mut sink).with_context(name)?;
-        sink.into_inner().finish().and_then(|mut file| file.flush()).with_context(destination)?;
-        fresh.finish()?;
-        done
-    } else {
-        let owners = !args.no_owners && rustix::process::geteuid().is_root();
-        let mut sink = DirSink::new(&args.destination, owners).with_context(destination)?;
-        carry(args, &mut source, &mut sink).with_context(name)?
-    };
+    });
+    let (done, lost) = carry_to(args, archive, &mut source)?;
     drop(outcome);
     let record = Record {
         source: name(),
@@ -114,6 +131,7 @@ pub fn run(args: &Args) -> Result<()> {
         entries: done.entries,
         content_bytes: done.bytes,
         losses: done.losses,
+        lost,
     };
     if args.json && !to_stdout {
         render::fields(&record, true)?;
@@ -132,15 +150,52 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Result<Exported> {
+/// Takes everything to the place that the arguments name: an archive that is compressed so, or a directory.
+fn carry_to(
+    args: &Args,
+    archive: Option<Compression>,
+    source: &mut VolumeSource<'_>,
+) -> Result<(Exported, Vec<Loss>)> {
+    let (name, destination) = (|| args.target.to_string(), || args.destination.display().to_string());
+    if args.destination == Path::new("-") {
+        if io::stdout().is_terminal() {
+            bail!("standard output is a terminal; name a directory or a .tar file");
+        }
+        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, render::Stdout::lock()), args.sparse);
+        let done = carry(args, source, &mut sink).with_context(name)?;
+        sink.into_inner().flush()?;
+        Ok(done)
+    } else if let Some(compression) = archive {
+        let fresh = Fresh::new(&args.destination)?;
+        let file = File::create(fresh.working()).with_context(destination)?;
+        let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
+        let mut sink = TarSink::new(file, args.sparse);
+        let done = carry(args, source, &mut sink).with_context(name)?;
+        sink.into_inner().finish().and_then(|mut file| file.flush()).with_context(destination)?;
+        fresh.finish()?;
+        Ok(done)
+    } else {
+        let owners = !args.no_owners && rustix::process::geteuid().is_root();
+        let mut sink = DirSink::new(&args.destination, owners).with_context(destination)?;
+        if args.overwrite {
+            sink = sink.overwriting();
+        }
+        carry(args, source, &mut sink).with_context(name)
+    }
+}
+
+/// Takes everything from a source to a sink. The losses are kept where JSON is wanted.
+fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Result<(Exported, Vec<Loss>)> {
     let bar = progress::bytes("exporting", None, args.quiet || args.json);
     let mut tell = progress::teller(&bar);
-    let mut lost = |path: &[u8], error: &f2fs::Error| {
-        bar.suspend(|| notice!("flashkit: {}: {error}", render::name(path)));
+    let mut losses = Vec::new();
+    let mut lost = |error: &Error| {
+        bar.suspend(|| notice!("flashkit: {error}"));
+        losses.extend(args.json.then(|| Loss::of(error)).flatten());
     };
     let options =
         ExportOptions { keep_going: args.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };
     let done = tree::export(source, sink, options)?;
     bar.finish_and_clear();
-    Ok(done)
+    Ok((done, losses))
 }

@@ -1,0 +1,295 @@
+//! Export of hostile volumes: nothing outside the destination is touched, not by the export and not by GNU tar, which
+//! unpacks its archive.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
+    process::Command,
+    sync::Arc,
+};
+
+use block::{Device, MemoryDevice};
+use f2fs::{
+    Error, Place, Result, Volume,
+    format::{
+        BlockSize,
+        block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
+        dentry::Dentries,
+        hash::name_hash,
+        inode::{DeviceNumber, inline},
+    },
+    tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export},
+    units::Ino,
+    volume::{NewNode, Options, XattrMode},
+};
+
+mod support;
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o104_777;
+const DIR: u16 = 0o040_777;
+const LINK: u16 = 0o120_777;
+
+/// Where the bytes of an entry of a directory lie on the device: the dentry and the name.
+fn entry_at(volume: &Volume, dir: Ino, name: &[u8]) -> (u64, u64) {
+    let inode = volume.inode(dir).expect("sound");
+    let found = volume.find_entry(dir, name).expect("sound").expect("it is there");
+    let (block, area) = match inode.has_inline(inline::DENTRY) {
+        true => (volume.nat_entry(dir.into()).expect("sound").addr, inode.layout().inline_range()),
+        false => (volume.address(&inode, found.block).expect("sound"), 0..4096),
+    };
+    let slots = Dentries::new(vec![0; area.len()], Place::Volume).slots();
+    let names = area.end - slots * NAME_SLOT_BYTES;
+    let dentries = names - slots * DENTRY_BYTES;
+    let (dentry, name) = (dentries + found.slot * DENTRY_BYTES, names + found.slot * NAME_SLOT_BYTES);
+    let start = u64::from(block.0) * 4096;
+    (start + dentry as u64, start + name as u64)
+}
+
+/// A volume that wants to write into `outside`. `links_first` is whether its links come before what has their names, and
+/// are found under them.
+fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let far = outside.as_os_str().as_encoded_bytes();
+    let node = NewNode::new;
+    let make = |volume: &mut Volume| -> Result<(Ino, Ino)> {
+        let links = |volume: &mut Volume| -> Result<()> {
+            volume.symlink(ROOT, b"D", far, &node(LINK))?;
+            volume.symlink(ROOT, b"E", b"../outside", &node(LINK))?;
+            let file = [far, b"/canary"].concat();
+            volume.symlink(ROOT, b"F", &file, &node(LINK)).map(drop)
+        };
+        if links_first {
+            links(volume)?;
+        }
+        // Directories and a file that get the names of the links, and names of files in them that lie elsewhere, too.
+        for (dir, other) in [(&b"d"[..], &b"link-1"[..]), (b"e", b"link-2")] {
+            let dir = volume.create(ROOT, dir, &node(DIR))?;
+            let file = volume.create(dir, b"canary", &node(FILE))?;
+            volume.write(file, 0, b"overwritten")?;
+            volume.set_xattr(file, b"user.note", b"x", XattrMode::Set)?;
+            volume.link(file, ROOT, other)?;
+            volume.create(dir, b"new", &node(FILE))?;
+        }
+        let file = volume.create(ROOT, b"f", &node(FILE))?;
+        volume.write(file, 0, b"overwritten")?;
+        volume.create(
+            ROOT,
+            b"g",
+            &NewNode { device: Some(DeviceNumber { major: 1, minor: 3 }), ..node(0o020_777) },
+        )?;
+        volume.symlink(ROOT, b"G", &[far, b"/canary"].concat(), &node(LINK))?;
+        volume.create(ROOT, b"h", &node(0o010_777))?;
+        volume.symlink(ROOT, b"H", &[far, b"/canary"].concat(), &node(LINK))?;
+        if !links_first {
+            links(volume)?;
+        }
+        // Names that lead elsewhere.
+        let odd = volume.create(ROOT, b"odd", &node(DIR))?;
+        for name in [&b"x1"[..], b"y", b"up_canary", b"_outside", b"z0z"] {
+            let inside = volume.create(odd, name, &node(DIR))?;
+            volume.create(inside, b"canary", &node(FILE))?;
+        }
+        // Directories that hold themselves, one another and those above.
+        let cycle = volume.create(ROOT, b"cycle", &node(DIR))?;
+        for name in [&b"self"[..], b"above", b"other"] {
+            volume.create(cycle, name, &node(DIR))?;
+        }
+        let last = volume.create(ROOT, b"zz-last", &node(FILE))?;
+        volume.write(last, 0, b"arrives")?;
+        Ok((odd, cycle))
+    };
+    let (odd, cycle) = make(&mut volume).expect("it fits");
+    volume.unmount().expect("it is written");
+    let volume = Volume::open(device.clone(), Options::read_only()).expect("a good volume");
+    let rename = |dir: Ino, from: &[u8], to: &[u8]| {
+        assert_eq!(from.len(), to.len());
+        let (dentry, name) = entry_at(&volume, dir, from);
+        device.write(name, to).expect("in memory");
+        if links_first {
+            // So that it is this name that is found.
+            device.write(dentry, &name_hash(to).to_le_bytes()).expect("in memory");
+        }
+    };
+    for (from, to) in [(b"D", b"d"), (b"E", b"e"), (b"F", b"f"), (b"G", b"g"), (b"H", b"h")] {
+        rename(ROOT, from, to);
+    }
+    for (from, to) in
+        [(&b"x1"[..], &b".."[..]), (b"y", b"."), (b"up_canary", b"../canary"), (b"_outside", b"/outside")]
+    {
+        rename(odd, from, to);
+    }
+    rename(odd, b"z0z", b"z\0z");
+    let other = volume.resolve(b"/d", false).expect("it is there");
+    for (name, ino) in [(&b"self"[..], cycle), (b"above", ROOT), (b"other", other)] {
+        let at = entry_at(&volume, cycle, name).0 + 4;
+        device.write(at, &ino.0.to_le_bytes()).expect("in memory");
+    }
+    device
+}
+
+/// Everything that can be seen of the files in a directory, by path.
+fn look(dir: &Path, except: &Path, seen: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("readable").path();
+        if path == except {
+            continue;
+        }
+        let meta = fs::symlink_metadata(&path).expect("it is there");
+        let content = if meta.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
+        let xattrs: Vec<_> = xattr::list(&path).map(|names| names.collect()).unwrap_or_default();
+        let facts = format!(
+            "{:?}",
+            (
+                meta.ino(),
+                meta.mode(),
+                meta.uid(),
+                meta.gid(),
+                meta.nlink(),
+                meta.mtime_nsec(),
+                content,
+                xattrs
+            )
+        );
+        seen.insert(path.display().to_string(), facts);
+        if meta.is_dir() {
+            look(&path, except, seen);
+        }
+    }
+}
+
+/// A directory with something in it that must stay as it is, beside the place of a destination.
+struct Bench {
+    dir: tempfile::TempDir,
+    before: BTreeMap<String, String>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).expect("a directory");
+        for name in ["outside/canary", "outside/new", "canary"] {
+            fs::write(dir.path().join(name), "as it was").expect("a file");
+        }
+        symlink("canary", outside.join("link")).expect("a link");
+        let mut bench = Bench { dir, before: BTreeMap::new() };
+        fs::create_dir(bench.out()).expect("a directory");
+        bench.before = bench.look();
+        bench
+    }
+
+    fn out(&self) -> std::path::PathBuf {
+        self.dir.path().join("out")
+    }
+
+    fn look(&self) -> BTreeMap<String, String> {
+        let mut seen = BTreeMap::new();
+        look(self.dir.path(), &self.out(), &mut seen);
+        seen
+    }
+
+    fn assert_untouched(&self, how: &str) {
+        assert_eq!(self.look(), self.before, "{how}");
+    }
+}
+
+fn run(device: &Arc<dyn Device>, sink: &mut dyn Sink, keep_going: bool) -> (Result<Exported>, Vec<String>) {
+    let volume = Volume::open(device.clone(), Options::read_only()).expect("it opens");
+    let mut source = VolumeSource::new(&volume, ROOT, b"").expect("a root");
+    let mut lost = Vec::new();
+    let mut note = |error: &Error| lost.push(error.to_string());
+    let options = ExportOptions { keep_going, lost: Some(&mut note), ..ExportOptions::default() };
+    (export(&mut source, sink, options), lost)
+}
+
+#[test]
+fn a_hostile_volume_stays_in_the_destination() {
+    let owners = rustix::process::geteuid().is_root();
+    for (links_first, keep_going, overwrite) in [
+        (false, false, false),
+        (false, true, false),
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+    ] {
+        let bench = Bench::new();
+        let how = format!("links first: {links_first}, -k: {keep_going}, --overwrite: {overwrite}");
+        let device = hostile(&bench.dir.path().join("outside"), links_first);
+        // Twice, so that the second time everything is there already.
+        for _ in 0..2 {
+            let mut sink = DirSink::new(&bench.out(), owners).expect("a directory");
+            if overwrite {
+                sink = sink.overwriting();
+            }
+            let (done, lost) = run(&device, &mut sink, keep_going);
+            bench.assert_untouched(&how);
+            assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
+            if keep_going {
+                let mut names = vec!["d", "e", "f", "g", "h", "cycle/self", "cycle/above", "odd"];
+                // Else it leads to a directory that has no other name left.
+                names.extend((!links_first).then_some("cycle/other"));
+                for name in names {
+                    assert!(
+                        lost.iter().any(|lost| lost.starts_with(&format!("{name}: "))),
+                        "{how}: {name}: {lost:#?}"
+                    );
+                }
+                assert_eq!(fs::read(bench.out().join("zz-last")).expect("it is there"), b"arrives", "{how}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_archive_of_a_hostile_volume_is_harmless() {
+    for (links_first, keep_going) in [(false, false), (false, true), (true, false), (true, true)] {
+        let bench = Bench::new();
+        let how = format!("links first: {links_first}, -k: {keep_going}");
+        let device = hostile(&bench.dir.path().join("outside"), links_first);
+        let mut sink = TarSink::new(Vec::new(), false);
+        let (done, _) = run(&device, &mut sink, keep_going);
+        assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
+        let archive = bench.out().join("archive.tar");
+        fs::write(&archive, sink.into_inner()).expect("it is written");
+        // With absolute names and overwriting, which is when tar trusts an archive most.
+        for more in [&[][..], &["-P"], &["-P", "--overwrite", "--unlink-first"]] {
+            let unpacked = Command::new("tar")
+                .args(["-xpf", "archive.tar"])
+                .args(more)
+                .current_dir(bench.out())
+                .output();
+            let unpacked = unpacked.expect("tar is installed");
+            bench.assert_untouched(&how);
+            let arrived = fs::read(bench.out().join("zz-last"));
+            let text = String::from_utf8_lossy(&unpacked.stderr);
+            assert!(!keep_going || arrived.is_ok_and(|bytes| bytes == b"arrives"), "{how}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_a_damaged_name_leads_to_arrives_where_it_belongs() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let (first, last) = (
+        volume.create(ROOT, b"first", &NewNode::new(DIR)).expect("room"),
+        volume.create(ROOT, b"last", &NewNode::new(DIR)).expect("room"),
+    );
+    volume.create(first, b"damaged", &NewNode::new(DIR)).expect("room");
+    let inside = volume.create(last, b"inside", &NewNode::new(DIR)).expect("room");
+    volume.create(inside, b"file", &NewNode::new(FILE)).expect("room");
+    volume.unmount().expect("it is written");
+    let at = entry_at(&volume, first, b"damaged").0 + 4;
+    device.write(at, &inside.0.to_le_bytes()).expect("in memory");
+    let mut sink = TarSink::new(Vec::new(), false);
+    let (done, lost) = run(&device, &mut sink, true);
+    done.expect("it goes on");
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert!(lost[0].starts_with("first/damaged: ") && lost[0].contains("two names"), "{lost:?}");
+    let archive = sink.into_inner();
+    assert!(archive.windows(16).any(|bytes| bytes == b"last/inside/file"));
+}
