@@ -7,6 +7,7 @@
 // They panic where nobody reads: `render` and `notice` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod below;
 mod cli;
 mod clock;
 mod failure;

@@ -260,32 +260,6 @@ fn volumes_are_changed_without_mounting_them() {
     assert!(fails(dir, &["stat", "v.img:/a"]).contains("not found"));
 }
 
-/// A directory that holds itself, as only damage makes it, is changed once, and nothing goes round in it.
-#[test]
-fn a_directory_that_holds_itself_is_changed_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    ok(dir, &["mkdir", "-p", "v.img:/outer/inner"]);
-    let ino = |path: &str| -> u32 {
-        let stat: serde_json::Value = serde_json::from_str(&ok(dir, &["stat", path, "--json"])).unwrap();
-        stat["inode"].as_u64().unwrap() as u32
-    };
-    // A directory entry: ino, length of the name, type (2 is a directory).
-    let entry = |ino: u32| [&ino.to_le_bytes()[..], &[5, 0, 2]].concat();
-    let (inner, outer) = (entry(ino("v.img:/outer/inner")), entry(ino("v.img:/outer")));
-    let mut image = fs::read(dir.join("v.img")).unwrap();
-    let places: Vec<usize> =
-        (0..image.len() - inner.len()).filter(|&at| image[at..].starts_with(&inner)).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|&at| image[at..at + outer.len()].copy_from_slice(&outer));
-    fs::write(dir.join("v.img"), image).unwrap();
-    ok(dir, &["chmod", "-R", "700", "v.img:/outer"]);
-    ok(dir, &["chown", "-R", "5:6", "v.img:/outer"]);
-    assert!(ok(dir, &["ls", "-l", "v.img:/"]).contains("drwx------   3     5     6"));
-    ok(dir, &["compression", "v.img", "--files"]);
-}
-
 /// Limits that are set are reported, stay beside each other, and leave a volume that fsck.f2fs finds clean.
 #[test]
 fn limits_are_set_and_reported() {

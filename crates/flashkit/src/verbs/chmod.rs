@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use f2fs::{Volume, format::FileType, units::Ino, volume::SetAttr};
+use f2fs::{format::FileType, volume::SetAttr};
 
 use crate::{
-    render,
+    below::Below,
     target::{Further, Target},
 };
 
@@ -33,9 +33,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let top = volume.resolve(&target.path, true)?;
-        for (ino, path, kind) in reach(volume, top, &target.path, args.recursive)? {
+        let mut below = Below::new(top, &target.path, args.recursive);
+        while let Some((ino, kind)) = below.next(volume)? {
             if kind != FileType::Symlink {
-                let context = || render::name(&path);
+                let context = || below.shown();
                 let old = volume.stat(ino).with_context(context)?.mode;
                 let permissions = Some(args.mode.apply(old, kind == FileType::Directory));
                 let set = SetAttr { permissions, ..SetAttr::default() };
@@ -44,19 +45,6 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     })
-}
-
-/// A file, and with `recursive` everything below it, each once, with a path.
-pub fn reach(
-    volume: &Volume,
-    top: Ino,
-    path: &[u8],
-    recursive: bool,
-) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
-    match recursive {
-        true => super::ls::below(volume, top, path),
-        false => Ok(vec![(top, path.to_vec(), volume.stat(top)?.kind)]),
-    }
 }
 
 /// A change of permissions: octal digits, or clauses of who, how and what, as POSIX has them for chmod.

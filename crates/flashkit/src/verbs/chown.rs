@@ -9,7 +9,7 @@ use f2fs::{
 };
 
 use crate::{
-    render,
+    below::Below,
     source::owner_number,
     target::{Further, Target},
 };
@@ -37,8 +37,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let top = volume.resolve(&target.path, false)?;
-        for (ino, path, _) in super::chmod::reach(volume, top, &target.path, args.recursive)? {
-            change(volume, ino, args.owner).with_context(|| render::name(&path))?;
+        let mut below = Below::new(top, &target.path, args.recursive);
+        while let Some((ino, _)) = below.next(volume)? {
+            change(volume, ino, args.owner).with_context(|| below.shown())?;
         }
         Ok(())
     })

@@ -7,8 +7,8 @@ use f2fs::{format::FileType, units::Ino, volume::Volume};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
-use super::ls::below;
 use crate::{
+    below::Below,
     render::{self, Name, keyed},
     target::{Further, Target},
 };
@@ -73,8 +73,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let (volume, root) = args.target.find(&args.further)?;
     let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
-    for (ino, path) in files(&volume, root, &args.target)? {
-        report.add(&volume, ino, &path).with_context(|| render::name(&path))?;
+    let mut below = Below::new(root, &args.target.path, true);
+    while let Some((ino, kind)) = below.next(&volume)? {
+        if kind == FileType::Regular {
+            report.add(&volume, ino, &below.path()).with_context(|| below.shown())?;
+        }
     }
     if let Some(files) = &mut report.files {
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -82,23 +85,19 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&report, args.json, |report, out| report.text(out))
 }
 
-/// The regular files at and below an inode, each once, with a path.
-fn files(volume: &Volume, root: Ino, target: &Target) -> Result<Vec<(Ino, Vec<u8>)>> {
-    let regular = |(ino, path, kind)| (kind == FileType::Regular).then_some((ino, path));
-    Ok(below(volume, root, &target.path)?.into_iter().filter_map(regular).collect())
-}
-
 /// Releases or reserves what compression saves.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let root = volume.resolve(&args.target.path, true)?;
-        for (ino, path) in files(volume, root, &args.target)? {
-            let stat = volume.stat(ino).with_context(|| render::name(&path))?;
-            if stat.compression.is_none() || stat.released == args.release {
+        let mut below = Below::new(root, &args.target.path, true);
+        while let Some((ino, _)) = below.next(volume)? {
+            let stat = volume.stat(ino).with_context(|| below.shown())?;
+            let is_file = stat.kind == FileType::Regular;
+            if !is_file || stat.compression.is_none() || stat.released == args.release {
                 continue;
             }
             let done = if args.release { volume.release_saved(ino) } else { volume.reserve_saved(ino) };
-            done.with_context(|| render::name(&path))?;
+            done.with_context(|| below.shown())?;
         }
         Ok(())
     })

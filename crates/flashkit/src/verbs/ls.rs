@@ -1,9 +1,6 @@
 //! `ls`: the entries of a directory.
 
-use std::{
-    collections::HashSet,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use f2fs::{
@@ -75,27 +72,6 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn children(volume: &Volume, dir: Ino) -> f2fs::Result<Vec<DirEntry>> {
     let dots = |name: &[u8]| matches!(name, b"." | b"..");
     volume.entries(dir, 0)?.filter(|entry| !entry.as_ref().is_ok_and(|entry| dots(&entry.name))).collect()
-}
-
-/// An inode and all below it, each once, with a path, parents before children: also on a damaged volume, where a
-/// directory may hold itself.
-pub fn below(volume: &Volume, top: Ino, path: &[u8]) -> Result<Vec<(Ino, Vec<u8>, FileType)>> {
-    let (mut seen, mut found) = (HashSet::new(), Vec::new());
-    let mut stack = vec![(top, path.strip_suffix(b"/").unwrap_or(path).to_vec())];
-    while let Some((ino, path)) = stack.pop() {
-        if !seen.insert(ino) {
-            continue;
-        }
-        let context = || render::name(&path);
-        let kind = volume.stat(ino).with_context(context)?.kind;
-        if kind == FileType::Directory {
-            for entry in children(volume, ino).with_context(context)? {
-                stack.push((entry.ino, [&path, b"/".as_slice(), &entry.name].concat()));
-            }
-        }
-        found.push((ino, path, kind));
-    }
-    Ok(found)
 }
 
 fn print(args: &Args, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {

@@ -1,9 +1,17 @@
 //! `rm`: removes names.
 
-use anyhow::{Result, bail};
-use f2fs::{Volume, format::FileType, units::Ino};
+use anyhow::{Context, Result, bail};
+use f2fs::{
+    Volume,
+    format::FileType,
+    tree::{Step, Walk},
+    units::Ino,
+};
 
-use crate::target::{Further, Target};
+use crate::{
+    render,
+    target::{Further, Target},
+};
 
 /// Arguments of `rm`.
 #[derive(clap::Args)]
@@ -28,24 +36,24 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn remove(volume: &mut Volume, dir: Ino, name: &[u8], recursive: bool) -> Result<()> {
-    // A path of directories that are being emptied: a tree may be deeper than the stack.
-    let mut path = vec![(dir, name.to_vec())];
-    while let Some((dir, name)) = path.pop() {
-        let ino = volume.lookup(dir, &name)?;
-        if volume.stat(ino)?.kind != FileType::Directory {
-            volume.unlink(dir, &name)?;
-            continue;
-        }
-        if !recursive {
-            bail!("is a directory; -r removes it with everything in it");
-        }
-        match super::ls::children(volume, ino)? {
-            children if children.is_empty() => volume.remove_dir(dir, &name)?,
-            children => {
-                path.push((dir, name));
-                path.extend(children.into_iter().map(|child| (ino, child.name)));
-            }
-        }
+    let top = volume.lookup(dir, name)?;
+    if volume.stat(top)?.kind != FileType::Directory {
+        return Ok(volume.unlink(dir, name)?);
     }
-    Ok(())
+    if !recursive {
+        bail!("is a directory; -r removes it with everything in it");
+    }
+    let mut walk = Walk::default();
+    walk.enter_whole(volume, top)?;
+    while let Some(step) = walk.next() {
+        let done = match step {
+            Step::Name(found) => volume.stat(found.ino).and_then(|stat| match stat.kind {
+                FileType::Directory => walk.enter_own(volume, &found),
+                _ => volume.unlink(found.dir, &found.name),
+            }),
+            Step::Left(found) => volume.remove_dir(found.dir, &found.name),
+        };
+        done.with_context(|| render::name(walk.path()))?;
+    }
+    Ok(volume.remove_dir(dir, name)?)
 }

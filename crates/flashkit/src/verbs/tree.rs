@@ -1,15 +1,16 @@
 //! `tree`: a volume, or a part of it, drawn as a tree.
 
-use std::{
-    collections::HashSet,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, units::Ino, volume::Volume};
+use f2fs::{
+    format::FileType,
+    tree::{Step, Walk},
+    units::Ino,
+    volume::Volume,
+};
 use serde::Serialize;
 
-use super::ls::children;
 use crate::{
     record::Entry,
     render,
@@ -39,7 +40,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let (volume, root) = args.target.find_content(&args.further)?;
     let path = args.target.path.strip_suffix(b"/").unwrap_or(&args.target.path).to_vec();
-    let walk = Walk::new(&volume, root, path, args.depth.unwrap_or(usize::MAX));
+    let walk = Branches::new(&volume, root, path, args.depth.unwrap_or(usize::MAX));
     if args.json {
         return render::rows(
             walk.map(|step| {
@@ -84,7 +85,7 @@ struct Counts {
 }
 
 /// One entry on the way.
-struct Step {
+struct Branch {
     path: Vec<u8>,
     name: Vec<u8>,
     ino: Ino,
@@ -93,59 +94,51 @@ struct Step {
     lasts: Vec<bool>,
 }
 
-/// A walk in depth, sorted by name. A directory that was seen before, which only a damaged volume has, ends it
-/// with an error.
-struct Walk<'a> {
+/// The entries below a directory, depth first, sorted by name. Damage ends them with an error, and so does a directory
+/// that was seen before, which only a damaged volume has.
+struct Branches<'a> {
     volume: &'a Volume,
+    /// Path of the directory.
+    base: Vec<u8>,
     depth: usize,
-    /// What is still to be visited, the next one last.
-    stack: Vec<Step>,
-    seen: HashSet<Ino>,
-    start: Option<(Ino, Vec<u8>)>,
+    walk: Walk,
+    /// The directory that is entered next.
+    next: Option<Ino>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(volume: &'a Volume, root: Ino, path: Vec<u8>, depth: usize) -> Walk<'a> {
-        Walk { volume, depth, stack: Vec::new(), seen: HashSet::new(), start: Some((root, path)) }
+impl<'a> Branches<'a> {
+    fn new(volume: &'a Volume, root: Ino, base: Vec<u8>, depth: usize) -> Branches<'a> {
+        Branches { volume, base, depth, walk: Walk::default(), next: Some(root) }
     }
 
-    fn push_children(&mut self, dir: Ino, path: &[u8], lasts: &[bool]) -> Result<()> {
-        let context = || format!("directory {}", render::name(path));
-        if !self.seen.insert(dir) {
-            let at = f2fs::Place::Inode(dir);
-            return Err(f2fs::Error::corrupt(at, "the directory is inside itself")).with_context(context);
+    fn path(&self) -> Vec<u8> {
+        match self.walk.path() {
+            b"" => self.base.clone(),
+            path => [&*self.base, b"/", path].concat(),
         }
-        let mut entries = children(self.volume, dir).with_context(context)?;
-        entries.sort_by(|a, b| b.name.cmp(&a.name));
-        for (n, entry) in entries.into_iter().enumerate() {
-            let mut own = path.to_vec();
-            own.push(b'/');
-            own.extend(&entry.name);
-            let mut branch = lasts.to_vec();
-            branch.push(n == 0);
-            let kind = self.volume.stat(entry.ino).with_context(|| render::name(&own))?.kind;
-            self.stack.push(Step { path: own, name: entry.name, ino: entry.ino, kind, lasts: branch });
+    }
+
+    fn step(&mut self) -> Result<Option<Branch>> {
+        if let Some(dir) = self.next.take() {
+            let entered = self.walk.enter_whole(self.volume, dir);
+            entered.with_context(|| format!("directory {}", render::name(&self.path())))?;
         }
-        Ok(())
+        while let Some(step) = self.walk.next() {
+            let Step::Name(found) = step else { continue };
+            let kind = self.volume.stat(found.ino).with_context(|| render::name(&self.path()))?.kind;
+            let lasts: Vec<bool> = self.walk.lasts().collect();
+            let is_deeper = kind == FileType::Directory && lasts.len() < self.depth;
+            self.next = is_deeper.then_some(found.ino);
+            return Ok(Some(Branch { path: self.path(), name: found.name, ino: found.ino, kind, lasts }));
+        }
+        Ok(None)
     }
 }
 
-impl Iterator for Walk<'_> {
-    type Item = Result<Step>;
+impl Iterator for Branches<'_> {
+    type Item = Result<Branch>;
 
-    fn next(&mut self) -> Option<Result<Step>> {
-        if let Some((root, path)) = self.start.take() {
-            if let Err(error) = self.push_children(root, &path, &[]) {
-                return Some(Err(error));
-            }
-        }
-        let step = self.stack.pop()?;
-        if step.kind == FileType::Directory && step.lasts.len() < self.depth {
-            if let Err(error) = self.push_children(step.ino, &step.path, &step.lasts) {
-                self.stack.clear();
-                return Some(Err(error));
-            }
-        }
-        Some(Ok(step))
+    fn next(&mut self) -> Option<Result<Branch>> {
+        self.step().transpose()
     }
 }

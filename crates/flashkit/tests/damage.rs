@@ -1,0 +1,231 @@
+//! Walks of damaged volumes and exports of them: each ends, names each loss, and loses nothing else.
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+};
+
+use block::{FileDevice, OpenOptions};
+use f2fs::{
+    Volume,
+    format::{
+        block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
+        dentry::Dentries,
+    },
+    units::{Ino, Time},
+    volume::{NewNode, Options},
+};
+use support::{fails, flashkit, ok};
+
+const ROOT: Ino = Ino(3);
+const DIR: u16 = 0o040_755;
+const FILE: u16 = 0o100_644;
+
+fn open(image: &Path, write: bool) -> Volume {
+    let device = FileDevice::open(image, OpenOptions { write, ..OpenOptions::default() }).expect("it opens");
+    let now = || Time { seconds: 1_700_000_000, nanoseconds: 0 };
+    let options = if write { Options::new(now) } else { Options::read_only() };
+    Volume::open(Arc::new(device), options).expect("a volume")
+}
+
+/// Lets a name of an inline directory lead to another inode.
+fn redirect(image: &Path, dir: Ino, name: &[u8], to: Ino) {
+    let volume = open(image, false);
+    let inode = volume.inode(dir).expect("sound");
+    let slot = volume.find_entry(dir, name).expect("sound").expect("it is there").slot;
+    let slots = Dentries::new(inode.inline_area(), f2fs::Place::Volume).slots();
+    let dentries = inode.layout().inline_range().end - slots * (DENTRY_BYTES + NAME_SLOT_BYTES);
+    let block = u64::from(volume.nat_entry(dir.into()).expect("sound").addr.0) * 4096;
+    let file = fs::File::options().write(true).open(image).expect("it opens");
+    file.write_all_at(&to.0.to_le_bytes(), block + (dentries + slot * DENTRY_BYTES + 4) as u64)
+        .expect("written");
+}
+
+/// A call that may take so many KiB of memory, so that one without end fails.
+fn bounded(dir: &Path, kibibytes: u64, arguments: &[&str]) -> Output {
+    let script = format!("ulimit -v {kibibytes}; exec \"$0\" \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_flashkit")]).args(arguments).current_dir(dir);
+    shell.output().expect("it starts")
+}
+
+#[test]
+fn walks_of_directories_that_hold_one_another_end_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    // Without checksums of inodes, so that a changed name is believed.
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
+    let mut volume = open(&image, true);
+    let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
+    let middle = volume.create(top, b"middle", &NewNode::new(DIR)).unwrap();
+    let back = volume.create(middle, b"back", &NewNode::new(DIR)).unwrap();
+    volume.create(middle, b"file", &NewNode::new(FILE)).unwrap();
+    volume.create(ROOT, b"elsewhere", &NewNode::new(DIR)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let _ = back;
+    for to in [top, middle, ROOT] {
+        redirect(&image, middle, b"back", to);
+        let before = fs::read(&image).unwrap();
+        let calls: [&[&str]; 5] = [
+            &["rm", "-r", "v.img:/top"],
+            &["chmod", "-R", "700", "v.img:/top"],
+            &["chown", "-R", "7:7", "v.img:/top"],
+            &["tree", "v.img:/top"],
+            &["compression", "v.img:/top"],
+        ];
+        for call in calls {
+            let output = bounded(dir, 4 << 20, call);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{call:?}: {errors}");
+            assert!(errors.contains("middle/back"), "{call:?}: {errors}");
+            assert!(fs::read(&image).unwrap() == before, "{call:?} has changed something");
+        }
+        let error = fails(dir, &["export", "-k", "-q", "v.img", "out"]);
+        assert!(error.contains("flashkit: top/middle/back: corrupt"), "{error}");
+        assert!(dir.join("out/top/middle/file").exists() && dir.join("out/elsewhere").exists());
+        fs::remove_dir_all(dir.join("out")).unwrap();
+    }
+}
+
+#[test]
+fn memory_grows_with_the_depth_and_not_with_its_square() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
+    let mut volume = open(&image, true);
+    let mut at = ROOT;
+    for _ in 0..2000 {
+        // Each level has names that wait while what is below is walked, and a file with a second name.
+        let file = volume.create(at, &[b'z'; 200], &NewNode::new(FILE)).unwrap();
+        volume.link(file, at, &[b'a'; 200]).unwrap();
+        volume.create(at, &[b'y'; 200], &NewNode::new(0o140_644)).unwrap();
+        at = volume.create(at, &[b'd'; 200], &NewNode::new(DIR)).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    let calls: [&[&str]; 5] = [
+        &["export", "-k", "-q", "v.img", "out"],
+        &["export", "-k", "-q", "--overwrite", "v.img", "out"],
+        &["tree", "v.img", "--depth", "2000"],
+        &["chmod", "-R", "u+x", "v.img:/"],
+        &["rm", "-r", &format!("v.img:/{}", "d".repeat(200))],
+    ];
+    for call in calls {
+        let output = bounded(dir, 600 << 10, call);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{call:?}: {}", &errors[..errors.len().min(1000)]);
+    }
+    assert!(Command::new("rm").args(["-rf", "out"]).current_dir(dir).status().unwrap().success());
+}
+
+#[test]
+fn a_bad_part_of_a_file_costs_these_bytes_in_directories_and_archives() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    let content: Vec<u8> = (0..3_000_000u32).flat_map(|n| n.to_le_bytes()).collect();
+    fs::write(dir.join("tree/large"), &content).unwrap();
+    fs::write(dir.join("tree/zz"), "behind it").unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    support::damage(&dir.join("v.img"), "large");
+    let error = fails(dir, &["export", "v.img", "stops"]);
+    assert!(error.contains("large, bytes ") && error.contains("flashkit export -k"), "{error}");
+    let output = flashkit(dir, &["export", "-k", "--json", "v.img", "out"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("flashkit: large, bytes "), "{told}");
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let lost = &record["lost"][0];
+    assert_eq!((&record["losses"], &lost["path"]), (&1.into(), &"large".into()), "{record}");
+    let (from, to) =
+        (lost["from_byte"].as_u64().unwrap() as usize, lost["to_byte"].as_u64().unwrap() as usize);
+    assert_eq!(to - from, 1018 * 4096, "the blocks of one node");
+    let wanted = [&content[..from], &vec![0; to - from], &content[to..]].concat();
+    assert!(fs::read(dir.join("out/large")).unwrap() == wanted);
+    assert_eq!(fs::read(dir.join("out/zz")).unwrap(), b"behind it");
+    for more in [&[][..], &["--sparse"]] {
+        let output = flashkit(dir, &[&["export", "-k", "-q", "v.img", "out.tar"], more].concat());
+        assert_eq!(output.status.code(), Some(1));
+        fs::create_dir(dir.join("unpacked")).unwrap();
+        let tar = Command::new("tar")
+            .args(["-xf", "../out.tar"])
+            .current_dir(dir.join("unpacked"))
+            .output()
+            .unwrap();
+        assert!(tar.status.success(), "{}", String::from_utf8_lossy(&tar.stderr));
+        assert!(fs::read(dir.join("unpacked/large")).unwrap() == wanted);
+        assert_eq!(fs::read(dir.join("unpacked/zz")).unwrap(), b"behind it");
+        fs::remove_dir_all(dir.join("unpacked")).unwrap();
+    }
+}
+
+#[test]
+fn an_export_that_was_interrupted_goes_on_with_overwrite() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir_all(dir.join("tree/sub")).unwrap();
+    for name in ["a", "b", "sub/c"] {
+        fs::write(dir.join("tree").join(name), name.repeat(3)).unwrap();
+    }
+    fs::hard_link(dir.join("tree/a"), dir.join("tree/sub/link")).unwrap();
+    std::os::unix::fs::symlink("a", dir.join("tree/symlink")).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["export", "-q", "v.img", "out"]);
+    // Half a file, a link to elsewhere where a file comes, a file where a directory comes.
+    fs::write(dir.join("elsewhere"), "stays").unwrap();
+    fs::write(dir.join("out/a"), "a").unwrap();
+    fs::remove_file(dir.join("out/b")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", dir.join("out/b")).unwrap();
+    fs::remove_dir_all(dir.join("out/sub")).unwrap();
+    fs::write(dir.join("out/sub"), "in the way").unwrap();
+    fs::write(dir.join("out/other"), "stays").unwrap();
+    let error = fails(dir, &["export", "-q", "v.img", "out"]);
+    assert!(error.contains("File exists"), "{error}");
+    ok(dir, &["export", "-q", "--overwrite", "v.img", "out"]);
+    for name in ["a", "b", "sub/c"] {
+        assert_eq!(fs::read_to_string(dir.join("out").join(name)).unwrap(), name.repeat(3));
+    }
+    for name in ["elsewhere", "out/other"] {
+        assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), "stays");
+    }
+    assert_eq!(fs::metadata(dir.join("out/sub/link")).unwrap().nlink(), 2);
+    assert_eq!(fs::read_link(dir.join("out/symlink")).unwrap(), Path::new("a"));
+    let error = fails(dir, &["export", "-q", "--overwrite", "v.img", "out.tar"]);
+    assert!(error.contains("--overwrite is for a directory"), "{error}");
+}
+
+#[test]
+fn an_owner_that_the_host_refuses_costs_the_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let inside = |arguments: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--map-root-user"]).args(arguments).current_dir(dir);
+        unshare.output()
+    };
+    if !inside(&["true"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this machine lets nobody make a user namespace");
+        return;
+    }
+    fs::create_dir_all(dir.join("tree/b")).unwrap();
+    for name in ["a", "b/c", "b/d", "e"] {
+        fs::write(dir.join("tree").join(name), name).unwrap();
+    }
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["chown", "0:0", "v.img:/", "v.img:/b", "v.img:/b/c", "v.img:/b/d", "v.img:/e"]);
+    ok(dir, &["chown", "7:7", "v.img:/a"]);
+    let output = inside(&[env!("CARGO_BIN_EXE_flashkit"), "export", "-k", "-q", "v.img", "out"]).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(errors.matches("flashkit: ").count(), 2, "one loss and the end: {errors}");
+    assert!(errors.starts_with("flashkit: a: ") && errors.contains("its owner 7:7"), "{errors}");
+    for name in ["a", "b/c", "b/d", "e"] {
+        assert_eq!(fs::read_to_string(dir.join("out").join(name)).unwrap(), name);
+    }
+}
