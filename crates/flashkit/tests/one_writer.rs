@@ -37,7 +37,7 @@ fn run_script(script: &str) {
         return eprintln!("skipped: that takes root, loop devices and /dev/fuse");
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let script = format!("flashkit() {{ {PROGRAM} \"$@\"; }}\n{PRELUDE}\n{script}");
+    let script = format!("program={PROGRAM}\nflashkit() {{ $program \"$@\"; }}\n{PRELUDE}\n{script}");
     let mut command = Command::new("bash");
     command.args(["-euo", "pipefail", "-c", &script]).current_dir(dir.path());
     let run = command.output().expect("there is bash");
@@ -261,7 +261,7 @@ fn a_partition_of_a_loop_device_is_mounted_and_keeps_out_writers_of_the_disk() {
 #[test]
 fn the_dead_mount_on_a_directory_is_named() {
     run_script(
-        "flashkit mount -f img m1 & pid=$!
+        "$program mount -f img m1 & pid=$!
          until mountpoint -q m1; do sleep 0.02; done
          kill -KILL $pid; wait $pid || true
          refused \"umount .*m1\" flashkit mount img m1
@@ -278,7 +278,6 @@ fn an_image_that_the_user_may_not_write_is_mounted_read_only() {
     run_script(
         "cp $(command -v setpriv) . 2> /dev/null || { echo skipped: no setpriv; exit 0; }
          helper=$(command -v fusermount3) && test -u $helper || { echo skipped: fusermount3 is for root alone; exit 0; }
-         program=$(declare -f flashkit | grep -o '/[^ ]*/flashkit')
          cp $program program; chmod 755 . program; chmod 444 img; chown 65534 m1
          mode=$(stat -c %a /dev/fuse); trap \"chmod $mode /dev/fuse; clean\" EXIT; chmod 666 /dev/fuse
          as='setpriv --reuid 65534 --regid 65534 --clear-groups'
@@ -292,10 +291,10 @@ fn an_image_that_the_user_may_not_write_is_mounted_read_only() {
 fn a_missing_device_node_is_named() {
     run_script(
         "absent unshare --mount bash -c 'mount -t tmpfs tmpfs /dev && \"$@\" 2> err' - \
-             $(declare -f flashkit | grep -o '/[^ ]*/flashkit') mount img m1
+             $program mount img m1
          grep -q '/dev/null: ' err
          absent unshare --mount bash -c 'mount -t tmpfs tmpfs /dev && touch /dev/null && \"$@\" 2> err' - \
-             $(declare -f flashkit | grep -o '/[^ ]*/flashkit') mount img m1
+             $program mount img m1
          grep -q '/dev/fuse: ' err",
     );
 }
