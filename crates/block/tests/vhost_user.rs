@@ -199,6 +199,18 @@ fn messages_that_break_the_protocol_are_errors() {
     }
 }
 
+/// Reading behind the end of a mapped file would be a signal, which ends the process.
+#[test]
+fn a_guest_cannot_shorten_the_memory_that_it_has_handed_out() {
+    let (mut guest, mut disk) = connected(traits());
+    let refused = guest.shorten_memory().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    let device = MemoryDevice::new(SIZE);
+    guest.submit(WRITE, 0, &[7; 512], 0).unwrap();
+    guest.kick(|| disk.serve().map(drop)).unwrap();
+    assert_eq!(serve(&mut disk, &device).unwrap(), [(Verb::Write, 0, 512)]);
+}
+
 #[test]
 fn a_broken_queue_is_an_error_or_a_failed_request_but_never_a_panic() {
     for seed in 0..300 {

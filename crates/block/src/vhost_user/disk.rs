@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use rustix::fs::SealFlags;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
@@ -268,7 +269,9 @@ impl Memory {
             let word = |i: usize| message.u64(8 + n * REGION_BYTES + i * 8);
             let (start, length, program, offset) = (word(0)?, word(1)?, word(2)?, word(3)?);
             let file = File::from(file);
-            // A page beyond the end of the file would be a signal instead of an error.
+            // A page beyond the end of the file would be a signal instead of an error, so it must not become shorter. Only
+            // the file of a memfd can be sealed.
+            let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
             let end = offset.checked_add(length);
             if end.is_none_or(|end| file.metadata().is_ok_and(|file| file.len() < end)) {
                 return Err(broken("a region beyond its file"));

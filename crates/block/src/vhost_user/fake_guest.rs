@@ -51,7 +51,8 @@ pub struct FakeGuest {
 impl FakeGuest {
     /// A guest whose disk is at the other end of `stream`.
     pub fn new(stream: UnixStream) -> io::Result<FakeGuest> {
-        let memory_file: std::fs::File = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?.into();
+        let memory_file: std::fs::File =
+            rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into();
         memory_file.set_len(MEMORY_BYTES)?;
         let file = FileOffset::new(memory_file.try_clone()?, 0);
         let range = (GuestAddress(MEMORY_START), MEMORY_BYTES as usize, Some(file));
@@ -66,6 +67,11 @@ impl FakeGuest {
             submitted: 0,
             seen: 0,
         })
+    }
+
+    /// Tries to make the memory that was handed out shorter.
+    pub fn shorten_memory(&self) -> io::Result<()> {
+        self.memory_file.set_len(0)
     }
 
     /// What the guest sends to bring the disk up, in order. `serve` is called after each message, so that one

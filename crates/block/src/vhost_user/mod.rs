@@ -10,8 +10,9 @@
 //! a run in virtual time repeatable.
 //!
 //! *Invariant*: a guest that breaks the protocol is an error; it never makes this side panic, or wait in the middle of a
-//! message, and no access leaves the memory that it handed out. What is left: a guest that cuts its memory's file off
-//! after handing it out ends this side with a signal, as every mapping of a file that is cut off does.
+//! message, and no access leaves the memory that it handed out. A memfd, which QEMU hands out, is sealed so that the guest
+//! cannot make it shorter. A guest whose memory is another file, as that of user-mode Linux is, must be trusted not to
+//! shorten it: the mapping of a file that becomes shorter ends this side with a signal.
 
 mod config;
 mod disk;
