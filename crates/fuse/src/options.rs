@@ -564,7 +564,7 @@ mod tests {
     fn unknown_options_and_values_are_told_apart() {
         let unknown = parsed("quiet").unwrap_err();
         assert_eq!(unknown, OptionError::Unknown("quiet".into()));
-        assert!(unknown.to_string().contains("active_logs=2|4|6"));
+        assert!(unknown.to_string().contains("flashkit mount --help"), "{unknown}");
         for bad in [
             "active_logs=3",
             "active_logs",
