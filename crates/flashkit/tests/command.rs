@@ -529,6 +529,18 @@ fn a_study_of_our_own_file_system_is_kept_and_compared() {
 }
 
 #[test]
+fn only_a_study_with_rivals_says_that_there_is_no_guest() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |more: &[&'static str]| {
+        let small = ["study", "-o", "a", "--size", "2M", "-e", "mount", "-j", "1"];
+        let run = flashkit(dir.path(), &[&small[..], more].concat());
+        assert!(run.status.success(), "{more:?}");
+        String::from_utf8(run.stderr).unwrap().contains("no kernel for the lab's guest")
+    };
+    assert!(told(&[]) && !told(&["--fs", "flashkit"]));
+}
+
+#[test]
 fn a_directory_is_measured_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

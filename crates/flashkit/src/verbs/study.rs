@@ -111,13 +111,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         render::text(|out| plan.cells.iter().try_for_each(|cell| writeln!(out, "{}", cell.id())))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if plan.programs.is_none() {
+    // A study of our own file system alone lacks nothing.
+    let has_rivals = args.file_systems().iter().any(|file_system| file_system.kind != OURS);
+    if has_rivals && plan.programs.is_none() {
         notice!(
             "{}: no kernel for the lab's guest there, so only our own file system is measured; {GET_KERNEL}",
             args.guest.display()
         );
     }
-    if plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
+    if has_rivals && plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
         notice!(
             "{}: no kernel with time travel there, so the kernel's file systems run in QEMU, in real time: their figures \
              are indicative, and bare flash and our own mount are left out; {GET_KERNEL}",
