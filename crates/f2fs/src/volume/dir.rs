@@ -25,6 +25,9 @@ const NO_LINEAR_FALLBACK: u16 = 2;
 /// Bit of the superblock's encoding flags: names that are not valid text are refused.
 const STRICT: u16 = 1;
 
+/// A block of a directory with its number.
+type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
+
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
@@ -314,7 +317,7 @@ impl Volume {
         dir: &NodeBlock,
         from: u64,
         end: u64,
-    ) -> Result<Option<(u64, Cow<'_, [u8]>)>, Unmapped> {
+    ) -> Result<Option<NumberedBlock<'_>>, Unmapped> {
         let mut block = from;
         while block < end {
             let run = self.run_or_unmapped(dir, block, end)?;

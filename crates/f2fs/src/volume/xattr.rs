@@ -11,6 +11,9 @@ use crate::{
     units::{Ino, Nid},
 };
 
+/// Full names of attributes with their values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 impl Volume {
     /// The value of an attribute by its full name, such as `user.note`. ACLs come in the form that programs use.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -30,7 +33,7 @@ impl Volume {
     }
 
     /// All attributes that programs see, with their values.
-    pub fn xattrs(&self, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    pub fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
         let stream = self.xattr_stream(&*self.inode(ino)?)?;
         let mut found = Vec::new();
         for entry in xattr::entries(&stream, Place::Xattr(ino))? {
@@ -43,7 +46,7 @@ impl Volume {
     }
 
     /// All attributes that programs see and that can be read, with their values, and the damage that hides others.
-    pub fn readable_xattrs(&self, ino: Ino) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Vec<Error>)> {
+    pub fn readable_xattrs(&self, ino: Ino) -> Result<(Xattrs, Vec<Error>)> {
         let inode = self.inode(ino)?;
         let (mut found, mut damage) = (Vec::new(), Vec::new());
         // Without the xattr node, the entries that lie in the inode are whole, but for the last one perhaps.
