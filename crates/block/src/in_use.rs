@@ -232,7 +232,8 @@ mod tests {
         let found: Vec<_> = mounts.iter().map(|mount| is_of(mount, &backing, &[])).collect();
         assert_eq!(found, [false, true, false]);
         let view = View { name: "sda1".into(), device: makedev(8, 1), disk: makedev(8, 0), is_loop: false };
-        assert!(is_of(&mounts[0], &backing, &[view.clone()]) && !is_of(&mounts[2], &backing, &[view]));
+        let views = [view];
+        assert!(is_of(&mounts[0], &backing, &views) && !is_of(&mounts[2], &backing, &views));
         assert_eq!(mounted(&mounts[1]), InUse::Mounted { at: "/mnt/image".into(), read_only: false });
     }
 
