@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use block::{Device, MemoryDevice};
+use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error, Volume,
     format::{BlockSize, FileType},
@@ -540,4 +540,26 @@ fn an_archive_fills_like_its_directory() {
     assert_clean(&image);
     let volume = support::open_read_only(&image);
     assert_same(&volume, &content(&mut TarSource::new(&output.stdout[..])), &[]);
+}
+
+#[test]
+fn filling_a_volume_with_many_names_reads_each_block_of_their_directory_few_times() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    const NAMES: u64 = 15_000;
+    for n in 0..NAMES {
+        File::create(tree.join(format!("{n:07}"))).unwrap();
+    }
+    // So small a cache that directories' blocks are written on the way.
+    let small_cache = volume::Options { cache_bytes: 1 << 20, ..volume_options() };
+    let device = Arc::new(Counted::new(MemoryDevice::new(128 << 20)));
+    let plan = plan(&options(""), 128 << 20);
+    let mut new = NewVolume::begin(device.clone(), &plan, true, small_cache).unwrap();
+    device.take_counts();
+    let mut source = DirSource::new(&tree).unwrap();
+    let filled = fill(new.volume(), ROOT, &mut source, FillOptions::default()).unwrap();
+    assert_eq!(filled.entries, NAMES);
+    let reads = device.counts().reads;
+    assert!(reads < NAMES, "{reads} reads for {NAMES} names");
 }

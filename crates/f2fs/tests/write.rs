@@ -4,10 +4,10 @@ mod support;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use block::{MemoryDevice, Recording, Verb};
+use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error, Volume,
-    format::inode::DeviceNumber,
+    format::{BlockSize, inode::DeviceNumber},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
     volume::{NewNode, Options, RenameMode, XattrMode},
@@ -394,4 +394,40 @@ fn what_does_not_fit_is_not_written_in_part() {
     assert!(matches!(error, Error::NoSpace { .. }), "{error}");
     assert_eq!(volume.stat(file).unwrap().size, 0);
     volume.write(file, 3 << 20, &vec![2; 1 << 20]).unwrap();
+}
+
+/// Reads of the device while 500 names enter the root, which has 4,000 that wait for no checkpoint any more.
+fn reads_of_entering(volume: &mut Volume, device: &Counted<MemoryDevice>) -> u64 {
+    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    for n in 0..4_000 {
+        volume.link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    device.take_counts();
+    for n in 4_000..4_500 {
+        volume.link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
+    }
+    assert!(matches!(volume.link(file, ROOT, b"0000007"), Err(Error::Exists)));
+    device.counts().reads
+}
+
+#[test]
+fn entering_a_name_reads_no_block_that_is_full() {
+    // A root without names, and one with some that an earlier mount has left.
+    for names_before in [0, 100] {
+        let device = Arc::new(Counted::new(MemoryDevice::new(256 << 20)));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        for n in 0..names_before {
+            volume.create(ROOT, format!("before{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        }
+        if names_before > 0 {
+            volume.unmount().unwrap();
+            volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+        }
+        let reads = reads_of_entering(&mut volume, &device);
+        let blocks = volume.stat(ROOT).unwrap().size / 4096;
+        assert!(reads <= blocks, "{reads} reads, {blocks} blocks");
+        volume.unmount().unwrap();
+        assert_eq!(names(&volume, ROOT).len(), 4_501 + names_before);
+    }
 }

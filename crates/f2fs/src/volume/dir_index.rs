@@ -61,6 +61,11 @@ impl DirIndexes {
         }
     }
 
+    /// Whether all names of a directory are known.
+    pub fn knows(&self, dir: Ino) -> bool {
+        self.map.get(&dir).is_some_and(|index| index.hashes.is_some())
+    }
+
     /// Whether a directory surely has no name with this hash.
     pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
         let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());

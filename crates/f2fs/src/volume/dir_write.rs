@@ -129,7 +129,11 @@ impl Volume {
     ) -> Result<()> {
         let inode = self.directory(dir)?;
         let (depth, dir_level) = (self.depth(&inode)?, inode.head().dir_level);
-        let own = own_hash(folds_names(&inode), hash, name);
+        let folds = folds_names(&inode);
+        let own = own_hash(folds, hash, name);
+        if depth <= 1 && dir_level == 0 && !folds && !self.dirs.knows(dir) {
+            self.learn_first_level(&inode);
+        }
         drop(inode);
         let slots = slots_for(name.len());
         for level in 0..dir_hash::DEPTH_MAX {
@@ -156,6 +160,25 @@ impl Volume {
             self.dirs.set_full(dir, level, bucket, slots);
         }
         Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()))
+    }
+
+    /// Begins to remember the names of a directory whose only level is one bucket. Where that cannot be read, its names
+    /// are looked up as before.
+    fn learn_first_level(&mut self, inode: &NodeBlock) {
+        let mut hashes = Vec::new();
+        for block in dir_hash::bucket(0, 0, 0) {
+            match self.file_block(inode, block) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    for entry in Dentries::new(&*bytes, Place::Dir(inode.ino(), block)).entries() {
+                        let Ok(entry) = entry else { return };
+                        hashes.push(entry.hash);
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+        self.dirs.learn(inode.ino(), hashes);
     }
 
     /// Reads what changing an entry changes.
@@ -222,6 +245,7 @@ impl Volume {
             return Ok(());
         }
         Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).insert_dots(dir, parent);
+        self.dirs.learn(dir, [0, 0]);
         self.grow_dir(dir, 0, 1)
     }
 
