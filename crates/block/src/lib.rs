@@ -18,6 +18,7 @@ pub mod nbd;
 mod overlay;
 mod power_cut;
 mod recording;
+mod refillable;
 mod rng;
 #[cfg(feature = "vhost-user")]
 pub mod vhost_user;
@@ -36,6 +37,7 @@ pub use mounts::{Mount, mounts, mounts_in};
 pub use overlay::Overlay;
 pub use power_cut::{Survivors, power_cut, replay, unflushed_writes};
 pub use recording::{Recording, Request, Verb};
+pub use refillable::Refillable;
 pub use rng::Rng;
 
 /// The largest unit that a power cut never tears, in bytes: the classic sector.

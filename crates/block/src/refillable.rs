@@ -1,0 +1,150 @@
+//! Holes of a file that writes have filled.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{Device, FileDevice, Geometry};
+
+/// A file, and the holes in it that were filled since it was opened: an operation that fails makes them holes again, and the
+/// host has their space back.
+///
+/// *Invariant*: only bytes that read as zeroes before the first write are ever made holes.
+pub struct Refillable {
+    inner: FileDevice,
+    filled: Mutex<Filled>,
+}
+
+enum Filled {
+    /// Ranges in the order of their writes; neighbours are one.
+    Known(Vec<Range<u64>>),
+    /// The writes stay.
+    Kept,
+    /// The holes are back; nothing may be written any more.
+    GivenBack,
+}
+
+impl Refillable {
+    /// Begins to remember.
+    pub fn new(inner: FileDevice) -> Refillable {
+        Refillable { inner, filled: Mutex::new(Filled::Known(Vec::new())) }
+    }
+
+    /// Lets all writes stay, those to come as well.
+    pub fn keep(&self) {
+        *self.lock() = Filled::Kept;
+    }
+
+    /// Makes holes again of all that was one, unless the writes are [kept](Self::keep). Later writes fail.
+    ///
+    /// # Errors
+    /// Those of fallocate(2).
+    pub fn give_back(&self) -> io::Result<()> {
+        let mut filled = self.lock();
+        if let Filled::Known(ranges) = &*filled {
+            for range in ranges {
+                self.inner.punch(range.start, range.end - range.start)?;
+            }
+            *filled = Filled::GivenBack;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filled> {
+        self.filled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the holes of a range that is about to be written.
+    fn note(&self, ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let (end, is_hole) = self.inner.extent(at, range.end);
+            match ranges.last_mut().filter(|last| last.end == at) {
+                Some(last) if is_hole => last.end = end,
+                _ if is_hole => ranges.push(at..end),
+                _ => {}
+            }
+            at = end;
+        }
+    }
+}
+
+impl Device for Refillable {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset_bytes, buf)
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.inner.geometry().check_write(offset_bytes, buf.len())?;
+        // Held during the write: what comes later may not fill a hole that is given back meanwhile.
+        let mut filled = self.lock();
+        match &mut *filled {
+            Filled::Kept => drop(filled),
+            Filled::GivenBack => return Err(io::Error::other("the writes before it were given up")),
+            Filled::Known(ranges) => {
+                self.note(ranges, offset_bytes..offset_bytes + buf.len() as u64);
+                return self.inner.write(offset_bytes, buf);
+            }
+        }
+        self.inner.write(offset_bytes, buf)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.inner.discard(offset_bytes, length_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::OpenOptions;
+
+    #[test]
+    fn filled_holes_come_back_and_nothing_else_does() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, 8 << 20).expect("a new file");
+        device.write(1 << 20, &vec![1; 1 << 20]).expect("within the file");
+        device.flush().expect("flushed");
+        drop(device);
+        let blocks = || std::fs::metadata(&path).expect("there").blocks();
+        let before = blocks();
+        for is_kept in [false, true] {
+            let options = OpenOptions { write: true, direct: false };
+            let device = Refillable::new(FileDevice::open(&path, options).expect("it opens"));
+            // Into data and across both its ends, and far from it.
+            device.write((1 << 20) - 8192, &vec![2; (1 << 20) + 16384]).expect("within the file");
+            device.write(4 << 20, &vec![3; 1 << 20]).expect("within the file");
+            device.write(5 << 20, &vec![4; 1 << 20]).expect("within the file");
+            device.flush().expect("flushed");
+            assert!(blocks() > before);
+            if is_kept {
+                device.keep();
+            }
+            device.give_back().expect("holes");
+            let mut bytes = vec![9; 8 << 20];
+            device.read(0, &mut bytes).expect("within the file");
+            let counts = (0..5).map(|n| bytes.iter().filter(|byte| **byte == n).count()).collect::<Vec<_>>();
+            if is_kept {
+                assert_eq!(counts[2..], [(1 << 20) + 16384, 1 << 20, 1 << 20]);
+                assert!(device.write(0, &[5]).is_ok());
+            } else {
+                assert_eq!(counts, [7 << 20, 0, 1 << 20, 0, 0]);
+                assert_eq!(blocks(), before);
+                assert!(device.write(0, &[5]).is_err());
+            }
+        }
+    }
+}
