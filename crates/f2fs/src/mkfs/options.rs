@@ -193,6 +193,9 @@ impl Options {
                 self.block_size.bytes()
             ));
         }
+        if self.segments_per_section == 0 || self.sections_per_zone == 0 {
+            return invalid("a section needs 1 segment or more, and a zone 1 section or more".into());
+        }
         let zone = self.segments_per_section.checked_mul(self.sections_per_zone);
         if !zone.is_some_and(|segments| (1..=1 << 23).contains(&segments)) {
             return invalid(format!(
@@ -252,8 +255,8 @@ mod tests {
         let refused: [(&str, Spoil); 10] = [
             ("sectors of 100", |o| o.sector_bytes = 100),
             ("sectors of 8192", |o| o.sector_bytes = 8192),
-            ("0 segments", |o| o.segments_per_section = 0),
-            ("0 sections", |o| o.sections_per_zone = 0),
+            ("1 segment or more", |o| o.segments_per_section = 0),
+            ("1 section or more", |o| o.sections_per_zone = 0),
             ("sections in a zone", |o| (o.segments_per_section, o.sections_per_zone) = (1 << 16, 1 << 16)),
             ("must be above 0", |o| o.overprovision = Overprovision::Percent(f64::NAN)),
             ("must be on a sector", |o| o.start_offset_bytes = 7),

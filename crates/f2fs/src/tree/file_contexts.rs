@@ -14,6 +14,8 @@ use crate::{Error, Result};
 
 /// The attribute that holds a label.
 const SELINUX: &[u8] = b"security.selinux";
+/// Start of compiled file_contexts (libselinux, `SELINUX_MAGIC_COMPILED_FCONTEXT`).
+const COMPILED: [u8; 4] = 0xF97C_FF8A_u32.to_le_bytes();
 
 /// A parsed file_contexts file.
 #[derive(Debug, Default)]
@@ -35,6 +37,17 @@ struct Rule {
 }
 
 impl FileContexts {
+    /// The text of a configuration file. Refuses the compiled form of file_contexts, which sefcontext_compile makes.
+    pub fn text(bytes: &[u8]) -> Result<&str> {
+        if bytes.starts_with(&COMPILED) {
+            let what = "compiled file_contexts; give the text that sefcontext_compile made it from";
+            return Err(Error::Invalid(what.into()));
+        }
+        std::str::from_utf8(bytes).map_err(|error| {
+            Error::Invalid(format!("not a text in UTF-8, from byte {} on", error.valid_up_to()).into())
+        })
+    }
+
     /// Parses a file. Errors with the number of the line that makes no sense; an expression that does not
     /// compile is found when a path first needs it.
     pub fn parse(text: &str) -> Result<FileContexts> {
@@ -45,7 +58,9 @@ impl FileContexts {
                 continue;
             }
             rules.push(Rule::parse(line, number + 1).ok_or_else(|| {
-                Error::Invalid(format!("file_contexts, line {}: {line:?} makes no sense", number + 1).into())
+                let wanted =
+                    "expected a pattern, perhaps a kind (--, -d, -c, -b, -p, -l or -s), and a context";
+                Error::Invalid(format!("file_contexts, line {}: {line:?}: {wanted}", number + 1).into())
             })?);
         }
         rules.reverse();
@@ -235,10 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn the_compiled_form_is_refused_by_name() {
+        let refused = |bytes: &[u8]| FileContexts::text(bytes).unwrap_err().to_string();
+        assert!(refused(b"\x8A\xFF\x7C\xF9\x05\0\0\0").contains("sefcontext_compile"));
+        assert!(refused(b"/x y\n\xFF").contains("byte 5"));
+        assert_eq!(FileContexts::text(b"/x y\n").unwrap(), "/x y\n");
+    }
+
+    #[test]
     fn nonsense_names_its_line() {
         for text in ["/x", "/x -q c", "/x -- a b"] {
             let error = FileContexts::parse(&format!("/a b\n{text}")).unwrap_err().to_string();
-            assert!(error.contains("line 2"), "{error}");
+            assert!(error.contains("line 2") && error.contains("expected a pattern"), "{error}");
         }
         let bad = FileContexts::parse("/x(.* c").unwrap();
         assert!(bad.label(b"/xy", &FILE).unwrap_err().to_string().contains("line 1"));

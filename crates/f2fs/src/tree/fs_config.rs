@@ -32,8 +32,8 @@ impl FsConfig {
             if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (path, parsed) = parse_line(line).ok_or_else(|| {
-                Error::Invalid(format!("fs_config, line {}: {line:?} makes no sense", number + 1).into())
+            let (path, parsed) = parse_line(line).map_err(|wanted| {
+                Error::Invalid(format!("fs_config, line {}: {line:?}: {wanted}", number + 1).into())
             })?;
             config.lines.insert(path, parsed);
         }
@@ -56,26 +56,36 @@ impl FsConfig {
     }
 }
 
-fn parse_line(line: &str) -> Option<(Vec<u8>, Line)> {
-    // The root's line begins with a blank: its path is empty.
-    let (path, rest) = line.split_once([' ', '\t'])?;
+fn parse_line(line: &str) -> Result<(Vec<u8>, Line), String> {
+    let fields = || {
+        "expected a path, a user, a group, an octal mode, and capabilities=MASK or selabel=LABEL".to_string()
+    };
+    let (path, rest) = line.split_once([' ', '\t']).ok_or_else(fields)?;
     let mut words = rest.split_whitespace();
-    let (uid, gid) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let permissions = u16::from_str_radix(words.next()?, 8).ok()? & 0o7777;
+    let mut word = || words.next().ok_or_else(fields);
+    let id = |text: &str, of: &str| {
+        text.parse().map_err(|_| format!("expected the number of a {of} instead of {text:?}"))
+    };
+    let (uid, gid, mode) = (id(word()?, "user")?, id(word()?, "group")?, word()?);
+    let wanted = |_| format!("expected an octal mode instead of {mode:?}");
+    let permissions = u16::from_str_radix(mode, 8).map_err(wanted)? & 0o7777;
     let mut parsed = Line { uid, gid, permissions, capabilities: None, label: None };
     for word in words {
-        match word.split_once('=')? {
-            ("capabilities", mask) => {
-                parsed.capabilities = Some(match mask.strip_prefix("0x") {
-                    Some(hex) => u64::from_str_radix(hex, 16).ok()?,
-                    None => mask.parse().ok()?,
-                });
+        match word.split_once('=') {
+            Some(("capabilities", mask)) => {
+                let bits = match mask.strip_prefix("0x") {
+                    Some(hex) => u64::from_str_radix(hex, 16),
+                    None => mask.parse(),
+                };
+                let wanted =
+                    |_| format!("expected a number or 0x and hexadecimal digits instead of {mask:?}");
+                parsed.capabilities = Some(bits.map_err(wanted)?);
             }
-            ("selabel", label) => parsed.label = Some(label.into()),
-            _ => return None,
+            Some(("selabel", label)) => parsed.label = Some(label.into()),
+            _ => return Err(format!("expected capabilities=MASK or selabel=LABEL instead of {word:?}")),
         }
     }
-    Some((path.trim_matches('/').as_bytes().to_vec(), parsed))
+    Ok((path.trim_matches('/').as_bytes().to_vec(), parsed))
 }
 
 #[cfg(test)]
@@ -109,7 +119,7 @@ mod tests {
         for text in ["x", "x 1", "x 1 2", "x 1 2 9", "x a 2 644", "x 1 2 644 capabilities=q", "x 1 2 644 y=1"]
         {
             let error = FsConfig::parse(&format!("ok 1 2 644\n{text}")).unwrap_err().to_string();
-            assert!(error.contains("line 2"), "{error}");
+            assert!(error.contains("line 2") && error.contains("expected"), "{error}");
         }
     }
 }

@@ -55,7 +55,8 @@ impl OwnerMap {
             let text = text.split('#').next().unwrap_or_default().trim();
             if !text.is_empty() {
                 map.line(text).ok_or_else(|| {
-                    Error::Invalid(format!("owner map, line {}: {text:?} makes no sense", line + 1).into())
+                    let wanted = "expected uid, gid, user or group with two values, or a line of fakeroot -s";
+                    Error::Invalid(format!("owner map, line {}: {text:?}: {wanted}", line + 1).into())
                 })?;
             }
         }

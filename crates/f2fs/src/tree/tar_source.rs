@@ -31,6 +31,8 @@ const SPARSE_BLOCKS_MAX: usize = RANGES_MAX / 21;
 /// A tar stream. See the module.
 pub struct TarSource<R> {
     stream: R,
+    /// Name of the stream, for messages.
+    name: String,
     /// Bytes read so far, for messages.
     position: u64,
     /// Records of the last global extended header.
@@ -84,8 +86,14 @@ impl<R: Read> TarSource<R> {
     /// Begins to read a stream, which must not be compressed any more; see
     /// [`decompressed`](super::decompressed).
     pub fn new(stream: R) -> TarSource<R> {
+        TarSource::named("tar stream", stream)
+    }
+
+    /// As [`new`](Self::new); messages call the stream by this name.
+    pub fn named(name: &str, stream: R) -> TarSource<R> {
         TarSource {
             stream,
+            name: name.into(),
             position: 0,
             global: Records::default(),
             left_bytes: 0,
@@ -98,13 +106,17 @@ impl<R: Read> TarSource<R> {
 
     fn malformed(&self, what: impl Into<String>) -> Error {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, what.into());
-        Error::Host { path: format!("tar stream, byte {}", self.position), source }
+        let path = match self.any {
+            true => format!("{}, byte {}", self.name, self.position),
+            false => self.name.clone(),
+        };
+        Error::Host { path, source }
     }
 
     fn failed(&self, source: std::io::Error) -> Error {
         let path = match self.path.is_empty() {
-            true => format!("tar stream, byte {}", self.position),
-            false => format!("tar stream, byte {}, {}", self.position, show(&self.path)),
+            true => format!("{}, byte {}", self.name, self.position),
+            false => format!("{}, byte {}, {}", self.name, self.position, show(&self.path)),
         };
         Error::Host { path, source }
     }
