@@ -1,10 +1,20 @@
-//! Sizes on the command line: `4096`, `64M`, `16GiB`. Prefixes are powers of 1024.
+//! Sizes on the command line: `4096`, `64M`, `16GiB`, `16GB`. As truncate(1) and dd(1) have them: K, M, G, T, P, E alone and
+//! with `iB` are powers of 1024, with `B` powers of 1000.
 
 use parse_size::Config;
 
 /// Bytes of a size.
 pub fn parse(text: &str) -> Result<u64, String> {
-    Config::new().with_binary().parse_size(text).map_err(|error| format!("{error}; write it as 64M or 16GiB"))
+    let refused =
+        |why: String| format!("{why}; write it as 64M or 64MiB (powers of 1024), or as 64MB (of 1000)");
+    let suffix = text.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    let config = match suffix.to_ascii_lowercase().as_bytes() {
+        [] | [b'b'] | [b'k' | b'm' | b'g' | b't' | b'p' | b'e'] => Config::new().with_binary(),
+        [b'k' | b'm' | b'g' | b't' | b'p' | b'e', b'i', b'b'] => Config::new().with_binary(),
+        [b'k' | b'm' | b'g' | b't' | b'p' | b'e', b'b'] => Config::new().with_decimal(),
+        _ => return Err(refused(format!("{suffix:?} is no unit of a size"))),
+    };
+    config.parse_size(text).map_err(|error| refused(error.to_string()))
 }
 
 #[cfg(test)]
@@ -12,11 +22,34 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn prefixes_are_powers_of_1024() {
-        assert_eq!(parse("4096"), Ok(4096));
-        assert_eq!(parse("64M"), Ok(64 << 20));
-        assert_eq!(parse("16GiB"), Ok(16 << 30));
-        assert_eq!(parse("1.5G"), Ok(3 << 29));
-        assert!(parse("64X").is_err() && parse("").is_err());
+    fn a_prefix_alone_is_a_power_of_1024_and_with_b_one_of_1000() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("512B", 512),
+            ("64M", 64 << 20),
+            ("64m", 64 << 20),
+            ("16GiB", 16 << 30),
+            ("16gib", 16 << 30),
+            ("16G", 16 << 30),
+            ("16GB", 16_000_000_000),
+            ("8kB", 8_000),
+            ("1.5G", 3 << 29),
+            ("1.5MB", 1_500_000),
+            ("2T", 2 << 40),
+            ("1E", 1 << 60),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "", "M", "64X", "1e3M", "1e3", "64 M", "-1", "+1", "0x10", "64Mi", "64MiBs", "1.2.3M", "16EB9",
+            "99E",
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("64MiB"), "{text}: {error}");
+        }
     }
 }
