@@ -8,10 +8,10 @@ use std::{
 
 use crate::{Device, FileDevice, Geometry};
 
-/// A file, and the holes in it that were filled since it was opened: an operation that fails makes them holes again, and the
-/// host has their space back.
+/// A file, and the holes in it that an operation has filled: if it fails they become holes again, and the host has their
+/// space back.
 ///
-/// *Invariant*: only bytes that read as zeroes before the first write are ever made holes.
+/// *Invariant*: only bytes that read as zeroes when the operation began are ever made holes.
 pub struct Refillable {
     inner: FileDevice,
     filled: Mutex<Filled>,
@@ -20,24 +20,29 @@ pub struct Refillable {
 enum Filled {
     /// Ranges in the order of their writes; neighbours are one.
     Known(Vec<Range<u64>>),
-    /// The writes stay.
+    /// No operation: writes stay.
     Kept,
     /// The holes are back; nothing may be written any more.
     GivenBack,
 }
 
 impl Refillable {
-    /// Begins to remember.
+    /// A file whose writes stay.
     pub fn new(inner: FileDevice) -> Refillable {
-        Refillable { inner, filled: Mutex::new(Filled::Known(Vec::new())) }
+        Refillable { inner, filled: Mutex::new(Filled::Kept) }
     }
 
-    /// Lets all writes stay, those to come as well.
+    /// Begins an operation. Earlier writes stay.
+    pub fn begin(&self) {
+        *self.lock() = Filled::Known(Vec::new());
+    }
+
+    /// Ends the operation: all its writes stay.
     pub fn keep(&self) {
         *self.lock() = Filled::Kept;
     }
 
-    /// Makes holes again of all that was one, unless the writes are [kept](Self::keep). Later writes fail.
+    /// Gives the operation up: what was a hole becomes one again, and later writes fail. Without an operation does nothing.
     ///
     /// # Errors
     /// Those of fallocate(2).
@@ -120,10 +125,14 @@ mod tests {
         device.flush().expect("flushed");
         drop(device);
         let blocks = || std::fs::metadata(&path).expect("there").blocks();
-        let before = blocks();
         for is_kept in [false, true] {
             let options = OpenOptions { write: true, direct: false };
             let device = Refillable::new(FileDevice::open(&path, options).expect("it opens"));
+            // An earlier write stays, whatever comes of the operation.
+            device.write(7 << 20, &[7; 4096]).expect("within the file");
+            device.flush().expect("flushed");
+            let before = blocks();
+            device.begin();
             // Into data and across both its ends, and far from it.
             device.write((1 << 20) - 8192, &vec![2; (1 << 20) + 16384]).expect("within the file");
             device.write(4 << 20, &vec![3; 1 << 20]).expect("within the file");
@@ -141,7 +150,8 @@ mod tests {
                 assert_eq!(counts[2..], [(1 << 20) + 16384, 1 << 20, 1 << 20]);
                 assert!(device.write(0, &[5]).is_ok());
             } else {
-                assert_eq!(counts, [7 << 20, 0, 1 << 20, 0, 0]);
+                assert_eq!(counts, [(7 << 20) - 4096, 0, 1 << 20, 0, 0]);
+                assert_eq!(bytes[7 << 20..][..4096], [7; 4096]);
                 assert_eq!(blocks(), before);
                 assert!(device.write(0, &[5]).is_err());
             }

@@ -16,10 +16,11 @@ struct Pending {
     is_watched: bool,
     unfinished: Vec<PathBuf>,
     outcome: Option<String>,
+    undo: Option<Box<dyn Fn() + Send>>,
 }
 
 static PENDING: Mutex<Pending> =
-    Mutex::new(Pending { is_watched: false, unfinished: Vec::new(), outcome: None });
+    Mutex::new(Pending { is_watched: false, unfinished: Vec::new(), outcome: None, undo: None });
 
 /// Removes a file or directory under construction if an interrupt comes.
 pub fn remove(path: &Path) {
@@ -37,6 +38,11 @@ impl Outcome {
         Outcome(())
     }
 
+    /// From now on an interrupt does this before it tells the outcome.
+    pub fn undo(&self, undo: impl Fn() + Send + 'static) {
+        pending().undo = Some(Box::new(undo));
+    }
+
     /// From now on an interrupt tells this instead.
     pub fn change(&self, text: String) {
         pending().outcome = Some(text);
@@ -45,7 +51,8 @@ impl Outcome {
 
 impl Drop for Outcome {
     fn drop(&mut self) {
-        pending().outcome = None;
+        let mut pending = pending();
+        (pending.outcome, pending.undo) = (None, None);
     }
 }
 
@@ -69,6 +76,9 @@ fn end() {
     for path in &pending.unfinished {
         // It may have its name already, or be gone.
         let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    }
+    if let Some(undo) = &pending.undo {
+        undo();
     }
     if let Some(outcome) = &pending.outcome {
         notice!("flashkit: stopped: {outcome}");

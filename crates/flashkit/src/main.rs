@@ -11,6 +11,7 @@ mod below;
 mod cli;
 mod clock;
 mod failure;
+mod fake_root;
 mod interrupt;
 mod manual;
 mod notice;

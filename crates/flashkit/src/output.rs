@@ -2,20 +2,26 @@
 
 use std::{
     fs, io,
-    os::fd::AsRawFd,
+    os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, OpenOptions, in_use};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
+    io::Errno,
+};
 use tempfile::TempPath;
 
 use crate::{interrupt, signature};
 
 /// Zeroes that are written to find out whether a file can be written past the page cache: a block of any size.
 const PROBE_BYTES: usize = 16 << 10;
+
+/// Bytes of a file that are looked at together.
+const SCAN_BYTES: usize = 1 << 20;
 
 /// How the names of files begin that are not complete.
 pub const HIDDEN: &str = ".flashkit-";
@@ -32,8 +38,9 @@ pub enum Existing {
 }
 
 impl Existing {
-    /// Looks at what is there. Without `force`, refuses what carries a file system; always refuses what is
-    /// mounted or in use.
+    /// Looks at what is there, and always refuses what is mounted or in use. Without `force`, refuses a file that is not
+    /// all zeroes, and a block device that carries a known file system, array member or partition table: other old
+    /// content of a card says nothing.
     pub fn look(path: &Path, force: bool) -> Result<Existing> {
         let name = || path.display().to_string();
         if !path.try_exists().with_context(name)? {
@@ -43,13 +50,52 @@ impl Existing {
             bail!("{}: {user}; nothing was written", path.display());
         }
         let device = FileDevice::open(path, OpenOptions::default()).with_context(name)?;
-        let carries = signature::find(&device).with_context(name)?;
-        if let (Some(what), false) = (carries, force) {
+        let bytes = device.geometry().size_bytes;
+        let (existing, carries) = match device.is_block_device() {
+            true => (Existing::BlockDevice { bytes }, signature::find(&device)),
+            false => (Existing::File { bytes }, signature::find_in_file(&device)),
+        };
+        if force {
+            return Ok(existing);
+        }
+        if let Some(what) = carries.with_context(name)? {
             bail!("{}: carries {what}; -f overwrites it", path.display());
         }
-        let bytes = device.geometry().size_bytes;
-        Ok(if device.is_block_device() { Existing::BlockDevice { bytes } } else { Existing::File { bytes } })
+        if let (Existing::File { .. }, Some(at)) = (existing, first_data(path).with_context(name)?) {
+            bail!("{}: holds data of no known format, from byte {at} on; -f overwrites it", path.display());
+        }
+        Ok(existing)
     }
+}
+
+/// The first byte of a file that is not zero. Holes are passed over, not read.
+fn first_data(path: &Path) -> io::Result<Option<u64>> {
+    let file = fs::File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut buf = vec![0; SCAN_BYTES];
+    let mut at = 0;
+    while at < size {
+        at = match seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            // The file system does not tell holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = seek(&file, SeekFrom::Hole(at)).ok().filter(|hole| *hole > at).unwrap_or(size);
+        while at < end {
+            let wanted = (end - at).min(SCAN_BYTES as u64) as usize;
+            let read = file.read_at(&mut buf[..wanted], at)?;
+            if read == 0 {
+                return Ok(None);
+            }
+            if let Some(within) = buf[..read].iter().position(|byte| *byte != 0) {
+                return Ok(Some(at + within as u64));
+            }
+            at += read as u64;
+        }
+    }
+    Ok(None)
 }
 
 /// A file under construction, on the file system of the place that it takes in the end. Dropped before, it is gone;
@@ -75,6 +121,9 @@ impl Fresh {
         let target = || fs::read_link(path).map(|target| folder(path).join(target));
         let path = fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf());
         path.file_name().with_context(name)?;
+        fs::metadata(folder(&path))
+            .with_context(|| folder(&path).display().to_string())
+            .with_context(name)?;
         let (kind, working) = match unnamed(folder(&path)) {
             Ok((file, working)) => (FreshKind::Unnamed(file), working),
             Err(_) => {

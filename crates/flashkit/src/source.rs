@@ -7,11 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use block::{FileDevice, OpenOptions};
 use f2fs::{
     tree::{DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed},
     units::Time,
 };
+
+use crate::{fake_root, signature};
 
 /// Changes to what is put in.
 #[derive(clap::Args)]
@@ -33,9 +36,9 @@ pub struct Changes {
     /// SELinux's file_contexts: labels by path.
     #[arg(long, value_name = "FILE")]
     pub file_contexts: Option<PathBuf>,
-    /// Where the volume will be mounted: put before the paths that fs_config and file_contexts are asked for.
-    #[arg(long, value_name = "PATH", default_value = "/")]
-    pub mount_point: String,
+    /// Mount point of the volume, which begins the paths of fs_config and file_contexts; / by default.
+    #[arg(long, value_name = "PATH")]
+    pub mount_point: Option<String>,
 }
 
 impl Changes {
@@ -44,19 +47,47 @@ impl Changes {
         fn parsed<T>(path: Option<&PathBuf>, parse: impl Fn(&str) -> f2fs::Result<T>) -> Result<Option<T>> {
             path.map(|path| {
                 let name = || path.display().to_string();
-                parse(&std::fs::read_to_string(path).with_context(name)?).with_context(name)
+                let bytes = std::fs::read(path).with_context(name)?;
+                parse(FileContexts::text(&bytes).with_context(name)?).with_context(name)
             })
             .transpose()
+        }
+        if self.mount_point.is_some() && self.fs_config.is_none() && self.file_contexts.is_none() {
+            bail!(
+                "--mount-point changes the paths of --fs-config and --file-contexts; give one of them, or neither"
+            );
         }
         Ok(Transform {
             owners: parsed(self.owner_map.as_ref(), OwnerMap::parse)?,
             all_owned_by: self.all_owned_by,
             root_owner: self.root_owner,
-            mount_point: self.mount_point.trim_matches('/').as_bytes().to_vec(),
+            mount_point: self
+                .mount_point
+                .as_deref()
+                .unwrap_or_default()
+                .trim_matches('/')
+                .as_bytes()
+                .to_vec(),
             fs_config: parsed(self.fs_config.as_ref(), FsConfig::parse)?,
             file_contexts: parsed(self.file_contexts.as_ref(), FileContexts::parse)?,
             latest: epoch()?,
         })
+    }
+}
+
+impl Changes {
+    /// Refuses what changes a source where there is none; a new volume's root has an owner all the same.
+    pub fn refuse_without_source(&self) -> Result<()> {
+        for (option, file) in [
+            ("--owner-map", &self.owner_map),
+            ("--fs-config", &self.fs_config),
+            ("--file-contexts", &self.file_contexts),
+        ] {
+            if file.is_some() {
+                bail!("{option} changes the source on its way in; give the source with --from");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -82,13 +113,16 @@ pub enum Content {
 }
 
 impl Content {
-    /// What `--from` or an import names.
-    pub fn find(name: &Path) -> Result<Content> {
+    /// The source that `--from` or an import names. Its owners are those of the host, unless there is a map of `owners`.
+    pub fn find(name: &Path, owners: Option<&OwnerMap>) -> Result<Content> {
         if name == Path::new("-") {
             return Ok(Content::Stream);
         }
         let kind = std::fs::metadata(name).with_context(|| name.display().to_string())?;
         if kind.is_dir() {
+            if owners.is_none() {
+                fake_root::require_seen(name)?;
+            }
             return Ok(Content::Directory(name.to_path_buf(), Vec::new()));
         }
         let file = File::open(name).with_context(|| name.display().to_string())?;
@@ -136,23 +170,64 @@ impl Content {
                 Box::new(source.leaving_out(left_out))
             }
             Content::Archive(path, file) => {
-                let name = || path.display().to_string();
+                let name = path.display().to_string();
                 let mut file = file;
                 if self.is_repeatable() {
-                    file.rewind().with_context(name)?;
+                    file.rewind().with_context(|| name.clone())?;
                 }
-                Box::new(TarSource::new(
-                    decompressed(BufReader::with_capacity(1 << 20, file)).with_context(name)?,
-                ))
+                tar(&name, BufReader::with_capacity(1 << 20, file))?
             }
             Content::Stream => {
                 if std::io::IsTerminal::is_terminal(&io::stdin()) {
                     bail!("standard input is a terminal; pipe a tar archive into it");
                 }
-                let stream = BufReader::with_capacity(1 << 20, io::stdin());
-                Box::new(TarSource::new(decompressed(stream).context("standard input")?))
+                tar("standard input", BufReader::with_capacity(1 << 20, io::stdin()))?
             }
         })
+    }
+
+    /// An error of filling `image`: one of the source is told without the image's name, and with the kind of file that it
+    /// is where that is no archive; any other as `of_image` has it.
+    pub fn explain(
+        &self,
+        error: f2fs::Error,
+        image: &Path,
+        of_image: impl FnOnce(f2fs::Error) -> anyhow::Error,
+    ) -> anyhow::Error {
+        let f2fs::Error::Host { source, .. } = &error else {
+            return of_image(error).context(image.display().to_string());
+        };
+        match self {
+            Content::Archive(path, file) if source.to_string().ends_with("not a tar archive") => {
+                match holds(path, file) {
+                    Some(what) => anyhow!("{}: not a tar archive but {what}", path.display()),
+                    None => error.into(),
+                }
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+/// A tar archive, compressed or not.
+fn tar<'a>(name: &str, stream: impl io::Read + 'a) -> Result<Box<dyn Source + 'a>> {
+    let stream = decompressed(stream).with_context(|| name.to_string())?;
+    Ok(Box::new(TarSource::named(name, stream)))
+}
+
+/// The disk, volume or program in a file that was taken for an archive.
+fn holds(path: &Path, file: &File) -> Option<String> {
+    if !file.metadata().is_ok_and(|facts| facts.is_file()) {
+        return None;
+    }
+    let device = FileDevice::open(path, OpenOptions::default()).ok()?;
+    match signature::find_in_file(&device).ok()?? {
+        "F2FS" => {
+            Some(format!("an F2FS volume; flashkit export {} - makes an archive of it", path.display()))
+        }
+        // It is in there, and that was no archive.
+        compressed if compressed.ends_with("-compressed data") => None,
+        _ => signature::describe(&device).ok()?,
     }
 }
 

@@ -8,15 +8,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use anyhow::{Context, Result, bail};
-use block::{Device, FileDevice, InUse, OpenOptions};
+use anyhow::{Context, Result, anyhow, bail};
+use block::{Device, FileDevice, InUse, OpenOptions, Refillable};
 use f2fs::{
     format::FileType,
-    units::{Ino, Time},
+    units::{CheckpointVer, Ino, Time},
     volume::{Options, Volume},
 };
 
-use crate::{clock, notice::notice, render};
+use crate::{clock, notice::notice, render, signature};
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
 /// Opens a volume for reading only. One that was not unmounted is shown as recovery makes it; nothing is
 /// written to it.
 pub fn open_read_only(image: &Path, further: &Further) -> Result<Volume> {
-    open(image, further, OpenOptions::default(), Options::read_only())
+    open(image, further, OpenOptions::default(), Options::read_only(), Arc::new)
 }
 
 /// Opens a volume for changes that are stamped with `clock`.
@@ -124,33 +124,108 @@ pub fn open_writable(
     further: &Further,
     clock: impl Fn() -> Time + Send + Sync + 'static,
 ) -> Result<Volume> {
-    open_with(image, further, Options::new(clock))
+    open_with(image, further, Options::new(clock), Arc::new)
 }
 
-/// Opens a volume for changes of which nothing is lasting before a checkpoint is asked for.
-pub fn open_for_all_or_nothing(
+/// A volume with changes of which nothing is lasting before [`keep`](AllOrNothing::keep).
+pub struct AllOrNothing {
+    /// The volume.
+    pub volume: Volume,
+    files: Vec<Arc<Refillable>>,
+    before: CheckpointVer,
+}
+
+impl AllOrNothing {
+    /// Opens a volume for changes that are stamped with `clock`.
+    pub fn open(
+        image: &Path,
+        further: &Further,
+        clock: impl Fn() -> Time + Send + Sync + 'static,
+    ) -> Result<AllOrNothing> {
+        let mut files = Vec::new();
+        let options = Options { checkpoint_when_asked: true, ..Options::new(clock) };
+        let volume = open_with(image, further, options, |file| {
+            let file = Arc::new(Refillable::new(file));
+            files.push(file.clone());
+            file
+        })?;
+        // Opening has recovered the volume, if it had to: that stays.
+        files.iter().for_each(|file| file.begin());
+        let before = volume.last_checkpoint().version;
+        Ok(AllOrNothing { volume, files, before })
+    }
+
+    /// Makes all changes durable.
+    pub fn keep(self, image: &Path) -> Result<()> {
+        // From here on a failure may leave the volume with the changes.
+        self.files.iter().for_each(|file| file.keep());
+        close(self.volume, image)
+    }
+
+    /// The work of an interrupt: as [`give_up`](Self::give_up), while the volume is being changed.
+    pub fn undo(&self) -> impl Fn() + Send + 'static {
+        let files = self.files.clone();
+        move || {
+            for file in &files {
+                // The process ends: there is nobody to tell.
+                let _ = file.give_back();
+            }
+        }
+    }
+
+    /// Drops the changes, and gives the host's disk back the space that they took.
+    pub fn give_up(self) {
+        let AllOrNothing { volume, files, before } = self;
+        let is_untouched = volume.last_checkpoint().version == before;
+        drop(volume);
+        for file in files.iter().filter(|_| is_untouched) {
+            // The changes are gone all the same; there is another error to tell.
+            let _ = file.give_back();
+        }
+    }
+}
+
+fn open_with<D: Device + 'static>(
     image: &Path,
     further: &Further,
-    clock: impl Fn() -> Time + Send + Sync + 'static,
+    options: Options,
+    wrap: impl FnMut(FileDevice) -> Arc<D>,
 ) -> Result<Volume> {
-    open_with(image, further, Options { checkpoint_when_asked: true, ..Options::new(clock) })
-}
-
-fn open_with(image: &Path, further: &Further, options: Options) -> Result<Volume> {
-    let volume = open(image, further, OpenOptions { write: true, direct: false }, options)?;
+    let volume = open(image, further, OpenOptions { write: true, direct: false }, options, wrap)?;
     if let Some(reason) = volume.read_only_reason() {
         bail!("{}: {reason}", image.display());
     }
     Ok(volume)
 }
 
-fn open(image: &Path, further: &Further, how: OpenOptions, options: Options) -> Result<Volume> {
+fn open<D: Device + 'static>(
+    image: &Path,
+    further: &Further,
+    how: OpenOptions,
+    options: Options,
+    mut wrap: impl FnMut(FileDevice) -> Arc<D>,
+) -> Result<Volume> {
     let devices = std::iter::once(image)
         .chain(further.devices.iter().map(PathBuf::as_path))
-        .map(|path| -> Result<Arc<dyn Device>> { Ok(Arc::new(open_file(path, how)?)) })
+        .map(|path| -> Result<Arc<dyn Device>> { Ok(wrap(open_file(path, how)?)) })
         .collect::<Result<Vec<_>>>()?;
-    let device = f2fs::volume::join(devices).with_context(|| image.display().to_string())?;
-    Volume::open(device, options).with_context(|| image.display().to_string())
+    let device = f2fs::volume::join(devices).map_err(|error| not_opened(image, error))?;
+    Volume::open(device, options).map_err(|error| not_opened(image, error))
+}
+
+/// An error of opening an image, with its name.
+fn not_opened(image: &Path, error: f2fs::Error) -> anyhow::Error {
+    with_content(image, anyhow::Error::from(error).context(image.display().to_string()))
+}
+
+/// An error of opening an image; of one that is not F2FS it names the content.
+pub fn with_content(image: &Path, error: anyhow::Error) -> anyhow::Error {
+    let content = || signature::describe(&FileDevice::open(image, OpenOptions::default()).ok()?).ok()?;
+    let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
+    match is_other.then(content).flatten() {
+        Some(what) => anyhow!("{}: not an F2FS volume: {what}", image.display()),
+        None => error,
+    }
 }
 
 impl Image {

@@ -124,6 +124,7 @@ impl<R: Read> TarSource<R> {
     /// Fills `buf`, or fails where the stream ends inside it.
     fn read_exact(&mut self, buf: &mut [u8]) -> Result<()> {
         self.stream.read_exact(buf).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof if !self.any => self.malformed("not a tar archive"),
             std::io::ErrorKind::UnexpectedEof => {
                 self.failed(std::io::Error::new(error.kind(), "the archive is cut off here"))
             }

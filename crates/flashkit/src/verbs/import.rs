@@ -15,7 +15,7 @@ use crate::{
     interrupt::Outcome,
     progress, render,
     source::{Changes, Content},
-    target::{Further, Target, close, open_for_all_or_nothing},
+    target::{AllOrNothing, Further, Target},
 };
 
 /// Arguments of `import`.
@@ -57,31 +57,39 @@ pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
     let into = std::iter::once(&args.target.image).chain(&args.further.devices);
-    let content = Content::find(&args.source)?.leaving_out(into.map(PathBuf::as_path));
-    let mut volume = open_for_all_or_nothing(&args.target.image, &args.further, clock::now)?;
+    let content = Content::find(&args.source, transform.owners.as_ref())?;
+    let content = content.leaving_out(into.map(PathBuf::as_path));
+    let mut import = AllOrNothing::open(&args.target.image, &args.further, clock::now)?;
+    let volume = &mut import.volume;
     let into = volume.resolve(&args.target.path, true).with_context(name)?;
     if content.is_repeatable() {
         // Not a block is written of what does not fit.
         let mut source = content.open()?;
-        let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options())?;
+        let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options());
+        let need = need.map_err(|error| content.explain(error, &args.target.image, Into::into))?;
         let free_blocks = volume.free_user_blocks();
         if need.blocks > free_blocks {
             let block_size = volume.superblock().block_size;
             return Err(Error::no_space(block_size, need.blocks, free_blocks)).with_context(name);
         }
     }
-    let outcome = Outcome::new(format!(
-        "{}: nothing in the volume was changed; flashkit trim gives the host back the space that was written",
-        args.target
-    ));
+    let outcome = Outcome::new(format!("{}: nothing was changed", args.target));
+    outcome.undo(import.undo());
     let bar = progress::bytes("importing", None, args.quiet || args.json);
     let mut source = content.open()?;
     let mut tell = progress::teller(&bar);
     let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
-    let done = tree::fill(&mut volume, into, &mut *source, how).with_context(name)?;
+    let done = match tree::fill(&mut import.volume, into, &mut *source, how) {
+        Ok(done) => done,
+        Err(error) => {
+            import.give_up();
+            return Err(content.explain(error, &args.target.image, Into::into));
+        }
+    };
+    let volume = &import.volume;
     let free_bytes = volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64;
     outcome.change(format!("{}: the volume has all of it or nothing", args.target));
-    close(volume, &args.target.image)?;
+    import.keep(&args.target.image)?;
     drop(outcome);
     bar.finish_and_clear();
     let imported = Imported {

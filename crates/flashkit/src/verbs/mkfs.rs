@@ -49,7 +49,7 @@ pub struct Args {
     /// Sectors to use, as mkfs.f2fs takes them. Everything by default.
     #[arg(value_name = "SECTORS", conflicts_with = "size")]
     sectors: Option<u64>,
-    /// Size of the volume: 64M, 16GiB. An image file is made or resized to it.
+    /// Size of the volume: 64M and 64MiB in powers of 1024, 64MB in powers of 1000. An image file is made or resized to it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Fill the volume from a directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on
@@ -70,7 +70,8 @@ pub struct Args {
     /// certain.
     #[arg(long)]
     probe: bool,
-    /// Overwrite a file system that is there.
+    /// Overwrite a file that holds data or has to become shorter, and a device that carries a file system, an array member
+    /// or a partition table.
     #[arg(short, long)]
     force: bool,
     /// Say what would be made, and write nothing.
@@ -103,12 +104,12 @@ struct Shape {
     #[arg(short = 'O', long, value_name = "FEATURES", value_parser = Suggested(all_features), hide_possible_values = true)]
     features: Vec<String>,
     /// Segments in a section.
-    #[arg(short = 's', long, value_name = "SEGMENTS")]
+    #[arg(short = 's', long, value_name = "SEGMENTS", value_parser = clap::value_parser!(u32).range(1..))]
     segments_per_section: Option<u32>,
     /// Sections in a zone.
-    #[arg(short = 'z', long, value_name = "SECTIONS")]
+    #[arg(short = 'z', long, value_name = "SECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     sections_per_zone: Option<u32>,
-    /// Space that is set aside for cleaning, in percent; what leaves users the most by default.
+    /// Space that is set aside for cleaning, in percent; 0 is the default, which leaves users the most.
     #[arg(short, long, value_name = "PERCENT")]
     overprovision: Option<f64>,
     /// Room for many nodes: a large NAT bitmap.
@@ -191,7 +192,11 @@ pub fn run(args: &Args) -> Result<()> {
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
-    let content = args.from.as_deref().map(Content::find).transpose()?;
+    if args.from.is_none() {
+        args.changes.refuse_without_source()?;
+    }
+    let content = args.from.as_deref();
+    let content = content.map(|from| Content::find(from, transform.owners.as_ref())).transpose()?;
     let into = std::iter::once(&args.image).chain(&args.shape.devices);
     let content = content.map(|content| content.leaving_out(into.map(PathBuf::as_path)));
     let content = match content {
@@ -205,7 +210,8 @@ pub fn run(args: &Args) -> Result<()> {
         let need = match &content {
             Some(content) => {
                 let mut source = content.open()?;
-                Some(tree::count(&mut *source, &transform, &plan.superblock, &engine(time))?)
+                let need = tree::count(&mut *source, &transform, &plan.superblock, &engine(time));
+                Some(need.map_err(|error| content.explain(error, &args.image, Into::into))?)
             }
             None => None,
         };
@@ -246,7 +252,8 @@ pub fn run(args: &Args) -> Result<()> {
         let mut tell = progress::teller(&bar);
         let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
         let done = tree::fill(new.volume(), root, &mut *source, how);
-        let done = done.map_err(|error| too_small(error, args, existing)).with_context(name)?;
+        let done = done
+            .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
         bar.finish_and_clear();
         filled = (done.entries, done.bytes);
     }
@@ -269,7 +276,7 @@ fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Err
         Existing::BlockDevice { .. } => "a larger device holds it",
         _ => "a larger --size holds it, and --minimize finds the smallest",
     };
-    match args.shape.overprovision {
+    match args.shape.overprovision.filter(|percent| *percent != 0.0) {
         Some(percent) => {
             anyhow!("{error}; {larger}; a smaller overprovision than -o {percent} leaves users more")
         }
@@ -331,7 +338,11 @@ impl Shape {
             self.segments_per_section.map_or_else(|| advised(|advice| advice.segments_per_section), Ok)?;
         options.sections_per_zone =
             self.sections_per_zone.map_or_else(|| advised(|advice| advice.sections_per_zone), Ok)?;
-        options.overprovision = self.overprovision.map_or(Overprovision::Automatic, Overprovision::Percent);
+        options.overprovision = match self.overprovision {
+            // As mkfs.f2fs takes 0.
+            None | Some(0.0) => Overprovision::Automatic,
+            Some(percent) => Overprovision::Percent(percent),
+        };
         options.cold_extensions = self.cold.clone();
         options.hot_extensions = self.hot.clone();
         options.large_nat_bitmap = self.large_nat_bitmap;
@@ -339,11 +350,13 @@ impl Shape {
             options.encoding = Encoding::parse(encoding)?;
             options.features = options.features.with(Features::CASEFOLD);
         }
-        // As mkfs.f2fs has it: who makes a volume may write to it.
-        let caller = || (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        options.root_owner = args.changes.root_owner.unwrap_or_else(caller);
+        // As mkfs.f2fs has it: the caller may write to the volume.
+        options.root_owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         if self.defaults.is_some() {
             options = options.android();
+        }
+        if let Some(owner) = args.changes.root_owner.or(args.changes.all_owned_by) {
+            options.root_owner = owner;
         }
         if let Some(bytes) = self.sector_size {
             options.sector_bytes = bytes;
@@ -373,7 +386,8 @@ fn sizes(
         (_, None) if args.minimize => {
             let content = content.expect("--minimize requires --from");
             let mut source = content.open()?;
-            mkfs::smallest_for(&mut *source, transform, options, &engine(time), args.free)?
+            let smallest = mkfs::smallest_for(&mut *source, transform, options, &engine(time), args.free);
+            smallest.map_err(|error| content.explain(error, &args.image, Into::into))?
         }
         (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,
         (Existing::Nothing, None) => bail!(
@@ -381,6 +395,11 @@ fn sizes(
             args.image.display()
         ),
     };
+    if let (Existing::File { bytes }, false) = (existing, args.force) {
+        if first < bytes {
+            bail!("{}: has {bytes} bytes and the volume {first}; -f cuts the file", args.image.display());
+        }
+    }
     let mut sizes = vec![DeviceSize { path: args.image.display().to_string(), bytes: first }];
     for path in &args.shape.devices {
         match Existing::look(path, args.force)? {

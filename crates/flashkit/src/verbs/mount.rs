@@ -11,7 +11,7 @@ use fuse::{Mount, MountOptions, Ready, spawn_daemon};
 
 use crate::{
     notice::notice,
-    target::{Image, warn_of_writer},
+    target::{Image, warn_of_writer, with_content},
 };
 
 /// Names under which the program is a helper of mount(8). It takes the second for what root has mounted, whose type
@@ -77,7 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
     let ready = args.stays.then(Ready::detach);
     let devices: Vec<PathBuf> =
         std::iter::once(&args.image.image).chain(&args.image.further.devices).cloned().collect();
-    let mount = Mount::new(&devices, &args.dir, options)?;
+    let mount = Mount::new(&devices, &args.dir, options);
+    let mount = mount.map_err(|error| with_content(&args.image.image, error.into()))?;
     if let Some(reason) = mount.read_only_reason() {
         notice!("flashkit: mounted read-only: {reason}");
     }

@@ -1,0 +1,63 @@
+//! fakeroot and pseudo, under which builds of images see owners and device nodes that they could not make.
+//!
+//! Both wrap functions of libc by a preloaded library. Calls go through libc (rustix's feature `use-libc`), so the library
+//! sees them; but nothing can be preloaded into a static program.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+/// Refuses to read a directory whose owners and device nodes this program cannot see as its build made them.
+pub fn require_seen(dir: &Path) -> Result<()> {
+    // Without /proc nothing is known of a dynamic program's libraries; a static one has none.
+    let maps = std::fs::read("/proc/self/maps");
+    let loaded = |library: &str| match &maps {
+        Ok(maps) => maps.windows(library.len()).any(|part| part == library.as_bytes()),
+        Err(_) => !cfg!(target_feature = "crt-static"),
+    };
+    if let Some(program) = unseen(|name| std::env::var(name).ok(), loaded) {
+        bail!(
+            "{}: {program} runs this program but cannot change what it sees, so owners would be the real ones and device \
+             nodes regular files; use a flashkit that is linked dynamically, or --owner-map with the file of fakeroot -s, \
+             or `tar c -C {} . | flashkit mkfs --from -`",
+            dir.display(),
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// The program that pretends owners, if its library is not loaded.
+fn unseen(variable: impl Fn(&str) -> Option<String>, loaded: impl Fn(&str) -> bool) -> Option<&'static str> {
+    if variable("FAKEROOTKEY").is_some() && !loaded("libfakeroot") {
+        return Some("fakeroot");
+    }
+    // Yocto sets the prefix in every task, and says so where pseudo is to stay out.
+    let is_on = |name: &str| variable(name).is_some_and(|value| !value.is_empty() && value != "0");
+    let pretends =
+        variable("PSEUDO_PREFIX").is_some() && !is_on("PSEUDO_UNLOAD") && !is_on("PSEUDO_DISABLED");
+    (pretends && !loaded("libpseudo")).then_some("pseudo")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_program_that_pretends_and_is_not_loaded_is_unseen() {
+        let told = |set: &[(&str, &str)], loaded: &str| {
+            let value =
+                |name: &str| set.iter().find(|(of, _)| *of == name).map(|(_, value)| value.to_string());
+            unseen(value, |library| library == loaded)
+        };
+        assert_eq!(told(&[], ""), None);
+        assert_eq!(told(&[("FAKEROOTKEY", "7")], ""), Some("fakeroot"));
+        assert_eq!(told(&[("FAKEROOTKEY", "7")], "libfakeroot"), None);
+        assert_eq!(told(&[("FAKEROOTKEY", "7")], "libpseudo"), Some("fakeroot"));
+        assert_eq!(told(&[("PSEUDO_PREFIX", "/usr")], ""), Some("pseudo"));
+        assert_eq!(told(&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_DISABLED", "0")], ""), Some("pseudo"));
+        assert_eq!(told(&[("PSEUDO_PREFIX", "/usr")], "libpseudo"), None);
+        assert_eq!(told(&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_DISABLED", "1")], ""), None);
+        assert_eq!(told(&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_UNLOAD", "1")], ""), None);
+    }
+}
