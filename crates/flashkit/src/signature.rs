@@ -213,6 +213,7 @@ mod tests {
 
     /// wipefs of util-linux reports what a magic and a checksum or two agree on: everything of it is refused.
     #[test]
+    #[allow(clippy::print_stderr)] // a test says what it passes over
     fn all_that_wipefs_reports_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
@@ -283,9 +284,9 @@ mod tests {
             assert!(find(&device).unwrap().is_some(), "{program} {arguments:?}: {reported}");
             // Each alone, too: nothing else of the volume is left.
             for offset in offsets {
-                let mut magic = [0; 8];
+                let mut magic = [0; 32];
                 let length = file.metadata().unwrap().len();
-                let kept = (length - offset).min(8) as usize;
+                let kept = (length - offset).min(32) as usize;
                 File::open(&path).unwrap().read_exact_at(&mut magic[..kept], offset).unwrap();
                 let alone = MemoryDevice::new(length);
                 alone.write(offset, &magic[..kept]).unwrap();
