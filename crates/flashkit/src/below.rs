@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use f2fs::{
     Volume,
     format::FileType,
-    tree::{Step, Walk},
+    tree::{Found, Step, Walk},
     units::Ino,
 };
 
@@ -17,6 +17,8 @@ use crate::render;
 pub struct Below {
     /// The first, until it was given.
     top: Option<Ino>,
+    /// The directory whose entry led to the first; none for the root.
+    parent: Option<Ino>,
     /// Path of the first, for messages.
     base: Vec<u8>,
     is_recursive: bool,
@@ -26,10 +28,12 @@ pub struct Below {
 }
 
 impl Below {
-    /// `top`, whose path is `path`, and, where `is_recursive`, everything below it.
-    pub fn new(top: Ino, path: &[u8], is_recursive: bool) -> Below {
+    /// The inode at a path and, where `is_recursive`, everything below it. `follow` is whether a symbolic link that the
+    /// path ends with is followed.
+    pub fn new(volume: &Volume, path: &[u8], follow: bool, is_recursive: bool) -> f2fs::Result<Below> {
+        let (top, parent) = volume.resolve_with_parent(path, follow)?;
         let base = path.strip_suffix(b"/").unwrap_or(path).to_vec();
-        Below { top: Some(top), base, is_recursive, walk: Walk::default(), seen: HashSet::new() }
+        Ok(Below { top: Some(top), parent, base, is_recursive, walk: Walk::default(), seen: HashSet::new() })
     }
 
     /// The next inode and its kind. Damage is an error, and so is a directory that is found where it does not belong.
@@ -37,7 +41,14 @@ impl Below {
         if let Some(top) = self.top.take() {
             let kind = volume.stat(top).with_context(|| self.shown())?.kind;
             if kind == FileType::Directory && self.is_recursive {
-                self.walk.enter_whole(volume, top).with_context(|| self.shown())?;
+                let entered = match self.parent {
+                    Some(dir) => {
+                        let found = Found { dir, name: Vec::new(), ino: top, kind: Some(kind) };
+                        self.walk.enter_own(volume, &found)
+                    }
+                    None => self.walk.enter_whole(volume, top),
+                };
+                entered.with_context(|| self.shown())?;
             }
             return Ok(Some((top, kind)));
         }

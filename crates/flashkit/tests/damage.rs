@@ -229,3 +229,43 @@ fn an_owner_that_the_host_refuses_costs_the_owner_alone() {
         assert_eq!(fs::read_to_string(dir.join("out").join(name)).unwrap(), name);
     }
 }
+
+#[test]
+fn a_damaged_name_of_a_whole_directory_leads_no_change_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    // Without checksums of inodes, so that a changed name is believed.
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
+    let mut volume = open(&image, true);
+    let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
+    volume.create(top, b"damaged", &NewNode::new(DIR)).unwrap();
+    volume.symlink(ROOT, b"link", b"top/damaged/.", &NewNode::new(0o120_777)).unwrap();
+    let x = volume.create(ROOT, b"x", &NewNode::new(DIR)).unwrap();
+    let y = volume.create(x, b"y", &NewNode::new(DIR)).unwrap();
+    volume.create(y, b"file", &NewNode::new(FILE)).unwrap();
+    volume.symlink(ROOT, b"sound", b"x/y/", &NewNode::new(0o120_777)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    redirect(&image, top, b"damaged", y);
+    let before = fs::read(&image).unwrap();
+    let calls: [&[&str]; 5] = [
+        &["rm", "-r", "v.img:/top/damaged"],
+        &["chmod", "-R", "700", "v.img:/top/damaged"],
+        &["chmod", "-R", "700", "v.img:/top/damaged/"],
+        &["chmod", "-R", "700", "v.img:/link"],
+        &["chown", "-R", "7:7", "v.img:/top/damaged"],
+    ];
+    for call in calls {
+        let error = fails(dir, call);
+        assert!(error.contains(&format!("has a name in {top}, and belongs to {x}")), "{call:?}: {error}");
+        assert!(fs::read(&image).unwrap() == before, "{call:?} has changed something");
+    }
+    // Under its own name it is changed, however that is written.
+    for path in
+        ["v.img:/x/y", "v.img:/x/y/", "v.img:/x/y/.", "v.img:/x/../x/y", "v.img:/sound", "v.img:/x/y/.."]
+    {
+        ok(dir, &["chmod", "-R", "700", path]);
+    }
+    ok(dir, &["rm", "-r", "v.img:/x/y"]);
+    assert_eq!(ok(dir, &["ls", "v.img:/x"]), "");
+}

@@ -48,8 +48,19 @@ impl Volume {
 
     /// As [`resolve`](Self::resolve), from a directory. A path that starts with a slash starts at the root.
     pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
+        Ok(self.find(dir, path, follow)?.0)
+    }
+
+    /// As [`resolve`](Self::resolve); with the directory whose entry led there, which is none for the root and behind
+    /// `..`.
+    pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
+        self.find(self.superblock().root_ino, path, follow)
+    }
+
+    fn find(&self, dir: Ino, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
         let root = self.superblock().root_ino;
         let mut at = if path.first() == Some(&b'/') { root } else { dir };
+        let mut parent = None;
         // What is still to be walked, last component first.
         let mut rest: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
         let mut followed = 0;
@@ -68,14 +79,19 @@ impl Volume {
                 }
                 let target = self.read_link(found)?;
                 if target.first() == Some(&b'/') {
-                    at = root;
+                    (at, parent) = (root, None);
                 }
                 rest.extend(components(&target).map(<[u8]>::to_vec).rev());
             } else {
+                parent = match &*name {
+                    b"." => parent,
+                    b".." => None,
+                    _ => Some(at),
+                };
                 at = found;
             }
         }
-        Ok(at)
+        Ok((at, parent))
     }
 }
 

@@ -32,8 +32,7 @@ pub struct Args {
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
-        let top = volume.resolve(&target.path, true)?;
-        let mut below = Below::new(top, &target.path, args.recursive);
+        let mut below = Below::new(volume, &target.path, true, args.recursive)?;
         while let Some((ino, kind)) = below.next(volume)? {
             if kind != FileType::Symlink {
                 let context = || below.shown();

@@ -36,8 +36,7 @@ pub struct Args {
 /// Changes them.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
-        let top = volume.resolve(&target.path, false)?;
-        let mut below = Below::new(top, &target.path, args.recursive);
+        let mut below = Below::new(volume, &target.path, false, args.recursive)?;
         while let Some((ino, _)) = below.next(volume)? {
             change(volume, ino, args.owner).with_context(|| below.shown())?;
         }

@@ -71,9 +71,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.release || args.reserve {
         change(args)?;
     }
-    let (volume, root) = args.target.find(&args.further)?;
+    let (volume, _) = args.target.find(&args.further)?;
     let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
-    let mut below = Below::new(root, &args.target.path, true);
+    let mut below = Below::new(&volume, &args.target.path, false, true)?;
     while let Some((ino, kind)) = below.next(&volume)? {
         if kind == FileType::Regular {
             report.add(&volume, ino, &below.path()).with_context(|| below.shown())?;
@@ -88,8 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Releases or reserves what compression saves.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let root = volume.resolve(&args.target.path, true)?;
-        let mut below = Below::new(root, &args.target.path, true);
+        let mut below = Below::new(volume, &args.target.path, true, true)?;
         while let Some((ino, _)) = below.next(volume)? {
             let stat = volume.stat(ino).with_context(|| below.shown())?;
             let is_file = stat.kind == FileType::Regular;

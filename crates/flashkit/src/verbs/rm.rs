@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use f2fs::{
     Volume,
     format::FileType,
-    tree::{Step, Walk},
+    tree::{Found, Step, Walk},
     units::Ino,
 };
 
@@ -44,7 +44,7 @@ fn remove(volume: &mut Volume, dir: Ino, name: &[u8], recursive: bool) -> Result
         bail!("is a directory; -r removes it with everything in it");
     }
     let mut walk = Walk::default();
-    walk.enter_whole(volume, top)?;
+    walk.enter_own(volume, &Found { dir, name: name.to_vec(), ino: top, kind: None })?;
     while let Some(step) = walk.next() {
         let done = match step {
             Step::Name(found) => volume.stat(found.ino).and_then(|stat| match stat.kind {
