@@ -301,3 +301,37 @@ fn a_sink_makes_only_what_is_new_and_follows_no_link() {
     assert!(export(&mut source(&volume), &mut sink, ExportOptions::default()).is_err());
     assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0);
 }
+
+#[test]
+fn names_of_attributes_survive_gnu_tar_in_both_directions() {
+    let dir = scratch();
+    let tar = |arguments: &[&str]| {
+        let run = Command::new("tar").arg("--xattrs").args(arguments).current_dir(dir.path()).output();
+        let run = run.expect("tar is installed");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    };
+    let names = ["user.a", "user.a=b", "user.p%c", "user.q%3D"];
+    fs::create_dir(dir.path().join("tree")).expect("a directory");
+    fs::write(dir.path().join("tree/file"), "content").expect("a file");
+    for name in names {
+        xattr::set(dir.path().join("tree/file"), name, name.as_bytes()).expect("the host has attributes");
+    }
+    let mut sink = TarSink::new(Vec::new(), false);
+    let mut tree = DirSource::new(&dir.path().join("tree")).expect("a directory");
+    export(&mut tree, &mut sink, ExportOptions::default()).expect("exports");
+    fs::write(dir.path().join("ours.tar"), sink.into_inner()).expect("written");
+    fs::create_dir(dir.path().join("out")).expect("a directory");
+    tar(&["-xf", "ours.tar", "-C", "out"]);
+    for name in names {
+        let value = xattr::get(dir.path().join("out/file"), name).expect("readable");
+        assert_eq!(value.as_deref(), Some(name.as_bytes()), "{name}");
+    }
+    tar(&["-cf", "theirs.tar", "-C", "tree", "file"]);
+    for archive in ["ours.tar", "theirs.tar"] {
+        let archive = fs::read(dir.path().join(archive)).expect("readable");
+        let entries = everything(&mut TarSource::new(&*archive));
+        let (file, _) = entries.iter().find(|(entry, _)| entry.path == b"file").expect("it is there");
+        let found: Vec<_> = file.meta.xattrs.iter().map(|xattr| (&*xattr.name, &*xattr.value)).collect();
+        assert_eq!(found, names.map(|name| (name.as_bytes(), name.as_bytes())));
+    }
+}

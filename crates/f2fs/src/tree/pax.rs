@@ -47,6 +47,36 @@ pub fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
+/// A name of an extended attribute as GNU tar puts it into a keyword, which an equals sign would end: `%` as `%25`, `=`
+/// as `%3D`.
+pub fn escaped(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    for byte in name {
+        match byte {
+            b'%' => out.extend(b"%25"),
+            b'=' => out.extend(b"%3D"),
+            byte => out.push(*byte),
+        }
+    }
+    out
+}
+
+/// Undoes [`escaped`]. Any other `%` stands for itself, as star writes it.
+pub fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, used) = match rest.get(..3) {
+            Some(b"%25") => (b'%', 3),
+            Some(b"%3D") => (b'=', 3),
+            _ => (*first, rest.len() - after.len()),
+        };
+        out.push(byte);
+        rest = &rest[used..];
+    }
+    out
+}
+
 /// Undoes the `%XX` that libarchive puts into keywords.
 pub fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
@@ -108,6 +138,14 @@ mod tests {
         }
         assert_eq!(time(b"x"), None);
         assert_eq!(time(b"1.x"), None);
+    }
+
+    #[test]
+    fn escaping_of_attributes_is_undone() {
+        for (name, keyword) in [(&b"user.a=b"[..], &b"user.a%3Db"[..]), (b"user.%3D%", b"user.%253D%25")] {
+            assert_eq!((&*escaped(name), &*unescaped(keyword)), (keyword, name));
+        }
+        assert_eq!(unescaped(b"user.%41%2"), b"user.%41%2");
     }
 
     #[test]

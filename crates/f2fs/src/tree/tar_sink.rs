@@ -1,7 +1,7 @@
 //! A tar stream as a sink: POSIX pax, as GNU tar, bsdtar and star read it.
 //!
 //! What does not fit a ustar header goes to an extended header before it: long or unusual names, large numbers,
-//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`; ACLs also as `SCHILY.acl.access` and
+//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`, escaped as GNU tar does; ACLs also as `SCHILY.acl.access` and
 //! `SCHILY.acl.default`, the only form that GNU tar takes. Sparse files can be stored as GNU tar does (pax format
 //! 1.0). Sockets have no place in tar and are lost.
 
@@ -13,7 +13,7 @@ use super::{
     Entry, Kind, Metadata,
     dir_sink::check_components,
     export::{Loss, Sink},
-    show,
+    pax, show,
     tar_header::{BLOCK_BYTES, TarHeader},
 };
 use crate::{Error, Result, format::acl::Acl, units::Time};
@@ -157,7 +157,7 @@ impl<W: Write> TarSink<W> {
                 }
             }
             for xattr in &meta.xattrs {
-                records.add(&[b"SCHILY.xattr.", &*xattr.name].concat(), &xattr.value);
+                records.add(&[b"SCHILY.xattr.", &*pax::escaped(&xattr.name)].concat(), &xattr.value);
                 if let Some(which) = xattr.name.strip_prefix(b"system.posix_acl_") {
                     if let Ok(acl) = Acl::from_system(&xattr.value) {
                         records.add(&[b"SCHILY.acl.", which].concat(), acl.to_text().as_bytes());

@@ -219,7 +219,7 @@ impl<R: Read> TarSource<R> {
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    records.xattrs.push((name.to_vec(), value.to_vec()));
+                    records.xattrs.push((pax::unescaped(name), value.to_vec()));
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                     records.xattrs.push((pax::percent_decoded(name), pax::base64(value)?));
                 }
