@@ -293,3 +293,24 @@ fn a_directory_that_a_damaged_name_leads_to_arrives_where_it_belongs() {
     let archive = sink.into_inner();
     assert!(archive.windows(16).any(|bytes| bytes == b"last/inside/file"));
 }
+
+#[test]
+fn a_program_that_does_not_keep_its_owner_gets_no_capabilities() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let program = volume.create(ROOT, b"program", &NewNode::new(0o100_755)).expect("room");
+    // Revision 2, effective, CAP_NET_RAW (linux/capability.h).
+    let mut capability = [0; 20];
+    (capability[0], capability[3], capability[5]) = (1, 2, 1 << 5);
+    volume.set_xattr(program, b"security.capability", &capability, XattrMode::Set).expect("room");
+    volume.set_xattr(program, b"user.note", b"stays", XattrMode::Set).expect("room");
+    volume.unmount().expect("it is written");
+    let bench = Bench::new();
+    let mut sink = DirSink::new(&bench.out(), false).expect("a directory");
+    let (done, lost) = run(&device, &mut sink, false);
+    assert_eq!(done.expect("the loss is tolerated").losses, 1, "{lost:?}");
+    assert!(lost[0].contains("program, its attribute security.capability: "), "{lost:?}");
+    let get = |name| xattr::get(bench.out().join("program"), name).expect("readable");
+    assert_eq!(get("security.capability"), None);
+    assert_eq!(get("user.note").as_deref(), Some(&b"stays"[..]));
+}

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,7 +14,7 @@ pub const INTERRUPTED: u8 = 130;
 /// What an interrupt finds.
 struct Pending {
     is_watched: bool,
-    unfinished: Vec<PathBuf>,
+    unfinished: Vec<Box<dyn Fn() + Send>>,
     outcome: Option<String>,
     undo: Option<Box<dyn Fn() + Send>>,
 }
@@ -22,9 +22,16 @@ struct Pending {
 static PENDING: Mutex<Pending> =
     Mutex::new(Pending { is_watched: false, unfinished: Vec::new(), outcome: None, undo: None });
 
-/// Removes a file or directory under construction if an interrupt comes.
+/// Removes a file under construction if an interrupt comes.
 pub fn remove(path: &Path) {
-    watched().unfinished.push(path.to_path_buf());
+    let path = path.to_path_buf();
+    // It may have its name already, or be gone.
+    clean_up(move || _ = fs::remove_file(&path));
+}
+
+/// Does this if an interrupt comes.
+pub fn clean_up(clean_up: impl Fn() + Send + 'static) {
+    watched().unfinished.push(Box::new(clean_up));
 }
 
 /// The outcome that an interrupt tells, as long as this value lives.
@@ -73,10 +80,7 @@ fn watched() -> MutexGuard<'static, Pending> {
 fn end() {
     // Held to the end: nothing becomes complete meanwhile without an outcome that says so.
     let pending = pending();
-    for path in &pending.unfinished {
-        // It may have its name already, or be gone.
-        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    }
+    pending.unfinished.iter().for_each(|clean_up| clean_up());
     if let Some(undo) = &pending.undo {
         undo();
     }

@@ -221,3 +221,43 @@ fn a_full_disk_is_named_and_left_as_it_was() {
         assert_eq!(names(&small.0), [""; 0]);
     }
 }
+
+#[test]
+fn what_a_file_of_the_host_cannot_have_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: this takes root's rights, to give them up");
+    }
+    // The binary may lie where nobody else may look.
+    fs::copy(env!("CARGO_BIN_EXE_flashkit"), dir.join("flashkit")).unwrap();
+    let script = "umask 022; chmod 755 . && mkdir -m 777 out && mkdir tree && mknod tree/device c 1 3 \
+                  && echo 1 >tree/program && echo 2 >tree/plain";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(dir).status().unwrap().success());
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["chmod", "4755", "v.img:/program"]);
+    ok(dir, &["chmod", "644", "v.img:/plain"]);
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "./flashkit"]);
+        let output = command.args(arguments).current_dir(dir).output().expect("setpriv is installed");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert!(Command::new("chmod").args(["644", "v.img"]).current_dir(dir).status().unwrap().success());
+    let (code, error) = as_nobody(&["cp", "v.img:/program", "v.img:/plain", "out"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("its set-user-id or set-group-id bit: Operation not permitted"), "{error}");
+    assert!(error.ends_with("flashkit: 1 thing could not be carried\n"), "{error}");
+    assert_eq!(names(&dir.join("out")), ["plain", "program"], "the rest is there");
+    let mode = fs::metadata(dir.join("out/program")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o7777, 0o755);
+    let (code, error) = as_nobody(&["cp", "v.img:/device", "out"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(
+        error.contains("device, a device, which takes root's rights: Operation not permitted"),
+        "{error}"
+    );
+    assert!(error.ends_with("v.img:/device: nothing was made in out\n"), "{error}");
+    assert_eq!(names(&dir.join("out")), ["plain", "program"]);
+    assert_eq!(as_nobody(&["cp", "-f", "v.img:/plain", "out"]), (Some(0), String::new()));
+}

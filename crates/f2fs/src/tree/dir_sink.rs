@@ -11,6 +11,7 @@
 
 use std::{
     ffi::OsStr,
+    io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -25,7 +26,7 @@ use rustix::{
 };
 
 use super::{
-    Entry, Kind, Metadata,
+    Entry, Kind, Metadata, capability,
     dir_source::shown,
     export::{Loss, Sink},
     show,
@@ -36,10 +37,14 @@ use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 const OPEN_MAX: usize = 128;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// A handle of a directory that is only searched, which takes no right to read it.
+const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 /// A handle of anything, to change its metadata only.
 const NODE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 /// Permissions of what is being made, which only its maker may touch.
 const MAKING: Mode = Mode::RWXU;
+/// Permissions that let others than the owner change a directory.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A directory that is being filled. See the module.
 pub struct DirSink {
@@ -96,14 +101,23 @@ impl DirSink {
     /// A sink to the directory `root`, which is made if it is not there. `owners` says whether owners are kept,
     /// which takes root's rights.
     pub fn new(root: &Path, owners: bool) -> Result<DirSink> {
+        let opened = match make_private(host::CWD, root) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                host::open(root, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()).map_err(Into::into)
+            }
+            made => made,
+        };
+        let failed = |source| Error::Host { path: shown(root.as_os_str().as_bytes(), b""), source };
+        DirSink::at(opened.map_err(failed)?, root, owners)
+    }
+
+    /// A sink to a directory that is open; messages call it `root`.
+    pub fn at(fd: OwnedFd, root: &Path, owners: bool) -> Result<DirSink> {
         let name = root.as_os_str().as_bytes().to_vec();
         let failed = |errno: Errno| Error::Host { path: shown(&name, b""), source: errno.into() };
-        match host::mkdir(root, MAKING) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-        let open = || host::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let (root_fd, fd, from) = (open().map_err(failed)?, open().map_err(failed)?, open().map_err(failed)?);
+        // Not by its name, which may lead elsewhere by now.
+        let again = || host::openat(&fd, c".", SEARCH, Mode::empty()).map_err(failed);
+        let (root_fd, from) = (again()?, again()?);
         let stat = host::fstat(&fd).map_err(failed)?;
         let bottom = OpenDirectory {
             fd: Some(fd),
@@ -275,10 +289,9 @@ impl DirSink {
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
         }
-        for xattr in &meta.xattrs {
-            let set = host::fsetxattr(fd, OsStr::from_bytes(&xattr.name), &xattr.value, XattrFlags::empty());
-            self.set_xattr(path, &xattr.name, set);
-        }
+        self.set_xattrs(path, meta, is_owned, |name, value| {
+            host::fsetxattr(fd, name, value, XattrFlags::empty())
+        });
         let permissions = self.permissions_of(path, meta, is_owned);
         let had = made.map(|made| made.st_mode & 0o7777);
         // An access ACL changes the permissions, a change of the owner takes set-id bits.
@@ -302,15 +315,34 @@ impl DirSink {
         meta.permissions & !0o6000
     }
 
-    fn set_xattr(&mut self, path: &[u8], name: &[u8], set: Result<(), Errno>) {
-        let Err(errno) = set else { return };
-        let what = format!("its attribute {}", show(name));
-        match errno {
-            // The host has no place for it, or the caller no right.
-            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSPC | Errno::RANGE | Errno::INVAL => {
-                self.tolerate(path, &what, errno);
+    /// Sets the attributes; without the capabilities of a program that does not have its owner, which give more than
+    /// set-id bits do.
+    fn set_xattrs(
+        &mut self,
+        path: &[u8],
+        meta: &Metadata,
+        is_owned: bool,
+        set: impl Fn(&OsStr, &[u8]) -> Result<(), Errno>,
+    ) {
+        for xattr in &meta.xattrs {
+            let set = match &*xattr.name {
+                capability::NAME if !(self.owners && is_owned) => Err(Errno::PERM),
+                name => set(OsStr::from_bytes(name), &xattr.value),
+            };
+            let Err(errno) = set else { continue };
+            let what = format!("its attribute {}", show(&xattr.name));
+            match errno {
+                // The host has no place for it, or the caller no right.
+                Errno::PERM
+                | Errno::ACCESS
+                | Errno::OPNOTSUPP
+                | Errno::NOSPC
+                | Errno::RANGE
+                | Errno::INVAL => {
+                    self.tolerate(path, &what, errno);
+                }
+                _ => self.lose(path, &what, errno),
             }
-            _ => self.lose(path, &what, errno),
         }
     }
 
@@ -335,11 +367,9 @@ impl DirSink {
             }
         }
         let open_file = format!("/proc/self/fd/{}", node.as_raw_fd());
-        for xattr in &meta.xattrs {
-            let key = OsStr::from_bytes(&xattr.name);
-            let set = host::setxattr(&*open_file, key, &xattr.value, XattrFlags::empty());
-            self.set_xattr(path, &xattr.name, set);
-        }
+        self.set_xattrs(path, meta, is_owned, |name, value| {
+            host::setxattr(&*open_file, name, value, XattrFlags::empty())
+        });
         if kind != FileType::Symlink {
             let mode = Mode::from_raw_mode(self.permissions_of(path, meta, is_owned).into());
             if let Err(errno) = host::chmodat(host::CWD, &*open_file, mode, AtFlags::empty()) {
@@ -388,9 +418,9 @@ impl DirSink {
 
     /// A directory below the root, opened component by component without following links.
     fn open_below(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let mut at = host::openat(&self.root_fd, c".", DIRECTORY, Mode::empty())?;
+        let mut at = host::openat(&self.root_fd, c".", SEARCH, Mode::empty())?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            at = host::openat(&at, name, DIRECTORY, Mode::empty())?;
+            at = host::openat(&at, name, SEARCH, Mode::empty())?;
         }
         Ok(at)
     }
@@ -470,6 +500,20 @@ impl Sink for DirSink {
     fn is_broken(&self) -> bool {
         self.is_broken
     }
+}
+
+/// Makes a directory that its maker alone may write to, and opens it: one that somebody else has put under its name since
+/// is an error.
+pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
+    host::mkdirat(&folder, name, MAKING)?;
+    let made = host::openat(&folder, name, DIRECTORY, Mode::empty())?;
+    let stat = host::fstat(&made)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & OTHERS_WRITE != 0 {
+        let what = "the new directory is not its maker's alone: somebody else has changed it, or the file system \
+                    keeps no owners and permissions";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(made)
 }
 
 /// Refuses a path that could lead elsewhere than down from the root.

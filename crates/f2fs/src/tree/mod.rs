@@ -31,7 +31,7 @@ mod walk;
 
 pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
-pub use dir_sink::DirSink;
+pub use dir_sink::{DirSink, make_private};
 pub use dir_source::DirSource;
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr, show};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};

@@ -4,29 +4,37 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io::{self, Read, Write},
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileTypeExt, MetadataExt},
+        },
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
     Volume,
     format::FileType,
-    tree::{DirSink, ExportOptions, VolumeSource, export},
+    tree::{DirSink, ExportOptions, VolumeSource, export, make_private},
     units::{Ino, Time},
     volume::{NewNode, SetAttr},
 };
 
 use rustix::{
-    fs::{CWD, RenameFlags, SeekFrom, renameat_with, seek},
+    fs::{
+        AtFlags, Mode, OFlags, RenameFlags, SeekFrom, open, renameat, renameat_with, seek, statat, unlinkat,
+    },
     io::Errno,
 };
 
 use crate::{
-    interrupt, output, render,
+    interrupt,
+    notice::notice,
+    output, render,
     target::{Further, Target, destination},
 };
 
@@ -72,7 +80,14 @@ pub fn run(args: &Args) -> Result<()> {
             if several && !to.is_dir() {
                 bail!("{}: no such directory", to.display());
             }
-            sources.iter().try_for_each(|from| take(from, to, args))
+            let mut losses = 0;
+            for from in &sources {
+                losses += take(from, to, args)?;
+            }
+            match losses {
+                0 => Ok(()),
+                losses => bail!("{} could not be carried", render::count(losses, "thing")),
+            }
         }
         _ => bail!("one side must be IMAGE:PATH, and the other files of the host"),
     }
@@ -174,18 +189,20 @@ fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn
     }
 }
 
-/// Copies a file out: to a stream as it comes, to a file so that it has its name only when it is complete.
-fn take(from: &Target, to: &Path, args: &Args) -> Result<()> {
+/// Copies a file out: to a stream as it comes, to a file so that it has its name only when it is complete. Says how
+/// many losses it has told.
+fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     if to == Path::new("-") || to == Path::new("/dev/stdout") {
         let mut out = render::Stdout::lock();
         super::cat::print(from, &args.further, &mut out)?;
-        return Ok(out.flush()?);
+        out.flush()?;
+        return Ok(0);
     }
     let there = std::fs::metadata(to).map(|meta| meta.file_type());
     if there.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo()) {
         let name = || to.display().to_string();
         let mut out = File::options().write(true).open(to).with_context(name)?;
-        return super::cat::print(from, &args.further, &mut out).with_context(name);
+        return super::cat::print(from, &args.further, &mut out).map(|()| 0).with_context(name);
     }
     let (volume, ino) = from.find_content(&args.further)?;
     if volume.stat(ino).with_context(|| from.to_string())?.kind == FileType::Directory {
@@ -193,44 +210,96 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<()> {
     }
     let (folder, name) = place(from, to)?;
     let path = folder.join(&name);
-    let is_there = || -> Result<()> { bail!("{}: exists already; -f replaces it", path.display()) };
-    if !args.force && path.symlink_metadata().is_ok() {
+    let shown = || path.display().to_string();
+    let is_there = || -> Result<u64> { bail!("{}: exists already; -f replaces it", path.display()) };
+    let unfinished = Unfinished::new(&folder, &name)?;
+    if !args.force && statat(&unfinished.folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
         return is_there();
     }
-    let unfinished = tempfile::Builder::new()
-        .prefix(output::HIDDEN)
-        .tempdir_in(&folder)
-        .map_err(output::without_path)
-        .with_context(|| folder.display().to_string())?;
-    interrupt::remove(unfinished.path());
     let owners = rustix::process::geteuid().is_root();
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
-    let mut sink = DirSink::new(unfinished.path(), owners).with_context(|| path.display().to_string())?;
-    export(&mut source, &mut sink, ExportOptions::default())
+    let dir = unfinished.dir.try_clone().with_context(shown)?;
+    let mut sink = DirSink::at(dir, &folder, owners)?;
+    let mut lost = |error: &f2fs::Error| {
+        // The reason has the path on the host.
+        let f2fs::Error::Lost { source, .. } = error else { return notice!("flashkit: {from}: {error}") };
+        notice!("flashkit: {from}: {source}");
+    };
+    let options = ExportOptions { lost: Some(&mut lost), ..ExportOptions::default() };
+    let done = export(&mut source, &mut sink, options)
         .map_err(|error| match error {
-            // Its path is that of the unfinished file.
-            f2fs::Error::Host { source, .. } => {
-                anyhow::Error::new(source).context(path.display().to_string())
-            }
-            error => error.into(),
+            f2fs::Error::Lost { source, .. } if matches!(*source, f2fs::Error::Host { .. }) => *source,
+            error => error,
         })
         .with_context(|| from.to_string())?;
-    match rename(&unfinished.path().join(&name), &path, args.force) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_there(),
-        done => done.with_context(|| path.display().to_string()),
+    if done.entries == 0 {
+        bail!("{from}: nothing was made in {}", folder.display());
+    }
+    match unfinished.finish(args.force) {
+        Err(Errno::EXIST) => is_there(),
+        renamed => renamed.map(|()| done.losses).with_context(shown),
     }
 }
 
-/// Renames a file of the host; replaces another only with `force`.
-fn rename(from: &Path, to: &Path, force: bool) -> io::Result<()> {
-    if !force {
-        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // The host's file system does not know the flag; that nothing was there has been asked before.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
-            done => return Ok(done?),
-        }
+/// A file of the host under construction: in a directory of its own beside its place, which nobody else may write to. All
+/// is done through handles, so that others who may write to the folder cannot lead it elsewhere. Dropped, what is left is
+/// removed.
+struct Unfinished {
+    folder: OwnedFd,
+    dir: OwnedFd,
+    /// Name of the directory.
+    dir_name: OsString,
+    /// Name of the file, here and there.
+    name: OsString,
+}
+
+impl Unfinished {
+    fn new(path: &Path, name: &OsStr) -> Result<Arc<Unfinished>> {
+        let shown = || path.display().to_string();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(path, flags, Mode::empty()).with_context(shown)?;
+        let leaf = |path: &Path| path.file_name().unwrap_or_default().to_owned();
+        let (dir, temporary) = tempfile::Builder::new()
+            .prefix(output::HIDDEN)
+            .make_in(path, |path| make_private(&folder, leaf(path).as_ref()))
+            .map_err(output::without_path)
+            .with_context(shown)?
+            .into_parts();
+        // From here on it is removed through the handles.
+        let dir_name = leaf(&temporary.keep().with_context(shown)?);
+        let unfinished = Arc::new(Unfinished { folder, dir, dir_name, name: name.to_owned() });
+        let interrupted = Arc::downgrade(&unfinished);
+        interrupt::clean_up(move || {
+            if let Some(unfinished) = interrupted.upgrade() {
+                unfinished.remove();
+            }
+        });
+        Ok(unfinished)
     }
-    std::fs::rename(from, to)
+
+    /// Gives the file its place; replaces another only with `force`.
+    fn finish(&self, force: bool) -> Result<(), Errno> {
+        if !force {
+            match renameat_with(&self.dir, &self.name, &self.folder, &self.name, RenameFlags::NOREPLACE) {
+                // The host's file system does not know the flag; that nothing was there has been asked before.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+                done => return done,
+            }
+        }
+        renameat(&self.dir, &self.name, &self.folder, &self.name)
+    }
+
+    fn remove(&self) {
+        // The file may have its place already.
+        let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
+        let _ = unlinkat(&self.folder, &self.dir_name, AtFlags::REMOVEDIR);
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.remove();
+    }
 }
 
 /// The directory of the host that a file goes to, and its name there.
