@@ -71,8 +71,13 @@ impl Claim {
         let mut claim = Claim::new(Purpose::Write, path);
         let own = match claim.take(file, identity, &backing)? {
             Ok(own) => own,
-            // The tables may say more of somebody who came meanwhile.
-            Err(user) => return Err(known().find(|user| user.stays()).unwrap_or(user).into()),
+            Err(user) => {
+                drop(claim);
+                // A shared lock is a reader's, or that of the writer of a part, whose device is held.
+                let is_part = |known: &InUse| user == InUse::Reader && matches!(known, InUse::Held { .. });
+                let named = known().find(|known| known.stays() || is_part(known));
+                return Err(named.unwrap_or(user).into());
+            }
         };
         // Those who came before the locks were ours.
         match users(&backing, &backing.views(), &own).into_iter().next() {

@@ -440,6 +440,7 @@ fn an_import_merges_directories_and_replaces_files() {
     assert_eq!(volume.list_xattrs(sub.ino).unwrap(), [b"user.new".to_vec()]);
 
     // A directory that is not empty stays, and so does everything else.
+    drop(volume);
     let mut volume = support::open(&image);
     let error = fill(&mut volume, ROOT, &mut given(vec![file("sub", 1)], &data), FillOptions::default());
     assert_eq!(error.unwrap_err().to_string(), "sub: directory not empty");

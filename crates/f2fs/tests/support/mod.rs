@@ -4,7 +4,14 @@
 
 pub mod tree;
 
-use std::{path::Path, process::Command, sync::Arc};
+use std::{
+    io::ErrorKind,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
@@ -36,15 +43,15 @@ pub fn assert_clean(path: &Path) {
 /// and exec; on a busy machine that moment is long, so it is tried for a minute.
 pub fn device(path: &Path) -> Arc<dyn Device> {
     let open = || FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() });
-    for _ in 0..12_000 {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
         match open() {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5));
             }
             opened => return Arc::new(opened.expect("the image opens")),
         }
     }
-    Arc::new(open().expect("the image opens"))
 }
 
 /// Opens an image for writing, with the usual options and a clock that stands still.
