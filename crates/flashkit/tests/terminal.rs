@@ -193,7 +193,7 @@ fn an_interrupted_import_says_that_nothing_was_changed() {
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
-    assert!(error.contains("flashkit: stopped: v.img:/there: nothing in the volume was changed"), "{error}");
+    assert!(error.contains("flashkit: stopped: v.img:/there: nothing was changed"), "{error}");
     assert_eq!(ok(dir, &["ls", "v.img:/there"]), "");
     drop(stdin);
 }

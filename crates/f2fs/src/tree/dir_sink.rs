@@ -11,10 +11,14 @@
 
 use std::{
     ffi::OsStr,
+    fs::{File, Permissions},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::{
+            ffi::OsStrExt,
+            fs::{PermissionsExt, fchown},
+        },
     },
     path::Path,
 };
@@ -283,8 +287,7 @@ impl DirSink {
         let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
         let mut is_owned = true;
         if self.owners && owner != Some((meta.uid, meta.gid)) {
-            let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            if let Err(errno) = host::fchown(fd, Some(uid), Some(gid)) {
+            if let Err(errno) = set_owner(fd, meta.uid, meta.gid) {
                 is_owned = false;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
@@ -296,7 +299,7 @@ impl DirSink {
         let had = made.map(|made| made.st_mode & 0o7777);
         // An access ACL changes the permissions, a change of the owner takes set-id bits.
         if !meta.xattrs.is_empty() || had != Some(permissions.into()) || permissions > 0o777 {
-            if let Err(errno) = host::fchmod(fd, Mode::from_raw_mode(permissions.into())) {
+            if let Err(errno) = set_permissions(fd, permissions) {
                 self.lose(path, &format!("its permissions {permissions:o}"), errno);
             }
         }
@@ -554,6 +557,21 @@ fn times_of(stat: &Stat) -> Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     }
+}
+
+/// Sets owner and group by the C library: fakeroot and pseudo wrap its function, not the system call that rustix makes.
+fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> std::result::Result<(), Errno> {
+    fchown(fd, Some(uid), Some(gid)).map_err(|error| errno_of(&error))
+}
+
+/// Sets permissions by the C library, as [`set_owner`] does.
+fn set_permissions(fd: BorrowedFd<'_>, permissions: u16) -> std::result::Result<(), Errno> {
+    let set = |file: File| file.set_permissions(Permissions::from_mode(permissions.into()));
+    fd.try_clone_to_owned().map(File::from).and_then(set).map_err(|error| errno_of(&error))
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn times(meta: &Metadata) -> Timestamps {
