@@ -9,15 +9,11 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    ActiveLogs, FsyncNames, Volume,
-    checkpoint::Reason,
-    dir_write::ENTRY_BLOCKS,
-    node_cache::Change,
+    ActiveLogs, FsyncNames, Volume, checkpoint::Reason, dir_write::ENTRY_BLOCKS, node_cache::Change,
     node_write::Marks,
-    pending::{LastNode, PendingSync, Then, Work},
 };
 use crate::{
-    Result,
+    Error, Place, Result,
     format::{
         FileType,
         checkpoint::Flags,
@@ -119,13 +115,22 @@ impl Volume {
     /// Makes the content and the attributes of an inode durable. `data_only` promises no more than that the content
     /// can be read back.
     pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
-        let pending = self.begin_fsync(ino, data_only)?;
-        self.complete(pending)
+        if self.write_file(ino, data_only)? {
+            let result = self.io.flush();
+            self.fail_on_error(result)?;
+        }
+        Ok(())
     }
 
-    /// Begins an [`fsync`](Self::fsync): writes all that needs the volume. What is left is nothing, a flush that several
-    /// files can share, or a checkpoint.
-    pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
+    /// How the flush went that [`write_file`](Self::write_file) asked for. After one that failed the volume refuses
+    /// changes: nobody knows what is on the device.
+    pub fn flushed(&mut self, result: std::io::Result<()>) -> Result<()> {
+        self.fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
+    }
+
+    /// Does all of an [`fsync`](Self::fsync) but its flush, and says whether a flush of the
+    /// [`device`](Self::device) is still needed: several files can share one, without holding the volume.
+    pub fn write_file(&mut self, ino: Ino, data_only: bool) -> Result<bool> {
         self.start()?;
         let inode = self.inode(ino)?;
         let is_directory = inode.is_directory();
@@ -133,19 +138,25 @@ impl Volume {
             self.options.fsync_names == FsyncNames::Renamed && !self.since_checkpoint.renamed.is_empty();
         if is_directory && !renames_first {
             if self.is_as_checkpointed(ino) {
-                return Ok(None);
+                return Ok(false);
             }
             if data_only && self.names_are_written(ino)? {
                 drop(inode);
-                return self.flush_logs().map(Some);
+                self.write_logs()?;
+                return Ok(true);
             }
         }
         if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
             drop(inode);
-            return match self.changed {
-                true => self.checkpoint_then(Reason::Sync, Then::WriteRest(ino)).map(Some),
-                false => self.write_rest(ino),
-            };
+            if self.changed {
+                self.write_checkpoint(Reason::Sync)?;
+            }
+            if !self.pages.has_fewer(ino, 1) {
+                // The checkpoint leaves what it cannot write. Who asks for it is told, unless it can be written now.
+                self.write_pages_of(ino)?;
+                self.write_checkpoint(Reason::Sync)?;
+            }
+            return Ok(false);
         }
         drop(inode);
         if self.synced.len() >= SYNCED_MAX {
@@ -157,25 +168,12 @@ impl Volume {
             // The first one after a clean end: now a volume that is cut with a chain is always one that was not
             // unmounted, which gets a new version when it is opened, and no chain runs into nodes that a session
             // before has left.
-            return self.checkpoint_then(Reason::Sync, Then::End).map(Some);
+            self.write_checkpoint(Reason::Sync)?;
+            return Ok(false);
         }
-        self.write_marked(ino, data_only).map(Some)
-    }
-
-    /// Writes what the checkpoint of an fsync has left: it leaves what it cannot write. Who asks for it is told, unless it
-    /// can be written now.
-    pub(super) fn write_rest(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
-        if self.pages.has_fewer(ino, 1) {
-            return Ok(None);
-        }
-        self.write_pages_of(ino)?;
-        self.checkpoint_then(Reason::Sync, Then::End).map(Some)
-    }
-
-    /// Sends the logs on their way, and leaves the flush to be done.
-    fn flush_logs(&mut self) -> Result<PendingSync> {
+        self.write_marked(ino, data_only)?;
         self.write_logs()?;
-        Ok(self.pending(Work::Flush, Then::End))
+        Ok(true)
     }
 
     /// Sends what an fsync has put into the logs on its way, data before the nodes that name it.
@@ -194,7 +192,7 @@ impl Volume {
     ///
     /// The xattr node has no checksum, and half of it would be half of an attribute. So it is on the device before the
     /// mark is, which the inode then has.
-    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<PendingSync> {
+    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let own = Nid::from(ino);
         let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
         let attributes_first = self.has_unflushed_attributes(ino)?;
@@ -213,27 +211,21 @@ impl Volume {
         if self.must_write_inode(ino, data_only)? {
             nids.push(own);
         }
-        let Some((last, others)) = nids.split_last() else { return self.flush_logs() };
+        let Some((last, others)) = nids.split_last() else { return Ok(()) };
         for nid in others {
             self.write_node(*nid, Marks::default())?;
         }
-        let last = LastNode { ino, nid: *last, is_new };
         if attributes_first {
             self.write_logs()?;
-            return Ok(self.pending(Work::Flush, Then::Mark(last)));
+            let result = self.io.flush();
+            self.fail_on_error(result)?;
         }
-        self.write_mark(last)
-    }
-
-    /// Writes the last node of an fsync, with the mark.
-    pub(super) fn write_mark(&mut self, last: LastNode) -> Result<PendingSync> {
-        let LastNode { ino, nid, is_new } = last;
-        self.write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
+        self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
         if is_new {
             self.since_checkpoint.named.insert(ino);
         }
         self.since_checkpoint.unmarked.remove(&ino);
-        self.flush_logs()
+        Ok(())
     }
 
     /// Whether the node with a file's attributes has changed, or may have been written without a mark.
