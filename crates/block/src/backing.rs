@@ -80,12 +80,12 @@ impl Backing {
         self.base == other.base && ours.start < theirs.end && theirs.start < ours.end
     }
 
-    /// Whether it is all of its base.
+    /// Returns true if it is all of its base.
     pub(crate) fn is_whole(&self) -> bool {
         self.range == (0..u64::MAX)
     }
 
-    /// Whether the base is this file or device, as a whole.
+    /// Returns true if the base is this file or device, as a whole.
     pub(crate) fn is_made_of(&self, identity: Identity) -> bool {
         self.overlaps(&Backing::of(identity))
     }
@@ -119,7 +119,7 @@ pub(crate) struct View {
     pub(crate) device: Dev,
     /// The disk that it is a partition of; itself where it is none.
     pub(crate) disk: Dev,
-    /// Whether it is a loop device or a partition of one.
+    /// True if it is a loop device or a partition of one.
     pub(crate) is_loop: bool,
 }
 
@@ -128,12 +128,12 @@ impl View {
         self.disk != self.device
     }
 
-    /// Whether it is a disk with partitions, wherever on it these are.
+    /// Returns true if it is a disk with partitions, wherever on it these are.
     pub(crate) fn has_partitions(&self) -> bool {
         entries(&sys(self.device)).iter().any(|entry| entry.join("partition").exists())
     }
 
-    /// Whether nothing can be written through it.
+    /// Returns true if nothing can be written through it.
     pub(crate) fn is_read_only(&self) -> bool {
         fs::read_to_string(sys(self.device).join("ro")).is_ok_and(|text| text.trim() == "1")
     }

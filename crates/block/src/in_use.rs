@@ -35,7 +35,7 @@ pub enum InUse {
     Mounted {
         /// The directory.
         at: PathBuf,
-        /// Whether the file system writes nothing.
+        /// True if the file system writes nothing.
         read_only: bool,
     },
     /// Mounted at this directory by a FUSE file system whose program has ended: nothing is written, and nothing goes on
@@ -49,7 +49,7 @@ pub enum InUse {
     Held {
         /// Name of the device.
         name: String,
-        /// Whether nothing can be written through it.
+        /// True if nothing can be written through it.
         read_only: bool,
     },
     /// Another program has locked it to write.
@@ -62,7 +62,7 @@ pub enum InUse {
 }
 
 impl InUse {
-    /// Whether the user may write, so that a reader may be shown what is old or half written.
+    /// Returns true if the user may write, so that a reader may be shown what is old or half written.
     pub fn writes(&self) -> bool {
         match self {
             InUse::Mounted { read_only, .. } | InUse::Held { read_only, .. } => !read_only,
@@ -71,7 +71,7 @@ impl InUse {
         }
     }
 
-    /// Whether the user is one that does not let go soon: the tables of the host name it.
+    /// Returns true if the user is one that does not let go soon: the tables of the host name it.
     pub fn stays(&self) -> bool {
         matches!(self, InUse::Mounted { .. } | InUse::Dead(_) | InUse::Swap | InUse::Holder(_))
     }
@@ -153,7 +153,7 @@ fn mounted(mount: &Mount) -> InUse {
     InUse::Mounted { at: mount.dir.clone(), read_only }
 }
 
-/// Whether a mount is of these bytes: by the number of its device or, for file systems that show a number of their own,
+/// Returns true if a mount is of these bytes: by the number of its device or, for file systems that show a number of their own,
 /// by the name of their source.
 fn is_of(mount: &Mount, backing: &Backing, views: &[View]) -> bool {
     if mount.device.0 != 0 {
@@ -164,7 +164,7 @@ fn is_of(mount: &Mount, backing: &Backing, views: &[View]) -> bool {
     names_a_file && is_at(Path::new(&mount.source), backing)
 }
 
-/// Whether some of these bytes are what lies at a path.
+/// Returns true if some of these bytes are what lies at a path.
 fn is_at(path: &Path, backing: &Backing) -> bool {
     path.is_absolute() && backing::identity(path).is_ok_and(|identity| backing.is_made_of(identity))
 }

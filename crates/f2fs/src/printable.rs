@@ -43,7 +43,7 @@ fn push(text: &mut String, c: char, escape: bool) {
     if escape { text.extend(c.escape_default()) } else { text.push(c) }
 }
 
-/// Whether a terminal or log may do something else with a character than to show it.
+/// Returns true if a terminal or log may do something else with a character than to show it.
 fn is_unsafe(c: char) -> bool {
     match c {
         // Marks, embeddings, overrides and isolates of text in two directions (Unicode Standard Annex 9).

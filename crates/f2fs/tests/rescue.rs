@@ -111,7 +111,7 @@ impl Holds {
         ancestors(path).any(|above| self.below.contains(above))
     }
 
-    /// Whether a loss may be told of a path.
+    /// Returns true if a loss may be told of a path.
     fn touches(&self, path: &[u8]) -> bool {
         self.has_all_of(path)
             || self.new_names.contains(path)

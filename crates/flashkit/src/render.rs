@@ -53,12 +53,12 @@ fn stdout_error(error: &anyhow::Error) -> Option<&io::Error> {
     causes.into_iter().find(|cause| cause.get_ref().is_some_and(|inner| inner.is::<OfStdout>()))
 }
 
-/// Whether standard output cannot be written to.
+/// Returns true if standard output cannot be written to.
 pub fn is_of_stdout(error: &anyhow::Error) -> bool {
     stdout_error(error).is_some()
 }
 
-/// Whether the reader of standard output has gone, as in `flashkit ls ... | head`.
+/// Returns true if the reader of standard output has gone, as in `flashkit ls ... | head`.
 pub fn has_no_reader(error: &anyhow::Error) -> bool {
     stdout_error(error).is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -218,7 +218,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
     assert!(model::fsck::fsck_image(&dir.join("v.img")).is_ok());
 }
 
-/// Whether a program can be started; says what is passed over where not.
+/// Returns true if a program can be started; says what is passed over where not.
 fn has(program: &str) -> bool {
     let is_there = Command::new(program).arg("--version").output().is_ok();
     if !is_there {

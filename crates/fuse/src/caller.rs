@@ -34,17 +34,17 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whether the caller has a capability in the user namespace of the mount. Where that is unknown, root has all.
+    /// Returns true if the caller has a capability in the user namespace of the mount. Where that is unknown, root has all.
     pub fn has(self, capability: Capability) -> bool {
         self.credentials().map_or(self.uid == 0, |known| known.has(capability, self.pid))
     }
 
-    /// Whether the caller is in a group, or need not be (Linux, `in_group_or_capable`).
+    /// Returns true if the caller is in a group, or need not be (Linux, `in_group_or_capable`).
     pub fn is_in(self, gid: u32) -> bool {
         self.gid == gid || self.credentials().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
     }
 
-    /// Whether the caller is known to be outside a group. The groups of a caller for whom a service of the kernel asks
+    /// Returns true if the caller is known to be outside a group. The groups of a caller for whom a service of the kernel asks
     /// (nfsd) are unknown.
     pub fn is_outside(self, gid: u32) -> bool {
         self.gid != gid && self.credentials().is_some_and(|known| !known.is_in(gid, self.pid))
@@ -97,7 +97,7 @@ impl Credentials {
     }
 }
 
-/// Whether a process is in our user namespace, which is that of the mount: in another one its capabilities count for
+/// Returns true if a process is in our user namespace, which is that of the mount: in another one its capabilities count for
 /// nothing here. `None` where that cannot be read.
 fn shares_user_namespace(pid: u32) -> Option<bool> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/user")).ok();

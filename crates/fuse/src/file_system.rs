@@ -203,7 +203,7 @@ impl FileSystem {
         self.lock(self.may_exceed_limits(caller))
     }
 
-    /// Whether a caller may exceed the limits of quota, where there can be any.
+    /// Returns true if a caller may exceed the limits of quota, where there can be any.
     fn may_exceed_limits(&self, caller: Caller) -> bool {
         !self.has_quota || caller.has(Capability::SysResource)
     }

@@ -62,7 +62,7 @@ impl Inodes {
         }
     }
 
-    /// Whether it is known that it has no extended attributes.
+    /// Returns true if it is known that it has no extended attributes.
     pub fn is_bare(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.bare)
     }

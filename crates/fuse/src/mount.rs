@@ -257,7 +257,7 @@ fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<Fil
     paths.iter().map(open).collect()
 }
 
-/// Whether a device cannot be opened because it, or this user, may not write to it.
+/// Returns true if a device cannot be opened because it, or this user, may not write to it.
 fn is_write_protected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }

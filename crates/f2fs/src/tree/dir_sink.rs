@@ -66,7 +66,7 @@ pub struct DirSink {
     /// Whether owners are set; else everything belongs to who runs this, and bits that give a program its owner's
     /// rights are left out.
     owners: bool,
-    /// Whether a name that is taken is removed first.
+    /// True if a name that is taken is removed first.
     overwrite: bool,
     /// User and group that what is made belongs to at first.
     maker: (u32, u32),

@@ -27,7 +27,7 @@ pub trait Sink {
         Vec::new()
     }
 
-    /// Whether nothing more can be taken after an error.
+    /// Returns true if nothing more can be taken after an error.
     fn is_broken(&self) -> bool {
         false
     }

@@ -108,7 +108,7 @@ impl<'v> VolumeSource<'v> {
         true
     }
 
-    /// Whether a name leads to a directory that says that it belongs elsewhere.
+    /// Returns true if a name leads to a directory that says that it belongs elsewhere.
     fn is_stray(&self, found: &Found) -> bool {
         let Ok(inode) = self.volume.inode(found.ino) else { return false };
         // Old kernels do not keep the inode's own word for its parent up to date.

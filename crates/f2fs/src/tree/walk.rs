@@ -204,7 +204,7 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
     Ok((kept, damage))
 }
 
-/// Whether an inode says that it has a name in a directory.
+/// Returns true if an inode says that it has a name in a directory.
 fn belongs(volume: &Volume, dir: Ino, ino: Ino) -> bool {
     let Ok(inode) = volume.inode(ino) else { return false };
     // Old kernels do not keep a directory's own word for its parent up to date.

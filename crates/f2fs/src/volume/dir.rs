@@ -281,7 +281,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a search for a hash looks into a block of a directory.
+    /// Returns true if a search for a hash looks into a block of a directory.
     fn leads_to(&self, dir: &NodeBlock, hash: u32, block: u64) -> Result<bool> {
         let dir_level = dir.head().dir_level;
         let Some((level, _)) = dir_hash::level_of(block, dir_level) else { return Ok(false) };
@@ -332,7 +332,7 @@ impl Volume {
     }
 }
 
-/// Whether a directory folds names that it hashes. Of encrypted names it does not know the hash.
+/// Returns true if a directory folds names that it hashes. Of encrypted names it does not know the hash.
 pub(super) fn folds_names(dir: &NodeBlock) -> bool {
     dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT)
 }

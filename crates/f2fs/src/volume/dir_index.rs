@@ -61,7 +61,7 @@ impl DirIndexes {
         }
     }
 
-    /// Whether all names of a directory are known.
+    /// Returns true if all names of a directory are known.
     pub fn knows(&self, dir: Ino) -> bool {
         self.map.get(&dir).is_some_and(|index| index.hashes.is_some())
     }

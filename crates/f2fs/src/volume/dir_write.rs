@@ -358,7 +358,7 @@ impl Volume {
         Ok(addr)
     }
 
-    /// Whether a directory `ino` is `dir` or above it, where it must not be moved to. A cycle of directories, which only a
+    /// Returns true if a directory `ino` is `dir` or above it, where it must not be moved to. A cycle of directories, which only a
     /// damaged volume has, is met after about three times as many steps as there are directories in it and before it
     /// (Brent's algorithm).
     pub(super) fn is_ancestor(&self, ino: Ino, dir: Ino) -> Result<bool> {

@@ -88,7 +88,7 @@ impl Stat {
     }
 }
 
-/// Whether an inode says that it may have extended attributes.
+/// Returns true if an inode says that it may have extended attributes.
 fn may_have_xattrs(inode: &NodeBlock) -> bool {
     let at = Place::Xattr(inode.ino());
     inode.xattr_nid() != Nid::NULL

@@ -32,7 +32,7 @@ pub fn permissions_of(caller: Caller, gid: u32, permissions: u16) -> u16 {
     if loses { permissions & !SET_GID } else { permissions }
 }
 
-/// Whether the mode of an inode lets a caller write to it.
+/// Returns true if the mode of an inode lets a caller write to it.
 pub fn may_write(caller: Caller, stat: &Stat) -> bool {
     caller.uid == stat.uid
         || stat.mode & 0o020 != 0 && caller.is_in(stat.gid)

@@ -285,7 +285,7 @@ pub fn with_aligned<T>(length: usize, access: impl FnOnce(&mut [u8]) -> T) -> T 
     access(&mut room[from..from + length])
 }
 
-/// Whether this process has a capability, given by its number (capabilities(7)). In a container root lacks some.
+/// Returns true if this process has a capability, given by its number (capabilities(7)). In a container root lacks some.
 pub fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
     let effective =
