@@ -1316,6 +1316,9 @@ fn a_discard_that_fails_is_no_failed_write() {
         volume.checkpoint().unwrap();
         volume.unlink(ROOT, b"file").unwrap();
         volume.checkpoint().unwrap();
+        assert!(volume.discards().blocks() > 0);
+        assert!(matches!(volume.discards().issue(), Err(Error::Io { .. })));
+        assert!(volume.discards().is_empty(), "the device is not asked for the others");
     }
     assert!(matches!(volume.trim(1), Err(Error::Io { .. })), "who asks for it is told");
     assert!(volume.read_only_reason().is_none());

@@ -8,8 +8,11 @@
 use std::{
     io,
     path::Path,
-    sync::{Arc, OnceLock},
-    thread,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -46,6 +49,8 @@ const REQUEST_PAGES: u16 = 256;
 /// Reads of so many bytes are passed from the image to the kernel where that can be done: for less, two copies cost
 /// less than a pipe.
 const PASSED_BYTES: u32 = 64 << 10;
+/// Threads that answer, at most, however many of them wait for a writer.
+const THREADS_MAX: usize = 64;
 /// Room for a request's head and arguments.
 const HEAD_BYTES: usize = 64 << 10;
 /// Requests that the kernel may have under way without anybody waiting for them.
@@ -122,16 +127,51 @@ impl Session {
 
     /// Answers requests until the file system is unmounted.
     pub fn run(self) -> io::Result<()> {
-        let threads: Vec<_> = (0..self.threads)
-            .map(|_| {
-                let adapter = self.adapter.clone();
-                thread::spawn(move || adapter.serve())
-            })
-            .collect();
+        let pool =
+            Arc::new(Pool { adapter: self.adapter, idle: AtomicUsize::new(0), threads: Mutex::default() });
+        (0..self.threads).for_each(|_| pool.clone().start());
         let broke = || io::Error::other("a thread that answers requests panicked");
-        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(broke())));
-        // All are waited for.
-        ends.fold(Ok(()), Result::and)
+        let mut ended = Ok(());
+        // All are waited for. A thread that starts another is not done before that one is on the list.
+        while let Some(thread) = pool.last() {
+            ended = ended.and(thread.join().unwrap_or_else(|_| Err(broke())));
+        }
+        ended
+    }
+}
+
+/// The threads that answer.
+struct Pool {
+    adapter: Arc<Adapter>,
+    /// Threads that wait for a request.
+    idle: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+}
+
+impl Pool {
+    fn start(self: Arc<Self>) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        let pool = self.clone();
+        let thread = thread::spawn(move || pool.adapter.clone().serve(&pool));
+        self.threads.lock().expect("nothing panics under this lock").push(thread);
+    }
+
+    fn last(&self) -> Option<JoinHandle<io::Result<()>>> {
+        self.threads.lock().expect("nothing panics under this lock").pop()
+    }
+
+    /// A thread has a request. Where no other waits for one, all may come to wait for a writer, and readers for them: then
+    /// there is one more.
+    fn taken(self: &Arc<Self>) {
+        let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
+        if was_last && self.threads.lock().expect("nothing panics under this lock").len() < THREADS_MAX {
+            self.clone().start();
+        }
+    }
+
+    /// A thread is about to wait for a request.
+    fn done(&self) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -174,7 +214,7 @@ struct Adapter {
 
 impl Adapter {
     /// Answers until the end of the mount.
-    fn serve(&self) -> io::Result<()> {
+    fn serve(&self, pool: &Arc<Pool>) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
         let mut desk = Desk {
             output: Output::new(REQUEST_BYTES as usize + HEAD_BYTES),
@@ -182,6 +222,7 @@ impl Adapter {
             passage: Passage::new(READ_BYTES as usize),
         };
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
+            pool.taken();
             desk.output.clear();
             desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
             let handled = fault::contain(|| self.handle(&header, Arguments(arguments), &mut desk));
@@ -192,6 +233,7 @@ impl Adapter {
             if let Some(reply) = desk.reply.take() {
                 reply.send(outcome.map(|()| desk.output.bytes()));
             }
+            pool.done();
         }
         Ok(())
     }

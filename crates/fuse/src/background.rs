@@ -1,5 +1,5 @@
-//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, and a word about damage and
-//! about what could not be written.
+//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, discards, and a word about damage
+//! and about what could not be written.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -20,17 +20,27 @@ const LOG: &str = "/dev/log";
 /// What a message to it begins with: that it is a warning of a daemon's (syslog(3): 3 * 8 + 4).
 const WARNING: &str = "<28>";
 
-/// The thread that does it; it ends when this is dropped.
+/// Discards that are issued one after the other, and how long the device then has for other requests (Linux,
+/// `DEF_MAX_DISCARD_REQUEST`, `DEF_MIN_DISCARD_ISSUE_TIME`).
+const DISCARDS_AT_ONCE: u32 = 8;
+const BETWEEN_DISCARDS: Duration = Duration::from_millis(50);
+
+/// The threads that do it; they end when this is dropped.
 pub struct Background {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    stop: Vec<mpsc::Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Background {
     /// Begins. Messages name the image.
     pub fn start(fs: Arc<FileSystem>, options: &MountOptions, image: PathBuf) -> Background {
         let (stop, stopped) = mpsc::channel();
+        let (stop_discards, discards_stopped) = mpsc::channel();
         let options = options.clone();
+        let discards = thread::spawn({
+            let fs = fs.clone();
+            move || discard(&fs, &discards_stopped)
+        });
         let thread = thread::spawn(move || {
             let image = image.display();
             let (mut told, mut told_of_failure) = (false, fs.failure().is_some());
@@ -61,17 +71,25 @@ impl Background {
             }
             look();
         });
-        Background { stop: Some(stop), thread: Some(thread) }
+        Background { stop: vec![stop, stop_discards], threads: vec![thread, discards] }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        self.stop.clear();
+        for thread in self.threads.drain(..) {
             // It ends with the next look.
             let _ = thread.join();
         }
+    }
+}
+
+/// Issues what waits to be discarded, a few at a time.
+fn discard(fs: &FileSystem, stopped: &mpsc::Receiver<()>) {
+    let mut pause = TICK;
+    while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+        pause = if fs.issue_discards(DISCARDS_AT_ONCE) { BETWEEN_DISCARDS } else { TICK };
     }
 }
 

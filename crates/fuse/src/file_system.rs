@@ -1,19 +1,17 @@
 //! What each operation of a mounted file system means for a volume.
 //!
-//! *Invariants*: reading takes the volume's lock shared, changing takes it alone; the lock is never held while
-//! the device is flushed for an fsync, nor, but shared for what is [passed](FileSystem::pass), while an answer is on
-//! its way. Inodes go by F2FS's numbers.
+//! *Invariants*: reading takes the volume's lock shared, changing takes it alone; readers have the volume while the device
+//! is flushed, while it discards, and between any few blocks that are cleaned. The lock is not held, but shared for what is
+//! [passed](FileSystem::pass), while an answer is on its way. Inodes go by F2FS's numbers.
 
 mod content;
+mod durability;
 mod listing;
 mod rights;
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::{
-        OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, OnceLock, Weak,
+    atomic::{AtomicU64, Ordering},
 };
 
 use block::FileDevice;
@@ -26,7 +24,9 @@ use f2fs::{
         xattr,
     },
     units::{Ino, Time},
-    volume::{NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, XattrMode, without_privilege},
+    volume::{
+        Discards, NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, XattrMode, without_privilege,
+    },
 };
 use rustix::fs::RenameFlags;
 
@@ -36,8 +36,10 @@ use crate::{
     errno,
     flusher::Flusher,
     inodes::Inodes,
-    ioctl::{self, Request, TrimRange},
+    ioctl::{self, Request},
+    late_atimes::LateAtimes,
     unwritten::Unwritten,
+    volume_lock::{Reading, VolumeLock, Writing},
     waiting::Waiting,
 };
 
@@ -107,38 +109,14 @@ pub enum TimesFrom {
     CallerOrCache,
 }
 
-/// The volume while it is read.
-pub struct Reading<'a>(RwLockReadGuard<'a, Option<Volume>>);
-
-/// The volume while it is changed.
-pub struct Writing<'a>(RwLockWriteGuard<'a, Option<Volume>>);
-
-impl Deref for Reading<'_> {
-    type Target = Volume;
-
-    fn deref(&self) -> &Volume {
-        self.0.as_ref().expect("it was there when it was locked")
-    }
-}
-
-impl Deref for Writing<'_> {
-    type Target = Volume;
-
-    fn deref(&self) -> &Volume {
-        self.0.as_ref().expect("it was there when it was locked")
-    }
-}
-
-impl DerefMut for Writing<'_> {
-    fn deref_mut(&mut self) -> &mut Volume {
-        self.0.as_mut().expect("it was there when it was locked")
-    }
-}
-
 /// The file system of one mount.
 pub struct FileSystem {
     /// None is left after [`unmount`](Self::unmount).
-    volume: RwLock<Option<Volume>>,
+    volume: VolumeLock,
+    /// What the device is to be told is free.
+    discards: Arc<Discards>,
+    /// Access times that wait for the next writer.
+    late_atimes: LateAtimes,
     /// The device that the volume lies on, where that is a single file.
     image: Weak<FileDevice>,
     /// The volume can have limits of quota.
@@ -169,7 +147,9 @@ impl FileSystem {
     pub fn new(volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
         FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
-            volume: RwLock::new(Some(volume)),
+            discards: volume.discards().clone(),
+            volume: VolumeLock::new(volume),
+            late_atimes: LateAtimes::default(),
             image,
             inodes: Inodes::default(),
             unwritten: Unwritten::default(),
@@ -211,19 +191,20 @@ impl FileSystem {
     fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
+        let upkeep = volume.begin_upkeep();
+        self.settle(&mut volume, upkeep).map_err(to_errno)?;
+        self.late_atimes.apply(&mut volume);
         volume.set_privileged(privileged);
         Ok(volume)
     }
 
     /// The volume, to read, without this being a request.
     fn quiet_read_lock(&self) -> Answer<Reading<'_>> {
-        let volume = self.volume.read().map_err(|_| Errno::IO)?;
-        if volume.is_some() { Ok(Reading(volume)) } else { Err(Errno::IO) }
+        self.volume.read()
     }
 
     fn quiet_write_lock(&self) -> Answer<Writing<'_>> {
-        let volume = self.volume.write().map_err(|_| Errno::IO)?;
-        if volume.is_some() { Ok(Writing(volume)) } else { Err(Errno::IO) }
+        self.volume.write()
     }
 
     /// Whether the volume takes changes. Asking does not count as a request.
@@ -306,7 +287,7 @@ impl FileSystem {
             return Err(Errno::NOENT);
         }
         self.refer(&stat);
-        Ok(stat)
+        Ok(self.late_atimes.seen(stat))
     }
 
     /// The kernel gets a reference to an inode, whose facts are of now: the caller holds the volume's lock.
@@ -461,7 +442,8 @@ impl FileSystem {
 
     /// Facts of an inode.
     pub fn stat(&self, ino: Ino) -> Answer<Stat> {
-        self.read_lock()?.stat(ino).map_err(to_errno)
+        let stat = self.read_lock()?.stat(ino).map_err(to_errno)?;
+        Ok(self.late_atimes.seen(stat))
     }
 
     /// How full the volume is, and the bytes of its blocks.
@@ -580,26 +562,9 @@ impl FileSystem {
         }
         let text = text.split(|byte| *byte == 0).next().filter(|label| label.len() < text.len());
         let label = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(Errno::INVAL)?;
-        self.write_lock()?.set_label(label).map_err(to_errno)
-    }
-
-    /// Tells the device what is free, and says how many bytes that were. What a part of the volume is asked for is done
-    /// for all of it: nobody misses free blocks.
-    fn trim(&self, range: TrimRange) -> Answer<u64> {
-        if !self.settings.checkpoints {
-            // What the last checkpoint needs must stay, and only another one would tell it from what is free.
-            return Err(Errno::OPNOTSUPP);
-        }
         let mut volume = self.write_lock()?;
-        let block_size = volume.geometry().block_size;
-        let volume_bytes = volume.superblock().blocks << block_size.log();
-        // As Linux has it (`f2fs_trim_fs`).
-        if range.start >= volume_bytes || range.length < block_size.bytes() as u64 {
-            return Err(Errno::INVAL);
-        }
-        let least_blocks = u32::try_from(range.least >> block_size.log()).unwrap_or(u32::MAX);
-        let trimmed = volume.trim(least_blocks).map_err(to_errno)?;
-        Ok((trimmed << block_size.log()).min(range.length))
+        let pending = volume.begin_set_label(label);
+        self.settle(&mut volume, pending).map_err(to_errno)
     }
 
     // Extended attributes.
@@ -666,117 +631,7 @@ impl FileSystem {
         }
     }
 
-    // Durability.
-
-    /// Makes a file durable. The device is flushed without the volume's lock, once for all who wait.
-    pub fn fsync(&self, ino: Ino, data_only: bool) -> Answer<()> {
-        let mut volume = self.write_lock()?;
-        if let Some(nothing_to_do) = self.may_sync(&volume)? {
-            return Ok(nothing_to_do);
-        }
-        let needs_flush = volume.write_file(ino, data_only).map_err(to_errno)?;
-        if !needs_flush || self.settings.fsync == FsyncMode::NoBarrier {
-            return Ok(());
-        }
-        let device = volume.device().clone();
-        drop(volume);
-        let flushed = self.flusher.flush(&*device);
-        match flushed {
-            Ok(()) => Ok(()),
-            failed => self.write_lock()?.flushed(failed).map_err(to_errno),
-        }
-    }
-
-    /// Makes everything durable.
-    pub fn sync(&self) -> Answer<()> {
-        let mut volume = self.write_lock()?;
-        match self.may_sync(&volume)? {
-            Some(nothing_to_do) => Ok(nothing_to_do),
-            None => volume.checkpoint().map_err(to_errno),
-        }
-    }
-
-    /// After a change of names in directories: makes it durable where the mount or a flag of one of them asks for that.
-    fn sync_names(&self, volume: &mut Volume, dirs: impl IntoIterator<Item = Ino>) -> Answer<()> {
-        let is_synchronous =
-            |dir: Ino| volume.inode(dir).is_ok_and(|inode| inode.has_flag(flag::SYNC | flag::DIRSYNC));
-        let wanted = self.settings.dirsync || dirs.into_iter().any(is_synchronous);
-        if !wanted || self.may_sync(volume)?.is_some() {
-            return Ok(());
-        }
-        let before = volume.last_checkpoint().version;
-        match volume.checkpoint() {
-            // The names are durable. What could not be written of a file is told to who syncs that one.
-            Err(_) if volume.last_checkpoint().version != before => Ok(()),
-            done => done.map_err(to_errno),
-        }
-    }
-
-    /// Whether there may be something to make durable; `Some` where there cannot, and an error where what was
-    /// written may be lost.
-    fn may_sync(&self, volume: &Volume) -> Answer<Option<()>> {
-        match volume.read_only_reason() {
-            _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
-            Some(_) => Err(Errno::IO),
-            None => Ok(None),
-        }
-    }
-
-    /// What is done in idle times: one section is cleaned, where that is worthwhile. No request, so it does not
-    /// count as one.
-    pub fn clean_in_idle_time(&self) -> Answer<()> {
-        if !self.settings.checkpoints {
-            return Ok(());
-        }
-        let mut volume = self.quiet_write_lock()?;
-        if volume.read_only_reason().is_none() && volume.is_fragmented() {
-            volume.clean_a_little(self.settings.cleaning).map_err(to_errno)?;
-        }
-        Ok(())
-    }
-
-    /// Ends it all: unlinked inodes go, everything becomes durable, the volume is marked as cleanly unmounted, and
-    /// its devices are closed. Nothing is left to do the second time.
-    pub fn unmount(&self) -> Result<(), f2fs::Error> {
-        let mut volume = match self.volume.write() {
-            Ok(volume) => volume,
-            // Something was done by half: what the last checkpoint and the fsyncs since then say is whole.
-            Err(poisoned) => {
-                drop(poisoned.into_inner().take());
-                return Err(f2fs::Error::Invalid(self.broken_off().into()));
-            }
-        };
-        let Some(mut volume) = volume.take() else { return Ok(()) };
-        let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
-        let met_damage = volume.io().met_damage();
-        let complaint = match &ended {
-            Err(error) => Some(error.to_string()),
-            Ok(()) if volume.read_only_reason().is_some() && !self.settings.read_only => {
-                Some("could not be left clean; the next mount brings back what was synced".into())
-            }
-            Ok(()) => {
-                self.fault().map(|fault| format!("a request failed by a fault of this program: {fault}"))
-            }
-        };
-        let failure = match (volume.read_only_reason(), &ended) {
-            (Some(reason), _) => Some(reason.to_string()),
-            // Damage is told as such, and what is not damaged has become durable.
-            (None, Err(error)) if !met_damage => Some(error.to_string()),
-            _ => None,
-        };
-        // It ends once.
-        let _ = self.end.set(End { met_damage, failure, complaint });
-        ended
-    }
-
-    fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
-        let mut ended = Ok(());
-        for ino in self.inodes.drain() {
-            // One that is damaged stays where it is, and everything else becomes durable all the same.
-            ended = ended.and(volume.release(ino));
-        }
-        if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
-    }
+    // Times of access.
 
     /// Renews the time of the last access, where the mount and the inode want that. Says whether it did.
     fn renew_atime(&self, ino: Ino) -> bool {
@@ -795,7 +650,11 @@ impl FileSystem {
             return false;
         }
         let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
-        // Access times are a courtesy: a volume without room for them can still be read.
+        // Access times are a courtesy: a volume without room for them can still be read, and nobody waits for a writer to
+        // read a file.
+        if self.volume.has_writers() {
+            return self.late_atimes.add(ino, set);
+        }
         self.write_lock().and_then(|mut volume| volume.set_attr(ino, &set).map_err(to_errno)).is_ok()
     }
 }

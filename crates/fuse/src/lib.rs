@@ -5,8 +5,8 @@
 //! from the image to the kernel.
 //!
 //! *Invariants*: no policy here, the engine decides; the engine's `&self` is shared by readers, its `&mut self` is
-//! one writer's, and no device flush of an fsync runs under either lock, but the first of two where a node of
-//! attributes has to be on the device before the mark; every error becomes an errno in `errno` and nowhere else.
+//! one writer's, and no flush or discard of the device keeps readers waiting (`volume_lock`); every error becomes an errno
+//! in `errno` and nowhere else.
 
 #![forbid(unsafe_code)]
 
@@ -22,12 +22,14 @@ mod file_system;
 mod flusher;
 mod inodes;
 mod ioctl;
+mod late_atimes;
 mod mount;
 mod mounts;
 mod options;
 mod passage;
 mod protocol;
 mod unwritten;
+mod volume_lock;
 mod waiting;
 mod write_back;
 

@@ -106,7 +106,15 @@ impl Engine {
 
     /// Applies an operation. [`Op::Unmount`] unmounts and opens again; [`Op::DropCaches`] writes a checkpoint
     /// and opens again, so that the new volume begins with empty caches.
+    ///
+    /// Issues one pending discard after each operation, so that later operations meet those that are left.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
+        let done = self.perform(op);
+        self.volume.discards().issue()?;
+        done
+    }
+
+    fn perform(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Open { path, handle } => {
                 let ino = self.volume.resolve(&path.0, true)?;

@@ -255,6 +255,10 @@ impl Volume {
                     self.unreadable.clear();
                     continue;
                 }
+                if self.discards.wait() {
+                    // What was being discarded is free, too.
+                    continue;
+                }
                 return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
             };
             let entered = self.enter_segment(kind, segment, fills_holes);
@@ -347,6 +351,7 @@ impl Volume {
         fills_holes: bool,
     ) -> Result<()> {
         let old = self.logs.get(kind).segment;
+        self.claim_segment(segment);
         let (summary, offset) = match fills_holes {
             true => {
                 let hole =

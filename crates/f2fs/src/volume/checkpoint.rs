@@ -3,7 +3,14 @@
 //! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
 //! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
 
-use super::{Access, Volume, fsync::SinceCheckpoint, journal, log::Log};
+use super::{
+    Access, Io, Volume,
+    discards::UNIT_BLOCKS,
+    fsync::SinceCheckpoint,
+    journal,
+    log::Log,
+    pending::{PendingSync, Then},
+};
 use crate::{
     Error, Place, Result,
     format::{
@@ -26,12 +33,24 @@ pub(super) enum Reason {
     Unmount,
 }
 
-/// All of a checkpoint but its last block is on the device.
-struct Prepared {
+/// A checkpoint of which all but the last block was written.
+pub(super) struct Prepared {
     next: Checkpoint,
+    /// The last block, and where it goes.
     last: Vec<u8>,
+    last_addr: BlockAddr,
+    at: Place,
     nat: journal::Prepared<Nid, NatEntry>,
     sit: journal::Prepared<SegNo, SitEntry>,
+}
+
+impl Prepared {
+    /// Makes what was written durable, and then the last block, with which the checkpoint counts.
+    pub(super) fn write_last(&self, io: &Io) -> Result<()> {
+        io.flush()?;
+        io.write(self.last_addr, self.at, &self.last)?;
+        io.flush()
+    }
 }
 
 /// Flags that a checkpoint takes over from the one before; every other is set by what holds now.
@@ -46,11 +65,17 @@ const KEPT: Flags = Flags(
 impl Volume {
     /// Makes everything that was done durable, as one.
     pub fn checkpoint(&mut self) -> Result<()> {
+        let pending = self.begin_checkpoint()?;
+        self.complete(pending)
+    }
+
+    /// Begins a [`checkpoint`](Self::checkpoint): writes all that needs the volume.
+    pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
-        if self.changed {
-            self.write_checkpoint(Reason::Sync)?;
+        match self.changed {
+            true => self.checkpoint_then(Reason::Sync, Then::WriteWaiting(Reason::Sync)).map(Some),
+            false => self.write_what_waits(Reason::Sync),
         }
-        self.finish_waiting(Reason::Sync)
     }
 
     /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
@@ -64,16 +89,23 @@ impl Volume {
         if !is_ended {
             self.write_checkpoint(Reason::Unmount)?;
         }
-        self.finish_waiting(Reason::Unmount)
+        let pending = self.write_what_waits(Reason::Unmount)?;
+        self.complete(pending)
     }
 
     /// Says what a checkpoint could not write, or writes it with another.
-    fn finish_waiting(&mut self, reason: Reason) -> Result<()> {
+    pub(super) fn write_what_waits(&mut self, reason: Reason) -> Result<Option<PendingSync>> {
         self.write_waiting()?;
-        if self.changed { self.write_checkpoint(reason) } else { Ok(()) }
+        if self.changed { self.checkpoint_then(reason, Then::End).map(Some) } else { Ok(None) }
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
+        let pending = self.checkpoint_then(reason, Then::End)?;
+        self.complete(Some(pending))
+    }
+
+    /// Writes all of a checkpoint but its last block.
+    pub(super) fn prepare_checkpoint(&mut self, reason: Reason) -> Result<Prepared> {
         self.let_go_of_leaving()?;
         self.write_quotas()?;
         let result = self.write_all(reason);
@@ -83,7 +115,7 @@ impl Volume {
         result
     }
 
-    fn write_all(&mut self, reason: Reason) -> Result<()> {
+    fn write_all(&mut self, reason: Reason) -> Result<Prepared> {
         self.write_back()?;
         if self.counters.valid_blocks > self.checkpoint.user_blocks {
             // Neither we nor Linux would open it. The checkpoint before, with the fsyncs since then, is whole.
@@ -104,9 +136,7 @@ impl Volume {
             Ok(())
         });
         let result = opened.and_then(|()| self.prepare(reason));
-        let prepared = if borrowed { self.give_up_on_error(result) } else { self.stop_on_error(result) }?;
-        let result = self.commit(prepared);
-        self.fail_on_error(result)
+        if borrowed { self.give_up_on_error(result) } else { self.stop_on_error(result) }
     }
 
     /// Where a log has borrowed a segment that the last checkpoint needs, nothing may be written to it unless the next one
@@ -171,30 +201,38 @@ impl Volume {
         bytes.extend(summaries);
         let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
         self.io.write(start, at, &bytes)?;
-        Ok(Prepared { next, last, nat, sit })
+        let last_addr = BlockAddr(start.0 + next.pack_blocks - 1);
+        Ok(Prepared { next, last, last_addr, at, nat, sit })
     }
 
-    /// Makes a prepared checkpoint count.
-    fn commit(&mut self, Prepared { next, last, nat, sit }: Prepared) -> Result<()> {
-        let pack = 1 - self.pack;
-        let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
-        self.io.flush()?;
-        self.io.write(BlockAddr(start.0 + next.pack_blocks - 1), at, &last)?;
-        self.io.flush()?;
-
+    /// Goes on from a checkpoint once its last block was written.
+    pub(super) fn commit(&mut self, prepared: Prepared, written: Result<()>) -> Result<()> {
+        if written.is_err() {
+            let failed = self.fail_on_error(written);
+            self.note_waiting_charges();
+            return failed;
+        }
+        let Prepared { next, nat, sit, .. } = prepared;
         self.checkpoint = next;
-        self.pack = pack;
+        self.pack = 1 - self.pack;
         self.opened_seconds = (self.options.clock)().seconds;
         self.changed = false;
         self.since_checkpoint = SinceCheckpoint::default();
         self.room_sections = None;
         self.forget_partial_limits();
         self.nat.committed(nat);
-        let (io, mut discards) = (&self.io, self.options.discard);
-        // The checkpoint counts, whatever the device does with this: who does not take one is not asked for the others.
-        self.sit.committed(sit, |addr, blocks| discards = discards && io.discard(addr, blocks).is_ok());
+        let (geometry, logs, discards) = (self.geometry, &self.logs, &self.discards);
+        let wanted = self.options.discard;
+        self.sit.committed(sit, |number, offset, blocks| {
+            // What a log is about to write is not discarded.
+            let end = u32::from(logs.written_part(number)) / UNIT_BLOCKS * UNIT_BLOCKS;
+            let blocks = blocks.min(end.saturating_sub(offset.into()));
+            if wanted && blocks > 0 {
+                discards.add(geometry.block(number, offset), blocks);
+            }
+        });
         // What is free counts as room, and has no summary that matters.
-        let table = &mut self.sit;
+        let (io, table) = (&self.io, &mut self.sit);
         self.unreadable.retain(|number| table.segment(io, *number).is_ok_and(|segment| !segment.is_free()));
         Ok(())
     }

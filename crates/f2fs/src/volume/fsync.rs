@@ -9,11 +9,15 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    ActiveLogs, FsyncNames, Volume, checkpoint::Reason, dir_write::ENTRY_BLOCKS, node_cache::Change,
+    ActiveLogs, FsyncNames, Volume,
+    checkpoint::Reason,
+    dir_write::ENTRY_BLOCKS,
+    node_cache::Change,
     node_write::Marks,
+    pending::{LastNode, PendingSync, Then, Work},
 };
 use crate::{
-    Error, Place, Result,
+    Result,
     format::{
         FileType,
         checkpoint::Flags,
@@ -115,22 +119,13 @@ impl Volume {
     /// Makes the content and the attributes of an inode durable. `data_only` promises no more than that the content
     /// can be read back.
     pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
-        if self.write_file(ino, data_only)? {
-            let result = self.io.flush();
-            self.fail_on_error(result)?;
-        }
-        Ok(())
+        let pending = self.begin_fsync(ino, data_only)?;
+        self.complete(pending)
     }
 
-    /// How the flush went that [`write_file`](Self::write_file) asked for. After one that failed the volume refuses
-    /// changes: nobody knows what is on the device.
-    pub fn flushed(&mut self, result: std::io::Result<()>) -> Result<()> {
-        self.fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
-    }
-
-    /// Does all of an [`fsync`](Self::fsync) but its flush, and says whether a flush of the
-    /// [`device`](Self::device) is still needed: several files can share one, without holding the volume.
-    pub fn write_file(&mut self, ino: Ino, data_only: bool) -> Result<bool> {
+    /// Begins an [`fsync`](Self::fsync): writes all that needs the volume. What is left is nothing, a flush that several
+    /// files can share, or a checkpoint.
+    pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
         self.start()?;
         let inode = self.inode(ino)?;
         let is_directory = inode.is_directory();
@@ -138,25 +133,19 @@ impl Volume {
             self.options.fsync_names == FsyncNames::Renamed && !self.since_checkpoint.renamed.is_empty();
         if is_directory && !renames_first {
             if self.is_as_checkpointed(ino) {
-                return Ok(false);
+                return Ok(None);
             }
             if data_only && self.names_are_written(ino)? {
                 drop(inode);
-                self.write_logs()?;
-                return Ok(true);
+                return self.flush_logs().map(Some);
             }
         }
         if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
             drop(inode);
-            if self.changed {
-                self.write_checkpoint(Reason::Sync)?;
-            }
-            if !self.pages.has_fewer(ino, 1) {
-                // The checkpoint leaves what it cannot write. Who asks for it is told, unless it can be written now.
-                self.write_pages_of(ino)?;
-                self.write_checkpoint(Reason::Sync)?;
-            }
-            return Ok(false);
+            return match self.changed {
+                true => self.checkpoint_then(Reason::Sync, Then::WriteRest(ino)).map(Some),
+                false => self.write_rest(ino),
+            };
         }
         drop(inode);
         if self.synced.len() >= SYNCED_MAX {
@@ -168,12 +157,25 @@ impl Volume {
             // The first one after a clean end: now a volume that is cut with a chain is always one that was not
             // unmounted, which gets a new version when it is opened, and no chain runs into nodes that a session
             // before has left.
-            self.write_checkpoint(Reason::Sync)?;
-            return Ok(false);
+            return self.checkpoint_then(Reason::Sync, Then::End).map(Some);
         }
-        self.write_marked(ino, data_only)?;
+        self.write_marked(ino, data_only).map(Some)
+    }
+
+    /// Writes what the checkpoint of an fsync has left: it leaves what it cannot write. Who asks for it is told, unless it
+    /// can be written now.
+    pub(super) fn write_rest(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
+        if self.pages.has_fewer(ino, 1) {
+            return Ok(None);
+        }
+        self.write_pages_of(ino)?;
+        self.checkpoint_then(Reason::Sync, Then::End).map(Some)
+    }
+
+    /// Sends the logs on their way, and leaves the flush to be done.
+    fn flush_logs(&mut self) -> Result<PendingSync> {
         self.write_logs()?;
-        Ok(true)
+        Ok(self.pending(Work::Flush, Then::End))
     }
 
     /// Sends what an fsync has put into the logs on its way, data before the nodes that name it.
@@ -192,7 +194,7 @@ impl Volume {
     ///
     /// The xattr node has no checksum, and half of it would be half of an attribute. So it is on the device before the
     /// mark is, which the inode then has.
-    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<()> {
+    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<PendingSync> {
         let own = Nid::from(ino);
         let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
         let attributes_first = self.has_unflushed_attributes(ino)?;
@@ -211,21 +213,27 @@ impl Volume {
         if self.must_write_inode(ino, data_only)? {
             nids.push(own);
         }
-        let Some((last, others)) = nids.split_last() else { return Ok(()) };
+        let Some((last, others)) = nids.split_last() else { return self.flush_logs() };
         for nid in others {
             self.write_node(*nid, Marks::default())?;
         }
+        let last = LastNode { ino, nid: *last, is_new };
         if attributes_first {
             self.write_logs()?;
-            let result = self.io.flush();
-            self.fail_on_error(result)?;
+            return Ok(self.pending(Work::Flush, Then::Mark(last)));
         }
-        self.write_node(*last, Marks { fsync: true, dentry: *last == own && is_new })?;
+        self.write_mark(last)
+    }
+
+    /// Writes the last node of an fsync, with the mark.
+    pub(super) fn write_mark(&mut self, last: LastNode) -> Result<PendingSync> {
+        let LastNode { ino, nid, is_new } = last;
+        self.write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
         if is_new {
             self.since_checkpoint.named.insert(ino);
         }
         self.since_checkpoint.unmarked.remove(&ino);
-        Ok(())
+        self.flush_logs()
     }
 
     /// Whether the node with a file's attributes has changed, or may have been written without a mark.

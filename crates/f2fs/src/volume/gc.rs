@@ -19,7 +19,13 @@ use crate::{
     units::{BlockAddr, CheckpointVer, Ino, SecNo, SegNo},
 };
 
-use super::{allocate::log_for, map_write::Slot, node_write::Marks, sit::Segment};
+use super::{
+    allocate::log_for,
+    map_write::Slot,
+    node_write::Marks,
+    pending::{PendingSync, Then, Work},
+    sit::Segment,
+};
 
 /// How a section to clean is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -45,6 +51,10 @@ pub struct Cleaned {
 
 /// Sections that one operation cleans at most before it goes on.
 const FOREGROUND_SECTIONS: u32 = 8;
+/// Blocks that one operation moves at most before it goes on; it empties one section in any case.
+const FOREGROUND_BLOCKS: u64 = FOREGROUND_SECTIONS as u64 * BLOCKS_PER_SEGMENT as u64;
+/// Blocks that are moved between two turns of readers: 128 KiB, each read for itself.
+const SLICE_BLOCKS: u32 = 32;
 /// For each section that is to be emptied so many are tried at most by who waits for something else, or tried again.
 const TRIES: usize = 4;
 /// Below so many free sections there is cleaning: each of the six logs can still open one, and two more.
@@ -135,30 +145,140 @@ pub(super) struct Stuck {
     version: CheckpointVer,
 }
 
+/// The purpose of cleaning, which says what follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Empty sections, for a caller who asked for them: a failure is an error.
+    Clean,
+    /// Room for an operation: what cannot be moved is nothing to it.
+    Room,
+}
+
+/// Where a search for free sections stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RoomStep {
+    /// A checkpoint may free some.
+    Free,
+    /// Sections may have to be cleaned.
+    Clean,
+    /// Nothing is left to do.
+    End,
+}
+
+/// Cleaning under way. It stops between any two blocks to give readers a turn.
+pub(super) struct Cleaning {
+    purpose: Purpose,
+    policy: Policy,
+    victims: Victims,
+    /// Sections that come into question where those of `victims` gave nothing.
+    others: Option<Victims>,
+    /// Sections to empty, and tries, at most.
+    sections: u32,
+    tries: usize,
+    /// Blocks to move, at most, once a section was emptied.
+    blocks: u64,
+    tried: FxHashSet<SecNo>,
+    victim: Option<Victim>,
+    cleaned: Cleaned,
+    failed: Option<Error>,
+}
+
+/// The section that is being cleaned.
+struct Victim {
+    section: SecNo,
+    /// The segment at work, what it held when that began, and the next block to look at.
+    number: SegNo,
+    segment: Option<(Segment, Summary)>,
+    offset: u16,
+    moved_blocks: u64,
+    /// Blocks that have to stay.
+    left_blocks: u64,
+}
+
+impl Victim {
+    fn new(section: SecNo, first: SegNo) -> Victim {
+        Victim { section, number: first, segment: None, offset: 0, moved_blocks: 0, left_blocks: 0 }
+    }
+}
+
+impl Cleaning {
+    fn new(purpose: Purpose, sections: u32, policy: Policy, tries: usize) -> Cleaning {
+        Cleaning {
+            purpose,
+            policy,
+            victims: Victims::New,
+            others: None,
+            sections,
+            tries,
+            blocks: u64::MAX,
+            tried: FxHashSet::default(),
+            victim: None,
+            cleaned: Cleaned::default(),
+            failed: None,
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        let Cleaned { sections, moved_blocks } = self.cleaned;
+        sections >= self.sections
+            || self.tried.len() >= self.tries
+            || sections > 0 && moved_blocks >= self.blocks
+    }
+}
+
 impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
-        self.clean_any(sections, policy, usize::MAX, Victims::All)
+        let others = Some(Victims::All);
+        let cleaning = Cleaning { others, ..Cleaning::new(Purpose::Clean, sections, policy, usize::MAX) };
+        self.clean_all(cleaning)
     }
 
-    /// Cleans a section, for who lets others wait meanwhile: after a few that cannot be emptied, which may take seconds
-    /// each, it ends; the next call goes on with others.
+    /// Cleans one section without keeping other callers waiting for long: after a few that cannot be emptied, which may
+    /// take seconds each, it ends; the next call goes on with others.
     pub fn clean_a_little(&mut self, policy: Policy) -> Result<Cleaned> {
-        self.clean_any(1, policy, TRIES, Victims::Older)
+        self.clean_all(Self::a_little(policy))
     }
 
-    /// Cleans up to so many sections of which nobody knows that they cannot be emptied, with at most so many tries; where
-    /// there is none, `others`.
-    fn clean_any(&mut self, sections: u32, policy: Policy, tries: usize, others: Victims) -> Result<Cleaned> {
+    /// Begins to [clean one section](Self::clean_a_little); readers have a turn after every few blocks.
+    pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
-        let mut cleaned = self.clean_sections(sections, policy, Victims::New, tries)?;
-        if cleaned == Cleaned::default() {
-            cleaned = self.clean_sections(sections, policy, others, TRIES * sections as usize)?;
-        }
-        if cleaned.sections > 0 {
+        self.write_back()?;
+        Ok(Some(self.pending(Work::Yield, Then::Clean(Box::new(Self::a_little(policy))))))
+    }
+
+    fn a_little(policy: Policy) -> Cleaning {
+        let others = Some(Victims::Older);
+        Cleaning { others, ..Cleaning::new(Purpose::Clean, 1, policy, TRIES) }
+    }
+
+    fn clean_all(&mut self, mut cleaning: Cleaning) -> Result<Cleaned> {
+        self.start()?;
+        self.write_back()?;
+        while self.clean_slice(&mut cleaning, u32::MAX)? {}
+        if cleaning.cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
         }
-        Ok(cleaned)
+        Ok(cleaning.cleaned)
+    }
+
+    /// Cleans on, and then goes on with what the cleaning was for.
+    pub(super) fn go_on_cleaning(&mut self, mut cleaning: Box<Cleaning>) -> Result<Option<PendingSync>> {
+        let is_for_room = cleaning.purpose == Purpose::Room;
+        match self.clean_slice(&mut cleaning, SLICE_BLOCKS) {
+            Ok(true) => return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
+            Ok(false) => {}
+            // What cannot be moved is nothing to whoever does something else.
+            Err(error) if is_for_room && self.stays_in_place(&error) => cleaning.cleaned.sections = 0,
+            Err(Error::NoSpace { .. }) if is_for_room => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        match (cleaning.cleaned.sections, is_for_room) {
+            (0, true) => self.make_room_from(RoomStep::End),
+            (0, false) => Ok(None),
+            (_, true) => self.checkpoint_for(RoomStep::End),
+            (_, false) => self.checkpoint_then(Reason::Sync, Then::End).map(Some),
+        }
     }
 
     /// Whether cleaning in idle times is worthwhile: more than half of what is free is in segments that are in use.
@@ -169,70 +289,57 @@ impl Volume {
         whole < free / 2
     }
 
-    /// Tells the device about everything that is free, in runs of at least `least_blocks`, and says how many blocks
-    /// that were.
-    pub fn trim(&mut self, least_blocks: u32) -> Result<u64> {
-        self.start()?;
-        // Only what the newest checkpoint does not need is free on the device.
-        if self.changed {
-            self.write_checkpoint(Reason::Sync)?;
-        }
-        let mut trimmed = 0;
-        for number in (0..self.geometry.segments).map(SegNo) {
-            let segment = self.sit.segment(&self.io, number)?.clone();
-            let mut at = 0;
-            while let Some(start) = segment.next_hole(at) {
-                let taken = |n: u16| segment.next_hole(n) != Some(n);
-                let end = (start..BLOCKS_PER_SEGMENT as u16)
-                    .find(|n| taken(*n))
-                    .unwrap_or(BLOCKS_PER_SEGMENT as u16);
-                if u32::from(end - start) >= least_blocks.max(1) {
-                    self.io.discard(self.geometry.block(number, start), u32::from(end - start))?;
-                    trimmed += u64::from(end - start);
-                }
-                at = end;
-            }
-        }
-        Ok(trimmed)
-    }
-
     /// Sees that the logs find segments, once one has opened another. A checkpoint gives back what only the last one
     /// needs; where that is not enough, sections are cleaned. That there is no room is no error here: what is about to
     /// be done may be what makes some, as removing does.
     pub(super) fn make_room(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.opened_segment) || self.options.checkpoint_when_asked {
-            return Ok(());
+        let pending = self.make_room_from(RoomStep::Free)?;
+        self.complete(pending)
+    }
+
+    /// The same from a step on.
+    pub(super) fn make_room_from(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
+        if step == RoomStep::Free
+            && (!std::mem::take(&mut self.opened_segment) || self.options.checkpoint_when_asked)
+        {
+            return Ok(None);
         }
-        match self.free_and_clean() {
-            Ok(()) | Err(Error::NoSpace { .. }) => Ok(()),
-            Err(error) => Err(error),
+        match self.free_and_clean(step) {
+            Err(Error::NoSpace { .. }) => Ok(None),
+            result => result,
         }
     }
 
-    fn free_and_clean(&mut self) -> Result<()> {
+    fn free_and_clean(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
         let least = self.least_free_sections();
-        let free = self.free_sections()?;
-        let freed = self.since_checkpoint.freed_blocks;
-        if checkpoint_for_room(free, least, self.reserved_sections(), freed) {
-            self.write_checkpoint(Reason::Sync)?;
-            self.changed = true;
+        if step == RoomStep::Free {
+            let free = self.free_sections()?;
+            let freed = self.since_checkpoint.freed_blocks;
+            if checkpoint_for_room(free, least, self.reserved_sections(), freed) {
+                return self.checkpoint_for(RoomStep::Clean);
+            }
         }
-        let missing = (least + 1).saturating_sub(self.free_sections()?).min(FOREGROUND_SECTIONS);
-        if missing > 0 {
-            let tries = TRIES * missing as usize;
-            let emptied = match self.clean_sections(missing, Policy::Greedy, Victims::New, tries) {
-                // What cannot be moved is nothing to whoever does something else.
-                Err(error) if self.stays_in_place(&error) => 0,
-                result => result?.sections,
-            };
-            if emptied > 0 {
-                self.write_checkpoint(Reason::Sync)?;
-                self.changed = true;
+        if step != RoomStep::End {
+            let missing = (least + 1).saturating_sub(self.free_sections()?).min(FOREGROUND_SECTIONS);
+            if missing > 0 {
+                self.write_back()?;
+                let cleaning =
+                    Cleaning::new(Purpose::Room, missing, Policy::Greedy, TRIES * missing as usize);
+                let cleaning = Box::new(Cleaning { blocks: FOREGROUND_BLOCKS, ..cleaning });
+                return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning))));
             }
         }
         // What cleaning opened is no reason to look again.
         self.opened_segment = false;
-        Ok(())
+        Ok(None)
+    }
+
+    /// Begins a checkpoint that frees what only the last one needs.
+    fn checkpoint_for(&mut self, then: RoomStep) -> Result<Option<PendingSync>> {
+        match self.checkpoint_then(Reason::Sync, Then::MakeRoom(then)) {
+            Err(Error::NoSpace { .. }) => Ok(None),
+            pending => pending.map(Some),
+        }
     }
 
     /// Below so many free sections there is cleaning.
@@ -244,48 +351,67 @@ impl Volume {
         self.sit.free_sections(&self.io, &self.logs.segments())
     }
 
-    /// Cleans up to so many sections, and tries no more than `tries`. One of which something cannot be read stays; that is
-    /// an error where no other was emptied.
-    fn clean_sections(
-        &mut self,
-        sections: u32,
-        policy: Policy,
-        victims: Victims,
-        tries: usize,
-    ) -> Result<Cleaned> {
-        // What waits in memory would only be moved twice.
-        self.write_back()?;
-        let mut cleaned = Cleaned::default();
-        let mut failed = None;
-        let mut tried = FxHashSet::default();
-        while cleaned.sections < sections && tried.len() < tries {
-            let Some(victim) = self.find_victim(policy, victims, &tried)? else { break };
-            tried.insert(victim);
-            self.avoid = self.geometry.segments_of(victim).collect();
-            let result = self.clean_section(victim);
+    /// Cleans on until about so many blocks were moved; whether there is more to do. A section of which something cannot be
+    /// read stays; that is an error where no other was emptied.
+    fn clean_slice(&mut self, cleaning: &mut Cleaning, budget_blocks: u32) -> Result<bool> {
+        let mut budget_blocks = budget_blocks;
+        loop {
+            let Some(mut victim) = cleaning.victim.take() else {
+                let victim = match cleaning.is_enough() {
+                    true => None,
+                    false => self.find_victim(cleaning.policy, cleaning.victims, &cleaning.tried)?,
+                };
+                let Some(section) = victim else {
+                    if let Some(failed) = cleaning.failed.take().filter(|_| cleaning.cleaned.sections == 0) {
+                        return Err(failed);
+                    }
+                    let Some(others) =
+                        cleaning.others.take().filter(|_| cleaning.cleaned == Cleaned::default())
+                    else {
+                        return Ok(false);
+                    };
+                    (cleaning.victims, cleaning.tries) = (others, TRIES * cleaning.sections as usize);
+                    cleaning.tried.clear();
+                    continue;
+                };
+                cleaning.tried.insert(section);
+                cleaning.victim =
+                    Some(Victim::new(section, SegNo(section.0 * self.geometry.segments_per_section)));
+                continue;
+            };
+            self.avoid = self.geometry.segments_of(victim.section).collect();
+            let result = self.clean_section(&mut victim, &mut budget_blocks);
             self.avoid.clear();
             match result {
-                Ok((moved, empty)) => {
-                    cleaned.moved_blocks += moved;
-                    cleaned.sections += u32::from(empty);
-                    if empty {
+                Ok(false) => {
+                    cleaning.victim = Some(victim);
+                    return Ok(true);
+                }
+                Ok(true) => {
+                    cleaning.cleaned.moved_blocks += victim.moved_blocks;
+                    if victim.left_blocks == 0 {
+                        cleaning.cleaned.sections += 1;
                         continue;
                     }
                 }
                 // There is nowhere to move to; what has been moved so far is free with the next checkpoint.
-                Err(Error::NoSpace { .. }) => break,
+                Err(Error::NoSpace { .. }) => {
+                    cleaning.sections = cleaning.cleaned.sections;
+                    cleaning.others = None;
+                    continue;
+                }
                 Err(error) => {
                     let error = self.io.noted::<()>(Err(error)).unwrap_err();
                     if !self.stays_in_place(&error) {
                         return Err(error);
                     }
-                    failed = failed.or(Some(error));
+                    cleaning.failed = cleaning.failed.take().or(Some(error));
                 }
             }
-            let valid_blocks = self.valid_blocks(victim)?;
-            self.stuck.insert(victim, Stuck { valid_blocks, version: self.checkpoint.version });
+            let valid_blocks = self.valid_blocks(victim.section)?;
+            let stuck = Stuck { valid_blocks, version: self.checkpoint.version };
+            self.stuck.insert(victim.section, stuck);
         }
-        failed.filter(|_| cleaned.sections == 0).map_or(Ok(cleaned), Err)
     }
 
     fn valid_blocks(&mut self, section: SecNo) -> Result<u32> {
@@ -354,32 +480,59 @@ impl Volume {
         Ok(best.map(|(_, section)| section))
     }
 
-    /// Moves everything out of a section. Says how many blocks were moved, and whether nothing is left.
-    fn clean_section(&mut self, section: SecNo) -> Result<(u64, bool)> {
-        let (mut moved, mut left) = (0, 0);
-        for number in self.geometry.segments_of(section) {
-            let segment = self.sit.segment(&self.io, number)?.clone();
-            if segment.valid_blocks == 0 {
-                continue;
-            }
-            let summary = self.summary(number)?;
-            if summary.is_node != segment.kind.is_node() {
-                let what = format!("a summary of {} in a {} segment", kind_of(&summary), segment.kind);
-                return Err(Error::corrupt(Place::Ssa(number), what));
-            }
-            for offset in (0..BLOCKS_PER_SEGMENT as u16).filter(|n| bits::msb(&segment.map, usize::from(*n)))
-            {
+    /// Moves on what is in a section until the budget is used up; whether all of it was looked at.
+    fn clean_section(&mut self, victim: &mut Victim, budget_blocks: &mut u32) -> Result<bool> {
+        let end = (victim.section.0 + 1) * self.geometry.segments_per_section;
+        while victim.number.0 < end {
+            let number = victim.number;
+            let (segment, summary) = match victim.segment.take() {
+                Some(known) => known,
+                None => match self.segment_to_clean(number)? {
+                    Some(found) => found,
+                    None => {
+                        (victim.number, victim.offset) = (SegNo(number.0 + 1), 0);
+                        continue;
+                    }
+                },
+            };
+            while u32::from(victim.offset) < BLOCKS_PER_SEGMENT {
+                let offset = victim.offset;
+                if !bits::msb(&segment.map, usize::from(offset)) {
+                    victim.offset += 1;
+                    continue;
+                }
+                if *budget_blocks == 0 {
+                    victim.segment = Some((segment, summary));
+                    return Ok(false);
+                }
+                *budget_blocks -= 1;
                 let owner = summary.owners[usize::from(offset)];
                 let addr = self.geometry.block(number, offset);
                 let done = match segment.kind.is_node() {
                     true => self.move_node(number, addr, owner)?,
                     false => self.move_data(number, addr, owner)?,
                 };
-                moved += u64::from(done);
-                left += u64::from(!done);
+                victim.offset += 1;
+                victim.moved_blocks += u64::from(done);
+                victim.left_blocks += u64::from(!done);
             }
+            (victim.number, victim.offset) = (SegNo(number.0 + 1), 0);
         }
-        Ok((moved, left == 0))
+        Ok(true)
+    }
+
+    /// A segment with its summary, unless nothing of it is in use.
+    fn segment_to_clean(&mut self, number: SegNo) -> Result<Option<(Segment, Summary)>> {
+        let segment = self.sit.segment(&self.io, number)?;
+        if segment.valid_blocks == 0 {
+            return Ok(None);
+        }
+        let summary = self.summary(number)?;
+        if summary.is_node != segment.kind.is_node() {
+            let what = format!("a summary of {} in a {} segment", kind_of(&summary), segment.kind);
+            return Err(Error::corrupt(Place::Ssa(number), what));
+        }
+        Ok(Some((segment, summary)))
     }
 
     fn move_node(&mut self, segment: SegNo, addr: BlockAddr, owner: Owner) -> Result<bool> {

@@ -2,17 +2,36 @@
 
 use zerocopy::FromBytes;
 
-use super::{Volume, read_superblock};
+use super::{
+    Volume,
+    pending::{PendingSync, Then, Work},
+    read_superblock,
+};
 use crate::{
     Place, Result,
     format::superblock::{self, raw},
     units::BlockAddr,
 };
 
+/// A label on its way to both copies of the superblock.
+pub(super) struct NewLabel {
+    label: String,
+    /// The superblock with it.
+    bytes: Vec<u8>,
+    /// Copies that it still goes to. One copy is whole at any time: the one that counts goes last.
+    copies: Vec<u8>,
+}
+
 impl Volume {
     /// Changes the label, durably: after a power cut it is the old one or the new one (a torn sector shows where superblocks
     /// have checksums). It has at most 512 UTF-16 units, and no NUL.
     pub fn set_label(&mut self, label: &str) -> Result<()> {
+        let pending = self.begin_set_label(label)?;
+        self.complete(pending)
+    }
+
+    /// Begins to [change the label](Self::set_label).
+    pub fn begin_set_label(&mut self, label: &str) -> Result<Option<PendingSync>> {
         superblock::check_label(label)?;
         self.start()?;
         let (_, valid) = read_superblock(&**self.io.device(), u64::MAX)?;
@@ -21,17 +40,20 @@ impl Volume {
         let raw = raw::Superblock::mut_from_bytes(bytes).expect("it has the struct's size");
         superblock::set_label(raw, label);
         superblock::seal(raw);
-        let new = bytes.to_vec();
-        // One copy is whole at any time: the one that counts goes last.
-        for copy in [1 - valid, valid] {
-            let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
-            let mut block = self.io.read_block(addr, at)?;
-            block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(&new);
-            self.io.write(addr, at, &block)?;
-            let flushed = self.io.flush();
-            self.fail_on_error(flushed)?;
-        }
-        self.superblock.label = label.into();
-        Ok(())
+        let bytes = bytes.to_vec();
+        self.write_label(NewLabel { label: label.into(), bytes, copies: vec![valid, 1 - valid] })
+    }
+
+    /// Writes the next copy of the superblock.
+    pub(super) fn write_label(&mut self, mut new: NewLabel) -> Result<Option<PendingSync>> {
+        let Some(copy) = new.copies.pop() else {
+            self.superblock.label = new.label;
+            return Ok(None);
+        };
+        let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
+        let mut block = self.io.read_block(addr, at)?;
+        block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(&new.bytes);
+        self.io.write(addr, at, &block)?;
+        Ok(Some(self.pending(Work::Flush, Then::WriteLabel(new))))
     }
 }

@@ -99,6 +99,13 @@ impl Logs {
         SegmentType::ALL.map(|kind| self.logs[kind.index()].segment)
     }
 
+    /// How much of a segment no log is about to write: all of it where no log is there, what lies before its position
+    /// where one appends, nothing where one fills holes.
+    pub fn written_part(&self, segment: SegNo) -> u16 {
+        let log = self.logs.iter().find(|log| log.segment == segment);
+        log.map_or(BLOCKS_PER_SEGMENT as u16, |log| if log.fills_holes { 0 } else { log.offset })
+    }
+
     /// Adds a block to the run of a log. What is no neighbour of the run makes it leave first; where that fails, the
     /// block is added all the same.
     pub fn push(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {

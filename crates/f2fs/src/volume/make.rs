@@ -11,6 +11,7 @@ use super::{
     Access, ActiveLogs, Counters, Geometry, Io, NewNode, Options, Volume,
     dir_index::DirIndexes,
     dir_strays::DirStrays,
+    discards::Discards,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -61,7 +62,7 @@ impl Volume {
             kinds = &[SegmentType::HotData, SegmentType::HotNode];
         }
         let geometry = Geometry::of(&superblock);
-        let io = Io::new(device, superblock.block_size);
+        let io = Arc::new(Io::new(device, superblock.block_size));
         let checkpoint = empty_checkpoint(blank, &superblock);
         let position =
             |kind: SegmentType| LogPosition { segment: blank.logs[kind.index()], ..LogPosition::default() };
@@ -98,6 +99,7 @@ impl Volume {
             superblock,
             geometry,
             options,
+            discards: Discards::new(io.clone()),
             io,
             access: Access::ReadWrite,
             checkpoint,
@@ -106,6 +108,7 @@ impl Volume {
             opened_seconds,
             now: 0,
             changed: true,
+            is_syncing: false,
             opened_segment: true,
             room_sections: None,
             since_fsync_blocks: 0,

@@ -15,6 +15,7 @@ mod dir;
 mod dir_index;
 mod dir_strays;
 mod dir_write;
+mod discards;
 mod file;
 mod file_write;
 mod fsync;
@@ -36,6 +37,7 @@ mod node_write;
 mod open;
 mod options;
 mod pages;
+mod pending;
 mod quota;
 mod ranges;
 mod read_ahead;
@@ -43,6 +45,7 @@ mod recovery;
 mod sit;
 mod stat;
 mod straight;
+mod trim;
 mod xattr;
 mod zone;
 
@@ -57,6 +60,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub use attributes::{SetAttr, XattrMode};
 pub use devices::{device_bytes, join};
 pub use dir::{DirCursor, DirEntry, Found};
+pub use discards::Discards;
 pub use file::{Extent, ExtentKind, Hidden};
 pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
 pub use geometry::Geometry;
@@ -66,8 +70,12 @@ pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
 pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options};
+pub use pending::{PendingSync, SyncOutcome};
 pub use quota::QuotaLimits;
 pub use stat::{SET_GID, Space, Stat, without_privilege};
+
+use gc::RoomStep;
+use pending::Then;
 
 use crate::{
     Error, Place, Result,
@@ -97,7 +105,7 @@ pub struct Volume {
     geometry: Geometry,
     format: NodeFormat,
     options: Options,
-    io: Io,
+    io: Arc<Io>,
     access: Access,
     /// The newest checkpoint on the device, and its pack.
     checkpoint: Checkpoint,
@@ -106,6 +114,8 @@ pub struct Volume {
     nat: nat::Nat,
     sit: sit::Sit,
     logs: log::Logs,
+    /// Free blocks that the device is to be told of.
+    discards: Arc<Discards>,
     nodes: node_cache::NodeCache,
     pages: pages::Pages,
     /// Inodes without a name that are still in use.
@@ -141,6 +151,8 @@ pub struct Volume {
     stuck: FxHashMap<SecNo, gc::Stuck>,
     /// Something was changed since the newest checkpoint.
     changed: bool,
+    /// A [`PendingSync`] is under way: nothing may change.
+    is_syncing: bool,
     /// A log has opened a segment since free sections were last looked at.
     opened_segment: bool,
     /// Free sections beyond those that cleaning needs; `None` where that has to be found out anew.
@@ -334,6 +346,11 @@ impl Volume {
         if let Access::ReadOnly(reason) = &self.access {
             return Err(Error::ReadOnly(reason.clone()));
         }
+        if self.is_syncing {
+            return Err(Error::Invalid(
+                "device work is pending; give its outcome to `Volume::finish`".into(),
+            ));
+        }
         let elapsed = (self.options.clock)().seconds.saturating_sub(self.opened_seconds).max(0) as u64;
         self.now = self.checkpoint.elapsed_seconds.saturating_add(elapsed);
         self.prepare_logs()
@@ -345,6 +362,23 @@ impl Volume {
         self.start()?;
         self.load_limits()?;
         self.changed = true;
+        let upkeep = self.next_upkeep()?;
+        self.complete(upkeep)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Begins the upkeep that is due before a change: dirty pages are written, sections are cleaned, a checkpoint frees
+    /// blocks. Each change does so by itself; a caller that does it before finds nothing left of it under its lock.
+    pub fn begin_upkeep(&mut self) -> Result<Option<PendingSync>> {
+        if self.read_only_reason().is_some() {
+            return Ok(None);
+        }
+        self.start()?;
+        self.next_upkeep()
+    }
+
+    fn next_upkeep(&mut self) -> Result<Option<PendingSync>> {
         let most = self.most_pages();
         let is_crowded = self.is_crowded()?;
         if self.pages.len() > most || is_crowded {
@@ -357,17 +391,16 @@ impl Volume {
             self.write_needed_pages()?;
             self.write_nodes()?;
         }
-        self.make_room()?;
         let (nodes, segments) = (self.nat.changed_entries(), self.sit.changed_segments());
         let changed_bytes = nodes * CHANGED_NODE_BYTES + segments * CHANGED_SEGMENT_BYTES;
         // Numbers that are free again can be given out after a checkpoint only.
         let is_much = changed_bytes > self.options.cache_bytes
             || nodes > self.geometry.nids_end().0 as usize / CHANGED_NODES_SHARE;
         if is_much && !self.options.checkpoint_when_asked {
-            self.write_checkpoint(checkpoint::Reason::Sync)?;
-            self.changed = true;
+            let then = Then::MakeRoom(RoomStep::Free);
+            return self.checkpoint_then(checkpoint::Reason::Sync, then).map(Some);
         }
-        Ok(())
+        self.make_room_from(RoomStep::Free)
     }
 
     /// Changed pages, and changed nodes, that wait in memory at most.
@@ -404,7 +437,9 @@ impl Volume {
 
     /// Segments that no log may open now.
     fn closed_segments(&self) -> Vec<SegNo> {
-        [&self.logs.segments(), &*self.avoid, &*self.unreadable].concat()
+        let mut closed = [&self.logs.segments(), &*self.avoid, &*self.unreadable].concat();
+        closed.extend(self.discarded_segments());
+        closed
     }
 
     /// Blocks that users may still take.

@@ -43,7 +43,7 @@ pub struct Nat {
     /// Which copy of each block counts, most significant bit first.
     bitmap: Vec<u8>,
     changes: FxHashMap<Nid, Change>,
-    cache: [Mutex<FxHashMap<u32, Arc<[u8]>>>; SHARDS],
+    cache: [Mutex<FxHashMap<u32, Cached>>; SHARDS],
     /// Blocks that each shard keeps.
     shard_blocks: usize,
     free: VecDeque<Nid>,
@@ -51,6 +51,13 @@ pub struct Nat {
     scan: u32,
     /// Blocks to read at once for the next search: the longer it goes on, the more.
     ahead: u32,
+}
+
+/// A block of the table.
+struct Cached {
+    bytes: Arc<[u8]>,
+    /// Which copy it is. Until a checkpoint makes the other copy count, changes override what the two differ in.
+    is_second: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -182,6 +189,11 @@ impl Nat {
     /// The checkpoint counts now. Nothing has changed since [`write_back`](Self::write_back).
     pub fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
         self.bitmap = prepared.bitmap;
+        // While it was written, readers may have read the copies of before.
+        for shard in &mut self.cache {
+            let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
+            shard.retain(|index, block| block.is_second == bits::msb(&self.bitmap, *index as usize));
+        }
         let kept = prepared.journal.into_iter();
         self.changes = kept
             .map(|(nid, entry)| (nid, Change { entry, dirty: false, was_used: !entry.is_free() }))
@@ -200,9 +212,10 @@ impl Nat {
                 nat::set_entry(&mut block, at, self.changes[nid].entry);
             }
             run.push(addr, Place::Nat(nids[0]), &block)?;
-            bits::set_msb(&mut bitmap, index as usize, !bits::msb(&self.bitmap, index as usize));
+            let is_second = !bits::msb(&self.bitmap, index as usize);
+            bits::set_msb(&mut bitmap, index as usize, is_second);
             // Where it does not come to count, what is new in it is overridden all the same.
-            self.remember(index, block.into());
+            self.remember(index, block.into(), is_second);
         }
         run.finish()?;
         Ok(bitmap)
@@ -214,18 +227,19 @@ impl Nat {
             return Ok(block);
         }
         let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
-        let addr = self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
+        let is_second = bits::msb(&self.bitmap, index as usize);
+        let addr = self.geometry.nat_block(index, is_second);
         let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
-        self.remember(index, block.clone());
+        self.remember(index, block.clone(), is_second);
         Ok(block)
     }
 
     fn cached(&self, index: u32) -> Option<Arc<[u8]>> {
         let shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
-        shard.get(&index).cloned()
+        shard.get(&index).map(|block| block.bytes.clone())
     }
 
-    fn remember(&self, index: u32, block: Arc<[u8]>) {
+    fn remember(&self, index: u32, bytes: Arc<[u8]>, is_second: bool) {
         let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
         if shard.len() >= self.shard_blocks && !shard.contains_key(&index) {
             // Which one goes hardly matters: the table is a hundredth of what its entries point to.
@@ -233,7 +247,7 @@ impl Nat {
                 shard.remove(&victim);
             }
         }
-        shard.insert(index, block);
+        shard.insert(index, Cached { bytes, is_second });
     }
 
     /// Reads a block that is looked into for free nids together with those after it that follow it on the device.
@@ -251,7 +265,7 @@ impl Nat {
         let at = Place::Nat(Nid(index * size.nat_entries() as u32));
         if count > 1 && io.read(addr(index), at, &mut bytes).is_ok() {
             for (n, block) in (0..).zip(bytes.chunks_exact(size.bytes())) {
-                self.remember(index + n, block.into());
+                self.remember(index + n, block.into(), bits::msb(&self.bitmap, (index + n) as usize));
             }
         }
         self.ahead = (2 * self.ahead).min(AHEAD_MAX);

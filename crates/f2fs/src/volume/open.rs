@@ -9,6 +9,7 @@ use super::{
     Access, Counters, Geometry, Io, Options, Volume,
     dir_index::DirIndexes,
     dir_strays::DirStrays,
+    discards::Discards,
     log::{Log, Logs},
     nat::Nat,
     node_cache::NodeCache,
@@ -52,7 +53,7 @@ impl Volume {
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
-        let io = Io::new(device, superblock.block_size);
+        let io = Arc::new(Io::new(device, superblock.block_size));
         let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, options.read_only)?;
         let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
         let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
@@ -79,6 +80,7 @@ impl Volume {
             superblock,
             geometry,
             options,
+            discards: Discards::new(io.clone()),
             io,
             access,
             now: checkpoint.elapsed_seconds,
@@ -90,6 +92,7 @@ impl Volume {
             held: Default::default(),
             summaries: Default::default(),
             changed: false,
+            is_syncing: false,
             opened_segment: true,
             room_sections: None,
             since_fsync_blocks: 0,

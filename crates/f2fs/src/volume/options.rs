@@ -86,7 +86,7 @@ pub struct Options {
     pub compressed_extensions: Vec<String>,
     /// Extensions of new files that are not, even in a directory that says so.
     pub plain_extensions: Vec<String>,
-    /// Tell the device what a checkpoint frees.
+    /// Queue what a checkpoint frees; the caller issues [`Volume::discards`](super::Volume::discards).
     pub discard: bool,
     /// What follows a write that the device refuses.
     pub on_error: OnError,

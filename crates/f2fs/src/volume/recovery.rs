@@ -116,7 +116,7 @@ impl Volume {
         let chain = self.wanted_chain(self.has_chain()?)?;
         let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
         let below = self.io.device().clone();
-        self.io = Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size);
+        self.io = Arc::new(Io::new(Arc::new(Overlay::new(below)), self.geometry.block_size));
         self.take_over(&chain)?;
         self.access = reason;
         Ok(())

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use rustc_hash::FxHashMap;
 
 use super::{
+    discards::UNIT_BLOCKS,
     geometry::Geometry,
     io::Io,
     journal::{self, Prepared},
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     Error, Place, Result,
     format::{
-        BLOCKS_PER_SEGMENT, bits,
+        bits,
         checkpoint::Checkpoint,
         sit::{self, SegmentType, SitEntry, ValidMap},
     },
@@ -507,16 +508,17 @@ impl Sit {
         Ok(bitmap)
     }
 
-    /// The checkpoint counts now: what it frees may be written, and discarded. `freed` is told each run of blocks
-    /// that became free, as first block and count. Nothing has changed since [`write_back`](Self::write_back).
-    pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(BlockAddr, u32)) {
+    /// The checkpoint counts now: what it frees may be written, and discarded. `freed` is told each run of
+    /// [units](UNIT_BLOCKS) that became free, as segment, first block in it and count of blocks. Nothing has changed since
+    /// [`write_back`](Self::write_back).
+    pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(SegNo, u16, u32)) {
         self.bitmap = prepared.bitmap;
         self.journal = prepared.journal.into_iter().collect();
         let mut changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();
         changes.sort_unstable_by_key(|(number, _)| *number);
         for (number, segment) in changes {
-            for_each_run(&segment.protected, &segment.map, |offset, count| {
-                freed(self.geometry.block(number, offset), count);
+            for_each_freed_run(&segment.protected, &segment.map, |offset, count| {
+                freed(number, offset, count);
             });
             if segment.is_prefree() {
                 self.count_busy(number, -1);
@@ -565,20 +567,20 @@ impl Sit {
     }
 }
 
-/// Calls `run` for each run of bits that are set in `before` and clear in `after`.
-fn for_each_run(before: &ValidMap, after: &ValidMap, mut run: impl FnMut(u16, u32)) {
-    let gone = |n: usize| bits::msb(before, n) && !bits::msb(after, n);
+/// Calls `run` for each run of [units](UNIT_BLOCKS) in which a bit is set in `before` and none in `after`.
+fn for_each_freed_run(before: &ValidMap, after: &ValidMap, mut run: impl FnMut(u16, u32)) {
+    const UNIT_BYTES: usize = UNIT_BLOCKS as usize / 8;
+    let is_set = |byte: &u8| *byte != 0;
+    let units = before.chunks_exact(UNIT_BYTES).zip(after.chunks_exact(UNIT_BYTES));
+    let freed: Vec<bool> =
+        units.map(|(before, after)| before.iter().any(is_set) && !after.iter().any(is_set)).collect();
     let mut at = 0;
-    while at < BLOCKS_PER_SEGMENT as usize {
-        if at % 8 == 0 && before[at / 8] & !after[at / 8] == 0 {
-            at += 8;
-        } else if gone(at) {
-            let length = (at..BLOCKS_PER_SEGMENT as usize).take_while(|n| gone(*n)).count();
-            run(at as u16, length as u32);
-            at += length;
-        } else {
-            at += 1;
+    for units in freed.chunk_by(|one, other| one == other) {
+        let blocks = units.len() as u32 * UNIT_BLOCKS;
+        if units[0] {
+            run(at, blocks);
         }
+        at += blocks as u16;
     }
 }
 
@@ -606,14 +608,15 @@ mod tests {
     }
 
     #[test]
-    fn freed_runs_are_found() {
+    fn units_that_became_free_as_a_whole_are_found() {
         let (mut before, mut after) = ([0u8; 64], [0u8; 64]);
-        before[0] = 0b0111_1111;
-        before[1] = 0b1000_0001;
-        after[1] = 0b0000_0001;
+        // Units 0 and 1 become free, unit 2 in part, unit 3 was free before, unit 31 becomes free by its last block.
+        before[..4].fill(0xFF);
+        before[4..6].fill(0xFF);
+        after[5] = 1;
         before[63] = 1;
         let mut runs = Vec::new();
-        for_each_run(&before, &after, |at, count| runs.push((at, count)));
-        assert_eq!(runs, [(1, 8), (511, 1)]);
+        for_each_freed_run(&before, &after, |at, count| runs.push((at, count)));
+        assert_eq!(runs, [(0, 32), (496, 16)]);
     }
 }

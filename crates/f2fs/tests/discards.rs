@@ -1,0 +1,85 @@
+//! Discards: few and large, of what is free only, and bounded.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::{Counted, MemoryDevice, Recording, Verb};
+use f2fs::{
+    Volume,
+    format::BlockSize,
+    units::{Ino, Time},
+    volume::{NewNode, Options},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+/// The least that is discarded after a checkpoint.
+const UNIT_BYTES: u64 = 64 << 10;
+
+fn open(device: Arc<dyn block::Device>) -> Volume {
+    Volume::open(device, Options { discard: true, ..Options::new(Time::default) }).unwrap()
+}
+
+/// Small files, of which every second goes, leave no run that is worth a request; the others then leave large ones.
+#[test]
+fn scattered_blocks_wait_until_their_neighbours_are_free() {
+    const FILES: u32 = 12_000;
+    let device = Arc::new(Counted::new(MemoryDevice::new(512 << 20)));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let mut volume = open(device.clone());
+    let name = |n: u32| format!("file{n}").into_bytes();
+    for n in 0..FILES {
+        let ino = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &[1; 4096]).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    let discards_after = |volume: &mut Volume, removed: &mut dyn Iterator<Item = u32>| {
+        removed.for_each(|n| volume.unlink(ROOT, &name(n)).unwrap());
+        device.take_counts();
+        volume.checkpoint().unwrap();
+        assert_eq!(device.counts().discards, 0, "a checkpoint issues none");
+        while volume.discards().issue().unwrap() > 0 {}
+        let counts = device.take_counts();
+        (counts.discards, counts.discarded_bytes)
+    };
+    let (scattered, _) = discards_after(&mut volume, &mut (0..FILES).step_by(2));
+    assert!(scattered <= 10, "{scattered} discards of scattered blocks");
+    let (whole, bytes) = discards_after(&mut volume, &mut (1..FILES).step_by(2));
+    // Data and inodes, each in segments of its own, but for the ends.
+    let files_bytes = 2 * u64::from(FILES) * 4096;
+    assert!(bytes > files_bytes - files_bytes / 10, "{bytes} of {files_bytes} bytes");
+    assert!(whole <= 40, "{whole} discards of {bytes} bytes");
+}
+
+/// What waits is dropped where a log comes to it.
+#[test]
+fn blocks_that_are_used_again_are_not_discarded() {
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(64 << 20)));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let mut volume = open(device.clone());
+    for round in 0..40_u8 {
+        let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.write(ino, 0, &vec![round; 5 << 20]).unwrap();
+        volume.unlink(ROOT, b"file").unwrap();
+        volume.checkpoint().unwrap();
+    }
+    let kept = volume.create(ROOT, b"kept", &NewNode::new(FILE)).unwrap();
+    volume.write(kept, 0, &vec![7; 10 << 20]).unwrap();
+    volume.checkpoint().unwrap();
+    device.take_trace();
+    while volume.discards().issue().unwrap() > 0 {}
+    let trace = device.take_trace();
+    assert!(!trace.is_empty());
+    for request in trace {
+        assert_eq!(request.verb, Verb::Discard);
+        assert_eq!((request.offset_bytes % UNIT_BYTES, request.length_bytes % UNIT_BYTES), (0, 0));
+        assert!(request.length_bytes <= 8 << 20);
+    }
+    // What a memory discards reads as zeroes.
+    let mut volume = open(device);
+    let mut content = vec![0; 10 << 20];
+    volume.read(kept, 0, &mut content).unwrap();
+    assert!(content.iter().all(|byte| *byte == 7));
+    volume.unmount().unwrap();
+}

@@ -1,0 +1,104 @@
+//! Operations in steps, between which readers have the volume.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::MemoryDevice;
+use f2fs::{
+    Error, Volume,
+    format::BlockSize,
+    units::{Ino, Time},
+    volume::{NewNode, Options, PendingSync, Policy},
+};
+
+const ROOT: Ino = Ino(3);
+const FILE: u16 = 0o100_644;
+
+fn volume_of(bytes: u64, options: Options) -> Volume {
+    let device = Arc::new(MemoryDevice::new(bytes));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    Volume::open(device, options).unwrap()
+}
+
+/// Does all steps, and calls `read` between them. Says how many there were.
+fn finish(volume: &mut Volume, pending: Option<PendingSync>, mut read: impl FnMut(&Volume)) -> usize {
+    let (mut next, mut steps) = (pending, 0);
+    while let Some(pending) = next {
+        read(volume);
+        let outcome = pending.run();
+        read(volume);
+        next = volume.finish(outcome).unwrap();
+        steps += 1;
+    }
+    steps
+}
+
+#[test]
+fn nothing_changes_while_device_work_is_pending() {
+    let mut volume = volume_of(64 << 20, Options::new(Time::default));
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let pending = volume.begin_checkpoint().unwrap();
+    assert!(matches!(volume.write(ino, 0, b"x"), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin_fsync(ino, false), Err(Error::Invalid(_))));
+    let steps = finish(&mut volume, pending, |volume| assert_eq!(volume.lookup(ROOT, b"file").unwrap(), ino));
+    assert_eq!(steps, 1);
+    volume.write(ino, 0, b"x").unwrap();
+    // One flush, which others share, while changes go on.
+    let pending = volume.begin_fsync(ino, false).unwrap().unwrap();
+    assert!(pending.is_only_flush());
+    volume.write(ino, 0, b"y").unwrap();
+    volume.flushed(Ok(())).unwrap();
+}
+
+/// Readers may read blocks of the node address table that a checkpoint is about to replace.
+#[test]
+fn nodes_are_found_after_readers_read_the_table_during_a_checkpoint() {
+    const FILES: u32 = 16_000;
+    let options = Options { cache_bytes: 64 << 10, ..Options::new(Time::default) };
+    let mut volume = volume_of(256 << 20, options);
+    let name = |n: u32| format!("file{n}").into_bytes();
+    let files: Vec<Ino> =
+        (0..FILES).map(|n| volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap()).collect();
+    volume.checkpoint().unwrap();
+    for round in 1..3_u16 {
+        for ino in files.iter().step_by(5) {
+            let set = f2fs::volume::SetAttr { permissions: Some(0o600 + round), ..Default::default() };
+            volume.set_attr(*ino, &set).unwrap();
+        }
+        let pending = volume.begin_checkpoint().unwrap();
+        let check = |volume: &Volume, n: usize| {
+            let expected = if n % 5 == 0 { 0o600 + round } else { 0o644 };
+            assert_eq!(volume.stat(files[n]).unwrap().mode & 0o777, expected, "file {n}, round {round}");
+        };
+        finish(&mut volume, pending, |volume| (0..files.len()).for_each(|n| check(volume, n)));
+        // First those of which the blocks of the table were read last.
+        (0..files.len()).rev().for_each(|n| check(&volume, n));
+    }
+}
+
+#[test]
+fn cleaning_gives_readers_a_turn_after_every_few_blocks() {
+    let mut volume = volume_of(128 << 20, Options::new(Time::default));
+    let name = |n: u32| format!("file{n}").into_bytes();
+    let files: Vec<Ino> = (0..800_u32)
+        .map(|n| {
+            let ino = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+            volume.write(ino, 0, &[n as u8; 30_000]).unwrap();
+            ino
+        })
+        .collect();
+    volume.checkpoint().unwrap();
+    (0..800).filter(|n| n % 2 == 0).for_each(|n| volume.unlink(ROOT, &name(n)).unwrap());
+    volume.checkpoint().unwrap();
+    let free = volume.last_checkpoint().free_segments;
+    let pending = volume.begin_clean_a_little(Policy::Greedy).unwrap();
+    let steps = finish(&mut volume, pending, |volume| {
+        let mut content = [0; 40_000];
+        assert_eq!(volume.read(files[1], 0, &mut content).unwrap(), 30_000);
+        assert!(content[..30_000].iter().all(|byte| *byte == 1));
+    });
+    // What was moved has taken another segment at most.
+    assert!(volume.last_checkpoint().free_segments >= free);
+    assert!(steps >= 512 / 2 / 32, "{steps} steps for half a segment");
+}
