@@ -1,16 +1,17 @@
-//! Archives that are compressed, told by their names: the other way of [`decompressed`](super::decompressed).
+//! Compressed archives, written. The compression follows from the file's name. The counterpart of
+//! [`decompressed`](super::decompressed).
 
 use std::io::{self, Write};
 
 use crate::{Error, Result};
 
-/// Preset of xz; its own default.
+/// xz preset; the default of xz itself.
 const XZ_PRESET: u32 = 6;
 
-/// How a tar archive is compressed.
+/// Compression of a tar archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// gzip.
     Gzip,
@@ -21,10 +22,10 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What the name of a file says; None where it is no archive's.
+    /// Returns the compression that a file's name implies, or None if the name is not an archive's.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the name of an archive that cannot be written.
+    /// [`Error::Unsupported`] if the name is that of an archive that cannot be written.
     pub fn of_name(name: &[u8]) -> Result<Option<Compression>> {
         let name = name.to_ascii_lowercase();
         let ends = |ends: &[&[u8]]| ends.iter().any(|end| name.ends_with(end));
@@ -58,7 +59,7 @@ impl Compression {
         })
     }
 
-    /// Begins to write to `stream`.
+    /// Starts to write to `stream`.
     ///
     /// # Errors
     /// Those of the stream.
@@ -81,11 +82,11 @@ impl Compression {
     }
 }
 
-/// A stream that is being compressed. It is complete once it is [finished](Compressed::finish).
+/// A compressing stream. Its output is complete only after [`finish`](Compressed::finish).
 pub enum Compressed<W: Write> {
     /// Not compressed.
     Plain(W),
-    /// gzip; without a name and a time.
+    /// gzip, without a file name and a time in the header.
     Gzip(flate2::write::GzEncoder<W>),
     /// xz.
     Xz(Box<lzma_rust2::XzWriter<W>>),
@@ -94,7 +95,7 @@ pub enum Compressed<W: Write> {
 }
 
 impl<W: Write> Compressed<W> {
-    /// Writes what is left, and gives the stream back.
+    /// Writes the rest and returns the inner stream.
     ///
     /// # Errors
     /// Those of the stream.

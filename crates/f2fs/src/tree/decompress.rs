@@ -1,16 +1,16 @@
-//! Archives that are compressed, told by their first bytes.
+//! Compressed archives, read. The compression follows from the first bytes.
 
 use std::io::{BufRead, BufReader, Read};
 
 use crate::{Error, Result};
 
-/// Bytes read from a stream at once.
+/// Buffer size in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Memory that a decoder of xz may take, in KiB: the largest preset needs 65 MiB.
+/// Memory limit of the xz decoder in KiB. The largest preset needs 65 MiB.
 const XZ_MEMORY_KIB: u32 = 128 << 10;
 
-/// The stream without its compression: gzip, zstd, xz or none, whatever its first bytes say. The memory that
-/// decoding takes is bounded; archives that need more (more than 128 MiB) fail.
+/// Decompresses a stream. Its first bytes tell gzip, zstd, xz and uncompressed data apart. The decoder's
+/// memory is bounded; an archive that needs more than 128 MiB fails.
 pub fn decompressed<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
     let failed = |source| Error::Host { path: "archive".into(), source };
@@ -54,7 +54,7 @@ mod tests {
         let xz = xz.finish().unwrap();
         for bytes in [&text, &gzip, &zstd, &xz] {
             assert!(read(bytes).unwrap() == text);
-            // Several members, one after the other, are one stream.
+            // Concatenated members form one stream.
             let twice = [&bytes[..], &bytes[..]].concat();
             assert!(read(&twice).unwrap() == [&text[..], &text[..]].concat());
         }

@@ -1,13 +1,14 @@
-//! A directory of the host as a sink.
+//! A sink that writes to a directory of the host.
 //!
-//! *Invariants*: every path below the root is opened component by component, without following links, through handles
-//! of directories that stay open; a component is never empty, `.` or `..`, and has no slash. Names are made new: a
-//! name that is taken is an error, or, if the caller wants that, removed before, except that directories are merged
-//! into. Owner, permissions, attributes and times are set through a handle of the thing that was made. So neither a
-//! hostile volume nor others who may write to the directory can lead the export outside.
+//! *Invariants*: every path below the root is opened component by component, without following links, through
+//! handles of directories that stay open. A component is never empty, `.` or `..`, and contains no slash.
+//! Every entry is created under a free name. If the name is taken, that is an error, or the old entry is
+//! removed first if the caller asked for that. Directories are merged instead. Owner, permissions, attributes
+//! and times are set through a handle of the new entry. Therefore neither a hostile volume nor another user
+//! with write access to the directory can redirect the export outside.
 //!
-//! A directory's own permissions and times are set when it is left, the latest that can be. Metadata that the host
-//! refuses is a loss of its own, of the entry that it belongs to.
+//! A directory's own permissions and times are set when the sink leaves it, as late as possible. Metadata
+//! that the host refuses is reported as a separate loss of its entry.
 
 use std::{
     ffi::OsStr,
@@ -37,58 +38,59 @@ use super::{
 };
 use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 
-/// Directories that are kept open at once; those above are opened again through `..` when they are needed.
+/// Maximum number of directories kept open at once. Those further up are reopened through `..` when they are
+/// needed.
 const OPEN_MAX: usize = 128;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-/// A handle of a directory that is only searched, which takes no right to read it.
+/// Flags for a directory that is only searched, which needs no read permission.
 const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-/// A handle of anything, to change its metadata only.
+/// Flags for a handle to any entry, used only to change its metadata.
 const NODE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-/// Permissions of what is being made, which only its maker may touch.
+/// Permissions of a directory during its creation: access for the creator only.
 const MAKING: Mode = Mode::RWXU;
-/// Permissions that let others than the owner change a directory.
+/// Write permission bits of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A directory that is being filled. See the module.
+/// A sink that fills a directory of the host. See the module.
 pub struct DirSink {
-    /// Where it is on the host, for messages.
+    /// Path of the directory on the host, for messages.
     root: Vec<u8>,
-    /// The directory that the last hard link was made from, with its path; at first the root.
+    /// Path and handle of the directory that contains the target of the last hard link; initially the root.
     link_from: (Vec<u8>, OwnedFd),
-    /// Opens the root again, for hard links.
+    /// Handle through which hard links reopen the root.
     root_fd: OwnedFd,
-    /// The directories from the root to where the last entry was made.
+    /// The directories from the root to the parent of the last entry.
     stack: Vec<OpenDirectory>,
-    /// Path of the last of them, from the root.
+    /// Path of the directory on top of the stack, relative to the root.
     path: Vec<u8>,
     file: Option<OpenFile>,
-    /// Whether owners are set; else everything belongs to who runs this, and bits that give a program its owner's
-    /// rights are left out.
+    /// True if owners are set. If false, everything belongs to the calling user, and set-id bits and
+    /// capabilities are left out.
     owners: bool,
-    /// True if a name that is taken is removed first.
+    /// True if an existing entry of the same name is removed first.
     overwrite: bool,
-    /// User and group that what is made belongs to at first.
+    /// User and group that new entries have at creation.
     maker: (u32, u32),
     losses: Vec<Loss>,
-    /// A directory that has to be filled further cannot be opened again.
+    /// True if a directory that still has to be filled could not be reopened.
     is_broken: bool,
 }
 
 struct OpenDirectory {
-    /// None while too many directories below it are open.
+    /// None while too many directories below this one are open.
     fd: Option<OwnedFd>,
     id: (u64, u64),
-    /// Length of the path of the directory above.
+    /// Length of the parent directory's path in bytes.
     parent_path: usize,
     leave: Leave,
 }
 
-/// What is done to a directory when it is left.
+/// Action on leaving a directory.
 enum Leave {
-    /// It becomes as its entry says.
+    /// Sets the metadata of its entry.
     Finish(Box<Metadata>),
-    /// It was there, or finished, before: only its times come back.
+    /// Restores the times of a directory that existed, or was finished, before.
     Restore(Timestamps),
 }
 
@@ -96,14 +98,14 @@ struct OpenFile {
     fd: OwnedFd,
     path: Vec<u8>,
     size: u64,
-    /// Where the last run ended.
+    /// End of the last run in bytes.
     end: u64,
     meta: Box<Metadata>,
 }
 
 impl DirSink {
-    /// A sink to the directory `root`, which is made if it is not there. `owners` says whether owners are kept,
-    /// which takes root's rights.
+    /// Makes a sink that writes to the directory `root`, and creates the directory if it does not exist. With
+    /// `owners` the sink sets owners, which requires root's rights.
     pub fn new(root: &Path, owners: bool) -> Result<DirSink> {
         let opened = match make_private(host::CWD, root) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -115,11 +117,11 @@ impl DirSink {
         DirSink::at(opened.map_err(failed)?, root, owners)
     }
 
-    /// A sink to a directory that is open; messages call it `root`.
+    /// Makes a sink that writes to an open directory. Messages call it `root`.
     pub fn at(fd: OwnedFd, root: &Path, owners: bool) -> Result<DirSink> {
         let name = root.as_os_str().as_bytes().to_vec();
         let failed = |errno: Errno| Error::Host { path: shown(&name, b""), source: errno.into() };
-        // Not by its name, which may lead elsewhere by now.
+        // Not through its name, which may lead elsewhere by now.
         let again = || host::openat(&fd, c".", SEARCH, Mode::empty()).map_err(failed);
         let (root_fd, from) = (again()?, again()?);
         let stat = host::fstat(&fd).map_err(failed)?;
@@ -144,8 +146,8 @@ impl DirSink {
         })
     }
 
-    /// Removes what has a name that is wanted for something else. Directories stay: they are filled further where the tree
-    /// has one, too, and are an error where it has something else.
+    /// Makes the sink remove an existing entry whose name is needed. Existing directories are merged with
+    /// directories of the tree. An existing directory where the tree has another kind of entry is an error.
     pub fn overwriting(self) -> DirSink {
         DirSink { overwrite: true, ..self }
     }
@@ -159,7 +161,7 @@ impl DirSink {
         top.fd.as_ref().expect("the directory on top is open")
     }
 
-    /// Makes the directory at `path` the one on top.
+    /// Puts the directory at `path` on top of the stack.
     fn go_to(&mut self, path: &[u8]) -> Result<()> {
         while !is_inside(path, &self.path) {
             self.leave()?;
@@ -173,7 +175,8 @@ impl DirSink {
         Ok(())
     }
 
-    /// Opens a directory in the one on top, and puts it on top. Without metadata it is one that was there.
+    /// Opens a subdirectory of the top directory and pushes it. Without `meta`, it is a directory that
+    /// existed before.
     fn enter(&mut self, name: &[u8], meta: Option<Metadata>) -> Result<()> {
         let path = joined(&self.path, name);
         let failed = |errno| self.failed(&path, errno);
@@ -191,7 +194,7 @@ impl DirSink {
         Ok(())
     }
 
-    /// Leaves the directory on top.
+    /// Leaves the directory on top of the stack.
     fn leave(&mut self) -> Result<()> {
         let top = self.stack.pop().expect("the root stays on the stack");
         let fd = top.fd.expect("the directory on top is open");
@@ -201,7 +204,7 @@ impl DirSink {
             let opened = host::openat(&fd, c"..", DIRECTORY, Mode::empty());
             match opened.and_then(|opened| Ok((id(&host::fstat(&opened)?), opened))) {
                 Ok((id, opened)) if id == above.id => above.fd = Some(opened),
-                // The tree was moved under the export, or its rights were taken.
+                // The tree was moved during the export, or access to it was withdrawn.
                 failed => {
                     self.is_broken = true;
                     return Err(self.failed(&path, failed.err().unwrap_or(Errno::STALE)));
@@ -219,7 +222,8 @@ impl DirSink {
         Ok(())
     }
 
-    /// Makes something under a new name: where the name is taken, perhaps again after that was removed.
+    /// Creates an entry under a new name. If the name is taken and the sink overwrites, removes the old entry
+    /// and tries once more.
     fn make<T>(
         &self,
         name: &[u8],
@@ -271,17 +275,17 @@ impl DirSink {
         self.finish_fd(file.fd.as_fd(), &file.path, &file.meta);
     }
 
-    /// Permissions that a file is made with: at once what it gets where it stays with its maker, which saves a
-    /// system call; else only its maker may touch it until it has its owner.
+    /// Returns the permissions at a file's creation. If the file stays with its creator, these are the final
+    /// ones, which saves a system call. Otherwise only the creator has access until the owner is set.
     fn first_mode(&self, meta: &Metadata) -> Mode {
         let stays = !self.owners || (meta.uid, meta.gid) == self.maker;
         let bits = if stays && meta.xattrs.is_empty() { meta.permissions & 0o777 } else { 0 };
         Mode::from_raw_mode(bits.into()) | Mode::RUSR | Mode::WUSR
     }
 
-    /// Gives what was made its metadata, as far as it does not have it. A change of the owner takes capabilities
-    /// and set-id bits away, so it comes first; attributes can be set as long as the file may be written; times
-    /// come last.
+    /// Sets the metadata of a new entry as far as it differs. The owner comes first, because a change of the
+    /// owner removes capabilities and set-id bits. The permissions come after the attributes, which can be
+    /// set only while the file is writable. The times come last.
     fn finish_fd(&mut self, fd: BorrowedFd<'_>, path: &[u8], meta: &Metadata) {
         let made = host::fstat(fd).ok();
         let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
@@ -297,7 +301,7 @@ impl DirSink {
         });
         let permissions = self.permissions_of(path, meta, is_owned);
         let had = made.map(|made| made.st_mode & 0o7777);
-        // An access ACL changes the permissions, a change of the owner takes set-id bits.
+        // An access ACL changes the permissions, and a change of the owner removes set-id bits.
         if !meta.xattrs.is_empty() || had != Some(permissions.into()) || permissions > 0o777 {
             if let Err(errno) = set_permissions(fd, permissions) {
                 self.lose(path, &format!("its permissions {permissions:o}"), errno);
@@ -308,8 +312,7 @@ impl DirSink {
         }
     }
 
-    /// The permissions that something gets: without the bits that give a program its owner's rights where it does not have
-    /// its owner.
+    /// Returns the permissions to set: without set-id bits if the entry does not have its owner.
     fn permissions_of(&mut self, path: &[u8], meta: &Metadata, is_owned: bool) -> u16 {
         if self.owners && is_owned || meta.permissions & 0o6000 == 0 {
             return meta.permissions;
@@ -318,8 +321,8 @@ impl DirSink {
         meta.permissions & !0o6000
     }
 
-    /// Sets the attributes; without the capabilities of a program that does not have its owner, which give more than
-    /// set-id bits do.
+    /// Sets the attributes. Leaves out the capabilities of a program that does not have its owner, since
+    /// capabilities grant more than set-id bits.
     fn set_xattrs(
         &mut self,
         path: &[u8],
@@ -335,7 +338,7 @@ impl DirSink {
             let Err(errno) = set else { continue };
             let what = format!("its attribute {}", show(&xattr.name));
             match errno {
-                // The host has no place for it, or the caller no right.
+                // The host cannot store it, or the caller lacks the right.
                 Errno::PERM
                 | Errno::ACCESS
                 | Errno::OPNOTSUPP
@@ -349,16 +352,17 @@ impl DirSink {
         }
     }
 
-    /// As [`finish_fd`](Self::finish_fd) for what cannot be opened: through a handle that stands for the thing itself,
-    /// whatever its name leads to by now. Calls that do not take such a handle find it in the process's table of open files,
-    /// where a link is not followed further.
+    /// Does the work of [`finish_fd`](Self::finish_fd) for an entry that cannot be opened. It uses a handle
+    /// that stands for the entry itself, even if another entry has taken its name. Calls that do not accept
+    /// such a handle reach it through the process's table of open files, where a link is not followed
+    /// further.
     fn finish_node(&mut self, name: &[u8], entry: &Entry, kind: FileType, device: u64) -> Result<()> {
         let (path, meta) = (&entry.path, &entry.meta);
         let failed = |errno| self.failed(path, errno);
         let node = host::openat(self.top(), name, NODE, Mode::empty()).map_err(failed)?;
         let made = host::fstat(&node).map_err(failed)?;
         if (FileType::from_raw_mode(made.st_mode), made.st_rdev, made.st_nlink) != (kind, device, 1) {
-            // Somebody else has put another thing there.
+            // Another process has replaced the entry.
             return Err(self.failed(path, Errno::STALE));
         }
         let mut is_owned = true;
@@ -380,7 +384,7 @@ impl DirSink {
             }
         }
         let times = times(meta);
-        // Without a name from Linux 5.8 on.
+        // An empty name works from Linux 5.8 on.
         let set = host::utimensat(&node, c"", &times, AtFlags::EMPTY_PATH);
         if set.or_else(|_| host::utimensat(host::CWD, &*open_file, &times, AtFlags::empty())).is_err() {
             self.lose(path, "its times", set.expect_err("the second try follows an error"));
@@ -393,7 +397,7 @@ impl DirSink {
         self.finish_node(name, entry, FileType::Symlink, 0)
     }
 
-    /// `false` for a device that takes rights that the caller does not have.
+    /// Returns `false` for a device that the caller has no right to create.
     fn node(&mut self, name: &[u8], entry: &Entry, kind: FileType, number: DeviceNumber) -> Result<bool> {
         let device = host::makedev(number.major, number.minor);
         let mode = Mode::RUSR | Mode::WUSR;
@@ -419,7 +423,7 @@ impl DirSink {
         self.make(name, &entry.path, |top| host::linkat(from, first, top, name, AtFlags::empty()))
     }
 
-    /// A directory below the root, opened component by component without following links.
+    /// Opens a directory below the root, component by component and without following links.
     fn open_below(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut at = host::openat(&self.root_fd, c".", SEARCH, Mode::empty())?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -428,12 +432,12 @@ impl DirSink {
         Ok(at)
     }
 
-    /// A part of an entry is lost.
+    /// Records the loss of a part of an entry.
     fn lose(&mut self, path: &[u8], what: &str, errno: Errno) {
         self.note(path, what, errno, false);
     }
 
-    /// A part of an entry is lost, as is to be expected of the destination and of the caller's rights.
+    /// Records a loss that is expected because of the destination or the caller's rights.
     fn tolerate(&mut self, path: &[u8], what: &str, errno: Errno) {
         self.note(path, what, errno, true);
     }
@@ -505,8 +509,8 @@ impl Sink for DirSink {
     }
 }
 
-/// Makes a directory that its maker alone may write to, and opens it: one that somebody else has put under its name since
-/// is an error.
+/// Creates a directory that only its creator may write to, and opens it. Fails if another user has replaced
+/// it meanwhile.
 pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
     host::mkdirat(&folder, name, MAKING)?;
     let made = host::openat(&folder, name, DIRECTORY, Mode::empty())?;
@@ -519,7 +523,7 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
     Ok(made)
 }
 
-/// Refuses a path that could lead elsewhere than down from the root.
+/// Refuses a path that could lead out of the root.
 pub(super) fn check_components(path: &[u8]) -> Result<()> {
     let leads_down = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
     match path.split(|byte| *byte == b'/').all(leads_down) {
@@ -532,12 +536,12 @@ fn last_component(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().expect("a split has a first part")
 }
 
-/// The path of the directory that a path lies in.
+/// Returns the path of the directory that contains `path`.
 fn parent_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
 }
 
-/// Whether `path` is the directory `dir` or lies in it.
+/// Returns true if `path` is the directory `dir` or lies in it.
 pub(super) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
     dir.is_empty()
         || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
@@ -559,12 +563,13 @@ fn times_of(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Sets owner and group by the C library: fakeroot and pseudo wrap its function, not the system call that rustix makes.
+/// Sets owner and group through the C library. fakeroot and pseudo wrap its function, but not the system call
+/// that rustix makes.
 fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> std::result::Result<(), Errno> {
     fchown(fd, Some(uid), Some(gid)).map_err(|error| errno_of(&error))
 }
 
-/// Sets permissions by the C library, as [`set_owner`] does.
+/// Sets permissions through the C library, for the same reason as [`set_owner`].
 fn set_permissions(fd: BorrowedFd<'_>, permissions: u16) -> std::result::Result<(), Errno> {
     let set = |file: File| file.set_permissions(Permissions::from_mode(permissions.into()));
     fd.try_clone_to_owned().map(File::from).and_then(set).map_err(|error| errno_of(&error))

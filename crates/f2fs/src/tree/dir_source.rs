@@ -1,10 +1,10 @@
-//! A directory of the host as a source: depth first, names in byte order whatever order the host gives.
+//! A source that reads a directory of the host, depth first, with names in byte order whatever order the host
+//! gives.
 //!
-//! Works without any right but to read, and leaves no trace where the host allows it (times of last
-//! access, but for those of symbolic links).
-//! The tree is followed through directory handles, a bounded number of them, so that neither its depth nor
-//! the length of its paths matters; symbolic links are never followed, and other file systems that are mounted
-//! inside are walked into.
+//! It needs only read permission and leaves times of last access unchanged where the host allows that, except
+//! those of symbolic links. The tree is followed through a bounded number of directory handles, so neither
+//! its depth nor the length of its paths matters. Symbolic links are never followed; file systems mounted
+//! inside the tree are.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -29,66 +29,67 @@ use super::{
 };
 use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 
-/// Bytes in which the host's directories are read.
+/// Buffer size in bytes for listing a directory.
 const LISTING_BYTES: usize = 64 << 10;
-/// Files that are opened ahead of the one that is read, so that the host fetches their data meanwhile.
+/// Number of files opened ahead of the current one, so that the host prefetches their data.
 const AHEAD_FILES: usize = 32;
-/// Bytes at the start of each that the host is asked to fetch.
+/// Bytes at the start of each such file that the host is asked to prefetch.
 const AHEAD_BYTES: u64 = 256 << 10;
-/// Directories that are kept open at once; those above are opened again through `..` when the walk returns.
+/// Maximum number of directories kept open at once. Those further up are reopened through `..` when the walk
+/// returns.
 const OPEN_MAX: usize = 128;
-/// Largest value of an attribute on Linux.
+/// Maximum size of an attribute's value on Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// How directories are opened.
+/// Flags for opening a directory.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A walk of a directory. See the module.
 pub struct DirSource {
-    /// Where the tree is on the host, for messages.
+    /// Path of the tree on the host, for messages.
     root: Vec<u8>,
-    /// The directories from the root to where the walk is.
+    /// The directories from the root to the current one.
     stack: Vec<Listing>,
-    /// Path of the last of them, from the root of the tree.
+    /// Path of the directory on top of the stack, relative to the root.
     path: Vec<u8>,
-    /// First names of inodes that have several.
+    /// First paths of inodes with several links.
     links: HashMap<HostId, Vec<u8>>,
-    /// The file that was the last entry.
+    /// The last entry, if it is a file with data.
     open: Option<OpenFile>,
-    /// Entries that come next, where data is read; the host's error comes after them.
+    /// Entries read ahead, if the caller reads data. `error` comes after them.
     ahead: VecDeque<(Entry, Option<OpenFile>)>,
     error: Option<Error>,
-    /// Whether data is read: who only counts needs nothing fetched.
+    /// True once the caller reads data. A caller that only counts entries needs no read-ahead.
     reads: bool,
-    /// The root's own entry, until it is given.
+    /// The root's own entry, until it is returned.
     first: Option<Entry>,
-    /// Whether files can be opened without a trace.
+    /// True while files can be opened without changing their time of last access.
     no_trace: bool,
     left_out: Vec<HostId>,
 }
 
-/// A directory and the names in it that are still to come.
+/// A directory and its remaining names.
 struct Listing {
-    /// None while too many directories below it are open.
+    /// None while too many directories below this one are open.
     fd: Option<OwnedFd>,
     id: HostId,
-    /// Length of the path without this directory.
+    /// Length of the parent directory's path in bytes.
     parent_path: usize,
-    /// All names, each ended by NUL.
+    /// All names, each terminated by NUL.
     arena: Vec<u8>,
-    /// Where each begins in `arena`, last first.
+    /// Offsets of the remaining names in `arena`, the next one last.
     names: Vec<u32>,
 }
 
 struct OpenFile {
     fd: OwnedFd,
     path: Vec<u8>,
-    /// Runs of data that are still to come, last first; the current one shrinks from its start.
+    /// Remaining runs of data, the next one last. The current run shrinks from its start.
     data: Vec<Range<u64>>,
 }
 
 impl DirSource {
-    /// Begins a walk of `root`, which must be a directory (or a symbolic link to one).
+    /// Starts a walk of `root`, which must be a directory or a symbolic link to one.
     pub fn new(root: &Path) -> Result<DirSource> {
         let name = root.as_os_str().as_bytes();
         let failed = |errno: Errno| host_error(name, b"", errno);
@@ -118,7 +119,7 @@ impl DirSource {
         Ok(source)
     }
 
-    /// As if these were not there: what is being written from the tree does not become a part of itself.
+    /// Skips these files, so that an output file inside the tree does not become a part of itself.
     #[must_use]
     pub fn leaving_out(self, files: &[HostId]) -> DirSource {
         DirSource { left_out: files.to_vec(), ..self }
@@ -128,7 +129,7 @@ impl DirSource {
         host_error(&self.root, path, errno)
     }
 
-    /// Reads the names of a directory whose path is in `self.path` and puts it on the stack.
+    /// Reads the names of the directory at `self.path` and pushes it on the stack.
     fn enter(&mut self, fd: OwnedFd, parent_path: usize) -> Result<()> {
         let (mut arena, mut names) = (Vec::new(), Vec::new());
         let mut space = vec![std::mem::MaybeUninit::uninit(); LISTING_BYTES];
@@ -144,7 +145,7 @@ impl DirSource {
                 arena.extend_from_slice(name);
             }
         }
-        // NUL is below every other byte, so names that are prefixes of others come first.
+        // NUL is below every other byte, so a prefix of another name comes first.
         names.sort_unstable_by(|a, b| name_at(&arena, *b).cmp(name_at(&arena, *a)));
         let stat = host::fstat(&fd).map_err(|errno| self.failed(&self.path, errno))?;
         self.stack.push(Listing { fd: Some(fd), id: host_id(&stat), parent_path, arena, names });
@@ -163,20 +164,20 @@ impl DirSource {
         let below = left.fd.expect("the directory on top is open");
         let fd = host::openat(&below, c"..", DIRECTORY, Mode::empty()).map_err(failed)?;
         if host_id(&host::fstat(&fd).map_err(failed)?) != top.id {
-            // The tree was moved under the walk.
+            // The tree was moved during the walk.
             return Err(failed(Errno::STALE));
         }
         top.fd = Some(fd);
         Ok(())
     }
 
-    /// The directory on top of the stack.
+    /// Returns the directory on top of the stack.
     fn top(&self) -> &OwnedFd {
         let top = self.stack.last().expect("the walk is inside the root until it is over");
         top.fd.as_ref().expect("the directory on top is open")
     }
 
-    /// The next entry of the walk, and the file if it is one with data.
+    /// Returns the next entry of the walk, with the open file if it is one with data.
     fn step(&mut self) -> Result<Option<(Entry, Option<OpenFile>)>> {
         self.open = None;
         if let Some(root) = self.first.take() {
@@ -195,13 +196,14 @@ impl DirSource {
         Ok(None)
     }
 
-    /// The same, with more of the walk done already, and the host fetching its data.
+    /// Returns the next entry like [`step`](Self::step), but keeps the walk ahead, so that the host
+    /// prefetches data.
     fn next_with_more_ahead(&mut self) -> Result<Option<(Entry, Option<OpenFile>)>> {
         while self.ahead.len() < AHEAD_FILES && self.error.is_none() {
             match self.step() {
                 Ok(Some((entry, open))) => {
                     if let Some(file) = &open {
-                        // Advice: where the host does not take it, nothing is lost.
+                        // This is advice: nothing is lost if the host ignores it.
                         let length = std::num::NonZeroU64::new(AHEAD_BYTES);
                         let _ = host::fadvise(&file.fd, 0, length, Advice::WillNeed);
                     }
@@ -217,7 +219,7 @@ impl DirSource {
         }
     }
 
-    /// The entry of a name in the directory on top of the stack, unless it is left out.
+    /// Returns the entry of a name in the top directory, or None if it is skipped.
     fn entry_of(&mut self, name: CString) -> Result<Option<Entry>> {
         let parent = self.path.len();
         let mut path = self.path.clone();
@@ -241,7 +243,7 @@ impl DirSource {
         }
         let failed = |source: &Self, errno| source.failed(&path, errno);
         let number = DeviceNumber { major: host::major(stat.st_rdev), minor: host::minor(stat.st_rdev) };
-        // What is opened anyway is asked for its attributes there; everything else by its name.
+        // An entry that is opened anyway gives its attributes through the handle, any other through its name.
         let by_name = |source: &Self| {
             let named = Attributed::named(source.top(), &name);
             xattrs(&named).map_err(|errno| failed(source, errno))
@@ -285,14 +287,14 @@ impl DirSource {
         Ok(Some(Entry { path, kind, meta }))
     }
 
-    /// Opens a name in the directory on top of the stack, without a trace where that is allowed.
+    /// Opens a name in the top directory, without changing its time of last access where that is allowed.
     fn open_at(&mut self, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
         let open = |flags| host::openat(self.top(), name, flags | OFlags::NOFOLLOW, Mode::empty());
         if !self.no_trace {
             return open(flags);
         }
         match open(flags | OFlags::NOATIME) {
-            // Only the owner of a file may read it without a trace.
+            // Only a file's owner may suppress the update of its time of last access.
             Err(Errno::PERM) => {
                 let opened = open(flags)?;
                 self.no_trace = false;
@@ -302,7 +304,7 @@ impl DirSource {
         }
     }
 
-    /// Opens a file that has data; gives the ranges of it that are no holes.
+    /// Opens a file with data. Returns it with the ranges that are not holes.
     fn open_file(&mut self, name: &CStr, stat: &Stat) -> Result<(OwnedFd, Vec<Range<u64>>), Errno> {
         let fd = self.open_at(name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK)?;
         let size = stat.st_size as u64;
@@ -310,7 +312,7 @@ impl DirSource {
         let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
         let data = if sparse { data_ranges(&fd, size)? } else { std::iter::once(0..size).collect() };
         if size > LISTING_BYTES as u64 {
-            // Advice: where the host does not take it, nothing is lost.
+            // This is advice: nothing is lost if the host ignores it.
             let _ = host::fadvise(&fd, 0, None, Advice::Sequential);
         }
         Ok((fd, data))
@@ -337,7 +339,7 @@ impl Source for DirSource {
         let mut length = 0;
         while length < wanted {
             match rustix::io::pread(&file.fd, &mut buf[length..wanted], offset + length as u64) {
-                // The file became shorter under the walk: an archive of it would be torn.
+                // The file became shorter during the walk: a copy of it would be torn.
                 Ok(0) => return Err(shrunk(&self.root, &file.path)),
                 Ok(read) => length += read,
                 Err(Errno::INTR) => continue,
@@ -352,15 +354,15 @@ impl Source for DirSource {
     }
 }
 
-/// Something of the host that has attributes.
+/// An object of the host with extended attributes.
 enum Attributed<'a> {
     Open(&'a OwnedFd),
     Named(Vec<u8>),
 }
 
 impl Attributed<'_> {
-    /// A name in a directory. There are no calls for attributes relative to a directory, so it is named through
-    /// the process's table of open files.
+    /// Addresses a name in a directory through the process's table of open files, because no system call
+    /// takes attributes relative to a directory.
     fn named(dir: &OwnedFd, name: &CStr) -> Attributed<'static> {
         let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
         path.extend_from_slice(name.to_bytes());
@@ -383,7 +385,7 @@ impl Attributed<'_> {
     }
 }
 
-/// The attributes that F2FS can store.
+/// Reads the attributes that F2FS can store.
 fn xattrs(of: &Attributed<'_>) -> Result<Vec<Xattr>, Errno> {
     let mut small = [0u8; 512];
     let names = match of.list(&mut small) {
@@ -404,7 +406,7 @@ fn xattrs(of: &Attributed<'_>) -> Result<Vec<Xattr>, Errno> {
             match of.get(name, &mut value) {
                 Ok(length) => break Some(length),
                 Err(Errno::RANGE) if value.len() < XATTR_BYTES_MAX => value.resize(XATTR_BYTES_MAX, 0),
-                // Gone since it was listed, or listed although it has no value of its own.
+                // Removed after the listing, or listed although it has no value of its own.
                 Err(Errno::NODATA) => break None,
                 Err(errno) => return Err(errno),
             }
@@ -418,13 +420,14 @@ fn xattrs(of: &Attributed<'_>) -> Result<Vec<Xattr>, Errno> {
     Ok(xattrs)
 }
 
-/// The name that begins at `at` and ends before the next NUL.
+/// Returns the name that starts at `at` and ends before the next NUL.
 fn name_at(arena: &[u8], at: u32) -> &[u8] {
     let from = &arena[at as usize..];
     &from[..from.iter().position(|byte| *byte == 0).unwrap_or(from.len())]
 }
 
-/// Ranges of a file that hold data, by SEEK_DATA and SEEK_HOLE. A host without them has no holes to show.
+/// Returns the ranges of a file that hold data, from SEEK_DATA and SEEK_HOLE. On a host without them the
+/// whole file is data.
 fn data_ranges(fd: &OwnedFd, size: u64) -> Result<Vec<Range<u64>>, Errno> {
     let (mut ranges, mut at) = (Vec::new(), 0);
     while at < size {
@@ -463,7 +466,7 @@ fn metadata(stat: &Stat) -> Metadata {
     }
 }
 
-/// Where a path of the tree is on the host, for people.
+/// Formats the host's path of an entry for messages.
 pub(super) fn shown(root: &[u8], path: &[u8]) -> String {
     let root = crate::printable::name(root);
     if path.is_empty() { root.into_owned() } else { format!("{}/{}", root.trim_end_matches('/'), show(path)) }

@@ -1,30 +1,31 @@
-//! What a tree consists of.
+//! Entries of a tree.
 
 use std::borrow::Cow;
 
 use crate::{format::inode::DeviceNumber, printable, units::Time};
 
-/// One name of a tree.
+/// One name in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Path from the root of the tree, components parted by `/`; empty for the root itself.
+    /// Path from the root of the tree, with components separated by `/`; empty for the root itself.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// Everything else about it.
+    /// Metadata.
     pub meta: Metadata,
 }
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
     Directory,
     /// A regular file.
     File {
-        /// Size in bytes, holes included.
+        /// Size in bytes, including holes.
         size: u64,
-        /// Ranges in bytes that hold data, where not all of it does; ascending, disjoint, not past the size.
+        /// Byte ranges that hold data, ascending, disjoint and inside the size; None if the file has no
+        /// holes.
         data: Option<Vec<std::ops::Range<u64>>>,
     },
     /// A symbolic link.
@@ -32,9 +33,9 @@ pub enum Kind {
         /// Its target.
         target: Vec<u8>,
     },
-    /// Another name of an entry that came before; it has that one's metadata.
+    /// Another name of an earlier entry, with that entry's metadata.
     HardLink {
-        /// Path of that entry.
+        /// Path of the earlier entry.
         to: Vec<u8>,
     },
     /// A character device.
@@ -50,23 +51,23 @@ pub enum Kind {
 /// An extended attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xattr {
-    /// Name with its prefix: `user.`, `trusted.`, `security.`, or the whole of `system.posix_acl_access` and
-    /// `system.posix_acl_default`. Nothing else can be stored on F2FS.
+    /// Name with its prefix: `user.`, `trusted.`, `security.`, or exactly `system.posix_acl_access` or
+    /// `system.posix_acl_default`. F2FS cannot store any other.
     pub name: Vec<u8>,
-    /// Value, as Linux's system calls give and take it.
+    /// Value in the form of Linux's system calls.
     pub value: Vec<u8>,
 }
 
-/// Where an entry lies on the host.
+/// Identity of a file on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HostId {
-    /// Number of the host's device.
+    /// Device number on the host.
     pub device: u64,
-    /// Inode number there.
+    /// Inode number on that device.
     pub ino: u64,
 }
 
-/// Names of owner and group, where the source has them.
+/// Names of owner and group, if the source has them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
     /// Name of the owner.
@@ -75,10 +76,10 @@ pub struct Names {
     pub group: Option<String>,
 }
 
-/// What entries of every kind have.
+/// Metadata of an entry of any kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
-    /// Permissions with setuid, setgid and sticky: the low 12 bits of a mode.
+    /// Permissions with the set-user-id, set-group-id and sticky bits: the low 12 bits of a mode.
     pub permissions: u16,
     /// Owner.
     pub uid: u32,
@@ -86,20 +87,20 @@ pub struct Metadata {
     pub gid: u32,
     /// Time of the last change of the content.
     pub mtime: Time,
-    /// Time of the last access, where the source has it.
+    /// Time of the last access, if the source has it.
     pub atime: Option<Time>,
-    /// Time of the last change of the inode, where the source has it.
+    /// Time of the last change of the inode, if the source has it.
     pub ctime: Option<Time>,
     /// Extended attributes, sorted by name.
     pub xattrs: Vec<Xattr>,
     /// Names of owner and group.
     pub names: Names,
-    /// Where it lies on the host, if it does.
+    /// Identity on the host, if the entry comes from there.
     pub host: Option<HostId>,
 }
 
 impl Metadata {
-    /// Sets an attribute, replacing one of that name.
+    /// Sets an attribute and replaces one of the same name.
     pub fn set_xattr(&mut self, name: &[u8], value: Vec<u8>) {
         match self.xattrs.binary_search_by(|xattr| xattr.name.as_slice().cmp(name)) {
             Ok(at) => self.xattrs[at].value = value,
@@ -108,7 +109,7 @@ impl Metadata {
     }
 }
 
-/// Whether F2FS has a place for an attribute of this name.
+/// Returns true if F2FS can store an attribute of this name.
 pub(super) fn storable(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     prefixes.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
@@ -116,7 +117,7 @@ pub(super) fn storable(name: &[u8]) -> bool {
         || name == b"system.posix_acl_default"
 }
 
-/// A path as text that a terminal may show.
+/// Formats a path for a terminal.
 pub fn show(path: &[u8]) -> Cow<'_, str> {
     if path.is_empty() { "/".into() } else { printable::name(path) }
 }

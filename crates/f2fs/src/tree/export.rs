@@ -1,75 +1,76 @@
-//! From a source to a sink.
+//! Export from a source to a sink.
 
 use std::ops::Range;
 
 use super::{Entry, Kind, Progress, Source, dir_sink::is_inside, show};
 use crate::{Error, Result};
 
-/// Bytes of a file that are read and written at once.
+/// Bytes of a file read and written at once.
 const RUN_BYTES: usize = 1 << 20;
 
-/// What takes a tree, entry by entry, in the order of a [`Source`].
+/// The destination of a tree. It takes entries one by one, in the order of a [`Source`].
 pub trait Sink {
-    /// Begins an entry; the one before is complete. `false` where the destination has no place for such an entry, which is
-    /// among the [`losses`](Self::losses). An error costs this entry alone, unless the sink [is
-    /// broken](Self::is_broken).
+    /// Starts an entry and completes the previous one. Returns `false` if the destination cannot store such
+    /// an entry, which is then among the [`losses`](Self::losses). An error costs only this entry, unless the
+    /// sink [is broken](Self::is_broken).
     fn entry(&mut self, entry: &Entry) -> Result<bool>;
 
-    /// Takes a run of data of the file that was the last entry, in ascending order. What is between runs, and
-    /// after the last, is zeroes. An error costs the data from here on.
+    /// Takes a run of data of the last entry, which is a file. Runs come in ascending order. Bytes between
+    /// runs and after the last one are zero. An error costs the data from this run on.
     fn run(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Completes the last entry and the tree.
     fn finish(&mut self) -> Result<()>;
 
-    /// The parts of entries that could not be carried since the last call.
+    /// Returns the parts of entries lost since the last call.
     fn losses(&mut self) -> Vec<Loss> {
         Vec::new()
     }
 
-    /// Returns true if nothing more can be taken after an error.
+    /// Returns true if the sink can take nothing more after an error.
     fn is_broken(&self) -> bool {
         false
     }
 }
 
-/// A part of an entry that a sink could not carry, though the rest of it is there.
+/// A part of an entry that a sink could not store, although the rest of the entry is there.
 #[derive(Debug)]
 pub struct Loss {
     /// Path of the entry.
     pub path: Vec<u8>,
     /// The reason.
     pub error: Error,
-    /// An export without [`keep_going`](ExportOptions::keep_going) goes on, too: the destination has no place for it.
+    /// True if the destination cannot store such a part. The export then continues even without
+    /// [`keep_going`](ExportOptions::keep_going).
     pub is_tolerated: bool,
 }
 
-/// Is told of each part of the tree that is lost: an [`Error::Lost`].
+/// Callback for each lost part of the tree, an [`Error::Lost`].
 pub type Lost<'a> = &'a mut dyn FnMut(&Error);
 
-/// How to export.
+/// Options of an export.
 #[derive(Default)]
 pub struct ExportOptions<'a> {
-    /// Goes on where an entry, or a part of one, cannot be read or written; each loss is told.
+    /// True if the export continues after an entry, or a part of one, that cannot be read or written.
     pub keep_going: bool,
-    /// Told of everything that is lost.
+    /// Called for every loss.
     pub lost: Option<Lost<'a>>,
-    /// Told of every entry and every run of data.
+    /// Called for every entry and every run of data.
     pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
 }
 
-/// What an export has done.
+/// Totals of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exported {
-    /// Entries, the root among them.
+    /// Entries, including the root.
     pub entries: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Losses that were told.
+    /// Reported losses.
     pub losses: u64,
 }
 
-/// Puts everything that a source has into a sink. An entry whose data is lost in part is there with zeroes.
+/// Copies a tree from a source to a sink. If part of a file's data is lost, the file has zeroes there.
 pub fn export(source: &mut dyn Source, sink: &mut dyn Sink, options: ExportOptions<'_>) -> Result<Exported> {
     let done = Exported::default();
     let mut exporter = Exporter { options, done, buf: vec![0; RUN_BYTES], missing: None, range: None };
@@ -90,9 +91,10 @@ struct Exporter<'a> {
     options: ExportOptions<'a>,
     done: Exported,
     buf: Vec<u8>,
-    /// A directory that could not be made: nothing in it can be.
+    /// A directory that could not be created; entries below it fail, too.
     missing: Option<Vec<u8>>,
-    /// Bytes of the file that are lost and not told yet, and why: what follows on it is told with it.
+    /// Lost bytes of the current file that are not reported yet, and the reason. An adjacent loss is merged
+    /// into them.
     range: Option<(Range<u64>, Error)>,
 }
 
@@ -162,7 +164,7 @@ impl Exporter<'_> {
         }
     }
 
-    /// Bytes of a file are lost.
+    /// Records that bytes of a file are lost.
     fn lose_range(&mut self, path: &[u8], bytes: Range<u64>, error: Error) -> Result<()> {
         match &mut self.range {
             Some((lost, _)) if lost.end == bytes.start => lost.end = bytes.end,
@@ -179,7 +181,7 @@ impl Exporter<'_> {
         self.lose(Error::Lost { path: path.to_vec(), bytes: Some(bytes), source: Box::new(error) })
     }
 
-    /// Something is lost: fatal, except where the caller wants to go on.
+    /// Reports a loss, or fails if the caller does not want to continue.
     fn lose(&mut self, error: Error) -> Result<()> {
         if !self.options.keep_going {
             return Err(error);
@@ -188,7 +190,7 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// Tells the losses of the sink.
+    /// Reports the losses of the sink.
     fn lose_parts(&mut self, sink: &mut dyn Sink) -> Result<()> {
         for Loss { path, error, is_tolerated } in sink.losses() {
             let error = Error::lost(&path, error);
