@@ -1,9 +1,12 @@
-//! Requests of the kernel become calls of [`FileSystem`], and what comes of them becomes answers.
+//! Dispatches requests of the kernel to [`FileSystem`] and encodes the answers.
 //!
-//! *Caching*: nobody else changes the volume, so the kernel may keep names and attributes for long. It must not keep
-//! attributes of files that are open for writing, or not for long: it does not count their blocks, and asking before
-//! write(2) is how we know who writes, and say that what was written before could not be kept. Nor names of casefolded
-//! directories, where one name has several spellings.
+//! *Caching*: only this mount changes the volume, so the kernel may cache names and attributes for long.
+//! There are two exceptions:
+//!
+//! - Attributes of files open for writing are cached briefly or not at all. The kernel does not count their
+//!   blocks. Its GETATTR before write(2) also tells us which process writes, and lets us report that earlier
+//!   data could not be written back.
+//! - Names in casefolded directories are not cached: one name has several spellings there.
 
 use std::{
     io,
@@ -36,31 +39,32 @@ use crate::{
     write_back::WriteBack,
 };
 
-/// How long the kernel may keep what it was told; see the module.
+/// Validity of cached names and attributes; see the module.
 const KEPT: Duration = Duration::from_secs(3600);
 const NOT_KEPT: Duration = Duration::ZERO;
-/// How long who writes may keep what was told last: asking before each of many small writes would cost more than the
-/// writes, and in this time the kernel takes less than what [counts as short](FileSystem::about_to_write).
+/// Validity of the attributes of a file that is being written. Asking before each of many small writes would
+/// cost more than the writes. Within this time the kernel accepts less data than the margin that [counts as
+/// short of space](FileSystem::about_to_write).
 const KEPT_WRITING: Duration = Duration::from_millis(10);
 
-/// Bytes of the largest request, and its pages.
+/// Largest payload of one request, in bytes and in pages.
 const REQUEST_BYTES: u32 = 1 << 20;
 const REQUEST_PAGES: u16 = 256;
-/// Reads of so many bytes are passed from the image to the kernel where that can be done: for less, two copies cost
-/// less than a pipe.
+/// Minimum length of a read that is spliced from the image to the kernel. For shorter reads two copies are
+/// cheaper than a pipe.
 const PASSED_BYTES: u32 = 64 << 10;
-/// Threads that answer, at most, however many of them wait for a writer.
+/// Maximum number of worker threads, even if all of them wait for a writer.
 const THREADS_MAX: usize = 64;
-/// Room for a request's head and arguments.
+/// Space for a request's header and arguments.
 const HEAD_BYTES: usize = 64 << 10;
-/// Requests that the kernel may have under way without anybody waiting for them.
+/// Maximum number of background requests (`max_background`): requests for which no process waits.
 const BACKGROUND_REQUESTS: u16 = 64;
-/// The offset in a message about what is old that leaves the content alone.
+/// The offset of an inode invalidation that drops the attributes and keeps the cached content.
 const ATTRIBUTES_ONLY: i64 = -1;
-/// What the kernel calls the root directory.
+/// Node ID of the root directory (`FUSE_ROOT_ID`).
 const ROOT: u64 = 1;
 
-/// What we ask of the kernel, where it can.
+/// Init flags to negotiate if the kernel offers them.
 const WANTED: u64 = can::ASYNC_READ
     | can::ATOMIC_O_TRUNC
     | can::EXPORT_SUPPORT
@@ -80,18 +84,18 @@ const WANTED: u64 = can::ASYNC_READ
     | can::INIT_EXT
     | can::DIRECT_IO_ALLOW_MMAP;
 
-/// Files stay in the kernel's cache when they are closed, and writes past it need not wait for one another there.
+/// Open flags of regular files: the page cache survives close, and direct writes may run in parallel.
 const FILE_OPEN: u32 = opened::KEEP_CACHE | opened::PARALLEL_DIRECT_WRITES;
 const DIRECTORY_OPEN: u32 = opened::KEEP_CACHE | opened::CACHE_DIR;
 
-/// A mounted file system that does not answer yet.
+/// A mounted file system that does not answer requests yet.
 pub struct Session {
     adapter: Arc<Adapter>,
     threads: usize,
     mounter: Mounter,
 }
 
-/// Mounts a file system. It answers once [`Session::run`] runs.
+/// Mounts a file system. Requests are answered once [`Session::run`] runs.
 pub fn mount(
     fs: Arc<FileSystem>,
     image: &FileDevice,
@@ -104,7 +108,7 @@ pub fn mount(
     let (connection, mounter) = Connection::mount(dir, &how)?;
     let connection = Arc::new(connection);
     let write_back = WriteBack::start(connection.clone(), fs.clone());
-    // One thread may wait for the volume while another answers what it waits for; see `WriteBack`.
+    // At least two: one worker may wait for a write-back that another worker has to answer; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
@@ -115,12 +119,12 @@ pub fn mount(
 }
 
 impl Session {
-    /// Who mounted.
+    /// Returns which program mounted, and so has to unmount.
     pub fn mounter(&self) -> Mounter {
         self.mounter
     }
 
-    /// The number of the device that the table of mounts shows, where it shows one.
+    /// Device number of the mount in the mount table, if it is listed there.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.adapter.device
     }
@@ -132,7 +136,7 @@ impl Session {
         (0..self.threads).for_each(|_| pool.clone().start());
         let broke = || io::Error::other("a thread that answers requests panicked");
         let mut ended = Ok(());
-        // All are waited for. A thread that starts another is not done before that one is on the list.
+        // Joins all workers. A worker that starts another one adds it to the list before it ends itself.
         while let Some(thread) = pool.last() {
             ended = ended.and(thread.join().unwrap_or_else(|_| Err(broke())));
         }
@@ -140,10 +144,10 @@ impl Session {
     }
 }
 
-/// The threads that answer.
+/// The pool of worker threads.
 struct Pool {
     adapter: Arc<Adapter>,
-    /// Threads that wait for a request.
+    /// Number of workers that wait for a request.
     idle: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
 }
@@ -160,8 +164,8 @@ impl Pool {
         self.threads.lock().expect("nothing panics under this lock").pop()
     }
 
-    /// A thread has a request. Where no other waits for one, all may come to wait for a writer, and readers for them: then
-    /// there is one more.
+    /// Called by a worker that has received a request. If no other worker is idle, all of them may end up
+    /// waiting for a writer and block readers; so one more is started.
     fn taken(self: &Arc<Self>) {
         let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && self.threads.lock().expect("nothing panics under this lock").len() < THREADS_MAX {
@@ -169,7 +173,7 @@ impl Pool {
         }
     }
 
-    /// A thread is about to wait for a request.
+    /// Called by a worker that is about to wait for a request.
     fn done(&self) {
         self.idle.fetch_add(1, Ordering::Relaxed);
     }
@@ -189,10 +193,11 @@ fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<wire::
     Ok(wire::LseekOut { offset })
 }
 
-/// What a thread answers with.
+/// Per-worker state for answering requests.
 struct Desk {
     output: Output,
-    /// The answer to the request at hand; taken by whoever answers it otherwise than with the output.
+    /// The answer to the current request. It is taken out by code that answers in another way than with
+    /// `output`.
     reply: Option<Reply>,
     passage: Passage,
 }
@@ -200,20 +205,21 @@ struct Desk {
 struct Adapter {
     fs: Arc<FileSystem>,
     root: Ino,
-    /// Bytes of the volume's blocks: what holes are made of, and what reading and writing should be multiples of.
+    /// Block size of the volume in bytes: the granularity of holes and the preferred I/O size.
     block_bytes: u32,
     connection: Arc<Connection>,
     write_back: WriteBack,
-    /// There once the kernel has said what it can.
+    /// Set once the kernel has sent its init request.
     taken: OnceLock<Taken>,
-    /// The number of the device that the table of mounts shows.
+    /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
-    /// Who has opened a file to write to it does so past the kernel's cache, which has what others read or map.
+    /// Files open for writing bypass the page cache (`FOPEN_DIRECT_IO`). The cache then holds only content
+    /// that was read or mapped through other opens.
     direct_write: bool,
 }
 
 impl Adapter {
-    /// Answers until the end of the mount.
+    /// Answers requests until the file system is unmounted.
     fn serve(&self, pool: &Arc<Pool>) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
         let mut desk = Desk {
@@ -249,7 +255,7 @@ impl Adapter {
                 out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer, self.direct_write)).flags));
             }
             opcode::DESTROY => {
-                // `umount` returns when this is answered. Of a failure `background` tells.
+                // `umount` returns when this is answered. `background` reports a failure.
                 fs.unmount().map_err(|_| Errno::IO)?;
             }
             opcode::INTERRUPT => return Err(Errno::NOSYS),
@@ -267,7 +273,7 @@ impl Adapter {
             opcode::LOOKUP => self.lookup(ino, arguments.name()?, out)?,
             opcode::GETATTR => {
                 let wire::GetattrIn { getattr_flags, handle, .. } = arguments.take()?;
-                // Who has it open for writing may be about to write.
+                // A process that has the file open for writing may be about to write.
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
                 if writes && fs.about_to_write(caller, ino) {
                     let (reply, fs, block_bytes) = (waiting(reply), self.fs.clone(), self.block_bytes);
@@ -326,8 +332,9 @@ impl Adapter {
                 let mode = open_mode(flags, open_flags);
                 let accessed = fs.open(caller, ino, mode)?;
                 if mode.write || accessed {
-                    // From now on the kernel is to ask who writes, see the module; and an access that it will not tell
-                    // us of is a change that it does not know of. Failing, it has no attributes.
+                    // From now on the kernel has to ask for attributes before each write; see the module. An
+                    // access time that we have just set is a change that the kernel does not know of, either.
+                    // An error means that it has no attributes cached.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
                 out.put(&self.opened(mode.write));
@@ -345,7 +352,8 @@ impl Adapter {
                     _ => fs.create_nameless(caller, ino, mode, umask as u16)?,
                 };
                 fs.opened_new(made.ino, write);
-                // Who makes a file to write to it is known already, and need not be asked for at once.
+                // A process that creates a file for writing is the known writer, so it need not ask before
+                // its first write.
                 let may_write = write && !fs.about_to_write(caller, made.ino);
                 let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
                 out.put(&self.entry(&made, self.name_kept(ino), kept));
@@ -366,7 +374,8 @@ impl Adapter {
             opcode::WRITE => {
                 let wire::WriteIn { offset, size, write_flags, flags, .. } = arguments.take()?;
                 let is_direct = write_flags & wire::LOCK_OWNER != 0;
-                // Of files that we have opened past its cache, the kernel leaves this to us, and syncing.
+                // For files that we opened with direct I/O, the kernel leaves dropping capabilities and
+                // syncing to us.
                 let is_ours = is_direct && self.direct_write;
                 let how = WriteMode {
                     from_cache: write_flags & wire::WRITE_CACHE != 0,
@@ -383,9 +392,10 @@ impl Adapter {
                     Ok(wire::WriteOut { size, padding: 0 })
                 });
                 if is_direct && fs.may_be_in_cache(ino) {
-                    // Of asynchronous ones the kernel forgets only what it had before them, and not what it has got
-                    // since and may be old. Of the others it does, but we cannot tell. Of those that fail, some of the
-                    // data may be there.
+                    // After an asynchronous direct write, the kernel invalidates only pages cached before the
+                    // write. Pages that were read during the write stay and may be stale. After a synchronous
+                    // direct write it invalidates both times, but we cannot tell the two apart. A failed
+                    // write may have written part of its data.
                     let part = (offset.try_into().unwrap_or(i64::MAX), size.into());
                     self.write_back.part_then(header.node, part, waiting(reply), move |out| {
                         out.put(&written?);
@@ -395,13 +405,15 @@ impl Adapter {
                     out.put(&written?);
                 }
             }
-            // The kernel writes its cache back before it asks. It stops asking where the first answer is that there is
-            // no such request; before Linux 5.9 (so surely before 7.32) it stops writing back then, too.
+            // The kernel writes dirty pages back before it sends FLUSH. If the first FLUSH is answered with
+            // ENOSYS, it sends no more. Before Linux 5.9 (so surely before 7.32) it then skips that
+            // write-back, too.
             opcode::FLUSH if self.taken.get().is_some_and(|taken| taken.minor < 32) => {}
             opcode::FSYNC => {
                 fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
                 if fs.has_writer(ino) {
-                    // Now its blocks can be counted. Failing, the kernel keeps nothing of it.
+                    // Its blocks can be counted now. An error means that the kernel has nothing of this inode
+                    // cached.
                     let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
                 }
             }
@@ -445,7 +457,8 @@ impl Adapter {
                     return Err(Errno::ROFS);
                 }
                 if request.protects() && fs.has_writer(ino) {
-                    // What was written before can be written back, and afterwards it would be refused.
+                    // Dirty pages from before this request can still be written back now; once the flag is
+                    // set, the writes would be refused.
                     let (reply, fs) = (waiting(reply), self.fs.clone());
                     let (connection, node) = (self.connection.clone(), header.node);
                     self.write_back.then(vec![node], reply, move |out| {
@@ -456,7 +469,8 @@ impl Adapter {
                     return Ok(());
                 }
                 put_ioctl(&fs.ioctl(caller, ino, handle != 0, &request)?, out);
-                // Flags are attributes, and the kernel does not know that they change others. Failing, it has none.
+                // Flags are attributes, and the kernel does not know that setting them changes others. An
+                // error means that it has none cached.
                 let _ = self.connection.invalidate(header.node, ATTRIBUTES_ONLY);
             }
             opcode::FALLOCATE => {
@@ -489,7 +503,7 @@ impl Adapter {
                 }
             }
             opcode::COPY_FILE_RANGE => {
-                /// One request copies so much, so that the caller can be interrupted.
+                /// Maximum length that one request copies, so that the caller can be interrupted in between.
                 const MOST: u64 = 64 << 20;
                 let wire::CopyFileRangeIn { offset_in, node_out, offset_out, length, .. } =
                     arguments.take()?;
@@ -497,13 +511,14 @@ impl Adapter {
                 let size = fs.copy(caller, from, to, length.min(MOST))? as u32;
                 out.put(&wire::WriteOut { size, padding: 0 });
             }
-            // The kernel then does without, where it can.
+            // The kernel then falls back to its own implementation, if it has one.
             _ => return Err(Errno::NOSYS),
         }
         Ok(())
     }
 
-    /// Answers a read with what lies in the image as it is; whether that could be done.
+    /// Answers a read by splicing the image's bytes to the kernel. Returns false if that is not possible;
+    /// then the request is still unanswered.
     fn pass(
         &self,
         ino: Ino,
@@ -523,7 +538,7 @@ impl Adapter {
     fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {
         match self.fs.lookup(dir, name) {
             Err(Errno::NOENT) if self.fs.absence_lasts() => {
-                // Node 0: there is no such name, and the kernel may remember that.
+                // Node 0 is a negative entry: the kernel may cache that the name does not exist.
                 out.put(&wire::EntryOut { name_kept_s: KEPT.as_secs(), ..Default::default() });
             }
             found => self.put_entry(dir, &found?, out),
@@ -534,7 +549,7 @@ impl Adapter {
     fn list(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
         let room = read.size as usize;
         self.fs.list(dir, read.offset, |volume, entry| {
-            // Nothing else shows in a listing of what an inode says, so a damaged one hides nobody.
+            // The kind is all that a listing needs of the inode, so a damaged inode does not hide its entry.
             let kind = entry.kind.or_else(|| volume.inode(entry.ino).ok().map(|inode| inode.file_type()));
             let fits = out.bytes().len() + dirent_bytes(&entry.name) <= room;
             if fits {
@@ -552,7 +567,8 @@ impl Adapter {
             left.map(|left| room = left).is_some()
         };
         self.fs.list_with_facts(dir, read.offset, fits, |entry, stat| {
-            // Without facts (node 0) the kernel lists the name alone, and asks for it when somebody wants to know more.
+            // Without attributes (node 0) the kernel lists only the name, and looks it up when a program asks
+            // for more.
             let facts = stat.map(|stat| self.entry(stat, name_kept, attr_kept(&self.fs, stat)));
             out.put(&facts.unwrap_or_default());
             let kind = stat.map(|stat| stat.kind).or(entry.kind);
@@ -560,14 +576,14 @@ impl Adapter {
         })
     }
 
-    /// Whether the file system may not be changed any more (`mount -o remount,ro`). The kernel sees to that itself, but for
-    /// requests of which it does not know that they change something.
+    /// Returns true if the file system was remounted read-only (`mount -o remount,ro`). The kernel enforces
+    /// that itself except for requests that it does not know to be changes.
     fn is_remounted_read_only(&self) -> bool {
         let is_read_only = |device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device));
         self.device.is_some_and(is_read_only)
     }
 
-    /// What the kernel is told of a file that it opens.
+    /// The answer to OPEN of a regular file.
     fn opened(&self, write: bool) -> wire::OpenOut {
         let open_flags = if self.direct_write && write { FILE_OPEN | opened::DIRECT_IO } else { FILE_OPEN };
         wire::OpenOut { handle: write.into(), open_flags, padding: 0 }
@@ -580,7 +596,7 @@ impl Adapter {
     fn ino(&self, node: u64) -> Ino {
         match node {
             ROOT => self.root,
-            // Numbers come from us, and ours have 32 bits; node 0 is nobody's.
+            // Node IDs are inode numbers, which have 32 bits; no inode has the number 0.
             other => Ino(u32::try_from(other).unwrap_or(0)),
         }
     }
@@ -655,28 +671,28 @@ fn put_ioctl(answer: &[u8], out: &mut Output) {
     out.extend(answer);
 }
 
-/// The answer that is still to be given.
+/// Takes the pending answer out, for code that sends it itself or later.
 fn waiting(reply: &mut Option<Reply>) -> Reply {
     reply.take().expect("nobody has answered yet")
 }
 
-/// Such requests have no answer.
+/// Marks the request as one that has no answer (FORGET).
 fn none(reply: &mut Option<Reply>) {
     if let Some(reply) = reply.take() {
         reply.none();
     }
 }
 
-/// What the kernel says of itself in its first request.
+/// The kernel's init request.
 struct Offer {
     minor: u32,
     max_readahead: u32,
     flags: u64,
 }
 
-/// What both sides can do.
+/// The negotiated version and init flags.
 struct Taken {
-    /// Of the kernel's version.
+    /// Minor protocol version of the kernel.
     minor: u32,
     flags: u64,
 }
@@ -697,24 +713,26 @@ impl Offer {
 }
 
 impl Taken {
-    /// What we take of what the kernel offers.
+    /// Negotiates: selects the wanted flags from those that the kernel offers.
     fn of(offer: &Offer, direct_write: bool) -> Taken {
         let mut flags = offer.flags & WANTED;
         if direct_write {
-            // With it the kernel keeps times and sizes, also those of writes that it does not take into its cache, and
-            // does not count these. Without it a truncation by opening does not wait for what is just being written
-            // back of a mapping, which would come back (`fuse_open`). As a request of its own it does.
+            // With WRITEBACK_CACHE the kernel maintains times and sizes, also for writes that bypass its
+            // cache, whose changes it would miss. With ATOMIC_O_TRUNC a truncating open does not wait for
+            // mapped pages under write-back (`fuse_open`), so their data would reappear after it; a
+            // truncation by SETATTR waits.
             flags &= !(can::WRITEBACK_CACHE | can::ATOMIC_O_TRUNC);
         }
         if flags & can::HANDLE_KILLPRIV_V2 == 0 {
-            // Nobody would tell us that a truncation by opening takes privileges away. As a request of its own it does.
+            // Without this flag a truncating open does not tell us to drop the set-user-id bits; a truncation
+            // by SETATTR does.
             flags &= !can::ATOMIC_O_TRUNC;
         }
         Taken { minor: offer.minor, flags }
     }
 }
 
-/// The answer to the first request.
+/// The answer to the init request.
 fn init(offer: &Offer, taken: u64) -> wire::InitOut {
     wire::InitOut {
         major: wire::MAJOR,
@@ -731,12 +749,12 @@ fn init(offer: &Offer, taken: u64) -> wire::InitOut {
     }
 }
 
-/// An extended attribute to be set.
+/// Arguments of SETXATTR.
 struct SetXattr<'a> {
     name: &'a [u8],
     value: &'a [u8],
     mode: XattrMode,
-    /// Whether an access list takes the set-group-id bit away, where the kernel says it.
+    /// True if setting the ACL clears the set-group-id bit; `None` if the kernel does not say.
     drops_group_id: Option<bool>,
 }
 
@@ -779,8 +797,8 @@ fn change(asked: &wire::SetattrIn) -> Change {
     }
 }
 
-/// Where times come from. Of a regular file, of which it keeps the times itself, the kernel says the new ones even where
-/// it is asked for now; but then all are alike.
+/// Returns the origin of the times of a SETATTR. With WRITEBACK_CACHE the kernel maintains the times of
+/// regular files and sends explicit values even for "now"; in that case all of them are equal.
 fn times_from(asked: &wire::SetattrIn) -> TimesFrom {
     let has = |bits: u32| asked.valid & bits == bits;
     let is_status = asked.mtime == asked.ctime && asked.mtime_nanoseconds == asked.ctime_nanoseconds;
@@ -789,7 +807,8 @@ fn times_from(asked: &wire::SetattrIn) -> TimesFrom {
         (true, true) if mtime_is_now => TimesFrom::Now,
         (true, _) => TimesFrom::Caller,
         (false, _) if !has(valid::MTIME) || has(valid::SIZE) => TimesFrom::Elsewhere,
-        // The kernel writes back by what is open for writing (`fuse_write_inode`), and no call that sets times does.
+        // The kernel flushes times through a handle open for writing (`fuse_write_inode`); no system call
+        // that sets times does.
         (false, _) if has(valid::CTIME | valid::HANDLE) => TimesFrom::Elsewhere,
         (false, _) if has(valid::CTIME) => TimesFrom::CallerOrCache,
         (false, _) => TimesFrom::Caller,
@@ -800,8 +819,8 @@ fn open_mode(flags: u32, open_flags: u32) -> OpenMode {
     let flags = OFlags::from_bits_retain(flags);
     OpenMode {
         write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
-        // The kernel opens a file itself when it is asked for flags, and does not say then that it may be large
-        // (`fuse_priv_ioctl_prepare`). A program of 32 bits that knows no large files looks the same.
+        // For the flags ioctls the kernel opens the file itself, without O_LARGEFILE
+        // (`fuse_priv_ioctl_prepare`). A 32-bit program without large-file support looks the same.
         only_reads: !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
             && flags.contains(OFlags::LARGEFILE),
         keeps_atime: flags.contains(OFlags::NOATIME),
@@ -821,7 +840,7 @@ fn xattr_mode(flags: u32) -> Answer<XattrMode> {
     }
 }
 
-/// A value or list of extended attributes, or only its length where the caller has no room.
+/// Encodes a value or list of extended attributes, or only its length if the caller's buffer size is 0.
 fn put_xattr(bytes: &[u8], room: u32, out: &mut Output) -> Answer<()> {
     match room {
         0 => out.put(&wire::GetxattrOut { size: bytes.len() as u32, padding: 0 }),
@@ -831,13 +850,13 @@ fn put_xattr(bytes: &[u8], room: u32, out: &mut Output) -> Answer<()> {
     Ok(())
 }
 
-/// Bytes of an entry of a listing.
+/// Bytes of one encoded directory entry, including padding.
 fn dirent_bytes(name: &[u8]) -> usize {
     (size_of::<wire::Dirent>() + name.len()).next_multiple_of(8)
 }
 
 fn put_dirent(ino: Ino, next: u64, kind: Option<FileType>, name: &[u8], out: &mut Output) {
-    // The kinds of readdir(3) are those of a mode, or 0 where nobody knows.
+    // Kinds of readdir(3) are the type bits of a mode; 0 is unknown.
     let kind = kind.map_or(0, |kind| u32::from(kind.mode_bits() >> 12));
     out.put(&wire::Dirent { ino: ino.0.into(), next, name_bytes: name.len() as u32, kind });
     out.extend(name);
@@ -866,7 +885,7 @@ fn attr(stat: &Stat, block_bytes: u32) -> wire::Attr {
     }
 }
 
-/// A device number from the 32 bits that the kernel passes (`new_decode_dev`).
+/// Decodes a device number from the 32 bits that the kernel passes (`new_decode_dev`).
 fn device_from_kernel(number: u32) -> DeviceNumber {
     DeviceNumber { major: number >> 8 & 0xFFF, minor: number & 0xFF | number >> 12 & 0xF_FF00 }
 }
@@ -898,7 +917,7 @@ mod tests {
         }
     }
 
-    /// The first request as a kernel of this minor version sends it.
+    /// Parses an init request as a kernel of this minor version sends it.
     fn offer(minor: u32, flags: u32, more: &[u32]) -> Answer<Offer> {
         let words = [&[7, minor, 128 << 10, flags], more].concat();
         let bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
@@ -919,7 +938,7 @@ mod tests {
 
     #[test]
     fn kernels_of_each_age_are_understood() {
-        // The request had 16 bytes up to Linux 5.16 (7.35), and has 64 since.
+        // The request has 16 bytes up to Linux 5.16 (7.35), and 64 since.
         for minor in [23, 31, 34, 35] {
             let Offer { max_readahead, flags, .. } = offer(minor, 1 << 5, &[]).unwrap();
             assert_eq!((max_readahead, flags), (128 << 10, 1 << 5), "7.{minor}");

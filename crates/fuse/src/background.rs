@@ -1,5 +1,5 @@
-//! What goes on without a request: checkpoints, cleaning when nobody asks for anything, discards, and a word about damage
-//! and about what could not be written.
+//! Work outside requests: periodic checkpoints, cleaning in idle times, discards, and log messages about
+//! damage and failed writes.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -11,28 +11,28 @@ use std::{
 
 use crate::{BackgroundGc, FileSystem, MountOptions, OnError, fault};
 
-/// How often there is a look at what is to do.
+/// Interval between checks for work to do.
 const TICK: Duration = Duration::from_secs(1);
-/// The volume is idle after so many looks between which nobody asked for anything.
+/// Number of ticks without a request after which the volume is idle.
 const IDLE_TICKS: u32 = 5;
-/// Where the machine's log takes messages (syslog(3)).
+/// Socket of the system log (syslog(3)).
 const LOG: &str = "/dev/log";
-/// What a message to it begins with: that it is a warning of a daemon's (syslog(3): 3 * 8 + 4).
+/// Prefix of a log message: facility daemon, severity warning (syslog(3): 3 * 8 + 4).
 const WARNING: &str = "<28>";
 
-/// Discards that are issued one after the other, and how long the device then has for other requests (Linux,
-/// `DEF_MAX_DISCARD_REQUEST`, `DEF_MIN_DISCARD_ISSUE_TIME`).
+/// Number of discards issued in a row, and the pause after them, in which the device serves other requests
+/// (Linux, `DEF_MAX_DISCARD_REQUEST`, `DEF_MIN_DISCARD_ISSUE_TIME`).
 const DISCARDS_AT_ONCE: u32 = 8;
 const BETWEEN_DISCARDS: Duration = Duration::from_millis(50);
 
-/// The threads that do it; they end when this is dropped.
+/// The background threads. Dropping it stops and joins them.
 pub struct Background {
     stop: Vec<mpsc::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Background {
-    /// Begins. Messages name the image.
+    /// Starts the threads. `image` is the name that messages use.
     pub fn start(fs: Arc<FileSystem>, options: &MountOptions, image: PathBuf) -> Background {
         let (stop, stopped) = mpsc::channel();
         let (stop_discards, discards_stopped) = mpsc::channel();
@@ -62,10 +62,10 @@ impl Background {
                     ));
                 }
             };
-            // It looks on after a fault, for somebody has to tell of that.
+            // The thread survives a panic, because it still has to report it.
             let worked = fault::contain(|| work(&fs, &options, &stopped, &mut look));
             worked.unwrap_or_else(|fault| fs.met_fault(fault));
-            // Where nothing may be written, nothing else is to do.
+            // `work` returns early if the volume is read-only; from then on only reporting is left.
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
                 look();
             }
@@ -79,13 +79,13 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.stop.clear();
         for thread in self.threads.drain(..) {
-            // It ends with the next look.
+            // The thread ends at its next tick.
             let _ = thread.join();
         }
     }
 }
 
-/// Issues what waits to be discarded, a few at a time.
+/// Issues pending discards, a few at a time.
 fn discard(fs: &FileSystem, stopped: &mpsc::Receiver<()>) {
     let mut pause = TICK;
     while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
@@ -109,7 +109,7 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
             return;
         }
         if last_checkpoint.elapsed() >= options.checkpoint_interval {
-            // What fails here fails for the next request too, and that one has somebody to tell.
+            // An error here recurs in the next request, which has a caller to report it to.
             let _ = fs.sync();
             last_checkpoint = Instant::now();
         }
@@ -122,11 +122,11 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
     }
 }
 
-/// Programs get an errno; what it is about, and what to do, stands in the machine's log, and on the terminal of who mounted
-/// it in the foreground.
+/// Writes a message to standard error and to the system log. Programs get only an errno; the message names
+/// the cause and the remedy.
 fn tell(what: &str) {
     eprintln!("flashkit: {what}");
     let line = format!("{WARNING}flashkit[{}]: {what}", std::process::id());
-    // Not every machine has a log.
+    // A machine without a system log is fine.
     let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), LOG));
 }

@@ -1,7 +1,7 @@
-//! The process that a request comes from: its user, its groups and its capabilities.
+//! The process that sent a request: its user, its groups and its capabilities.
 //!
-//! A request carries the user and the group alone. Everything else stands in the process's status (proc(5)), which is
-//! read only where an answer depends on it.
+//! A request carries only the user and the group. The rest comes from the process's status (proc(5)), which
+//! is read only if an answer depends on it.
 
 use std::{fs, path::Path};
 
@@ -25,33 +25,35 @@ pub enum Capability {
 /// The process that a request comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
-    /// User.
+    /// User ID for file access.
     pub uid: u32,
-    /// Group.
+    /// Group ID for file access.
     pub gid: u32,
-    /// Process, 0 where it is none that is visible here.
+    /// Process ID; 0 if the process is not visible in our PID namespace.
     pub pid: u32,
 }
 
 impl Caller {
-    /// Returns true if the caller has a capability in the user namespace of the mount. Where that is unknown, root has all.
+    /// Returns true if the caller has a capability in the user namespace of the mount. If its capabilities
+    /// are unknown, root has all of them.
     pub fn has(self, capability: Capability) -> bool {
         self.credentials().map_or(self.uid == 0, |known| known.has(capability, self.pid))
     }
 
-    /// Returns true if the caller is in a group, or need not be (Linux, `in_group_or_capable`).
+    /// Returns true if the caller is a member of a group, or a capability exempts it (Linux,
+    /// `in_group_or_capable`).
     pub fn is_in(self, gid: u32) -> bool {
         self.gid == gid || self.credentials().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
     }
 
-    /// Returns true if the caller is known to be outside a group. The groups of a caller for whom a service of the kernel asks
-    /// (nfsd) are unknown.
+    /// Returns true if the caller is known not to be a member of a group. The groups behind a kernel service
+    /// such as nfsd are unknown.
     pub fn is_outside(self, gid: u32) -> bool {
         self.gid != gid && self.credentials().is_some_and(|known| !known.is_in(gid, self.pid))
     }
 
-    /// The credentials of the process, where the request was made with them. A request that a thread of the kernel or
-    /// a stacked file system makes has others.
+    /// Reads the credentials of the process, if the request was made with them. Requests by a kernel thread
+    /// or a stacked file system carry other credentials.
     fn credentials(self) -> Option<Credentials> {
         if self.pid == 0 {
             return None;
@@ -61,7 +63,7 @@ impl Caller {
     }
 }
 
-/// The credentials of a process that decide about access to files.
+/// The credentials of a process that determine its access to files.
 #[derive(Debug, PartialEq, Eq)]
 struct Credentials {
     uid: u32,
@@ -72,12 +74,12 @@ struct Credentials {
 }
 
 impl Credentials {
-    /// Reads the status of a process (proc(5)).
+    /// Parses the status of a process (proc(5)).
     fn parse(status: &str) -> Option<Credentials> {
         let field = |name: &str| {
             status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
-        // Real, effective, saved, and that of access to files.
+        // The columns are real, effective, saved and file-system ID.
         let of_files = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
         Some(Credentials {
             uid: of_files("Uid")?,
@@ -97,8 +99,8 @@ impl Credentials {
     }
 }
 
-/// Returns true if a process is in our user namespace, which is that of the mount: in another one its capabilities count for
-/// nothing here. `None` where that cannot be read.
+/// Returns true if a process is in our user namespace, which is that of the mount. Capabilities in another
+/// namespace do not count. Returns `None` if the namespace cannot be read.
 fn shares_user_namespace(pid: u32) -> Option<bool> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/user")).ok();
     Some(namespace(Path::new("/proc/self"))? == namespace(&Path::new("/proc").join(pid.to_string()))?)

@@ -1,8 +1,9 @@
-//! The connection to the kernel: mounting, requests in, answers out.
+//! The connection to the kernel: mounting, receiving requests, sending answers.
 //!
-//! *Why not a library's*: `umount` must not return before the volume is clean. The kernel waits for a file system's
-//! answer to its last request, DESTROY, where the file system has a block device (type `fuseblk`); fuser mounts none
-//! and answers before it lets the file system know. Nor does it know O_TMPFILE, `syncfs` and times of birth.
+//! *Why not a library*: `umount` must not return before the volume is clean. The kernel waits for the answer
+//! to the last request, DESTROY, only for mounts with a block device (type `fuseblk`). The `fuser` crate
+//! cannot mount this type, and it answers DESTROY before it tells the file system. It also lacks O_TMPFILE,
+//! `syncfs` and birth times.
 
 use std::{
     ffi::CString,
@@ -32,55 +33,59 @@ use crate::{
     protocol::{INVALIDATE_INODE, InHeader, InvalidateInode, OutHeader},
 };
 
-/// How a file system is mounted.
+/// Mount arguments.
 pub struct How<'a> {
-    /// What the table of mounts shows where there is no block device.
+    /// Source in the mount table, used if the mount has no block device.
     pub source: &'a str,
-    /// The image.
+    /// The image file or block device.
     pub image: &'a FileDevice,
     /// Flags of mount(2).
     pub flags: MountFlags,
-    /// Everybody may use it.
+    /// All users may access the mount.
     pub allow_other: bool,
 }
 
 /// An open `/dev/fuse` that belongs to a mount.
 ///
-/// *Whoever kills us*, the kernel closes the device and the mount is dead; but only once no thread of ours waits in the
-/// kernel for an answer of ours. One that waited would hold `umount`, and every `sync` of the machine, for ever. So what
-/// asks us is asked for by other processes ([`unmount`], [`write_back`]), and we are not the last in a namespace of
-/// mounts: the kernel leaves it, which unmounts, before it closes files; but an open one holds the namespace.
+/// *If this process is killed*, the kernel closes the device and aborts the connection, but only if no thread
+/// of ours is blocked in the kernel on a request that we must answer. Such a thread would block `umount` and
+/// every `sync` on the machine for ever. Therefore operations that send us requests run in child processes
+/// ([`unmount`], [`write_back`]). For the same reason we hold our mount namespace open: the last process that
+/// leaves a namespace unmounts its mounts before it closes its files; an open file on the namespace prevents
+/// that.
 pub struct Connection {
     device: OwnedFd,
-    /// Where there is no /proc there is none.
+    /// `None` without /proc.
     _namespace: Option<File>,
 }
 
-/// Who mounted, and so can unmount.
+/// The program that mounted, and so has to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mounter {
-    /// We, as root.
+    /// This process, as root.
     Ourselves,
-    /// The helper for everybody, `fusermount3`.
+    /// The set-user-id helper `fusermount3`, without root.
     Helper,
 }
 
-/// The type of our mounts with a block device. Their `umount` waits for us.
+/// Type of mounts with a block device. Their `umount` waits for our answer.
 const WITH_DEVICE: &str = "fuseblk.flashkit";
-/// The type of those without.
+/// Type of mounts without a block device.
 const WITHOUT_DEVICE: &str = "fuse.flashkit";
-/// Both.
+/// All types of our mounts.
 pub const TYPES: [&str; 2] = [WITH_DEVICE, WITHOUT_DEVICE];
-/// Bytes of the largest read. With a head before them they fit a pipe as everybody may have one, of 1 MiB (pipe(7)).
+/// Maximum length of a read. Together with the header it fits a pipe of 1 MiB, the limit for unprivileged
+/// users (pipe(7)).
 pub const READ_BYTES: u32 = 512 << 10;
-/// Bytes of a block as the kernel sees it; more than a page it would refuse.
+/// Block size that the kernel sees. It refuses more than a page.
 const BLOCK_BYTES: u32 = 4096;
 
 impl Connection {
     /// Mounts on a directory.
     ///
-    /// Root gets a mount with a block device: the one that the volume lies on, or of an image, as mount(8) makes one, a
-    /// loop device, which we do not read or write. Without the right to make one, the mount is one without.
+    /// Root gets a mount with a block device: the device that holds the volume, or for an image file a loop
+    /// device, as mount(8) creates one. We do not read or write that loop device. Without permission to
+    /// create a loop device, the mount has none.
     pub fn mount(dir: &Path, how: &How<'_>) -> io::Result<(Connection, Mounter)> {
         let namespace = File::open("/proc/self/ns/mnt").ok();
         let (device, mounter) = match mount_directly(dir, how) {
@@ -93,12 +98,12 @@ impl Connection {
         Ok((Connection { device, _namespace: namespace }, mounter))
     }
 
-    /// Waits for a request and puts it into `buffer`; `None` at the end of the mount.
+    /// Receives the next request into `buffer`. Returns `None` when the file system has been unmounted.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<(InHeader, &'a [u8])>> {
         let count = loop {
             match rustix::io::read(&self.device, &mut *buffer) {
                 Ok(count) => break count,
-                // Interrupted, or the request was taken back.
+                // Interrupted by a signal, or the kernel withdrew the request.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 Err(Errno::NODEV) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -109,13 +114,13 @@ impl Connection {
         Ok(Some((header, rest)))
     }
 
-    /// Tells the kernel to write back what it has of a file from an offset on, and to forget it. It asks us while it
-    /// does; with a negative offset it only forgets the attributes.
+    /// Tells the kernel to write back and invalidate its cache of a file from an offset on. The kernel sends
+    /// us WRITE requests meanwhile. With a negative offset it invalidates only the attributes.
     pub fn invalidate(&self, node: u64, offset: i64) -> Result<(), Errno> {
         self.invalidate_part(node, offset, 0)
     }
 
-    /// The same of so many bytes from there on; of all where that is 0.
+    /// Like [`invalidate`](Self::invalidate), for `length` bytes from the offset; 0 means all.
     pub fn invalidate_part(&self, node: u64, offset: i64, length: i64) -> Result<(), Errno> {
         let what = InvalidateInode { ino: node, offset, length };
         self.send(0, INVALIDATE_INODE, what.as_bytes())
@@ -128,7 +133,7 @@ impl Connection {
     }
 }
 
-/// The answer that a request waits for. One that is dropped says that something went wrong.
+/// The pending answer to one request. Dropping it unsent answers with EIO.
 pub struct Reply {
     connection: Arc<Connection>,
     unique: u64,
@@ -136,23 +141,23 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// To the request of this number.
+    /// Creates the answer to the request with this number.
     pub fn new(connection: Arc<Connection>, unique: u64) -> Reply {
         Reply { connection, unique, sent: false }
     }
 
-    /// Sends it.
+    /// Sends the answer.
     pub fn send(mut self, answer: Result<&[u8], Errno>) {
         self.sent = true;
-        // Failing, nobody waits for it any more.
+        // An error means that the request is no longer waited for.
         let _ = match answer {
             Ok(payload) => self.connection.send(self.unique, 0, payload),
             Err(errno) => self.connection.send(self.unique, -errno.raw_os_error(), &[]),
         };
     }
 
-    /// Sends parts of a file on a passage; whether that could be done. If not it is to be sent otherwise: the kernel
-    /// takes one answer and refuses what comes after it.
+    /// Sends ranges of a file through a splice pipe. Returns false on failure; the caller must then answer in
+    /// another way. A second answer is harmless: the kernel refuses it.
     pub fn pass(&mut self, passage: &mut Passage, file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> bool {
         let length_bytes = (size_of::<OutHeader>() as u64 + passage::bytes(ranges)) as u32;
         let header = OutHeader { length_bytes, error: 0, unique: self.unique };
@@ -161,7 +166,7 @@ impl Reply {
         self.sent
     }
 
-    /// Sends nothing: such requests have no answer.
+    /// Ends a request that has no answer.
     pub fn none(mut self) {
         self.sent = true;
     }
@@ -175,7 +180,7 @@ impl Drop for Reply {
     }
 }
 
-/// Takes a mount out of the tree: for good, or as soon as nobody uses it any more.
+/// Unmounts a directory, either now or, if `lazily`, as soon as it is no longer in use.
 pub fn unmount(dir: &Path, mounter: Mounter, lazily: bool) -> io::Result<()> {
     let (program, flags) = match (mounter, lazily) {
         (Mounter::Ourselves, false) => ("umount", &[][..]),
@@ -192,7 +197,7 @@ pub fn unmount(dir: &Path, mounter: Mounter, lazily: bool) -> io::Result<()> {
     }
 }
 
-/// Has the kernel write back what it has in its cache of the mount on a directory; of all mounts where it has none.
+/// Makes the kernel write back the dirty pages of the mount on `dir`, or of all mounts if there is no `dir`.
 pub fn write_back(dir: Option<&Path>) -> io::Result<()> {
     let Some(dir) = dir else { return run_for("sync", &[], None) };
     match run_for("sync", &["-f"], Some(dir)) {
@@ -204,7 +209,7 @@ pub fn write_back(dir: Option<&Path>) -> io::Result<()> {
     }
 }
 
-/// Runs a program, with a mount's directory as its last argument where there is one.
+/// Runs a program with `flags` and then `dir`, if any, as its arguments.
 fn run_for(program: &str, flags: &[&str], dir: Option<&Path>) -> io::Result<()> {
     let run =
         Command::new(program).args(flags).args(dir).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -236,7 +241,7 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         let path = how.image.path().canonicalize()?;
         how.image.hand_over(|| with_device(&path))?
     } else {
-        // It lives as long as the mount uses it, and must be as writable as the mount.
+        // The loop device lives as long as the mount uses it, and must allow writes if the mount does.
         let token = LoopDevice::attach(how.image.path(), !how.flags.contains(MountFlags::RDONLY));
         token.is_ok_and(|token| with_device(token.path()).is_ok())
     };
@@ -247,12 +252,12 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// An error with the name of the file that it is about.
+/// Prefixes an error with the name of the file that it is about.
 fn named(name: &str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{name}: {error}"))
 }
 
-/// What root's helper does for everybody: it mounts, and passes the open device through a socket.
+/// Mounts through the set-user-id helper, which passes the open device through a socket.
 fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let names = [
         (MountFlags::RDONLY, "ro"),
@@ -261,7 +266,7 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         (MountFlags::SYNCHRONOUS, "sync"),
         (MountFlags::DIRSYNC, "dirsync"),
     ];
-    // A comma or backslash in a name would end it (fusermount3).
+    // fusermount3 splits options at an unescaped comma.
     let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut options = format!("fsname={source},subtype=flashkit,default_permissions,max_read={READ_BYTES}");
     for (_, name) in names.iter().filter(|(flag, _)| how.flags.contains(*flag)) {
@@ -273,7 +278,7 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
-        // The helper inherits its end.
+        // No CLOEXEC: the helper inherits its end.
         SocketFlags::empty(),
         None,
     )?;

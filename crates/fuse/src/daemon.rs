@@ -1,4 +1,4 @@
-//! Going to the background: the program starts itself once more, and that one says when it is ready.
+//! Running in the background: the program starts itself again, and the new process reports when it is ready.
 //!
 //! Forking would need `unsafe`, and a process with threads must not fork without exec anyway.
 
@@ -9,12 +9,12 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
-/// What the background process says once it is ready.
+/// Line that the background process prints when it is ready.
 const READY: &[u8] = b"ready\n";
 
-/// Starts this program in the background with other arguments and waits until it is
-/// [ready](Ready::announce); `Err` holds how it ended instead. Messages of the background process appear on our
-/// standard error until then.
+/// Starts this program in the background with other arguments and waits until it is [ready](Ready::announce).
+/// If it exits before that, the inner `Err` holds its exit status. Until then messages of the background
+/// process appear on our standard error.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = S>,
 ) -> io::Result<Result<(), ExitStatus>> {
@@ -29,25 +29,25 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     if said == READY { Ok(Ok(())) } else { child.wait().map(Err) }
 }
 
-/// Where nothing is read from and nothing is written to; a chroot may lack it.
+/// Opens `/dev/null`. A chroot may lack it, so the error names it.
 fn null() -> io::Result<File> {
     const PATH: &str = "/dev/null";
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{PATH}: {error}"));
     File::options().read(true).write(true).open(PATH).map_err(named)
 }
 
-/// The background process's side.
+/// The background process's end of the handshake.
 pub struct Ready(());
 
 impl Ready {
-    /// Leaves the terminal's session, so that what ends there does not end us.
+    /// Starts a new session, so that signals of the terminal do not reach us.
     pub fn detach() -> Ready {
-        // It fails where we lead a group already: then there is no terminal to leave.
+        // It fails if we are a process-group leader already; then there is no terminal to leave.
         let _ = rustix::process::setsid();
         Ready(())
     }
 
-    /// Tells whoever started us, and lets go of the standard streams and the working directory.
+    /// Reports readiness to the parent process, and releases the standard streams and the working directory.
     pub fn announce(self) -> io::Result<()> {
         let mut output = io::stdout();
         output.write_all(READY)?;

@@ -1,14 +1,14 @@
-//! The errno of each error.
+//! Mapping from errors to errnos.
 
 use std::io;
 
 pub use rustix::io::Errno;
 
-/// The errno that programs get for an error of the engine.
+/// Returns the errno for an error of the engine.
 pub fn of(error: &f2fs::Error) -> Errno {
     use f2fs::Error as E;
     match error {
-        // What Linux calls EFSCORRUPTED.
+        // Linux's EFSCORRUPTED.
         E::Corrupt { .. } | E::NotF2fs(_) => Errno::UCLEAN,
         E::Io { source, .. } | E::Host { source, .. } => of_device(source),
         E::Unsupported(_) => Errno::OPNOTSUPP,
@@ -34,12 +34,12 @@ pub fn of(error: &f2fs::Error) -> Errno {
     }
 }
 
-/// The errno of a device's error. Whatever the device said, programs know only these three.
+/// Returns the errno for an I/O error of the device: ENOSPC, EFBIG or EIO.
 pub fn of_device(error: &io::Error) -> Errno {
     match error.kind() {
         // The image is sparse and the host's file system is full.
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::NOSPC,
-        // The image reaches beyond the size of files that this process may write (`RLIMIT_FSIZE`).
+        // The image reaches beyond the file size limit of this process (`RLIMIT_FSIZE`).
         io::ErrorKind::FileTooLarge => Errno::FBIG,
         _ => Errno::IO,
     }

@@ -1,15 +1,15 @@
-//! Panics, contained to the request in which they happen.
+//! Containment of panics to the request in which they happen.
 //!
-//! The thread that answers goes on: a thread that ended would leave one fewer for the next request, and the last one
-//! nobody who answers.
+//! The worker thread continues: if it ended, one fewer would be left for the next request, and after the last
+//! one none.
 
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// Runs something that may panic. `Err` is the message of the panic. Whatever was shared is guarded by locks, which
-/// remember that they were held.
+/// Runs a closure that may panic. `Err` holds the panic message. Shared state is protected by locks, which
+/// the panic poisons.
 pub fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| message(&*payload))
 }
@@ -59,7 +59,7 @@ mod tests {
         );
     }
 
-    /// A device whose code has a fault.
+    /// A device that panics in reads or writes on demand.
     struct Panics {
         inner: Arc<MemoryDevice>,
         in_reads: AtomicBool,
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// A volume with a small and a long file, on such a device.
+    /// A volume with a small and a long file on a [`Panics`] device.
     fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
         let inner = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&inner, "");
@@ -100,13 +100,13 @@ mod tests {
         let device =
             Arc::new(Panics { inner, in_reads: AtomicBool::new(false), in_writes: AtomicBool::new(false) });
         let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
-        // Reading a file then changes nothing.
+        // So that reading a file changes nothing.
         let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
         let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
         (device, Arc::new(fs), long)
     }
 
-    /// Does something while a file system is mounted, unmounts it, and wants the threads that answer to end.
+    /// Mounts a file system, calls `act`, unmounts it, and checks that all worker threads end.
     fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
         let dir = tempfile::tempdir().unwrap();
         let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
@@ -123,7 +123,7 @@ mod tests {
         answers.join().unwrap().unwrap();
     }
 
-    /// Nothing stays mounted, whatever comes of a test.
+    /// Unmounts on drop, so that a failed test leaves no mount behind.
     struct Unmounts<'a>(&'a Path);
 
     impl Drop for Unmounts<'_> {
@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(shell(mnt, "cat small"), "kept");
             device.in_writes.store(true, Ordering::Relaxed);
             for _ in 0..4 {
-                // More often than there are threads that answer.
+                // More often than there are worker threads.
                 let said = shell(mnt, "echo new > new && sync new");
                 assert!(said.contains("Input/output error"), "{said}");
             }
