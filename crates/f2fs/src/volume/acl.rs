@@ -1,4 +1,4 @@
-//! Access control lists: what new inodes take over, and that list and mode say the same.
+//! Access control lists: inheritance by new inodes, and consistency of the list with the mode bits.
 
 use super::{NewNode, SET_GID, Volume, XattrMode};
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Volume {
-    /// Makes an inode as a program does: in a directory with the set-group-id bit it gets the directory's group; the
-    /// directory's default access control list, or else `umask`, limits its permissions.
+    /// Creates an inode as the system call does. In a set-group-id directory it gets the directory's group.
+    /// Its permissions are limited by the directory's default ACL or, without one, by `umask`.
     pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
         let undo = |volume: &mut Volume, ino: Ino| match volume.inode(ino)?.is_directory() {
             true => volume.remove_dir(dir, name),
@@ -18,13 +18,13 @@ impl Volume {
         self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new), undo)
     }
 
-    /// Makes a file without a name as a program does; see [`create_nameless`](Self::create_nameless).
+    /// Creates a file without a name as the system call does; see [`create_nameless`](Self::create_nameless).
     pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
         self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Volume::release)
     }
 
-    /// Makes an inode with its permissions and lists, or none: where a list cannot be stored, `undo` gives up what
-    /// `make` has made.
+    /// Creates an inode with its permissions and ACLs. If an ACL cannot be stored, `undo` removes the inode
+    /// that `make` created.
     fn make_for(
         &mut self,
         dir: Ino,
@@ -56,13 +56,14 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Makes a symbolic link as a program does; see [`create_for`](Self::create_for).
+    /// Creates a symbolic link as the system call does; see [`create_for`](Self::create_for).
     pub fn symlink_for(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         let (new, _) = self.inherit(dir, new)?;
         self.symlink(dir, name, target, &new)
     }
 
-    /// What a new inode takes over from its directory: the group, and the default list if there is one.
+    /// Returns `new` with the group that it inherits from its directory, and the directory's default ACL if
+    /// there is one.
     pub(super) fn inherit(&self, dir: Ino, new: &NewNode) -> Result<(NewNode, Option<Acl>)> {
         let mut new = new.clone();
         let parent = self.inode(dir)?;
@@ -76,21 +77,21 @@ impl Volume {
         Ok((new, default))
     }
 
-    /// The list that an inode has, if it has one.
+    /// Returns the ACL of an inode, if it has one.
     fn acl(&self, ino: Ino, index: u8) -> Result<Option<Acl>> {
         self.stored_xattr(ino, index, b"")?.map(|bytes| Acl::from_disk(&bytes, Place::Xattr(ino))).transpose()
     }
 
-    /// The stream of attributes with which the access list says the same as other permissions, where it changes for
-    /// that (Linux, `posix_acl_chmod`).
+    /// Returns the xattr stream in which the access ACL matches new permissions, or `None` if the stream
+    /// stays as it is (Linux, `posix_acl_chmod`).
     pub(super) fn limited_acl(&self, ino: Ino, permissions: u16) -> Result<Option<Vec<u8>>> {
         let Some(mut acl) = self.acl(ino, index::ACL_ACCESS)? else { return Ok(None) };
         acl.set_mode_bits(permissions);
         self.changed_xattrs(ino, index::ACL_ACCESS, b"", Some(&acl.to_disk()), XattrMode::Set)
     }
 
-    /// Sets an access list: the permissions follow it, and it is stored only where it says more than they
-    /// (Linux, `f2fs_set_acl`).
+    /// Sets the access ACL and derives the permissions from it. The ACL is stored only if the mode bits
+    /// cannot express it (Linux, `f2fs_set_acl`).
     pub(super) fn set_access_acl(&mut self, ino: Ino, acl: &Acl, mode: XattrMode) -> Result<()> {
         if acl.entries.is_empty() || acl.is_mode_only() {
             if self.acl(ino, index::ACL_ACCESS)?.is_some() {

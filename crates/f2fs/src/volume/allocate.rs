@@ -1,4 +1,5 @@
-//! Where a new block goes: a pure decision, and its effect on logs, segments and summaries.
+//! Block allocation: the pure decision on where a new block goes, and its effect on logs, segments and
+//! summaries.
 
 use super::{ActiveLogs, InPlace, Volume, sit::Facts};
 use crate::{
@@ -11,48 +12,50 @@ use crate::{
     units::{BlockAddr, SecNo, SegNo},
 };
 
-/// Summaries of closed segments that wait to be written together.
+/// Number of summaries of closed segments at which they are written together.
 const SUMMARIES_MAX: usize = 256;
 
-/// Segments with holes whose summaries cannot be read, of which so many end a search: each may take seconds. The next
-/// leaves them out. A checkpoint, which has to find something, looks at all.
+/// Number of SSR segments with unreadable summaries after which a search fails: each may take seconds. The
+/// next search leaves them out. A checkpoint has to find a segment, so its search has no limit.
 const TRIES: usize = 4;
 
-/// Zones that are looked at for one that is free as a whole.
+/// Maximum number of zones examined in the search for a completely free one.
 const ZONES_TRIED: usize = 16;
 
-/// Where a log whose segment is full goes on.
+/// Where a log continues when its segment is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextSegment {
-    /// In a section of which nothing is in use.
+    /// In a free section (LFS).
     FreeSection,
     /// In the holes of a segment that is in use (SSR).
     Holes,
 }
 
-/// Decides where a full log goes on: holes are filled when free sections run short, so that cleaning always has
-/// room to work in. (Linux, `f2fs_need_SSR`, begins at twice the reserve; on small volumes that is always.)
+/// Chooses between a free section and SSR for a log whose segment is full. SSR starts once only the reserved
+/// sections are free, so that cleaning always has room to work in. (Linux, `f2fs_need_SSR`, starts at twice
+/// the reserve; on small volumes that is always.)
 pub(super) fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
     if free_sections <= reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
 }
 
-/// So many neighbours are overwritten in place when an fsync asks: one command of 120 KiB, which is what a USB reader
-/// takes at once.
+/// Minimum run of adjacent blocks for an in-place update on an fsync of many blocks: one command of 120 KiB,
+/// the most that a USB reader takes at once.
 const NEIGHBOURS_LEAST: usize = 30;
 
-/// What asks for blocks to be written.
+/// Why blocks are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
-    /// Nobody: a checkpoint, or memory that runs short.
+    /// No fsync: a plain write, a checkpoint, or memory that runs short.
     Nobody,
     /// An fsync of few blocks.
     FewSynced,
-    /// An fsync of many.
+    /// An fsync of many blocks.
     ManySynced,
 }
 
-/// Decides whether blocks of a file that have an address are overwritten there; so many are neighbours in the file and
-/// on the device. A log would take no fewer commands for them, but their addresses, and summaries of what they fill.
+/// Returns true if blocks of a file that have addresses are updated in place (IPU). `neighbours` is the
+/// number of these blocks, which are adjacent in the file and on the device. Appending them to a log would
+/// take no fewer commands, and would write their new addresses and segment summaries as well.
 pub fn in_place(policy: InPlace, asks: Asks, neighbours: usize) -> bool {
     match (policy, asks) {
         (InPlace::Never, _) | (InPlace::Fsync, Asks::Nobody) => false,
@@ -61,7 +64,8 @@ pub fn in_place(policy: InPlace, asks: Asks, neighbours: usize) -> bool {
     }
 }
 
-/// The log that an fsync writes to together with this one: data of files and the nodes with its addresses.
+/// Returns the other one of the two logs that an fsync writes: data of files, and the nodes with its
+/// addresses.
 fn partner(kind: SegmentType) -> Option<SegmentType> {
     match kind {
         SegmentType::WarmData => Some(SegmentType::WarmNode),
@@ -70,32 +74,33 @@ fn partner(kind: SegmentType) -> Option<SegmentType> {
     }
 }
 
-/// Decides whether the data log leaves the rest of its segment to be in one zone with the node log, which went on
-/// elsewhere, or the other way round: while most of the volume is free and a quarter of the segment is used (a database
-/// fills two to three blocks of data for one of nodes, a new file up to two of nodes for one of data), closeness is worth
-/// more than space. What is left is filled when free sections run short.
+/// Returns true if the data log leaves the rest of its segment to join the node log in another zone, or the
+/// other way round. While most of the volume is free and a quarter of the segment is used, sharing a zone is
+/// worth more than space. (A database writes two to three blocks of data for each node, a new file up to two
+/// nodes for each block of data.) SSR fills the rest of the segment when free sections run short.
 fn leaves_early(offset: u16, free_sections: u32, sections: u32) -> bool {
     u32::from(offset) >= BLOCKS_PER_SEGMENT / 4 && is_mostly_free(free_sections, sections)
 }
 
-/// Decides whether there is so much room that closeness is worth more.
+/// Returns true if more than half of the sections are free, so that sharing a zone is worth more than space.
 fn is_mostly_free(free_sections: u32, sections: u32) -> bool {
     free_sections > sections / 2
 }
 
-/// Fsyncs during one segment of nodes that make it worthwhile to keep data and nodes in one zone. Where they are in
-/// two, a card changes units twice for each fsync; and where a zone is left before its end, the card keeps what was
-/// there before, and moves it once it has used up its spare blocks: up to three quarters of a segment, which takes as
-/// long as so many such fsyncs (2.1 ms for a change, 0.36 for a block). Who does not fsync writes long runs to either
-/// log, and gains nothing.
+/// Number of fsyncs during one segment of nodes from which data and nodes are kept in one zone. With data and
+/// nodes in two zones, a card switches units twice for each fsync. If a log leaves a zone before its end, the
+/// card keeps the zone's old content and moves it once its spare blocks are used up: up to three quarters of
+/// a segment, which takes as long as this number of fsyncs in two zones (2.1 ms for a switch, 0.36 ms for a
+/// block). Without fsyncs, both logs are written in long runs, and sharing a zone gains nothing.
 const FSYNCS_LEAST: u16 = 32;
 
-/// Decides whether data and nodes of files should share a zone, given how many nodes fsyncs wrote to a segment.
+/// Returns true if data and nodes of files should share a zone. `synced` is the number of nodes that fsyncs
+/// wrote to the segment of the node log.
 fn stays_close(synced: u16) -> bool {
     synced >= FSYNCS_LEAST
 }
 
-/// The log that a block goes to, given the one that fits it best (Linux, `__get_segment_type`).
+/// Maps the log that fits a block best to one of the active logs (Linux, `__get_segment_type`).
 pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
     match active {
         ActiveLogs::Six => best,
@@ -110,20 +115,20 @@ pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> Segmen
     }
 }
 
-/// A block that was allocated.
+/// An allocated block.
 #[derive(Debug, Clone, Copy)]
 pub struct Allocated {
     /// Its address.
     pub addr: BlockAddr,
-    /// The address that the log gives out next; node footers carry it for roll-forward recovery.
+    /// The next address of the log, null if the log is full. Node footers carry it for roll-forward recovery.
     pub next: BlockAddr,
 }
 
 impl Volume {
-    /// Gives out the next block of a log. Whoever asks must put content there with `write_block`.
+    /// Allocates the next block of a log. The caller must write its content with `write_block`.
     pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
         let kind = self.log_with_room(kind)?;
-        // Also where nobody has asked for a change, and something is written that the last checkpoint has left.
+        // `begin` is not called when pages are written that the last checkpoint could not write.
         self.changed = true;
         let now = self.now;
         let log = self.logs.get_mut(kind);
@@ -140,7 +145,7 @@ impl Volume {
             false => log.offset + 1,
         };
         if log.is_full() {
-            // The block was given out all the same; who wants the next one gets the error.
+            // This block is allocated all the same. The next allocation returns the error.
             let _opened = self.open_segment(kind, false);
         }
         let log = self.logs.get(kind);
@@ -151,8 +156,9 @@ impl Volume {
         Ok(Allocated { addr, next })
     }
 
-    /// The log that gives out the next block of a log. Recovery needs few blocks, but may find no free segment: then it is
-    /// another log for nodes, or for data. Fsyncs must not do so, for their nodes follow one another.
+    /// Returns the log that allocates the next block for `kind`, and opens a segment if it is full. Recovery
+    /// needs few blocks but may find no free segment; it then uses another log for nodes, or for data. An
+    /// fsync must not do so, because its nodes form a chain in one log.
     fn log_with_room(&mut self, kind: SegmentType) -> Result<SegmentType> {
         if !self.logs.get(kind).is_full() {
             return Ok(kind);
@@ -168,23 +174,24 @@ impl Volume {
         opened.map(|()| kind)
     }
 
-    /// Puts the content of an allocated block into its log.
+    /// Adds the content of an allocated block to its log.
     pub(super) fn write_block(&mut self, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         let result = self.logs.push(&self.io, kind, addr, bytes);
         self.pushed(result)
     }
 
-    /// What follows when a block was added to a log, given how the run before it left.
+    /// Handles the result of adding a block to a log: an error comes from writing the run before it.
     pub(super) fn pushed(&mut self, result: Result<()>) -> Result<()> {
         match self.stop_on_error(result) {
-            // It waits. Who wants it to be durable will be told if it has to wait longer.
+            // The run stays in memory. The next fsync or checkpoint returns the error if it still cannot be
+            // written.
             Err(Error::Io { .. }) if self.read_only_reason().is_none() => Ok(()),
             result => result,
         }
     }
 
-    /// Overwrites consecutive blocks of the main area where they are. Where what has just been appended begins right
-    /// behind them, they leave together.
+    /// Overwrites consecutive blocks of the main area in place. If the pending run of a data log begins directly
+    /// behind them, both are written together.
     pub(super) fn write_in_place(&mut self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
         let size = self.geometry.block_size.bytes();
         let blocks = bytes.len() / size;
@@ -200,12 +207,13 @@ impl Volume {
         } else if !self.logs.prepend(addr, bytes) {
             self.io.write(addr, at, bytes)?;
         }
-        // It has to be flushed. What the device refuses is no change, however often it is tried.
+        // The write has to be flushed. A write that the device refuses is no change, however often it is
+        // tried.
         self.changed = true;
         Ok(())
     }
 
-    /// Reads what giving up a block needs, before another is given out in its place.
+    /// Reads the SIT entry that releasing `old` needs, before the block that replaces it is allocated.
     pub(super) fn ready_to_replace(&mut self, old: BlockAddr) -> Result<()> {
         if old.is_real() && self.geometry.in_main(old) {
             let read = self.sit.segment(&self.io, self.geometry.position(old).0).map(drop);
@@ -216,8 +224,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives up a block, if it is one, that another has been given out for. Where the segment table is damaged it stays as
-    /// it is there, for fsck: what has another place must come to it all the same.
+    /// Releases a block after its replacement was allocated; an address of no block is ignored. If the SIT is
+    /// damaged, the block stays marked there for fsck, because the replacement has to take effect all the
+    /// same.
     pub(super) fn replaced(&mut self, old: BlockAddr, at: Place) -> Result<()> {
         if !old.is_real() {
             return Ok(());
@@ -238,8 +247,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Closes the segment of a log and opens the next. With `even_prefree`, segments count as free that only the
-    /// last checkpoint needs: for the checkpoint itself, after which nothing needs them.
+    /// Closes the segment of a log and opens the next one. With `even_prefree`, prefree segments count as
+    /// free. Only a checkpoint asks for this, because nothing needs them once it is committed.
     pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
         let mut tries = 0;
@@ -251,12 +260,12 @@ impl Volume {
             };
             let Some((segment, fills_holes)) = next else {
                 if tries == 0 && !self.unreadable.is_empty() {
-                    // What could not be read before may be read again.
+                    // Summaries that could not be read before may be readable now.
                     self.unreadable.clear();
                     continue;
                 }
                 if self.discards.wait() {
-                    // What was being discarded is free, too.
+                    // Segments that were being discarded are free again.
                     continue;
                 }
                 return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
@@ -265,7 +274,7 @@ impl Volume {
             if !matches!(entered, Err(Error::Io { .. })) || self.logs.get(kind).segment != old {
                 break entered.map(|()| (segment, fills_holes))?;
             }
-            // Its summary cannot be read. The holes of another do as well.
+            // The summary of the segment cannot be read. Another segment with holes does as well.
             self.unreadable.push(segment);
             tries += 1;
             if tries == TRIES && !even_prefree {
@@ -278,7 +287,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Lets the data log go on beside the node log, where both had shared a zone.
+    /// Moves the data log into the zone of `nodes`, the node log's new segment, if it should leave its own
+    /// zone.
     fn data_follows(&mut self, nodes: SegNo) -> Result<()> {
         let log = self.logs.get(SegmentType::WarmData);
         let (segment, offset, fills_holes) = (log.segment, log.offset, log.fills_holes);
@@ -291,9 +301,10 @@ impl Volume {
         }
     }
 
-    /// Lets the node log go on beside the data log, which had to leave the zone that they shared, and gives the address
-    /// that it goes on at, if so. The nodes of fsyncs are a chain, in which each one knows where the next will be: this
-    /// is for who has allocated a node and not yet written it.
+    /// Moves the node log into the zone of the data log, which had to leave the zone that they shared.
+    /// Returns the address at which the node log continues if it moved. The nodes of fsyncs form a chain in
+    /// which each footer holds the address of the next node, so the caller has allocated a node and not yet
+    /// written it. While few sections are free, both logs may move (see `meet`).
     pub(super) fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
         if self.geometry.sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
@@ -317,7 +328,8 @@ impl Volume {
         zone.any(|section| section == self.geometry.section_of(other))
     }
 
-    /// A segment beside `there` for a log that is at `offset` of its own, if it should leave that.
+    /// Returns a segment in the zone of `there` for a log at `offset` of its own segment, if the log should
+    /// leave that.
     fn section_to_follow(&mut self, offset: u16, there: SegNo) -> Result<Option<SegNo>> {
         if self.geometry.sections_per_zone == 1 {
             return Ok(None);
@@ -330,7 +342,7 @@ impl Volume {
         }
     }
 
-    /// The first segment of a free section in the zone of `segment`.
+    /// Returns the first segment of a free section in the zone of `segment`.
     fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
         if self.geometry.sections_per_zone == 1 {
             return Ok(None);
@@ -343,7 +355,7 @@ impl Volume {
         Ok(None)
     }
 
-    /// Closes the segment of a log and goes on in another.
+    /// Closes the segment of a log and continues in `segment`.
     pub(super) fn enter_segment(
         &mut self,
         kind: SegmentType,
@@ -368,14 +380,14 @@ impl Volume {
         log.summary.is_node = kind.is_node();
         self.summaries.insert(old, closed);
         if self.summaries.len() >= SUMMARIES_MAX {
-            // Where it fails they stay, and the checkpoint tries again.
+            // On failure they stay in memory, and the checkpoint tries again.
             let result = self.write_summaries();
             self.pushed(result)?;
         }
         Ok(())
     }
 
-    /// The segment after `old` in the same section, if it is free.
+    /// Returns the segment after `old` if it is free and in the same section.
     fn next_of_section(&mut self, old: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
         let next = SegNo(old.0 + 1);
         let same_section = self.geometry.section_of(next) == self.geometry.section_of(old);
@@ -411,14 +423,16 @@ impl Volume {
             let (there, offset) = (log.segment, log.offset);
             let close = stays_close(self.logs.get(SegmentType::WarmNode).synced);
             let nodes = kind == SegmentType::WarmNode;
-            // Where the data log is about to leave its segment, nodes begin a zone that it comes to.
+            // If the data log is about to leave its segment, the node log opens a zone that the data log
+            // joins.
             let begins = close && nodes && leaves_early(offset, free_sections, self.geometry.sections);
             let zones: &[SegNo] = match (close, nodes) {
                 (true, true) if begins => &[],
-                // With no room there, nodes begin a zone that data may come to.
+                // If there is no room, the node log opens a zone that the data log may join.
                 (true, true) => &[there],
                 (true, false) => &[there, old],
-                // Nothing is left of either's zone before another is begun: a card would have to keep it.
+                // Both zones are filled before another is opened: a card would have to keep the old content
+                // of the rest.
                 (false, _) => &[old, there],
             };
             for zone in zones {
@@ -438,8 +452,8 @@ impl Volume {
         }
     }
 
-    /// The first section of a zone that is free as a whole, for nodes that data may follow, or data that nodes may; it is
-    /// not looked for far.
+    /// Returns the first section of a completely free zone, if `kind` is one of the two logs of fsyncs.
+    /// Examines at most [`ZONES_TRIED`] zones.
     fn free_zone(&mut self, kind: SegmentType, from: SecNo, current: &[SegNo]) -> Result<Option<SecNo>> {
         if self.geometry.sections_per_zone == 1 || partner(kind).is_none() {
             return Ok(None);
@@ -463,9 +477,10 @@ impl Volume {
         Ok(None)
     }
 
-    /// The segment with the fewest valid blocks that has a hole: of the log's own kind, else of another that holds nodes or data alike.
-    /// What is not in use, but needed until the next checkpoint, is wholly free then, and is filled only where there is nothing
-    /// else.
+    /// Returns the segment for SSR with the fewest valid blocks: one of the log's own type, else one of
+    /// another type that holds nodes or data alike. With `in_use`, only segments with valid blocks are
+    /// considered, otherwise only prefree ones. The next checkpoint frees those completely, so they are
+    /// filled only if there is nothing else.
     fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], in_use: bool) -> Result<Option<SegNo>> {
         const FULL: u16 = BLOCKS_PER_SEGMENT as u16;
         let rank = |same_kind: bool, valid_blocks: u16, number: SegNo| {
@@ -489,7 +504,7 @@ impl Volume {
         })
     }
 
-    /// The summary of a segment, as of now.
+    /// Returns the current summary of a segment.
     pub fn summary(&self, segment: SegNo) -> Result<Summary> {
         if segment.0 >= self.geometry.segments {
             return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
@@ -509,7 +524,8 @@ impl Volume {
         Ok(Summary::parse(&block[offset..], self.geometry.summary))
     }
 
-    /// The same, of a segment that no log is in. What the device says of one that was free before recovery is old.
+    /// Returns the current summary of a segment that no log has open. If the segment was free before
+    /// recovery, its summary is empty, because the one on the device is stale.
     pub(super) fn summary_to_change(&mut self, segment: SegNo) -> Result<Summary> {
         let is_fresh = self.recovering.as_mut().is_some_and(|fresh| fresh.remove(&segment));
         if is_fresh { Ok(Summary::empty(false)) } else { self.summary(segment) }
@@ -518,7 +534,7 @@ impl Volume {
     /// Writes the summaries of closed segments.
     pub(super) fn write_summaries(&mut self) -> Result<()> {
         if self.superblock.ssa.segments == 0 {
-            // A read-only volume has no room for them: nothing will ever be cleaned there.
+            // A read-only volume has no SSA. Nothing is ever cleaned there.
             self.summaries.clear();
             return Ok(());
         }
@@ -532,7 +548,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sections kept free for cleaning.
+    /// Number of sections reserved for cleaning.
     pub(super) fn reserved_sections(&self) -> u32 {
         self.checkpoint.reserved_segments.div_ceil(self.geometry.segments_per_section)
     }

@@ -1,4 +1,4 @@
-//! Changing what an inode says about itself, and its extended attributes.
+//! Changes of an inode's attributes and extended attributes.
 
 use super::Volume;
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
     units::{Ino, Nid, Time},
 };
 
-/// Changes of an inode; what is `None` stays. Who may do it is the caller's business.
+/// Changes of an inode; a field that is `None` stays as it is. The caller checks permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
-    /// Permissions, without the kind.
+    /// Permission bits, without the file type.
     pub permissions: Option<u16>,
     /// Owner.
     pub uid: Option<u32>,
@@ -27,7 +27,7 @@ pub struct SetAttr {
     pub mtime: Option<Time>,
     /// Last change of the inode; now, where it is not given.
     pub ctime: Option<Time>,
-    /// Creation.
+    /// Last change of the inode; the current time if it is not given.
     pub crtime: Option<Time>,
     /// Flags that `chattr` may change.
     pub flags: Option<u32>,
@@ -35,21 +35,21 @@ pub struct SetAttr {
     pub project: Option<u32>,
 }
 
-/// Whether an extended attribute must be there already.
+/// Required state of an extended attribute before it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XattrMode {
-    /// Either way.
+    /// It may exist or not.
     #[default]
     Set,
-    /// It must not be there.
+    /// It must not exist.
     Create,
-    /// It must be there.
+    /// It must exist.
     Replace,
-    /// Both at once, which is never so; Linux says which of the two is not (`__f2fs_setxattr`).
+    /// Both flags at once. This always fails, with the same error as in Linux (`__f2fs_setxattr`).
     CreateAndReplace,
 }
 
-/// Flags that may be changed from outside; the others follow from what the inode is (Linux,
+/// Flags that callers may change. The others follow from the state of the inode (Linux,
 /// `F2FS_SETTABLE_FS_FL`).
 const SETTABLE: u32 = flag::COMPRESS
     | flag::NOCOMPRESS
@@ -63,7 +63,7 @@ const SETTABLE: u32 = flag::COMPRESS
     | flag::CASEFOLD;
 
 impl Volume {
-    /// Changes attributes of an inode: all that is asked for, or nothing.
+    /// Changes attributes of an inode: all that are given, or none.
     pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         self.begin()?;
         let now = self.time();
@@ -79,7 +79,7 @@ impl Volume {
             None => None,
         };
         let owner = [set.uid, set.gid, set.project];
-        // The last that may refuse.
+        // The last step that may refuse the change.
         self.admit_owner(ino, owner)?;
         if let Some(stream) = xattrs {
             self.store_xattrs(ino, &stream)?;
@@ -89,7 +89,8 @@ impl Volume {
         }
         self.charge_owner(ino, owner)?;
         if set.flags.is_some() {
-            // Recovery must find the directory as it was when names were entered.
+            // The next fsync becomes a checkpoint: recovery must find the directory as it was when names were
+            // entered.
             self.since_checkpoint.renamed.insert(ino);
         }
         let inode = self.inode_mut(ino)?;
@@ -124,13 +125,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets an extended attribute by its full name, such as `user.note`. ACLs come in the form that programs use.
+    /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system
+    /// call.
     pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.begin()?;
         let (index, short) = xattr::split_name(name)
             .ok_or_else(|| Error::Unsupported("extended attributes of this name space".into()))?;
         if name.len() > xattr::NAME_MAX {
-            // There is room for it, but Linux could not be asked for it (`XATTR_NAME_MAX` counts the prefix).
+            // It could be stored, but Linux could not read it back: `XATTR_NAME_MAX` counts the prefix.
             return Err(Error::NameTooLong);
         }
         match index {
@@ -151,7 +153,7 @@ impl Volume {
         self.change_xattr(ino, index, short, None, XattrMode::Replace)
     }
 
-    /// Sets or removes an attribute as it is stored.
+    /// Sets or removes an attribute in its stored form.
     pub(super) fn change_xattr(
         &mut self,
         ino: Ino,
@@ -166,7 +168,8 @@ impl Volume {
         }
     }
 
-    /// The stream of all attributes as it is once one is set or removed, where that may be done and changes anything.
+    /// Returns the stream of all attributes after one is set or removed, or `None` if nothing changes. Fails
+    /// if the change is not permitted or there is no room for it.
     pub(super) fn changed_xattrs(
         &self,
         ino: Ino,
@@ -187,7 +190,7 @@ impl Volume {
         let is_it = |entry: &Entry<'_>| entry.index == index && entry.name == name;
         let same = entries.iter().find(|entry| is_it(entry));
         let added = value.map(|value| Entry { index, name, value });
-        // What can never fit is refused first, as in Linux (`__f2fs_setxattr`).
+        // A value that can never fit is refused first, as in Linux (`__f2fs_setxattr`).
         if value.is_some_and(|value| xattr::HEADER_BYTES + xattr::ENTRY_HEAD_BYTES + value.len() > room) {
             return Err(Error::AttributeTooLarge);
         }
@@ -209,7 +212,7 @@ impl Volume {
         Ok(Some(stream))
     }
 
-    /// Puts the stream of attributes where it belongs: inline, and what does not fit into the xattr node.
+    /// Stores the stream of attributes: inline as far as it fits, and the rest in the xattr node.
     fn store_xattrs(&mut self, ino: Ino, stream: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (mut nid, cold) = (inode.xattr_nid(), !inode.is_directory());
@@ -239,7 +242,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses flags that an inode cannot have. Says whether it becomes compressed or plain, if either.
+    /// Refuses flags that an inode cannot have. Returns `Some(true)` if the inode becomes compressed,
+    /// `Some(false)` if it becomes plain.
     fn check_flags(&self, ino: Ino, flags: u32) -> Result<Option<bool>> {
         let inode = self.inode(ino)?;
         self.check_compression_flags(&inode, flags)?;
@@ -259,8 +263,8 @@ impl Volume {
     }
 }
 
-/// Bytes that the attributes of an inode may take together, header included. A word of zeroes after the last always
-/// fits (Linux, `MIN_OFFSET`).
+/// Maximum size of the attributes of an inode in bytes, header included. A word of zeroes after the last
+/// attribute always fits (Linux, `MIN_OFFSET`).
 fn xattr_room(inode: &NodeBlock) -> usize {
     inode.inline_xattrs().len() + inode.format().block_size.bytes()
         - crate::format::block_size::NODE_FOOTER_BYTES
