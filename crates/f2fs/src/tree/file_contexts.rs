@@ -1,9 +1,9 @@
-//! SELinux's file_contexts: labels by path.
+//! SELinux's file_contexts files: labels by path.
 //!
-//! A line is `REGEX [KIND] CONTEXT`, the expression covering the whole path from the root, KIND one of `--`,
-//! `-d`, `-c`, `-b`, `-p`, `-l`, `-s`; the context `<<none>>` leaves a file without a label. As in libselinux, an
-//! expression without special characters goes before all others, and of the others the last that matches
-//! counts.
+//! A line is `REGEX [KIND] CONTEXT`. The expression must match the whole path from the root. KIND is one of
+//! `--`, `-d`, `-c`, `-b`, `-p`, `-l`, `-s`. The context `<<none>>` leaves a file without a label. As in
+//! libselinux, expressions without special characters take precedence over all others. Among the others, the
+//! last match counts.
 
 use std::cell::OnceCell;
 
@@ -12,24 +12,25 @@ use regex::bytes::Regex;
 use super::{Entry, Kind};
 use crate::{Error, Result};
 
-/// The attribute that holds a label.
+/// Name of the attribute that holds a label.
 const SELINUX: &[u8] = b"security.selinux";
-/// Start of compiled file_contexts (libselinux, `SELINUX_MAGIC_COMPILED_FCONTEXT`).
+/// Magic number of compiled file_contexts (libselinux, `SELINUX_MAGIC_COMPILED_FCONTEXT`).
 const COMPILED: [u8; 4] = 0xF97C_FF8A_u32.to_le_bytes();
 
 /// A parsed file_contexts file.
 #[derive(Debug, Default)]
 pub struct FileContexts {
-    /// In the order in which they are tried.
+    /// The rules, in order of precedence.
     rules: Vec<Rule>,
 }
 
 #[derive(Debug)]
 struct Rule {
     pattern: String,
-    /// What a path must begin with: the pattern up to its first special character.
+    /// Required start of a path: the pattern up to its first special character.
     stem: Vec<u8>,
-    /// Compiled when the first path with this stem comes; None where the stem is all.
+    /// The expression, compiled when the first path with this stem arrives; None if the stem is the whole
+    /// pattern.
     regex: Option<OnceCell<Regex>>,
     kind: Option<char>,
     context: Option<String>,
@@ -37,7 +38,8 @@ struct Rule {
 }
 
 impl FileContexts {
-    /// The text of a configuration file. Refuses the compiled form of file_contexts, which sefcontext_compile makes.
+    /// Returns the text of a configuration file. Refuses compiled file_contexts, as made by
+    /// sefcontext_compile.
     pub fn text(bytes: &[u8]) -> Result<&str> {
         if bytes.starts_with(&COMPILED) {
             let what = "compiled file_contexts; give the text that sefcontext_compile made it from";
@@ -48,8 +50,8 @@ impl FileContexts {
         })
     }
 
-    /// Parses a file. Errors with the number of the line that makes no sense; an expression that does not
-    /// compile is found when a path first needs it.
+    /// Parses a file. An error names the malformed line. An expression that does not compile is an error only
+    /// when a path first needs it.
     pub fn parse(text: &str) -> Result<FileContexts> {
         let mut rules = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -68,7 +70,7 @@ impl FileContexts {
         Ok(FileContexts { rules })
     }
 
-    /// The label for a path from the root (`/system/bin/sh`), if it has one.
+    /// Returns the label of a path from the root (`/system/bin/sh`), if it has one.
     pub fn label(&self, path: &[u8], kind: &Kind) -> Result<Option<&str>> {
         let letter = letter(kind);
         for rule in self.rules.iter().filter(|rule| rule.kind.is_none() || rule.kind == letter) {
@@ -79,7 +81,7 @@ impl FileContexts {
         Ok(None)
     }
 
-    /// Labels an entry; `path` is from the root.
+    /// Labels an entry. `path` is its path from the root.
     pub fn apply(&self, path: &[u8], entry: &mut Entry) -> Result<()> {
         if let Some(label) = self.label(path, &entry.kind)? {
             entry.meta.set_xattr(SELINUX, [label.as_bytes(), b"\0"].concat());
@@ -88,8 +90,8 @@ impl FileContexts {
     }
 }
 
-/// The letter of a kind in file_contexts. A further name of a hard link is what its first name is; it is not
-/// labelled again.
+/// Returns the letter of a kind in file_contexts. A hard link has none, because the first name of its file
+/// was labelled.
 fn letter(kind: &Kind) -> Option<char> {
     Some(match kind {
         Kind::File { .. } => '-',
@@ -136,15 +138,16 @@ impl Rule {
         if let Some(regex) = cell.get() {
             return Ok(regex.is_match(path));
         }
-        // Paths are bytes, and `.` means any of them.
+        // Paths are bytes, and `.` matches any byte.
         let regex = Regex::new(&format!("(?s-u)^(?:{})$", self.pattern))
             .map_err(|error| Error::Invalid(format!("file_contexts, line {}: {error}", self.line).into()))?;
         Ok(cell.get_or_init(|| regex).is_match(path))
     }
 }
 
-/// The part of a pattern that stands for itself, unescaped, and whether there is more. What a following `?`,
-/// `*`, `+` or `{` makes optional is not part of it, nor is anything before a `|` of the outermost level.
+/// Returns the literal start of a pattern, unescaped, and true if special characters follow. A character made
+/// optional by `?`, `*`, `+` or `{` is not part of the literal start. With a `|` at the outermost level the
+/// literal start is empty.
 fn stem(pattern: &str) -> (Vec<u8>, bool) {
     let bytes = pattern.as_bytes();
     let (mut stem, mut at, mut last) = (Vec::new(), 0, 0);

@@ -1,7 +1,8 @@
-//! Filling a volume from a source, through the engine like any other user of it.
+//! Filling a volume from a source, through the engine's ordinary operations.
 //!
-//! Existing directories are merged into, everything else that is in the way is replaced. Nothing is lasting
-//! before the caller's checkpoint: who drops the volume instead leaves the device's volume as it was.
+//! Existing directories are merged; any other existing entry of the same name is replaced. Nothing is durable
+//! before the caller's checkpoint: a caller that drops the volume instead leaves the device's volume
+//! unchanged.
 
 use std::{collections::HashMap, ops::ControlFlow};
 
@@ -17,45 +18,46 @@ use crate::{
     volume::{NewNode, SetAttr, Times, XattrMode},
 };
 
-/// Bytes of a file that are read and written at once.
+/// Bytes of a file read and written at once.
 const RUN_BYTES: usize = 1 << 20;
-/// Permissions of directories that have no entry of their own.
+/// Permissions of directories without an entry of their own.
 const IMPLIED_PERMISSIONS: u16 = 0o755;
-/// Blocks that the engine wants to be free beyond what it takes, for the last entries and writes.
+/// Free blocks that the engine requires beyond the blocks it writes, for the last entries and writes.
 pub const SLACK_BLOCKS: u64 = 64;
 
-/// How far a fill is.
+/// Progress of a fill or an export.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// Entries that are there.
+    /// Entries completed.
     pub entries: u64,
-    /// Bytes of data that are there.
+    /// Bytes of data written.
     pub bytes: u64,
-    /// The entry that is being made.
+    /// Path of the current entry.
     pub path: &'a [u8],
 }
 
-/// What a fill has done.
+/// Totals of a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filled {
-    /// Names, the root not counted.
+    /// Names, without the root.
     pub entries: u64,
     /// Bytes of data.
     pub bytes: u64,
 }
 
-/// How to fill.
+/// Options of a fill.
 #[derive(Default)]
 pub struct FillOptions<'a> {
-    /// Changes to the entries on their way.
+    /// Changes applied to the entries.
     pub transform: Transform,
-    /// Whether the directory that is filled becomes as the source's root: owner, permissions, times, attributes.
+    /// True if the filled directory takes over the metadata of the source's root: owner, permissions, times
+    /// and attributes.
     pub root: bool,
-    /// Told of every entry and every run of data.
+    /// Called for every entry and every run of data.
     pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
 }
 
-/// Counts what a source takes, for a volume with the superblock and options of `volume`.
+/// Counts the space that a source takes on a volume with this superblock, opened with these options.
 pub fn count(
     source: &mut dyn Source,
     transform: &Transform,
@@ -75,8 +77,8 @@ fn count_rest(counter: &mut NeedCounter, source: &mut dyn Source, transform: &Tr
     Ok(())
 }
 
-/// Puts everything that a source has under the directory `into`. Where it does not fit,
-/// [`Error::NoSpace`] says how much the whole of it needs.
+/// Copies a source's tree into the directory `into`. If it does not fit, [`Error::NoSpace`] states how much
+/// space the whole tree needs.
 pub fn fill(
     volume: &mut Volume,
     into: Ino,
@@ -106,7 +108,7 @@ pub fn fill(
                 count_rest(&mut counter, source, &options.transform)?;
                 let needed_blocks = counter.need()?.blocks + SLACK_BLOCKS;
                 let block_size = filler.volume.superblock().block_size;
-                // It may not be the blocks that are short.
+                // Blocks may not be the resource that ran out.
                 return Err(match needed_blocks > free_blocks {
                     true => Error::no_space(block_size, needed_blocks, free_blocks),
                     false => error,
@@ -119,7 +121,7 @@ pub fn fill(
     Ok(filler.filled)
 }
 
-/// An error about an entry, told with its path where it names no place itself.
+/// Adds an entry's path to an error that names no location.
 fn about(path: &[u8], error: Error) -> Error {
     match error {
         Error::Corrupt { .. }
@@ -132,11 +134,11 @@ fn about(path: &[u8], error: Error) -> Error {
     }
 }
 
-/// A directory of the volume that entries may go to.
+/// A directory of the volume that may receive entries.
 #[derive(Debug, Clone, Copy)]
 struct Directory {
     ino: Ino,
-    /// What its times are to be when all is in it, where the source has said so.
+    /// Times to set once the directory is complete, if the source has them.
     times: Option<Times>,
 }
 
@@ -145,7 +147,7 @@ struct Filler<'v> {
     rooms: Rooms,
     /// Every directory met so far, by path.
     directories: HashMap<Vec<u8>, Directory>,
-    /// Paths of those whose times are due when the fill leaves them.
+    /// Paths of the directories whose times are set when the fill leaves them.
     open: Vec<Vec<u8>>,
     filled: Filled,
     buf: Vec<u8>,
@@ -183,7 +185,7 @@ impl Filler<'_> {
         }
     }
 
-    /// The source's own root.
+    /// Applies the entry of the source's root.
     fn root(&mut self, entry: &Entry, applies: bool) -> Result<()> {
         if !matches!(entry.kind, Kind::Directory) {
             return Err(Error::NotDirectory);
@@ -202,7 +204,7 @@ impl Filler<'_> {
         Ok(())
     }
 
-    /// The directory at a path; what is missing of it is made.
+    /// Returns the directory at a path and creates its missing components.
     fn directory(&mut self, path: &[u8]) -> Result<Ino> {
         if let Some(known) = self.directories.get(path).copied() {
             if known.times.is_some() && !self.open.iter().any(|open| open == path) {
@@ -245,7 +247,7 @@ impl Filler<'_> {
         };
         self.set_xattrs(ino, &entry.meta)?;
         self.directories.insert(entry.path.clone(), Directory { ino, times: Some(times) });
-        // Its times are set once for all when the fill leaves it.
+        // Its times are set only once, when the fill leaves it.
         if !self.open.contains(&entry.path) {
             self.open.push(entry.path.clone());
         }
@@ -278,7 +280,7 @@ impl Filler<'_> {
         }
     }
 
-    /// Removes what has a name that is needed. A directory must be empty.
+    /// Removes the existing entry of this name. A directory must be empty.
     fn make_way(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         match self.volume.unlink(dir, name) {
             Err(Error::IsDirectory) => self.volume.remove_dir(dir, name),
@@ -306,7 +308,7 @@ impl Filler<'_> {
             }
             linked => linked?,
         }
-        // A link changes the inode's time of change, which the first name has brought along.
+        // A link changes the inode's time of change, which the first name has set to the source's.
         self.volume.set_attr(ino, &SetAttr { ctime: Some(saved.ctime), ..SetAttr::default() })
     }
 
@@ -323,7 +325,7 @@ impl Filler<'_> {
             self.volume.truncate(ino, size)?;
         }
         loop {
-            // The buffer is lent to the source, while the volume is still ours.
+            // The buffer is moved out so that the source can write to it while `self` is borrowed.
             let mut buf = std::mem::take(&mut self.buf);
             let flow = self.run(ino, size, &mut buf, source);
             self.buf = buf;
@@ -382,7 +384,7 @@ impl Filler<'_> {
         self.volume.set_attr(ino, &set)
     }
 
-    /// Gives directories their times, the last opened first, until one that `stays`.
+    /// Sets the times of open directories, the last opened first, up to the first for which `stays` is true.
     fn leave_until(&mut self, stays: impl Fn(&[u8]) -> bool) -> Result<()> {
         while let Some(path) = self.open.pop() {
             if stays(&path) {
@@ -398,7 +400,7 @@ impl Filler<'_> {
     }
 }
 
-/// Whether a path is a directory or something below it.
+/// Returns true if a path is the directory or lies below it.
 fn is_under(path: &[u8], directory: &[u8]) -> bool {
     directory.is_empty()
         || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
@@ -414,7 +416,7 @@ fn new_node(kind: FileType, meta: &Metadata, times: Times) -> NewNode {
     }
 }
 
-/// The times of an entry; what its source does not know is the time of its content.
+/// Returns the times of an entry. Times unknown to the source become the time of the content's last change.
 fn times(meta: &Metadata) -> Times {
     Times {
         atime: meta.atime.unwrap_or(meta.mtime),

@@ -1,8 +1,8 @@
 //! Android's fs_config files: owner, mode and capabilities by path.
 //!
-//! A line is `PATH UID GID MODE [capabilities=MASK] [selabel=CONTEXT]`, the mode in octal, the mask decimal or
-//! hexadecimal. Paths have no leading slash and begin with the name of the partition where the image is one
-//! (`system/bin/sh`); the root is an empty path or `/`.
+//! A line is `PATH UID GID MODE [capabilities=MASK] [selabel=CONTEXT]`. The mode is octal; the mask is
+//! decimal or hexadecimal. Paths have no leading slash. In an image of a partition they start with the
+//! partition's name (`system/bin/sh`). The root is an empty path or `/`.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ struct Line {
 }
 
 impl FsConfig {
-    /// Parses a file. Errors with the number of the line that makes no sense.
+    /// Parses a file. An error names the malformed line.
     pub fn parse(text: &str) -> Result<FsConfig> {
         let mut config = FsConfig::default();
         for (number, line) in text.lines().enumerate() {
@@ -40,8 +40,8 @@ impl FsConfig {
         Ok(config)
     }
 
-    /// Gives an entry what the file says about `path`, its path with the name of the partition. The root also
-    /// goes by the empty path. An entry without a line keeps what it has.
+    /// Applies the file's line for `path`, an entry's path with the name of the partition. The root's line
+    /// may also have an empty path. An entry without a line stays unchanged.
     pub fn apply(&self, path: &[u8], entry: &mut Entry) {
         let root = || self.lines.get(&b""[..]).filter(|_| entry.path.is_empty());
         let Some(line) = self.lines.get(path).or_else(root) else { return };

@@ -1,12 +1,13 @@
-//! Trees from outside: directories of the host and tar streams, as one vocabulary of entries.
+//! Trees outside a volume, such as directories of the host and tar streams, as one vocabulary of entries.
 //!
-//! *Invariants*: a [`Source`] gives parents before what is in them, and the first name of a hard link before
-//! the others; its paths are clean (no empty, `.` or `..` component, none longer than a name can be). Names
-//! are bytes. What is read of a tree is bounded: one directory's names at a time, one run of data.
+//! *Invariants*: a [`Source`] gives a directory before its contents, and the first name of a hard link before
+//! the others. Its paths have no empty, `.` or `..` component, and no component longer than the longest name.
+//! Names are bytes. The part of a tree held in memory is bounded: the names of one directory at a time, and
+//! one run of data.
 //!
-//! Sources read what there is; [`Transform`] changes owners, modes, labels and times afterwards, so that each
-//! works with each. Nothing here spawns threads: reading ahead is left to the host's kernel, which is told
-//! what comes next.
+//! Sources report a tree unchanged. [`Transform`] changes owners, modes, labels and times afterwards, so
+//! every source works with every change. Nothing here spawns threads: the host's kernel does the read-ahead,
+//! on advice from the source.
 
 mod capability;
 mod compress;
@@ -51,24 +52,25 @@ use crate::Result;
 /// A run of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Where in the file it starts, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// Its length in bytes, at least 1.
     pub length: usize,
 }
 
-/// A tree, entry by entry. An [`Error::Lost`](crate::Error::Lost) costs the part of the tree that it names, and the next
-/// call goes on behind it; any other error ends the tree.
+/// A tree, entry by entry. An [`Error::Lost`](crate::Error::Lost) costs only the part of the tree that it
+/// names, and the next call continues after that part. Any other error ends the tree.
 pub trait Source {
-    /// The next entry; None at the end. Data of the entry before that was not asked for is skipped.
+    /// Returns the next entry, or None at the end. Skips the previous entry's data that the caller did not
+    /// read.
     fn next_entry(&mut self) -> Result<Option<Entry>>;
 
-    /// The next run of data of the file that was the last entry, in ascending order, at most as long as `buf`;
-    /// None at its end. What lies between runs is a hole.
+    /// Returns the next run of data of the last entry, which is a file, or None at its end. Runs come in
+    /// ascending order and are at most as long as `buf`. The bytes between runs are holes.
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>>;
 
-    /// Learns that the last entry has not been taken: where it was the first name of a hard link, the next name is given
-    /// as the first.
+    /// Tells the source that the sink refused the last entry. If that was the first name of a hard link, the
+    /// next name takes its place.
     fn refused(&mut self) {}
 }
 

@@ -1,7 +1,7 @@
-//! How much room a tree takes on a volume, counted before anything is written.
+//! The space that a tree takes on a volume, counted before anything is written.
 //!
-//! The count follows the engine's rules block by block: what lies inline, which nodes a file's map needs, into
-//! which bucket of a directory each name goes. For a new volume it is exact.
+//! The count follows the engine's rules block by block: which data lies inline, which nodes a file's map
+//! needs, and into which bucket of a directory each name goes. For a new volume it is exact.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -27,38 +27,38 @@ use crate::{
     volume,
 };
 
-/// What a tree takes.
+/// Space that a tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need {
-    /// Names, the root not counted.
+    /// Names, without the root.
     pub entries: u64,
     /// Bytes of data in files.
     pub bytes: u64,
     /// Blocks: nodes and data.
     pub blocks: u64,
-    /// Nodes: inodes and what hangs below them.
+    /// Nodes: inodes and the nodes below them.
     pub nodes: u64,
-    /// Different owners and groups.
+    /// Distinct owners and groups.
     pub ids: u64,
 }
 
-/// What an inode of a volume has room for.
+/// Capacity of a volume's inodes and directory blocks.
 #[derive(Debug, Clone)]
 pub(super) struct Rooms {
     layout: InodeLayout,
     block_bytes: u64,
-    /// Bytes for data in the inode; 0 where it goes to blocks.
+    /// Bytes for data in the inode; 0 if the volume does not store data inline.
     inline_data: u64,
-    /// Slots for names in the inode; 0 where they go to blocks.
+    /// Slots for names in the inode; 0 if the volume does not store names inline.
     inline_slots: usize,
     block_slots: usize,
-    /// Bytes for attributes in the inode, and with the xattr node.
+    /// Bytes for attributes, without and with the xattr node.
     inline_xattrs: usize,
     all_xattrs: usize,
 }
 
 impl Rooms {
-    /// The room in inodes that a volume opened with these options makes.
+    /// Returns the capacity of inodes on a volume opened with these options.
     pub fn of(superblock: &Superblock, options: &volume::Options) -> Rooms {
         let (xattr_bit, words) = match options.inline_xattr {
             true => (inline::XATTR, INLINE_XATTR_WORDS as u16),
@@ -83,7 +83,8 @@ impl Rooms {
         }
     }
 
-    /// Whether an inode with this metadata needs an xattr node. Errors where the attributes do not fit it.
+    /// Returns the number of xattr nodes (0 or 1) that an inode with this metadata needs. Fails if the
+    /// attributes do not fit.
     pub fn xattr_nodes(&self, meta: &Metadata) -> Result<u64> {
         let mut entries = Vec::with_capacity(meta.xattrs.len());
         for xattr in &meta.xattrs {
@@ -109,12 +110,12 @@ impl Rooms {
         }
     }
 
-    /// Whether a file of this size lies in its inode.
+    /// Returns true if a file of this size lies in its inode.
     pub fn is_inline(&self, size: u64) -> bool {
         size <= self.inline_data
     }
 
-    /// Nodes besides the inode that map these blocks of a file, which must ascend.
+    /// Counts the nodes besides the inode that map these blocks of a file. The blocks must ascend.
     fn map_nodes(&self, blocks: impl Iterator<Item = Range<u64>>) -> Result<u64> {
         let (in_inode, direct) = (self.layout.addrs() as u64, self.layout.direct_addrs() as u64);
         let (mut last, mut nodes) = ([0u32; 3], 0);
@@ -123,7 +124,7 @@ impl Rooms {
             while at < range.end {
                 let path = NodePath::of(&self.layout, at).ok_or(Error::FileTooLarge)?;
                 for (step, last) in path.steps().iter().zip(&mut last) {
-                    // Offsets of nodes are not 0, and ascend with the blocks below them.
+                    // Offsets of nodes are nonzero and ascend with the blocks that they map.
                     nodes += u64::from(step.offset != *last);
                     *last = step.offset;
                 }
@@ -138,7 +139,7 @@ fn too_large(bytes: usize, room: usize) -> Error {
     Error::Invalid(format!("extended attributes of {bytes} bytes; an inode has room for {room}").into())
 }
 
-/// Counts a tree, entry by entry.
+/// Counts the space of a tree, entry by entry.
 pub struct NeedCounter {
     rooms: Rooms,
     directories: HashMap<Vec<u8>, Directory>,
@@ -148,8 +149,8 @@ pub struct NeedCounter {
 }
 
 impl NeedCounter {
-    /// A counter for a volume with this superblock, opened with these options. The root directory's inode is
-    /// counted from the start.
+    /// Makes a counter for a volume with this superblock, opened with these options. It includes the root
+    /// directory's inode from the start.
     pub fn new(superblock: &Superblock, options: &volume::Options) -> NeedCounter {
         let rooms = Rooms::of(superblock, options);
         // The root directory never lies in its inode.
@@ -159,8 +160,8 @@ impl NeedCounter {
         NeedCounter { rooms, directories, owners: FxHashSet::default(), groups: FxHashSet::default(), total }
     }
 
-    /// Counts an entry, and directories above it that did not come themselves. An entry that comes twice is
-    /// counted twice, but for directories.
+    /// Counts an entry and any parent directories that had no entry. A second entry of the same path is
+    /// counted again, except for directories.
     pub fn add(&mut self, entry: &Entry) -> Result<()> {
         self.owners.insert(entry.meta.uid);
         self.groups.insert(entry.meta.gid);
@@ -187,7 +188,7 @@ impl NeedCounter {
         Ok(())
     }
 
-    /// What was added so far takes.
+    /// Returns the space of all entries added so far.
     pub fn need(&self) -> Result<Need> {
         let mut need = self.total;
         need.ids = (self.owners.len() + self.groups.len()) as u64;
@@ -247,7 +248,7 @@ impl NeedCounter {
     }
 }
 
-/// The directory and the name of a path.
+/// Splits a path into its directory and its name.
 pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -258,7 +259,7 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// The slots of one directory.
 enum Directory {
     Inline(Slots),
-    /// By number of the block.
+    /// Slots by block number.
     Hashed(FxHashMap<u64, Slots>),
 }
 
@@ -279,7 +280,7 @@ impl Directory {
             if slots.take(count) {
                 return;
             }
-            // The names move to the first block, each to the slot that it had.
+            // The names move to the first block and keep their slots.
             let mut first = std::mem::replace(slots, Slots::new(0));
             first.grow(rooms.block_slots);
             *self = Directory::Hashed(FxHashMap::from_iter([(0, first)]));
@@ -295,7 +296,7 @@ impl Directory {
         }
     }
 
-    /// Data blocks, and nodes that map them.
+    /// Returns the number of data blocks and of nodes that map them.
     fn blocks(&self, rooms: &Rooms) -> Result<(u64, u64)> {
         let Directory::Hashed(blocks) = self else { return Ok((0, 0)) };
         let mut numbers: Vec<u64> = blocks.keys().copied().collect();
@@ -305,11 +306,11 @@ impl Directory {
     }
 }
 
-/// Which slots of a directory's block are taken.
+/// Used and free slots of a directory's block.
 struct Slots {
     words: Box<[u64]>,
     count: usize,
-    /// So many slots together are known not to be free.
+    /// No run of this many free slots exists.
     not_free: usize,
 }
 
@@ -331,7 +332,7 @@ impl Slots {
         *self = Slots { words: words.into(), count, not_free: count + 1 };
     }
 
-    /// Takes the first `wanted` consecutive slots that are free, if there are any.
+    /// Takes the first `wanted` consecutive free slots. Returns `false` if there are none.
     fn take(&mut self, wanted: usize) -> bool {
         if wanted >= self.not_free {
             return false;

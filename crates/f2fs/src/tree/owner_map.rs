@@ -4,13 +4,13 @@
 //! ```text
 //! uid 1000 0                # owner 1000 becomes 0
 //! gid 100000-165535 0       # groups 100000 to 165535 become 0 to 65535
-//! user alice 1000           # of archives: what is alice's there, whatever the number
+//! user alice 1000           # archives: files of the user alice, whatever their number
 //! group staff 50
 //! dev=fd01,ino=1234,mode=100755,uid=0,gid=0,nlink=1,rdev=0     # as `fakeroot -s` saves them
 //! ```
-//! The first line that matches an entry counts, names before numbers. Lines of fakeroot give the whole mode
-//! of a file of the host, so that what a build made as an ordinary user comes out as root would have made it,
-//! device nodes included.
+//! The first line that matches an entry counts. Names take precedence over numbers. A line of fakeroot gives
+//! the whole mode of a host file. A tree built by an ordinary user under fakeroot therefore comes out as root
+//! would have built it, including device nodes.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub struct OwnerMap {
     fake: HashMap<HostId, Fake>,
 }
 
-/// A range of numbers and what its first becomes.
+/// A range of numbers and the number that its first becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Ids {
     first: u32,
@@ -38,7 +38,7 @@ struct Ids {
     to: u32,
 }
 
-/// What fakeroot pretended about a file.
+/// Metadata that fakeroot simulated for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fake {
     mode: u16,
@@ -48,7 +48,7 @@ struct Fake {
 }
 
 impl OwnerMap {
-    /// Parses a map. Errors with the number of the line that makes no sense.
+    /// Parses a map. An error names the malformed line.
     pub fn parse(text: &str) -> Result<OwnerMap> {
         let mut map = OwnerMap::default();
         for (line, text) in text.lines().enumerate() {
@@ -82,7 +82,7 @@ impl OwnerMap {
         Some(())
     }
 
-    /// Gives an entry its owners, and what fakeroot pretended about it.
+    /// Sets an entry's owner and group, or all the metadata that fakeroot simulated for it.
     pub fn apply(&self, entry: &mut Entry) {
         if let Some(fake) = entry.meta.host.and_then(|id| self.fake.get(&id)) {
             fake.apply(entry);
@@ -111,7 +111,7 @@ fn mapped(ranges: &[Ids], id: u32) -> u32 {
     range.map_or(id, |range| range.to + (id - range.first))
 }
 
-/// A line of fakeroot's: device in hexadecimal, mode in octal, the rest decimal.
+/// Parses a line of fakeroot: device in hexadecimal, mode in octal, all else decimal.
 fn fake_of(line: &str) -> Option<(HostId, Fake)> {
     let fields: HashMap<&str, &str> = line.split(',').filter_map(|field| field.split_once('=')).collect();
     let decimal = |name| fields.get(name)?.parse::<u64>().ok();
@@ -129,7 +129,7 @@ impl Fake {
     fn apply(&self, entry: &mut Entry) {
         (entry.meta.uid, entry.meta.gid) = (self.uid, self.gid);
         entry.meta.permissions = self.mode & 0o7777;
-        // What an ordinary user cannot make, fakeroot keeps as an empty file.
+        // fakeroot stores an empty file where an ordinary user cannot create the real one.
         let number =
             DeviceNumber { major: rustix::fs::major(self.rdev), minor: rustix::fs::minor(self.rdev) };
         if let Kind::File { size: 0, .. } = entry.kind {

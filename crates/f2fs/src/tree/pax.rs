@@ -1,12 +1,12 @@
-//! Extended headers of tar (POSIX pax): records of length, keyword and value.
+//! Records of tar's extended headers (POSIX pax): length, keyword and value.
 
 use base64::{
     Engine, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
-/// Splits the records of an extended header: `LENGTH KEYWORD=VALUE\n`, LENGTH being that of the whole record,
-/// so that values may hold anything. None where they are malformed.
+/// Splits an extended header into its records, `LENGTH KEYWORD=VALUE\n`. LENGTH counts the whole record, so a
+/// value may contain any byte. Returns None if the records are malformed.
 pub fn records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -24,7 +24,7 @@ pub fn records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(records)
 }
 
-/// A time: seconds, and perhaps a fraction, of which nanoseconds count. Rounds down.
+/// Parses a time: seconds with an optional fraction, rounded down to nanoseconds.
 pub fn time(value: &[u8]) -> Option<crate::units::Time> {
     let text = std::str::from_utf8(value).ok()?.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -42,13 +42,13 @@ pub fn time(value: &[u8]) -> Option<crate::units::Time> {
     })
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 pub fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
-/// A name of an extended attribute as GNU tar puts it into a keyword, which an equals sign would end: `%` as `%25`, `=`
-/// as `%3D`.
+/// Escapes an attribute's name as GNU tar does, because an equals sign would end the keyword: `%` becomes
+/// `%25`, `=` becomes `%3D`.
 pub fn escaped(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for byte in name {
@@ -77,7 +77,7 @@ pub fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes the `%XX` that libarchive puts into keywords.
+/// Undoes the `%XX` escapes of libarchive's keywords.
 pub fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -97,7 +97,7 @@ pub fn percent_decoded(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes base64, with or without padding. None where it is none.
+/// Decodes base64, with or without padding. Returns None if the text is not base64.
 pub fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     GeneralPurpose::new(&alphabet::STANDARD, config).decode(text).ok()

@@ -4,11 +4,11 @@ use std::mem::size_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a header, and the unit of everything in a tar stream.
+/// Size in bytes of a header, and the unit of a tar stream.
 pub const BLOCK_BYTES: usize = 512;
 
-/// A header as it lies in the stream. Numbers are octal text, or big-endian binary where the first bit is
-/// set; text ends at a NUL or at the end of its field.
+/// A header as it lies in the stream. A number is octal text, or big-endian binary if its first bit is set. A
+/// text ends at a NUL or at the end of its field.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone)]
 #[repr(C)]
 pub struct TarHeader {
@@ -20,13 +20,13 @@ pub struct TarHeader {
     pub uid: [u8; 8],
     /// Group.
     pub gid: [u8; 8],
-    /// Bytes that follow in the stream, padded to whole blocks.
+    /// Bytes of data after the header, padded to whole blocks in the stream.
     pub size: [u8; 12],
     /// Seconds since 1970.
     pub mtime: [u8; 12],
-    /// Sum of the header's bytes, these eight taken as blanks.
+    /// Sum of the header's bytes, with these eight counted as blanks.
     pub checksum: [u8; 8],
-    /// What the member is.
+    /// Type of the member.
     pub type_flag: u8,
     /// Target of a link.
     pub link_name: [u8; 100],
@@ -40,16 +40,17 @@ pub struct TarHeader {
     pub major: [u8; 8],
     /// Device number, minor.
     pub minor: [u8; 8],
-    /// ustar: what comes before `name`, without the slash between. GNU: times and the map of a sparse file.
+    /// ustar: the part of the path before `name`, without the slash between them. GNU: times and the map of a
+    /// sparse file.
     pub tail: [u8; 155],
-    /// Not used.
+    /// Unused.
     pub padding: [u8; 12],
 }
 
 const _: () = assert!(size_of::<TarHeader>() == BLOCK_BYTES);
 
 impl TarHeader {
-    /// Whether the checksum is right. Some old writers summed signed bytes.
+    /// Returns true if the checksum is right. Some old writers summed signed bytes.
     pub fn checksum_holds(&self, bytes: &[u8; BLOCK_BYTES]) -> bool {
         let field = 148..156;
         let blanked =
@@ -59,17 +60,17 @@ impl TarHeader {
         number(&self.checksum).is_some_and(|sum| sum == unsigned || sum == signed)
     }
 
-    /// Whether the fields after `magic` are ustar's.
+    /// Returns true if the fields after `magic` are ustar's.
     pub fn is_ustar(&self) -> bool {
         self.magic.starts_with(b"ustar\0")
     }
 
-    /// Whether the fields after `magic` are GNU's.
+    /// Returns true if the fields after `magic` are GNU's.
     pub fn is_gnu(&self) -> bool {
         self.magic.starts_with(b"ustar ")
     }
 
-    /// The path, put together.
+    /// Returns the complete path.
     pub fn path(&self) -> Vec<u8> {
         let name = text(&self.name);
         match text(&self.tail) {
@@ -79,16 +80,16 @@ impl TarHeader {
     }
 }
 
-/// A text field without what is after its end.
+/// Returns the content of a text field.
 pub fn text(field: &[u8]) -> &[u8] {
     &field[..field.iter().position(|byte| *byte == 0).unwrap_or(field.len())]
 }
 
-/// A numeric field; an empty one is 0. None where it is no number or does not fit.
+/// Parses a numeric field. An empty field is 0. Returns None if it is not a number or does not fit.
 pub fn number(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 != 0 {
-        // Two's complement of the whole field, whose first bit only says that it is binary.
+        // A binary field is in two's complement. Its first bit only marks it as binary.
         let negative = first & 0x40 != 0;
         let start = if negative { i64::from(first) | !0xFF } else { i64::from(first & 0x3F) };
         return field[1..].iter().try_fold(start, |sum, byte| Some(sum.checked_mul(256)? | i64::from(*byte)));

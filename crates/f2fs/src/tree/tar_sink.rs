@@ -1,9 +1,10 @@
-//! A tar stream as a sink: POSIX pax, as GNU tar, bsdtar and star read it.
+//! A sink that writes a tar stream in POSIX pax format, as GNU tar, bsdtar and star read it.
 //!
-//! What does not fit a ustar header goes to an extended header before it: long or unusual names, large numbers,
-//! times with nanoseconds, and extended attributes as `SCHILY.xattr.NAME`, escaped as GNU tar does; ACLs also as `SCHILY.acl.access` and
-//! `SCHILY.acl.default`, the only form that GNU tar takes. Sparse files can be stored as GNU tar does (pax format
-//! 1.0). Sockets have no place in tar and are lost.
+//! Data that does not fit a ustar header goes to an extended header before it: long or unusual names, large
+//! numbers, times with nanoseconds, and extended attributes. An attribute is `SCHILY.xattr.NAME`, escaped as
+//! GNU tar does. ACLs are also stored as `SCHILY.acl.access` and `SCHILY.acl.default`, the only form that GNU
+//! tar reads. Sparse files can be stored as GNU tar does (pax format 1.0). tar cannot store sockets, so they
+//! are lost.
 
 use std::{collections::VecDeque, io::Write, ops::Range};
 
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{Error, Result, format::acl::Acl, units::Time};
 
-/// Streams end on a multiple of this, as tape drives once wanted it and tar still writes it.
+/// A stream's length is a multiple of this many bytes. Tape drives once required it, and tar still writes it.
 const RECORD_BYTES: u64 = 10_240;
 
 /// A stream that is being written. See the module.
@@ -26,28 +27,28 @@ pub struct TarSink<W> {
     stream: W,
     /// Bytes written.
     position: u64,
-    /// Whether holes are kept.
+    /// True if holes are kept.
     sparse: bool,
     member: Option<Member>,
     losses: Vec<Loss>,
-    /// The stream has ended early.
+    /// True if the stream has ended early.
     is_broken: bool,
 }
 
 /// The file whose data is being written.
 struct Member {
     path: Vec<u8>,
-    /// Ranges of the file that are stored, in order; the first is the one that comes next.
+    /// Stored ranges of the file that are still to be written, in order.
     stored: VecDeque<Range<u64>>,
 }
 
 impl<W: Write> TarSink<W> {
-    /// A sink to `stream`, which should be buffered. `sparse` is whether holes are kept.
+    /// Makes a sink that writes to `stream`, which should be buffered. With `sparse`, holes are kept.
     pub fn new(stream: W, sparse: bool) -> TarSink<W> {
         TarSink { stream, position: 0, sparse, member: None, losses: Vec::new(), is_broken: false }
     }
 
-    /// The stream, once it is finished.
+    /// Returns the stream. The sink must be finished.
     pub fn into_inner(self) -> W {
         self.stream
     }
@@ -75,7 +76,7 @@ impl<W: Write> TarSink<W> {
         self.zeroes(self.position.next_multiple_of(unit) - self.position)
     }
 
-    /// Writes the rest of the last member: what of it no run came for is zeroes.
+    /// Completes the last member. Bytes that no run covered are zero.
     fn finish_member(&mut self) -> Result<()> {
         let Some(member) = self.member.take() else { return Ok(()) };
         for range in member.stored {
@@ -108,7 +109,7 @@ impl<W: Write> TarSink<W> {
         Ok(())
     }
 
-    /// Writes a header, and before it what does not fit into it.
+    /// Writes a header, preceded by an extended header for everything that does not fit into it.
     #[allow(clippy::too_many_arguments)]
     fn header(
         &mut self,
@@ -149,7 +150,7 @@ impl<W: Write> TarSink<W> {
         if !fits || meta.mtime.nanoseconds != 0 {
             records.add(b"mtime", decimal_time(meta.mtime).as_bytes());
         }
-        // A hard link is another name: the first one has told all this.
+        // A hard link is a further name; the member of the first name has these records.
         if type_flag != b'1' {
             for (key, time) in [(&b"atime"[..], meta.atime), (b"ctime", meta.ctime)] {
                 if let Some(time) = time {
@@ -240,7 +241,7 @@ impl<W: Write> Sink for TarSink<W> {
                 let what = format!("{}: data past its end", show(&member.path));
                 return Err(Error::Invalid(what.into()));
             };
-            // What no run came for is zeroes, or a hole that is not stored.
+            // Bytes that no run covered are zero, or belong to a hole that is not stored.
             let before = offset.min(range.end).saturating_sub(range.start);
             range.start += before;
             let length = (range.end - range.start).min(bytes.len() as u64) as usize;
@@ -281,7 +282,7 @@ struct Records {
 }
 
 impl Records {
-    /// Adds `LENGTH KEY=VALUE\n`; the length counts its own digits.
+    /// Adds `LENGTH KEY=VALUE\n`. LENGTH includes its own digits.
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len() + value.len() + 3;
         let mut digits = 1;
@@ -293,9 +294,9 @@ impl Records {
     }
 }
 
-/// The map that leads the data of a sparse file: numbers, a line each, padded to whole blocks.
+/// Formats the map that precedes a sparse file's data: one number per line, padded to whole blocks.
 fn sparse_map(stored: &[Range<u64>], size: u64) -> Vec<u8> {
-    // GNU tar marks the end by an empty range, where the data does not reach it.
+    // Like GNU tar, marks the end by an empty range if the data does not reach it.
     let end = stored.last().is_none_or(|range| range.end < size).then_some(size..size);
     let ranges: Vec<&Range<u64>> = stored.iter().chain(&end).collect();
     let mut map = format!("{}\n", ranges.len());
@@ -307,18 +308,18 @@ fn sparse_map(stored: &[Range<u64>], size: u64) -> Vec<u8> {
     map
 }
 
-/// The name of a sparse file for readers that do not know sparse files.
+/// Returns the name that a reader without support for sparse files sees.
 fn sparse_path(path: &[u8]) -> Vec<u8> {
     let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     [&path[..at], b"GNUSparseFile.0/", &path[at..]].concat()
 }
 
-/// Puts a path into name and prefix; `false` where it does not come back from there unchanged.
+/// Stores a path in name and prefix. Returns `false` if a reader would not get the same path back.
 fn put_path(header: &mut TarHeader, path: &[u8]) -> bool {
     if put_text(&mut header.name, path) {
         return true;
     }
-    // The part before a slash may have 155 bytes, the part after it 100.
+    // The part before the slash may have 155 bytes, the part after it 100.
     let from = path.len().saturating_sub(header.name.len() + 1).max(1);
     let slash = (from..path.len().saturating_sub(1)).find(|at| path[*at] == b'/');
     match slash.filter(|at| *at <= header.tail.len() && path.is_ascii()) {
@@ -330,15 +331,15 @@ fn put_path(header: &mut TarHeader, path: &[u8]) -> bool {
     }
 }
 
-/// Puts text into a field, as much as fits; `false` where that is not all. Names that are not ASCII go to the
-/// extended header, too, which says what their bytes mean.
+/// Stores as much of a text as fits into a field. Returns `false` if the text also needs an extended header:
+/// it does not fit, or it is not ASCII, whose encoding only the extended header defines.
 fn put_text(field: &mut [u8], text: &[u8]) -> bool {
     let length = text.len().min(field.len());
     field[..length].copy_from_slice(&text[..length]);
     length == text.len() && text.is_ascii() && !text.contains(&0)
 }
 
-/// Puts a number into a field, in octal digits; `false`, and zero, where it does not fit.
+/// Stores a number in octal digits. If it does not fit, stores zero and returns `false`.
 fn put_number(field: &mut [u8], value: u64) -> bool {
     let digits = field.len() - 1;
     let text = format!("{value:0digits$o}");
@@ -349,7 +350,7 @@ fn put_number(field: &mut [u8], value: u64) -> bool {
     fits
 }
 
-/// Seconds with all digits of the fraction; of times before 1970 the fraction counts towards zero.
+/// Formats a time with all digits of the fraction. Before 1970, the fraction counts towards zero.
 fn decimal_time(time: Time) -> String {
     match (time.seconds, time.nanoseconds) {
         (seconds, 0) => seconds.to_string(),

@@ -1,8 +1,8 @@
-//! A tar stream as a source: ustar, GNU and pax members with everything they can say about a file.
+//! A source that reads a tar stream: ustar, GNU and pax members with all their metadata.
 //!
-//! The stream is read once, front to back, so it may be a pipe. Extended attributes are taken from
-//! `SCHILY.xattr` and `LIBARCHIVE.xattr` records, ACLs from these and from the texts of `SCHILY.acl` (GNU tar,
-//! star, libarchive), sparse files from GNU's four formats.
+//! The stream is read once, front to back, so it may be a pipe. Extended attributes come from `SCHILY.xattr`
+//! and `LIBARCHIVE.xattr` records. ACLs come from these and from the texts of `SCHILY.acl` (GNU tar, star,
+//! libarchive). Sparse files come in GNU's four formats.
 
 use std::{io::Read, ops::Range};
 
@@ -21,14 +21,14 @@ use crate::{
     units::Time,
 };
 
-/// Longest path and link target in bytes; no Linux program makes longer ones.
+/// Maximum length of a path or link target in bytes. No Linux program creates longer ones.
 const PATH_BYTES_MAX: u64 = 1 << 16;
-/// Longest extended header in bytes. Attributes have up to 64 KiB each.
+/// Maximum length of an extended header in bytes. An attribute has up to 64 KiB.
 const PAX_BYTES_MAX: u64 = 16 << 20;
-/// Blocks of extended sparse headers: 21 ranges each.
+/// Maximum number of extended sparse headers, which hold 21 ranges each.
 const SPARSE_BLOCKS_MAX: usize = RANGES_MAX / 21;
 
-/// A tar stream. See the module.
+/// A source that reads a tar stream. See the module.
 pub struct TarSource<R> {
     stream: R,
     /// Name of the stream, for messages.
@@ -37,17 +37,17 @@ pub struct TarSource<R> {
     position: u64,
     /// Records of the last global extended header.
     global: Records,
-    /// What is left of the last member: its padded data, and its runs, last first.
+    /// Unread part of the last member: bytes of its padded data, and its runs, the next one last.
     left_bytes: u64,
     runs: Vec<Range<u64>>,
     /// Path of the last member, for messages.
     path: Vec<u8>,
-    /// Whether a member was seen: an empty stream is no archive.
+    /// True once a member was read. An empty stream is not an archive.
     any: bool,
     over: bool,
 }
 
-/// What extended headers say about the next member.
+/// Metadata of the next member from extended headers.
 #[derive(Debug, Clone, Default)]
 struct Records {
     path: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ struct Records {
     ctime: Option<Time>,
     names: Names,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// ACLs that are there as texts; those of `xattrs` count more.
+    /// ACLs in text form. Those in `xattrs` take precedence.
     access: Option<Acl>,
     default: Option<Acl>,
     device_major: Option<u64>,
@@ -68,28 +68,27 @@ struct Records {
     sparse: SparseRecords,
 }
 
-/// The part of the records that is about holes.
+/// Records about holes.
 #[derive(Debug, Clone, Default)]
 struct SparseRecords {
-    /// Whether the map leads the data (format 1.0).
+    /// True if the map precedes the data (format 1.0).
     leads: bool,
     size: Option<u64>,
     name: Option<Vec<u8>>,
-    /// Format 0.1: all in one.
+    /// Format 0.1: the whole map in one record.
     map: Option<Vec<(u64, u64)>>,
-    /// Format 0.0: record by record.
+    /// Format 0.0: the map in one pair of records per range.
     pairs: Vec<(u64, u64)>,
     offset: Option<u64>,
 }
 
 impl<R: Read> TarSource<R> {
-    /// Begins to read a stream, which must not be compressed any more; see
-    /// [`decompressed`](super::decompressed).
+    /// Starts to read an uncompressed stream. See [`decompressed`](super::decompressed) for compressed ones.
     pub fn new(stream: R) -> TarSource<R> {
         TarSource::named("tar stream", stream)
     }
 
-    /// As [`new`](Self::new); messages call the stream by this name.
+    /// Does the same as [`new`](Self::new). Messages call the stream `name`.
     pub fn named(name: &str, stream: R) -> TarSource<R> {
         TarSource {
             stream,
@@ -121,7 +120,7 @@ impl<R: Read> TarSource<R> {
         Error::Host { path, source }
     }
 
-    /// Fills `buf`, or fails where the stream ends inside it.
+    /// Fills `buf`, or fails if the stream ends inside it.
     fn read_exact(&mut self, buf: &mut [u8]) -> Result<()> {
         self.stream.read_exact(buf).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof if !self.any => self.malformed("not a tar archive"),
@@ -134,7 +133,7 @@ impl<R: Read> TarSource<R> {
         Ok(())
     }
 
-    /// The next block, or None where the stream ends before it.
+    /// Reads the next block. Returns None if the stream ends before it.
     fn next_block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>> {
         let mut block = [0; BLOCK_BYTES];
         let first = loop {
@@ -150,7 +149,7 @@ impl<R: Read> TarSource<R> {
         Ok(Some(block))
     }
 
-    /// Reads past what the last member still has.
+    /// Skips the unread part of the last member.
     fn skip_rest(&mut self) -> Result<()> {
         let mut sink = [0; 16 << 10];
         while self.left_bytes > 0 {
@@ -162,7 +161,7 @@ impl<R: Read> TarSource<R> {
         Ok(())
     }
 
-    /// The data of a header that describes the next member: at most `limit` bytes.
+    /// Reads the data of a header that describes the next member, at most `limit` bytes.
     fn describing_data(&mut self, size: u64, limit: u64) -> Result<Vec<u8>> {
         if size > limit {
             return Err(self.malformed(format!("header of {size} bytes, at most {limit}")));
@@ -183,7 +182,8 @@ impl<R: Read> TarSource<R> {
         Ok(())
     }
 
-    /// Takes one record. None where its value makes no sense; an empty value takes an earlier one back.
+    /// Applies one record. Returns None if its value is malformed. An empty value withdraws an earlier
+    /// record.
     fn apply_record(&self, key: &[u8], value: &[u8], records: &mut Records) -> Option<()> {
         let bytes = (!value.is_empty()).then(|| value.to_vec());
         let decimal = || if value.is_empty() { Some(None) } else { pax::decimal(value).map(Some) };
@@ -228,7 +228,7 @@ impl<R: Read> TarSource<R> {
         Some(())
     }
 
-    /// The member that a header begins, after the headers that describe it.
+    /// Reads the member of a header. `records` come from the extended headers before it.
     fn member(
         &mut self,
         header: &TarHeader,
@@ -257,7 +257,7 @@ impl<R: Read> TarSource<R> {
                 records.device_major.or_else(|| field(&header.major)).ok_or_else(|| bad(source, "major"))?;
             let minor =
                 records.device_minor.or_else(|| field(&header.minor)).ok_or_else(|| bad(source, "minor"))?;
-            // What Linux has and F2FS can store (`new_encode_dev`).
+            // Limits of Linux and of F2FS's format (`new_encode_dev`).
             if major >= 1 << 12 || minor >= 1 << 20 {
                 return Err(source.malformed(format!("device {major}:{minor} of {}", show(&path))));
             }
@@ -269,7 +269,7 @@ impl<R: Read> TarSource<R> {
             b'0' | 0 | b'7' | b'S' => self.file(header, block, &records, stored)?,
             b'1' => {
                 let to = link(self)?;
-                // Data of hard links (some pax writers) belongs to the first name, which has it already.
+                // Some pax writers repeat the data with a hard link. The first name has it already.
                 self.left_bytes = self.padded(stored)?;
                 Kind::HardLink { to: self.clean(&to)? }
             }
@@ -278,8 +278,7 @@ impl<R: Read> TarSource<R> {
             b'4' => Kind::BlockDevice(device(self)?),
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
-            // The name of a volume, a directory's listing of GNU's incremental archives, a continuation of a
-            // file from another volume: no members.
+            // A volume label and the continuation of a file from another volume are not entries.
             b'V' | b'M' => {
                 self.left_bytes = self.padded(stored)?;
                 return Ok(None);
@@ -333,7 +332,7 @@ impl<R: Read> TarSource<R> {
         Ok(Some(Entry { path: self.path.clone(), kind, meta }))
     }
 
-    /// A regular file: notes where its data lies.
+    /// Reads a regular file's map of data.
     fn file(
         &mut self,
         header: &TarHeader,
@@ -369,7 +368,7 @@ impl<R: Read> TarSource<R> {
         Ok(Kind::File { size, data: (!dense).then_some(runs) })
     }
 
-    /// The map of an old GNU sparse file: in the header, and in blocks that follow it.
+    /// Reads the map of an old GNU sparse file, from its header and the blocks after it.
     fn gnu_map(&mut self, header: &[u8; BLOCK_BYTES]) -> Result<Vec<(u64, u64)>> {
         let bad = |source: &Self| source.malformed("malformed map of a sparse file");
         let mut map = tar_sparse::gnu_pairs(&header[gnu::MAP]).ok_or_else(|| bad(self))?;
@@ -386,7 +385,8 @@ impl<R: Read> TarSource<R> {
         Err(bad(self))
     }
 
-    /// The map that leads the data of a pax 1.0 sparse file, and the bytes that it took of `stored`.
+    /// Reads the map that precedes the data of a pax 1.0 sparse file. Returns it and the number of bytes that
+    /// it took of `stored`.
     fn leading_map(&mut self, stored: u64) -> Result<(Vec<(u64, u64)>, u64)> {
         let mut left = stored;
         let map = tar_sparse::leading_pairs(|| {
@@ -399,13 +399,13 @@ impl<R: Read> TarSource<R> {
         map.ok_or_else(|| self.malformed("malformed map of a sparse file"))
     }
 
-    /// Bytes that `stored` bytes of data take in the stream.
+    /// Returns the size in the stream of `stored` bytes of data.
     fn padded(&self, stored: u64) -> Result<u64> {
         let padded = stored.checked_next_multiple_of(BLOCK_BYTES as u64);
         padded.ok_or_else(|| self.malformed(format!("member of {stored} bytes")))
     }
 
-    /// A path from the root of the tree, or an error for one that leads out of it or cannot be a path.
+    /// Cleans a path, relative to the root of the tree. Fails if it leads out of the tree or is not a path.
     fn clean(&self, path: &[u8]) -> Result<Vec<u8>> {
         let refused = |why: &str| self.malformed(format!("path {:?} {why}", show(path)));
         if path.len() as u64 > PATH_BYTES_MAX {
@@ -431,8 +431,8 @@ impl<R: Read> TarSource<R> {
         Ok(clean)
     }
 
-    /// Reads what follows the end of the archive (writers pad their last record), so that who writes into a
-    /// pipe is not cut off.
+    /// Reads the padding after the end of the archive, so that a process that writes into a pipe does not
+    /// fail.
     fn drain(&mut self) -> Result<()> {
         const PADDING_MAX: u64 = 4 << 20;
         std::io::copy(&mut self.stream.by_ref().take(PADDING_MAX), &mut std::io::sink())

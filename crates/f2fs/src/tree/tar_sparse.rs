@@ -1,14 +1,14 @@
-//! Maps of sparse files in tar streams: GNU's old one in headers, and the three of its pax formats.
+//! Maps of sparse files in tar streams: GNU's old map in headers, and the three pax formats.
 
 use std::ops::Range;
 
 use super::tar_header::{BLOCK_BYTES, number};
 
-/// Ranges of data in a map of a sparse file; more are refused.
+/// Maximum number of data ranges in the map of a sparse file.
 pub const RANGES_MAX: usize = 1 << 20;
 
-/// Checks a map: pairs of offset and length, ascending and disjoint, inside `size`, holding `stored` bytes in
-/// all. Empty ranges, with which writers mark the end, are left out.
+/// Checks a map of (offset, length) pairs: they must ascend, be disjoint, lie inside `size`, and cover
+/// `stored` bytes in all. Leaves out empty ranges, which mark the end. Returns None if the map is invalid.
 pub fn checked(pairs: &[(u64, u64)], size: u64, stored: u64) -> Option<Vec<Range<u64>>> {
     let (mut ranges, mut end, mut sum) = (Vec::with_capacity(pairs.len()), 0u64, 0u64);
     for (offset, length) in pairs {
@@ -24,7 +24,7 @@ pub fn checked(pairs: &[(u64, u64)], size: u64, stored: u64) -> Option<Vec<Range
     (sum == stored).then_some(ranges)
 }
 
-/// Pairs of the map in a GNU header or an extension of it: 12 bytes each for offset and length. Stops at the
+/// Parses the pairs in a GNU header or an extension of it, 12 bytes each for offset and length. Stops at the
 /// first pair without an offset.
 pub fn gnu_pairs(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
     let mut pairs = Vec::new();
@@ -35,32 +35,32 @@ pub fn gnu_pairs(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
     Some(pairs)
 }
 
-/// Where the map lies in a GNU header: four pairs, then whether extensions follow, then the file's size.
+/// Layout of the map in a GNU header: four pairs, then a flag that extensions follow, then the file's size.
 pub mod gnu {
     use std::ops::Range;
 
-    /// The map.
+    /// The pairs.
     pub const MAP: Range<usize> = 386..482;
-    /// Whether a block with more of it follows.
+    /// Flag that an extension follows.
     pub const EXTENDED: usize = 482;
-    /// Size of the file with its holes.
+    /// Size of the file, including its holes.
     pub const SIZE: Range<usize> = 483..495;
-    /// The map in an extension.
+    /// The pairs in an extension.
     pub const MORE: Range<usize> = 0..504;
-    /// Whether one more extension follows.
+    /// Flag that a further extension follows.
     pub const MORE_EXTENDED: usize = 504;
 }
 
-/// The map of pax format 0.1: all numbers in one value, parted by commas.
+/// Parses the map of pax format 0.1: all numbers in one value, separated by commas.
 pub fn comma_pairs(value: &[u8]) -> Option<Vec<(u64, u64)>> {
     let text = std::str::from_utf8(value).ok()?;
     let numbers: Vec<u64> = text.split(',').map(|number| number.parse().ok()).collect::<Option<_>>()?;
     (numbers.len() % 2 == 0).then(|| numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
-/// Reads the map of pax format 1.0 out of the first blocks of the data: decimal numbers, a line each, first
-/// the count of pairs; padded to whole blocks. `next_block` gives the blocks. Returns the pairs and how many
-/// bytes they took, None where they are malformed.
+/// Reads the map of pax format 1.0 from the first blocks of the data. The map is one decimal number per line,
+/// the count of pairs first, padded to whole blocks. `next_block` reads a block. Returns the pairs and the
+/// number of bytes that they took, or None if they are malformed.
 #[allow(clippy::type_complexity)]
 pub fn leading_pairs<E>(
     mut next_block: impl FnMut() -> Result<[u8; BLOCK_BYTES], E>,
@@ -81,7 +81,7 @@ pub fn leading_pairs<E>(
     Ok(None)
 }
 
-/// Decimal numbers, a line each, the first of which is the count of pairs that follow.
+/// Parser of decimal numbers, one per line. The first is the count of pairs that follow.
 #[derive(Default)]
 struct Numbers {
     wanted: Option<usize>,
@@ -90,7 +90,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Takes a character; true once all numbers are there, None where it makes no sense.
+    /// Takes a character. Returns true once all numbers are complete, and None if the character is invalid.
     fn take(&mut self, byte: u8) -> Option<bool> {
         match byte {
             b'0'..=b'9' => {

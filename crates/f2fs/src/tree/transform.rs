@@ -1,26 +1,26 @@
-//! What is changed about entries between a source and a volume.
+//! Changes to entries between a source and a volume.
 
 use super::{Entry, FileContexts, FsConfig, OwnerMap};
 use crate::{Result, units::Time};
 
-/// Changes to apply, in the order of the fields; those that are not set change nothing.
+/// Changes to apply, in the order of the fields. An unset field changes nothing.
 #[derive(Debug, Default)]
 pub struct Transform {
-    /// Owners by number, name, or what fakeroot pretended.
+    /// Owners by number, by name, or as simulated by fakeroot.
     pub owners: Option<OwnerMap>,
-    /// Owner and group of everything.
+    /// Owner and group of all entries.
     pub all_owned_by: Option<(u32, u32)>,
     /// Owner and group of the root directory.
     pub root_owner: Option<(u32, u32)>,
-    /// Name under which the tree is known to the two below (`system`): paths there begin with it.
+    /// Prefix of the paths in `fs_config` and `file_contexts`, for example `system`.
     pub mount_point: Vec<u8>,
     /// Android's owners, modes and capabilities.
     pub fs_config: Option<FsConfig>,
     /// SELinux's labels.
     pub file_contexts: Option<FileContexts>,
-    /// Latest time, SOURCE_DATE_EPOCH: later ones become this. With it, an entry's times depend on its content
-    /// alone: the times of access and of change, which differ wherever a tree is copied to, become that of
-    /// its content.
+    /// Latest time (SOURCE_DATE_EPOCH). Later times become this one. Then an entry's times depend on its
+    /// content alone: the times of access and of change, which every copy of a tree alters, become the time
+    /// of the content's last change.
     pub latest: Option<Time>,
 }
 
@@ -53,7 +53,7 @@ impl Transform {
         Ok(())
     }
 
-    /// The path with the mount point, from the root, with a leading slash.
+    /// Returns the path with the mount point, from the root, with a leading slash.
     fn known_path(&self, path: &[u8]) -> Vec<u8> {
         let parts = self.mount_point.split(|byte| *byte == b'/').chain([path]);
         let mut known = Vec::new();

@@ -1,11 +1,11 @@
-//! A volume, or a part of it, as a source: depth first, names in byte order.
+//! A source that reads a volume or a part of it, depth first, with names in byte order.
 //!
-//! Damage does not end the walk: each part that cannot be read is an [`Error::Lost`] with its path, and the next call
-//! goes on behind it. [`Walk`] sees that it ends.
+//! Damage does not end the walk. Each part that cannot be read is an [`Error::Lost`] with its path, and the
+//! next call continues after it. [`Walk`] guarantees that the walk ends.
 //!
-//! A damaged entry may lead to a directory that has its name elsewhere, where nothing is damaged. So a directory whose
-//! `..` leads to another than the one that it was found in waits until the end, and is given there if nothing else has
-//! led to it.
+//! A damaged entry may lead to a directory whose real name is elsewhere and intact. Therefore a directory
+//! whose `..` names another parent is deferred to the end. It is returned there only if nothing else has led
+//! to it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,47 +23,48 @@ use crate::{
     volume::{ExtentKind, Hidden, Stat},
 };
 
-/// A walk of a volume. See the module.
+/// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {
     volume: &'v Volume,
-    /// Whether encrypted files are read as they are stored; else they are [`Error::NoKey`].
+    /// True if encrypted files are read as they are stored. If false, they are [`Error::NoKey`].
     raw: bool,
-    /// The root with its path, until it has been given.
+    /// The root with its path, until it is returned.
     root: Option<(Ino, Vec<u8>)>,
     walk: Walk,
-    /// Directories that say that they belong elsewhere.
+    /// Directories whose `..` names another parent.
     strays: Vec<Found>,
-    /// First names of inodes that have several, each with the directory that it is in.
+    /// First names of inodes with several links, each with its directory.
     links: HashMap<Ino, (Ino, Box<[u8]>)>,
-    /// Losses that are told before the entry.
+    /// Losses to report before the next entry.
     losses: VecDeque<Error>,
     ready: Option<Entry>,
     open: Option<OpenFile>,
-    /// The inode of the last entry, where it is the first name of several.
+    /// Inode of the last entry, if the entry is the first name of several.
     first_of: Option<Ino>,
 }
 
-/// The file that was the last entry.
+/// The last entry, which is a file.
 struct OpenFile {
     ino: Ino,
     path: Vec<u8>,
     encrypted: bool,
-    /// What is still to be given, the next last.
+    /// Remaining pieces, the next one last.
     pieces: Vec<Piece>,
     is_compressed: bool,
-    /// After an error blocks and clusters are read one by one until here, so that as little as possible is lost.
+    /// End of the range that is read block by block or cluster by cluster after an error, to lose as little
+    /// as possible.
     careful_until: u64,
 }
 
-/// A part of a file that is no hole.
+/// A part of a file that is not a hole.
 enum Piece {
     Data(Range<u64>),
     Hidden(Hidden),
 }
 
 impl<'v> VolumeSource<'v> {
-    /// The tree at `root`: of a directory what is in it, its own entry with an empty path; of anything else one
-    /// entry under `name`.
+    /// Starts at `root`. A directory gives its own entry with an empty path and all its contents; any other
+    /// file gives one entry called `name`.
     pub fn new(volume: &'v Volume, root: Ino, name: &[u8]) -> Result<VolumeSource<'v>> {
         let path = if volume.inode(root)?.is_directory() { Vec::new() } else { name.to_vec() };
         Ok(VolumeSource {
@@ -80,12 +81,12 @@ impl<'v> VolumeSource<'v> {
         })
     }
 
-    /// Reads encrypted files as they are stored.
+    /// Makes the source read encrypted files as they are stored.
     pub fn raw(self) -> VolumeSource<'v> {
         VolumeSource { raw: true, ..self }
     }
 
-    /// Makes the next entry ready, or tells a loss; `false` at the end.
+    /// Prepares the next entry or a loss. Returns `false` at the end.
     fn advance(&mut self) -> bool {
         if let Some((ino, path)) = self.root.take() {
             let found = Found { dir: ino, name: Vec::new(), ino, kind: None };
@@ -108,10 +109,10 @@ impl<'v> VolumeSource<'v> {
         true
     }
 
-    /// Returns true if a name leads to a directory that says that it belongs elsewhere.
+    /// Returns true if a name leads to a directory whose `..` names another parent.
     fn is_stray(&self, found: &Found) -> bool {
         let Ok(inode) = self.volume.inode(found.ino) else { return false };
-        // Old kernels do not keep the inode's own word for its parent up to date.
+        // Old kernels do not keep the inode's parent field up to date.
         inode.is_directory()
             && inode.head().pino.get() != found.dir.0
             && self.volume.lookup(found.ino, b"..").is_ok_and(|parent| parent != found.dir)
@@ -162,7 +163,7 @@ impl<'v> VolumeSource<'v> {
     fn enter(&mut self, path: &[u8], ino: Ino) -> Result<()> {
         for error in self.walk.enter(self.volume, ino)? {
             self.losses.push_back(match error {
-                // A name in the directory.
+                // The loss of a name in the directory.
                 Error::Lost { path: name, bytes, source } => {
                     let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
                     Error::Lost { path, bytes, source }
@@ -197,7 +198,7 @@ impl<'v> VolumeSource<'v> {
         Ok(Kind::File { size: stat.size, data: (!whole).then_some(data) })
     }
 
-    /// The parts of a file that are no holes, in order; what follows on one another is one.
+    /// Returns the parts of a file that are not holes, in order. Adjacent data is one piece.
     fn pieces(&self, stat: &Stat) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
@@ -280,7 +281,8 @@ impl Source for VolumeSource<'_> {
             }
             return match read {
                 Ok(read) if read == length => Ok(Some(Run { offset, length })),
-                // The ranges end with the file, whose size does not change while it is read.
+                // A short read cannot happen: the ranges end with the file, whose size does not change during
+                // the read.
                 Ok(_) => {
                     let at = Place::File(file.ino, offset / block);
                     Err(file.lost(offset..end, Error::corrupt(at, "the file ends early")))
@@ -298,7 +300,8 @@ impl Source for VolumeSource<'_> {
 }
 
 impl OpenFile {
-    /// The bytes from `offset` to the end of its cluster, where that is compressed: these are there together or not at all.
+    /// Returns the length of the compressed cluster that begins at `offset`, if there is one. Its bytes can
+    /// only be read together.
     fn smallest(&self, volume: &Volume, offset: u64) -> Option<u64> {
         let extent = self.is_compressed.then(|| volume.next_extent(self.ino, offset).ok()?).flatten()?;
         (extent.kind == ExtentKind::Compressed && extent.offset == offset).then_some(extent.length)
@@ -309,7 +312,7 @@ impl OpenFile {
     }
 }
 
-/// The error of a directory that cannot be read, which costs everything in it.
+/// Rewords the error of an unreadable directory, which costs everything in it.
 fn nameless(error: Error) -> Error {
     match error {
         Error::Corrupt { at, what } => {

@@ -1,74 +1,76 @@
-//! A walk of a volume's directories, depth first, the names of each in byte order: the one guard against what a damaged
-//! or hostile volume may have, which all walks share.
+//! A walk of a volume's directories, depth first, the names of each in byte order. All walks share it as
+//! their only guard against damaged or hostile directories.
 //!
-//! *Invariants*: every directory is entered once, so a walk ends although directories may contain one another. Each
-//! name of a directory is given once, and is neither `.` nor `..` nor empty, and has no slash. Memory is linear in the
-//! names of the directories that are open and in the number of directories; no level keeps a path.
+//! *Invariants*: every directory is entered once, so a walk ends even if directories contain one another.
+//! Each name of a directory is given once. It is never `.`, `..` or empty, and contains no slash. Memory is
+//! linear in the number of names in the open directories and in the number of directories; no level keeps a
+//! path.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{Error, Place, Result, Volume, format::FileType, units::Ino, volume::DirEntry};
 
-/// Damaged parts of one directory that are told one by one.
+/// Maximum number of damaged parts of one directory that are reported one by one.
 const DAMAGE_MAX: usize = 64;
-/// Directories inside one another that are entered: paths have to be made of their names.
+/// Maximum depth of nested directories. It bounds the length of paths.
 const DEPTH_MAX: usize = 16_384;
 
-/// A walk; see the module. It holds no volume, so that the caller can change one on the way.
+/// A walk of directories. See the module. It holds no volume, so the caller can change the volume between
+/// steps.
 #[derive(Default)]
 pub struct Walk {
     /// Path from the start to the last step.
     path: Vec<u8>,
-    /// The directories on the way there, the start first.
+    /// The directories on the path to the last step, the start first.
     levels: Vec<Level>,
     entered: HashSet<Ino>,
-    /// Names and parents of directories that somebody wants to come back to, and of those above them.
+    /// Names and parents of remembered directories and of all directories above them.
     named: HashMap<Ino, (Ino, Box<[u8]>)>,
 }
 
-/// A directory that was entered and not left.
+/// A directory that was entered and not yet left.
 struct Level {
     dir: Ino,
-    /// Length of its own path.
+    /// Length of its path in bytes.
     path_bytes: usize,
-    /// The names that are still to come.
+    /// The remaining names.
     names: std::vec::IntoIter<DirEntry>,
 }
 
 /// One step of a [`Walk`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// A name. [`Walk::enter`] goes into it.
+    /// A name. If it is a directory's, [`Walk::enter`] descends into it.
     Name(Found),
-    /// All names in a directory, which was entered before, have been given.
+    /// The end of a directory that was entered before.
     Left(Found),
 }
 
-/// A name that a walk has come to.
+/// A name found by a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The directory that it is in.
+    /// Directory that contains the name.
     pub dir: Ino,
     /// The name.
     pub name: Vec<u8>,
     /// Its inode.
     pub ino: Ino,
-    /// Kind of the file, as far as the entry says.
+    /// Kind of the file according to the directory entry.
     pub kind: Option<FileType>,
 }
 
 impl Walk {
-    /// The path from the start to the last step; empty at the start.
+    /// Returns the path from the start to the last step; empty at the start.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// For each directory on the way to the last step, whether that way leads through its last name.
+    /// Returns a flag for each directory on the path to the last step: true if no further name follows there.
     pub fn lasts(&self) -> impl Iterator<Item = bool> + '_ {
         self.levels.iter().map(|level| level.names.len() == 0)
     }
 
-    /// Enters a directory: the start, or the last step. Gives the damage that hides some of its names.
+    /// Enters a directory: the start, or the last step. Returns the damage that hides some of its names.
     ///
     /// # Errors
     /// The directory was entered before, or nothing of it can be read.
@@ -89,13 +91,14 @@ impl Walk {
         Ok(damage)
     }
 
-    /// As [`enter`](Self::enter); damage is an error.
+    /// Enters a directory like [`enter`](Self::enter), but fails on any damage.
     pub fn enter_whole(&mut self, volume: &Volume, dir: Ino) -> Result<()> {
         self.enter(volume, dir)?.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// As [`enter_whole`](Self::enter_whole), for walks that change the volume: a directory that says that it belongs
-    /// elsewhere is an error, too. A damaged name leads there, and its true one may lie outside the walk.
+    /// Enters a directory like [`enter_whole`](Self::enter_whole), for walks that change the volume. Also
+    /// fails if the directory's `..` names another parent: then the name is damaged, and the real one may lie
+    /// outside the walk.
     pub fn enter_own(&mut self, volume: &Volume, found: &Found) -> Result<()> {
         self.enter_whole(volume, found.ino)?;
         let parent = volume.lookup(found.ino, b"..")?;
@@ -106,8 +109,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Remembers the directories on the way to the last step, so that [`path_of`](Self::path_of) finds it later. Each is
-    /// kept once, however many steps it leads to.
+    /// Remembers the directories on the path to the last step for [`path_of`](Self::path_of). Each directory
+    /// is stored once, however many remembered steps it leads to.
     pub fn remember(&mut self) {
         for n in (1..self.levels.len()).rev() {
             let (above, level) = (&self.levels[n - 1], &self.levels[n]);
@@ -120,7 +123,7 @@ impl Walk {
         }
     }
 
-    /// The path of a name in a directory that a remembered step was in.
+    /// Returns the path of a name in the directory of a remembered step.
     pub fn path_of(&self, dir: Ino, name: &[u8]) -> Vec<u8> {
         let mut names = vec![name];
         let mut at = dir;
@@ -132,7 +135,7 @@ impl Walk {
         names.join(&b'/')
     }
 
-    /// Goes to a remembered step once everything else has been walked: it is the last step then.
+    /// Goes to a remembered step, which becomes the last step. Everything else must have been walked before.
     pub fn go_to(&mut self, found: &Found) {
         debug_assert!(self.levels.is_empty());
         self.path = self.path_of(found.dir, &found.name);
@@ -165,7 +168,8 @@ impl Iterator for Walk {
     }
 }
 
-/// The names of a directory without `.` and `..`, each once and in byte order, and the damage that hides others.
+/// Reads the names of a directory without `.` and `..`, each once and in byte order, and the damage that
+/// hides others.
 fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
     let (mut names, mut damage, mut further) = (Vec::new(), Vec::new(), 0u64);
     for entry in volume.entries(dir, 0)? {
@@ -176,7 +180,7 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             Err(_) => further += 1,
         }
     }
-    // Stable, so that names that are there twice keep the directory's order.
+    // The sort is stable: duplicate names keep the directory's order.
     names.sort_by(|a, b| a.name.cmp(&b.name));
     let mut kept: Vec<DirEntry> = Vec::with_capacity(names.len());
     for entry in names {
@@ -184,7 +188,7 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             kept.push(entry);
             continue;
         };
-        // The one whose inode says that it belongs there stays, else the one that a mount shows.
+        // The name whose inode confirms it wins, otherwise the one that a mount shows.
         let is_better = match (belongs(volume, dir, last.ino), belongs(volume, dir, entry.ino)) {
             (true, false) => false,
             (false, true) => true,
@@ -204,10 +208,10 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
     Ok((kept, damage))
 }
 
-/// Returns true if an inode says that it has a name in a directory.
+/// Returns true if an inode confirms that it has a name in this directory.
 fn belongs(volume: &Volume, dir: Ino, ino: Ino) -> bool {
     let Ok(inode) = volume.inode(ino) else { return false };
-    // Old kernels do not keep a directory's own word for its parent up to date.
+    // Old kernels do not keep a directory's parent field up to date.
     inode.head().pino.get() == dir.0
         || inode.is_directory() && volume.lookup(ino, b"..").is_ok_and(|parent| parent == dir)
 }
