@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Atime, FileSystem, MountOptions, Settings, backend, background::Background,
+        Atime, Errno, FileSystem, MountOptions, Settings, backend, background::Background,
         file_system::tests::format,
     };
 
@@ -64,6 +64,7 @@ mod tests {
         inner: Arc<MemoryDevice>,
         in_reads: AtomicBool,
         in_writes: AtomicBool,
+        in_flushes: AtomicBool,
     }
 
     impl Device for Panics {
@@ -79,6 +80,7 @@ mod tests {
             self.inner.write(offset_bytes, buf)
         }
         fn flush(&self) -> io::Result<()> {
+            assert!(!self.in_flushes.load(Ordering::Relaxed), "a fault in a flush");
             self.inner.flush()
         }
         fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
@@ -97,8 +99,8 @@ mod tests {
         volume.write(long, 0, &[7; 1 << 20]).unwrap();
         volume.unmount().unwrap();
         drop(volume);
-        let device =
-            Arc::new(Panics { inner, in_reads: AtomicBool::new(false), in_writes: AtomicBool::new(false) });
+        let (in_reads, in_writes, in_flushes) = Default::default();
+        let device = Arc::new(Panics { inner, in_reads, in_writes, in_flushes });
         let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
         // So that reading a file changes nothing.
         let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
@@ -168,6 +170,24 @@ mod tests {
         device.in_writes.store(false, Ordering::Relaxed);
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert!(volume.lookup(volume.superblock().root_ino, b"small").is_ok());
+    }
+
+    /// Readers have the volume during a flush, so no lock over it is held that the panic could poison.
+    #[test]
+    fn after_a_panic_in_a_flush_every_request_is_refused_and_the_end_reports_it() {
+        let (device, fs, long) = with_files();
+        let caller = crate::file_system::Caller { uid: 0, gid: 0, pid: 0 };
+        fs.write(caller, long, 0, b"x", Default::default()).unwrap();
+        device.in_flushes.store(true, Ordering::Relaxed);
+        fs.met_fault(contain(|| fs.sync()).unwrap_err());
+        device.in_flushes.store(false, Ordering::Relaxed);
+        assert_eq!(fs.write(caller, long, 0, b"y", Default::default()), Err(Errno::IO));
+        assert_eq!(fs.sync(), Err(Errno::IO));
+        assert_eq!(fs.stat(long).map(drop), Err(Errno::IO));
+        assert!(!fs.is_writable());
+        assert!(fs.failure().is_some_and(|reason| reason.contains("a fault in a flush")));
+        assert!(fs.unmount().unwrap_err().to_string().contains("a fault in a flush"));
+        assert!(Volume::open(device, Options::new(Time::default)).is_ok(), "it finds what was synced");
     }
 
     #[test]

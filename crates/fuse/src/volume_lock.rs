@@ -9,7 +9,10 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use f2fs::Volume;
@@ -21,19 +24,28 @@ pub struct VolumeLock {
     gate: Gate,
     /// Nobody ever waits here: the gate lets in who may lock it.
     volume: RwLock<Option<Volume>>,
+    /// A writer panicked while it had let readers in. The lock over the volume, which it did not hold, cannot tell.
+    is_broken: AtomicBool,
 }
 
 impl VolumeLock {
     /// A lock over a volume.
     pub fn new(volume: Volume) -> VolumeLock {
-        VolumeLock { gate: Gate::default(), volume: RwLock::new(Some(volume)) }
+        VolumeLock {
+            gate: Gate::default(),
+            volume: RwLock::new(Some(volume)),
+            is_broken: AtomicBool::new(false),
+        }
     }
 
     /// Locks the volume to read it.
     pub fn read(&self) -> Answer<Reading<'_>> {
         let pass = self.gate.enter_reader();
         let volume = self.volume.read().map_err(|_| Errno::IO)?;
-        if volume.is_some() { Ok(Reading { volume, _pass: pass }) } else { Err(Errno::IO) }
+        if volume.is_none() || self.is_poisoned() {
+            return Err(Errno::IO);
+        }
+        Ok(Reading { volume, _pass: pass })
     }
 
     /// Locks the volume to change it.
@@ -41,10 +53,10 @@ impl VolumeLock {
         let turn = self.gate.take_turn();
         let room = turn.enter();
         let volume = self.volume.write().map_err(|_| Errno::IO)?;
-        if volume.is_none() {
+        if volume.is_none() || self.is_poisoned() {
             return Err(Errno::IO);
         }
-        Ok(Writing { volume: Some(volume), room: Some(room), turn, lock: &self.volume })
+        Ok(Writing { volume: Some(volume), room: Some(room), turn, lock: self })
     }
 
     /// Whether a writer has its turn or waits for it, so that another one would have to wait.
@@ -52,9 +64,9 @@ impl VolumeLock {
         self.gate.has_writers()
     }
 
-    /// Whether an operation was broken off in the middle, by a panic.
+    /// Returns true if a panic interrupted a change, so that part of it is missing.
     pub fn is_poisoned(&self) -> bool {
-        self.volume.is_poisoned()
+        self.volume.is_poisoned() || self.is_broken.load(Ordering::Acquire)
     }
 
     /// Whether a reader that comes now need not wait.
@@ -69,6 +81,7 @@ impl VolumeLock {
         let turn = self.gate.take_turn();
         let _room = turn.enter();
         let taken = match self.volume.write() {
+            Ok(mut volume) if self.is_broken.load(Ordering::Acquire) => Err(volume.take()),
             Ok(mut volume) => Ok(volume.take()),
             Err(poisoned) => Err(poisoned.into_inner().take()),
         };
@@ -89,17 +102,29 @@ pub struct Writing<'a> {
     volume: Option<RwLockWriteGuard<'a, Option<Volume>>>,
     room: Option<Inside<'a>>,
     turn: Turn<'a>,
-    lock: &'a RwLock<Option<Volume>>,
+    lock: &'a VolumeLock,
 }
 
 impl Writing<'_> {
-    /// Does some work while readers have the volume; other writers wait as before.
+    /// Does some work while readers have the volume; other writers wait as before. If `work` panics, the change that
+    /// waits for it is never finished, and the volume counts as [poisoned](VolumeLock::is_poisoned).
     pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Answer<T> {
         (self.volume, self.room) = (None, None);
+        let guard = BreaksOnUnwind(&self.lock.is_broken);
         let done = work();
+        std::mem::forget(guard);
         self.room = Some(self.turn.enter());
-        self.volume = Some(self.lock.write().map_err(|_| Errno::IO)?);
+        self.volume = Some(self.lock.volume.write().map_err(|_| Errno::IO)?);
         Ok(done)
+    }
+}
+
+/// Sets a flag when it is dropped; forgotten unless a panic unwinds.
+struct BreaksOnUnwind<'a>(&'a AtomicBool);
+
+impl Drop for BreaksOnUnwind<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 
