@@ -1,8 +1,9 @@
-//! What each operation of a mounted file system means for a volume.
+//! Implements each operation of a mounted file system on a volume.
 //!
-//! *Invariants*: reading takes the volume's lock shared, changing takes it alone; readers have the volume while the device
-//! is flushed, while it discards, and between any few blocks that are cleaned. The lock is not held, but shared for what is
-//! [passed](FileSystem::pass), while an answer is on its way. Inodes go by F2FS's numbers.
+//! *Invariants*: reads take the volume's lock shared, changes take it exclusively. Readers can enter while
+//! the device flushes or discards, and between small batches of cleaned blocks. No lock is held while an
+//! answer is on its way, except a shared one while a read is [spliced](FileSystem::pass). Inode numbers are
+//! those of F2FS.
 
 mod content;
 mod durability;
@@ -46,15 +47,15 @@ use crate::{
 pub use crate::caller::Caller;
 pub use content::{OpenMode, WriteMode};
 
-/// What an operation gives.
+/// Result of an operation.
 pub type Answer<T> = std::result::Result<T, Errno>;
 
-/// The extended attribute that is an access list.
+/// The extended attribute that holds the access ACL.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// Seconds after which a relative access time is renewed.
+/// Age in seconds at which `relatime` renews an access time.
 const DAY: i64 = 24 * 60 * 60;
 
-/// What the mount says about operations.
+/// The mount options that affect operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     atime: Atime,
@@ -81,60 +82,60 @@ impl From<&MountOptions> for Settings {
     }
 }
 
-/// Changes that a request asks for at once.
+/// The changes of one SETATTR request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Change {
-    /// Size in bytes.
+    /// New size in bytes.
     pub size: Option<u64>,
-    /// Everything else.
+    /// All other attributes.
     pub set: SetAttr,
-    /// A new size takes set-user-id and set-group-id bits away.
+    /// The truncation clears the set-user-id and set-group-id bits.
     pub drops_privilege: bool,
-    /// Where the times come from.
+    /// Origin of the times.
     pub times: TimesFrom,
 }
 
-/// Where the times of a [`Change`] come from.
+/// Origin of the times of a [`Change`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimesFrom {
-    /// There are none, or they come with something else.
+    /// There are none, or they accompany another change.
     #[default]
     Elsewhere,
-    /// All of them are just now, as `touch` has it.
+    /// All of them are the current time, as `touch` sets them.
     Now,
-    /// Somebody gives one of them or leaves one out (utimensat(2)).
+    /// A caller sets at least one of them to an explicit value, or leaves one out (utimensat(2)).
     Caller,
-    /// From somebody, or from the kernel's cache: it writes back what it knows of a file that nobody has open for
+    /// Either a caller or the kernel's cache: the kernel writes back the times of a file that is not open for
     /// writing.
     CallerOrCache,
 }
 
 /// The file system of one mount.
 pub struct FileSystem {
-    /// None is left after [`unmount`](Self::unmount).
+    /// Empty after [`unmount`](Self::unmount).
     volume: VolumeLock,
-    /// What the device is to be told is free.
+    /// Pending discards.
     discards: Arc<Discards>,
     /// Access times that wait for the next writer.
     late_atimes: LateAtimes,
-    /// The device that the volume lies on, where that is a single file.
+    /// The device that holds the volume, if it is a single file.
     image: Weak<FileDevice>,
-    /// The volume can have limits of quota.
+    /// The volume supports quota limits.
     has_quota: bool,
     inodes: Inodes,
     unwritten: Unwritten,
     waiting: Waiting,
     flusher: Flusher,
     settings: Settings,
-    /// Requests so far: who compares two values sees whether the volume is idle.
+    /// Number of requests so far. If two values are equal, the volume was idle in between.
     requests: AtomicU64,
-    /// The first panic of an operation.
+    /// Message of the first panic in an operation.
     fault: OnceLock<String>,
-    /// What there was to say of the volume at its end.
+    /// The outcome of the unmount.
     end: OnceLock<End>,
 }
 
-/// How it ended.
+/// The outcome of an unmount.
 #[derive(Debug, Clone, Default)]
 struct End {
     met_damage: bool,
@@ -143,7 +144,7 @@ struct End {
 }
 
 impl FileSystem {
-    /// The file system on an open volume. `image` is the volume's device, where that is a single file.
+    /// Creates the file system on an open volume. `image` is the volume's device, if it is a single file.
     pub fn new(volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
         FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
@@ -162,28 +163,28 @@ impl FileSystem {
         }
     }
 
-    /// The inode of the root directory.
+    /// Returns the inode number of the root directory.
     pub fn root(&self) -> Answer<Ino> {
         Ok(self.read_lock()?.superblock().root_ino)
     }
 
-    /// The volume, to read.
+    /// Locks the volume for reading.
     pub fn read_lock(&self) -> Answer<Reading<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.quiet_read_lock()
     }
 
-    /// The volume, to change it. Limits of quota hold.
+    /// Locks the volume for a change that is subject to quota limits.
     pub fn write_lock(&self) -> Answer<Writing<'_>> {
         self.lock(false)
     }
 
-    /// The volume, to change it for somebody: an administrator may exceed limits of quota.
+    /// Locks the volume for a change on behalf of a caller. An administrator may exceed quota limits.
     fn write_lock_for(&self, caller: Caller) -> Answer<Writing<'_>> {
         self.lock(self.may_exceed_limits(caller))
     }
 
-    /// Returns true if a caller may exceed the limits of quota, where there can be any.
+    /// Returns true if the caller may exceed quota limits, or the volume has none.
     fn may_exceed_limits(&self, caller: Caller) -> bool {
         !self.has_quota || caller.has(Capability::SysResource)
     }
@@ -198,7 +199,7 @@ impl FileSystem {
         Ok(volume)
     }
 
-    /// The volume, to read, without this being a request.
+    /// Locks the volume for reading without counting a request.
     fn quiet_read_lock(&self) -> Answer<Reading<'_>> {
         self.volume.read()
     }
@@ -207,19 +208,20 @@ impl FileSystem {
         self.volume.write()
     }
 
-    /// Whether the volume takes changes. Asking does not count as a request.
+    /// Returns true if the volume accepts changes. The call does not count as a request.
     pub fn is_writable(&self) -> bool {
         self.quiet_read_lock().is_ok_and(|volume| volume.read_only_reason().is_none())
     }
 
-    /// Whether something that was read is damaged. Asking does not count as a request, and goes on after the end.
+    /// Returns true if damage was found while reading. The call does not count as a request, and works after
+    /// the unmount.
     pub fn met_damage(&self) -> bool {
         let met = |volume: Reading<'_>| volume.io().met_damage();
         self.quiet_read_lock().map_or_else(|_| self.end.get().is_some_and(|end| end.met_damage), met)
     }
 
-    /// Why the volume takes no changes any more, or could not be left clean. Asking does not count as a request, and goes
-    /// on after the end.
+    /// Returns the reason why the volume accepts no more changes or could not be left clean. The call does
+    /// not count as a request, and works after the unmount.
     pub fn failure(&self) -> Option<String> {
         if self.volume.is_poisoned() {
             return Some(self.broken_off());
@@ -228,52 +230,54 @@ impl FileSystem {
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
-    /// An operation panicked, with this message.
+    /// Records the message of a panic in an operation.
     pub fn met_fault(&self, message: String) {
-        // The first one may be the cause of the others.
+        // The first one is kept, because it may be the cause of later ones.
         let _ = self.fault.set(message);
     }
 
-    /// The message of the first operation that panicked.
+    /// Returns the message of the first panic in an operation.
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)
     }
 
-    /// Why nothing can be done with the volume any more: a change was left half done.
+    /// Returns the message for a volume that is unusable because a change was interrupted halfway.
     fn broken_off(&self) -> String {
         let fault = self.fault().unwrap_or("a panic");
         format!("a fault of this program broke off a change: {fault}; the next mount finds what was synced")
     }
 
-    /// What went wrong when it [ended](Self::unmount), whoever was told of it.
+    /// Returns the error of the [unmount](Self::unmount), even if it was reported to another caller before.
     pub fn complaint(&self) -> Option<&str> {
         self.end.get()?.complaint.as_deref()
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Whether a file is open for writing: the kernel may have data and a size that are not here yet.
+    /// Returns true if a file is open for writing. The kernel may then have data and a size that are not
+    /// written back yet.
     pub fn has_writer(&self, ino: Ino) -> bool {
         self.inodes.has_writer(ino)
     }
 
-    /// A file is read or written through the kernel's cache, which may then have some of its content.
+    /// Notes that a file is read or written through the page cache, which may contain some of its content
+    /// from now on.
     pub fn goes_through_cache(&self, ino: Ino) {
         self.inodes.goes_through_cache(ino);
     }
 
-    /// Whether the kernel's cache may have content of a file.
+    /// Returns true if the page cache may contain content of a file.
     pub fn may_be_in_cache(&self, ino: Ino) -> bool {
         self.inodes.may_be_in_cache(ino)
     }
 
     // Names.
 
-    /// The inode that a directory has under a name; the kernel gets a reference to it. A dot is the inode itself, of
-    /// whatever kind: so it is found again by its number.
+    /// Looks up a name in a directory and takes a lookup reference on the inode for the kernel. The name `.`
+    /// means the inode `dir` itself, which may be of any type; NFS handles are resolved that way.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
         let volume = self.read_lock()?;
         let found = match name {
@@ -283,14 +287,16 @@ impl FileSystem {
         };
         let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
         if name == b"." && stat.links == 0 {
-            // It goes with the last reference, and may be about to: there is no new one (open_by_handle_at(2)).
+            // An inode without links is freed with its last reference, which may happen now. New references
+            // are refused (open_by_handle_at(2)).
             return Err(Errno::NOENT);
         }
         self.refer(&stat);
         Ok(self.late_atimes.seen(stat))
     }
 
-    /// The kernel gets a reference to an inode, whose facts are of now: the caller holds the volume's lock.
+    /// Takes a lookup reference for the kernel. The caller holds the volume's lock, so that `stat` is
+    /// current.
     fn refer(&self, stat: &Stat) {
         self.inodes.looked_up(stat.ino);
         if !stat.has_xattrs {
@@ -298,27 +304,28 @@ impl FileSystem {
         }
     }
 
-    /// Whether names of a directory may be remembered: not where several spellings are one name.
+    /// Returns true if the kernel may cache the names of a directory. It must not in casefolded directories,
+    /// where one name has several spellings.
     pub fn names_are_exact(&self, dir: Ino) -> bool {
         self.read_lock()
             .is_ok_and(|volume| volume.inode(dir).is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD)))
     }
 
-    /// Whether it may be remembered that there is no such name: not where empty directories can become casefolded, for
-    /// then what is made there has names that were looked for before.
+    /// Returns true if the kernel may cache that a name does not exist. It must not if directories can become
+    /// casefolded: a file created afterwards also has spellings that were looked up in vain before.
     pub fn absence_lasts(&self) -> bool {
         self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
     }
 
-    /// The kernel gives references back.
+    /// Drops lookup references that the kernel gives back.
     pub fn forget(&self, ino: Ino, lookups: u64) {
         if self.inodes.forgotten(ino, lookups) {
-            // Nobody waits for an answer; what is wrong with the volume shows with the next request.
+            // FORGET has no answer; an error of the volume shows in the next request.
             let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
         }
     }
 
-    /// Makes an inode of any kind but a symbolic link; the kernel gets a reference to it.
+    /// Creates an inode of any type but a symbolic link, and takes a lookup reference on it.
     pub fn create(
         &self,
         caller: Caller,
@@ -334,8 +341,8 @@ impl FileSystem {
         self.make(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
     }
 
-    /// Makes a file without a name; the kernel gets a reference to it, and the file goes with the last unless it has a
-    /// name by then.
+    /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
+    /// the last reference unless it has a name by then.
     pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
         let volume = self.write_lock_for(caller)?;
         let mode = rights::mode_of_new(&volume, caller, dir, mode)?;
@@ -347,7 +354,7 @@ impl FileSystem {
         })
     }
 
-    /// Makes a symbolic link; the kernel gets a reference to it.
+    /// Creates a symbolic link and takes a lookup reference on it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
         self.make(self.write_lock_for(caller)?, Some(dir), |volume| {
@@ -355,7 +362,7 @@ impl FileSystem {
         })
     }
 
-    /// Gives an inode one more name; the kernel gets a reference to it.
+    /// Adds a name to an inode and takes a lookup reference on it.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
         self.make(self.write_lock_for(caller)?, Some(dir), |volume| volume.link(ino, dir, name).map(|()| ino))
     }
@@ -389,7 +396,7 @@ impl FileSystem {
         self.sync_names(&mut volume, [dir])
     }
 
-    /// Gives an inode another name. A white-out leaves the device that stands for nothing under the old one.
+    /// Renames an inode. With RENAME_WHITEOUT, a whiteout (a character device 0:0) takes the old name.
     pub fn rename(
         &self,
         caller: Caller,
@@ -420,7 +427,8 @@ impl FileSystem {
         self.sync_names(&mut volume, [from_dir, to_dir])
     }
 
-    /// Before a name goes: an inode that goes with it stays as long as the kernel has references.
+    /// Called before a name is removed. If the inode loses its last link, it is held until the kernel drops
+    /// its references.
     fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Answer<()> {
         let Some(found) = volume.find_entry(dir, name).map_err(to_errno)? else { return Ok(()) };
         let inode = volume.inode(found.ino).map_err(to_errno)?;
@@ -432,7 +440,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The target of a symbolic link. The kernel remembers it, so this is the first access since it forgot it.
+    /// Returns the target of a symbolic link. The kernel caches it, so each call is the first access since
+    /// the kernel dropped it.
     pub fn read_link(&self, ino: Ino) -> Answer<Vec<u8>> {
         self.renew_atime(ino);
         self.read_lock()?.read_link(ino).map_err(to_errno)
@@ -440,20 +449,20 @@ impl FileSystem {
 
     // Attributes.
 
-    /// Facts of an inode.
+    /// Returns the attributes of an inode.
     pub fn stat(&self, ino: Ino) -> Answer<Stat> {
         let stat = self.read_lock()?.stat(ino).map_err(to_errno)?;
         Ok(self.late_atimes.seen(stat))
     }
 
-    /// How full the volume is, and the bytes of its blocks.
+    /// Returns the space usage of the volume and its block size in bytes.
     pub fn space(&self) -> Answer<(Space, u32)> {
         let volume = self.read_lock()?;
         Ok((volume.space(), volume.geometry().block_size.bytes() as u32))
     }
 
-    /// Changes size and attributes of an inode. The kernel has checked the caller's rights, but knows nothing of
-    /// immutable and append-only inodes.
+    /// Changes the size and attributes of an inode. The kernel has checked the caller's permissions, but does
+    /// not know immutable and append-only flags.
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
         let mut volume = self.write_lock_for(caller)?;
         let before = volume.stat(ino).map_err(to_errno)?;
@@ -461,11 +470,12 @@ impl FileSystem {
         let given = match times {
             TimesFrom::Elsewhere | TimesFrom::Now => false,
             TimesFrom::Caller => true,
-            // Of what nobody has open to write the kernel knows no other time than we do.
+            // For an inode that is not open for writing, the kernel's cached mtime equals ours. A different
+            // one comes from a caller.
             TimesFrom::CallerOrCache => set.mtime != Some(before.mtime),
         };
         let owned = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some() || size.is_some();
-        // As Linux has it (`may_setattr`).
+        // As in Linux (`may_setattr`).
         let refused = before.flags & (flag::IMMUTABLE | flag::APPEND) != 0 && (owned || given)
             || before.flags & flag::IMMUTABLE != 0 && times == TimesFrom::Now;
         if refused {
@@ -483,8 +493,8 @@ impl FileSystem {
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| rights::permissions_of(caller, gid, wanted));
         let changes_owner = set.uid.is_some() || set.gid.is_some();
-        // At most a time of status is what is left of a chown(2) to nobody, and what the kernel sends before an
-        // allocation or a copy: privileges go.
+        // A request with at most a ctime is either a chown(2) that changes no ID, or what the kernel sends
+        // before an allocation or a copy. Both clear the set-user-id and set-group-id bits.
         let only_status = size.is_none() && SetAttr { ctime: None, ..set } == SetAttr::default();
         let drops_privilege = (changes_owner || only_status) && before.kind != FileType::Directory
             || size.is_some() && drops_privilege;
@@ -500,14 +510,14 @@ impl FileSystem {
         volume.stat(ino).map_err(to_errno)
     }
 
-    /// Answers an ioctl. `writes` is whether the file was opened for writing to ask.
+    /// Executes an ioctl. `writes` is true if the file was opened for writing.
     pub fn ioctl(&self, caller: Caller, ino: Ino, writes: bool, request: &Request) -> Answer<Vec<u8>> {
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
         match *request {
             Request::ReleaseSaved => {
-                // What others are still to write could not be written any more. (What the one who asks has not yet
-                // synced, neither: Linux would write it first, but here the kernel has it.)
+                // Unwritten data of other writers could not be written afterwards. (The same holds for
+                // unsynced data of the caller: Linux writes it first, but here it is in the kernel's cache.)
                 if self.inodes.writers(ino) > u32::from(writes) {
                     return Err(Errno::BUSY);
                 }
@@ -541,7 +551,7 @@ impl FileSystem {
             let mut volume = self.write_lock_for(caller)?;
             let flags = volume.stat(ino).map_err(to_errno)?.flags;
             let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
-            // The kernel checks that only of those who ask by the usual numbers, and not before Linux 5.13
+            // The kernel checks this only for the generic ioctl numbers, and only since Linux 5.13
             // (`fileattr_set_prepare`).
             let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
             if !owns || protects && !caller.has(Capability::LinuxImmutable) {
@@ -554,10 +564,10 @@ impl FileSystem {
         Ok(request.answer(&stat, volume.superblock()))
     }
 
-    /// Changes the volume's label to what stands before the first zero.
+    /// Changes the volume's label to the text before the first zero byte.
     fn set_label(&self, text: &[u8]) -> Answer<()> {
         if !self.settings.checkpoints {
-            // It would stay when everything else is dropped.
+            // The label would stay while all other changes are dropped.
             return Err(Errno::OPNOTSUPP);
         }
         let text = text.split(|byte| *byte == 0).next().filter(|label| label.len() < text.len());
@@ -569,18 +579,18 @@ impl FileSystem {
 
     // Extended attributes.
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
         check_xattr_name(name)?;
         if self.inodes.is_bare(ino) {
-            // Programs such as ls(1) ask this of every file, and the kernel does not remember the answer.
+            // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
             self.requests.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::NODATA);
         }
         self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
     }
 
-    /// The names of all extended attributes, each with a zero behind it.
+    /// Returns the names of all extended attributes, each followed by a zero byte.
     pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
         if self.inodes.is_bare(ino) {
             self.requests.fetch_add(1, Ordering::Relaxed);
@@ -597,8 +607,9 @@ impl FileSystem {
         Ok(list)
     }
 
-    /// Sets an extended attribute. `drops_group_id` is whether an access list takes the set-group-id bit away, where
-    /// the kernel says it; else who is not in the group loses it (Linux, `posix_acl_update_mode`).
+    /// Sets an extended attribute. `drops_group_id` is true if setting the ACL clears the set-group-id bit.
+    /// If the kernel does not say (`None`), the bit is cleared unless the caller is in the group (Linux,
+    /// `posix_acl_update_mode`).
     pub fn set_xattr(
         &self,
         caller: Caller,
@@ -625,15 +636,15 @@ impl FileSystem {
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Answer<()> {
         check_xattr_name(name)?;
         match self.write_lock()?.remove_xattr(ino, name).map_err(to_errno) {
-            // An access list that is not there says what the mode says (Linux, `vfs_remove_acl`).
+            // Removing an ACL that does not exist succeeds (Linux, `vfs_remove_acl`).
             Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
             done => done,
         }
     }
 
-    // Times of access.
+    // Access times.
 
-    /// Renews the time of the last access, where the mount and the inode want that. Says whether it did.
+    /// Renews the access time if the mount options and the inode call for it. Returns true if it was renewed.
     fn renew_atime(&self, ino: Ino) -> bool {
         let due = |volume: &Volume| {
             let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
@@ -650,8 +661,8 @@ impl FileSystem {
             return false;
         }
         let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
-        // Access times are a courtesy: a volume without room for them can still be read, and nobody waits for a writer to
-        // read a file.
+        // Access times are best effort: a full volume can still be read, and a reader does not wait for a
+        // writer.
         if self.volume.has_writers() {
             return self.late_atimes.add(ino, set);
         }
@@ -659,12 +670,12 @@ impl FileSystem {
     }
 }
 
-/// Whether an access time is to be renewed under `relatime` (Linux, `relatime_need_update`).
+/// Returns true if `relatime` renews the access time (Linux, `relatime_need_update`).
 fn is_relatively_old(stat: &Stat, now: Time) -> bool {
     stat.atime <= stat.mtime || stat.atime <= stat.ctime || now.seconds - stat.atime.seconds >= DAY
 }
 
-/// Refuses names of extended attributes that no file can have, as Linux does for the file systems of its own.
+/// Refuses invalid names of extended attributes, as the VFS does for in-kernel file systems.
 fn check_xattr_name(name: &[u8]) -> Answer<()> {
     match name {
         b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
@@ -673,7 +684,7 @@ fn check_xattr_name(name: &[u8]) -> Answer<()> {
     }
 }
 
-/// Sealed files (fs-verity) take no writes.
+/// Refuses writes to files sealed with fs-verity.
 fn refuse_sealed(stat: &Stat) -> Answer<()> {
     if stat.sealed { Err(Errno::PERM) } else { Ok(()) }
 }
@@ -696,7 +707,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// An empty volume.
+    /// Formats an empty volume with the given features.
     pub(crate) fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let features = mkfs::parse_features(features).unwrap();
@@ -726,7 +737,7 @@ pub(crate) mod tests {
         rename(Caller { uid: 0, ..user }).unwrap();
         assert_eq!(fs.lookup(root, b"to").unwrap().ino, ino);
         assert_eq!(fs.lookup(root, b"from").unwrap().kind, FileType::CharDevice);
-        // Two names of one inode: nothing happens (rename(2)).
+        // Two names of one inode: rename(2) does nothing.
         fs.link(user, ino, root, b"other").unwrap();
         let other = (root, &b"other"[..]);
         fs.rename(user, other, (root, b"to"), RenameFlags::WHITEOUT).unwrap();
@@ -739,7 +750,7 @@ pub(crate) mod tests {
         let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,project_quota"));
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
         let ino = fs.create(caller, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
-        // FS_DAX_FL, as it is and as `struct fsxattr` has it, FS_XFLAG_DAX.
+        // FS_DAX_FL, in both encodings: in `struct fsxattr` it is FS_XFLAG_DAX.
         let mut extended = [0; 28];
         extended[..4].copy_from_slice(&0x8000_u32.to_ne_bytes());
         for (command, data) in [(0x4008_6602, &0x0200_0000_u32.to_ne_bytes()[..]), (0x401C_5820, &extended)] {
@@ -776,7 +787,7 @@ pub(crate) mod tests {
             [&[16][..], &[7; 16]].concat()
         );
         drop(fs);
-        // Each of both copies says so.
+        // Both copies of the superblock have the new label.
         for damaged in [0, 1] {
             let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
             assert_eq!(volume.superblock().label, "Bücher");
@@ -793,7 +804,7 @@ pub(crate) mod tests {
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
         let ino = volume.create(root, b"gone", &NewNode::new(0o100_644)).unwrap();
-        // So far in that there is a node for it, which nobody looks at until the file goes.
+        // At this offset it has a separate node, which is not read before the file is freed.
         volume.write(ino, 4 << 20, b"x").unwrap();
         volume.unmount().unwrap();
         let node = Nid(volume.inode(ino).unwrap().child(0).0);
@@ -834,7 +845,8 @@ pub(crate) mod tests {
         let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
         fs.write(caller, ino, 4 << 20, b"y", WriteMode::default()).unwrap();
-        // What was written waits in memory, and the node that is to say where it lies is forgotten and then damaged.
+        // The data is still in memory; the node that is to hold its address is evicted and then damaged on
+        // the device.
         for other in others {
             fs.stat(other).unwrap();
         }

@@ -1,7 +1,7 @@
-//! Flushes of the device that several fsyncs share.
+//! Group commit for device flushes: several fsyncs share one flush.
 //!
-//! *Invariant*: whoever asks returns after a flush that began after asking. So one flush serves everybody who asked
-//! while the one before it ran.
+//! *Invariant*: a call returns after a flush that began after the call. So one flush serves all calls that
+//! arrive while the previous flush is running.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 
 use block::Device;
 
-/// Flushes one device for many.
+/// Merges concurrent flushes of one device.
 #[derive(Default)]
 pub struct Flusher {
     state: Mutex<State>,
@@ -19,19 +19,19 @@ pub struct Flusher {
 
 #[derive(Default)]
 struct State {
-    /// Flushes that have begun.
+    /// Number of flushes begun.
     begun: u64,
-    /// Flushes that have ended.
+    /// Number of flushes ended.
     ended: u64,
-    /// The newest flush that failed, and how.
+    /// Number and error of the latest failed flush.
     failed: Option<(u64, io::ErrorKind)>,
 }
 
 impl Flusher {
-    /// Makes every write that has returned durable. `device` is the same each time.
+    /// Makes all completed writes durable. Every call must pass the same `device`.
     pub fn flush(&self, device: &dyn Device) -> io::Result<()> {
         let mut state = self.state.lock().expect("nothing panics under this lock");
-        // A flush that has begun already may have passed our writes; the next one has not.
+        // A running flush may have missed our writes; the next one covers them.
         let wanted = state.begun + 1;
         loop {
             if state.ended >= wanted {
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts flushes, which take their time.
+    /// A device that counts flushes, each of which takes 20 ms.
     struct Slow {
         inner: MemoryDevice,
         flushes: AtomicU64,

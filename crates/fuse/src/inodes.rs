@@ -1,4 +1,5 @@
-//! What the kernel holds on to: lookups, files open for writing, and unlinked inodes that must stay.
+//! Per-inode state of the kernel's references: lookup counts, opens for writing, and unlinked inodes that
+//! must be held.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -17,57 +18,58 @@ pub struct Inodes {
 
 #[derive(Default)]
 struct Known {
-    /// References that the kernel has and gives back with `forget`.
+    /// Lookup count: references that the kernel gives back with FORGET.
     lookups: u64,
-    /// Times that it is open for writing.
+    /// Number of opens for writing.
     writers: u32,
-    /// Somebody has it open who may write anywhere, also where it has become append-only since (Linux asks when a file
-    /// is opened).
+    /// True if at least one open may write anywhere. That stays so even if the file has become append-only
+    /// since, because Linux checks the flag only at open.
     overwritable: bool,
-    /// The volume has been told to keep it although it loses its last name.
+    /// True if the volume holds the inode beyond its last link.
     held: bool,
-    /// It was opened, and its access time has not been looked at since.
+    /// True if the file was opened and its access time has not been checked since.
     atime_due: bool,
-    /// It was opened before: the kernel may have its content.
+    /// True if it was opened before, so that the kernel may have its content cached.
     cached: bool,
-    /// It was read or written through the kernel's cache, which may have some of its content.
+    /// True if it was read or written through the page cache, which may contain some of its content.
     in_cache: bool,
-    /// Who wrote to it last is an administrator.
+    /// True if the last writer may exceed quota limits.
     privileged: bool,
-    /// How writing what the kernel had in its cache failed last, until somebody asks.
+    /// Last write-back error that has not been reported yet.
     failed: Option<Errno>,
-    /// That has happened since it was opened for writing.
+    /// True if a write-back has failed since the file was opened for writing.
     fails: bool,
-    /// It has no extended attributes.
+    /// True if it is known to have no extended attributes.
     bare: bool,
 }
 
 impl Inodes {
-    /// The kernel has got one more reference.
+    /// Increments the lookup count.
     pub fn looked_up(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().lookups += 1;
     }
 
-    /// It has no extended attributes. The caller holds the volume's lock, so that none is set meanwhile.
+    /// Notes that an inode has no extended attributes. The caller holds the volume's lock, so that none is
+    /// set meanwhile.
     pub fn has_no_xattrs(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.bare = true;
         }
     }
 
-    /// An extended attribute is set. The caller has the volume to itself.
+    /// Notes that an extended attribute is set. The caller holds the volume's lock exclusively.
     pub fn gets_xattr(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.bare = false;
         }
     }
 
-    /// Returns true if it is known that it has no extended attributes.
+    /// Returns true if the inode is known to have no extended attributes.
     pub fn is_bare(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.bare)
     }
 
-    /// The kernel gives references back. Says whether the volume has to release the inode.
+    /// Decrements the lookup count. Returns true if the volume has to release the inode.
     #[must_use]
     pub fn forgotten(&self, ino: Ino, lookups: u64) -> bool {
         let mut shard = self.shard(ino);
@@ -79,7 +81,7 @@ impl Inodes {
         shard.remove(&ino).is_some_and(|known| known.held)
     }
 
-    /// An inode is about to lose its last name. Says whether the volume has to hold it from now on.
+    /// Called before an inode loses its last link. Returns true if the volume has to hold it from now on.
     #[must_use]
     pub fn must_hold(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino) {
@@ -91,13 +93,13 @@ impl Inodes {
         }
     }
 
-    /// An inode without a name has been made, which the volume holds.
+    /// Notes that the volume holds a newly created inode without a name.
     pub fn holds(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().held = true;
     }
 
-    /// A file is opened; `counts` is whether reading it is an access. Says whether the kernel may have its content
-    /// already, and read it without asking.
+    /// Notes that a file is opened. `counts` is true if reading it updates the access time. Returns true if
+    /// the kernel may have its content cached, and so may read it without asking us.
     pub fn opened(&self, ino: Ino, for_writing: bool, counts: bool) -> bool {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino).or_default();
@@ -106,17 +108,17 @@ impl Inodes {
         std::mem::replace(&mut known.cached, true)
     }
 
-    /// Who opened a file for writing may do so anywhere in it.
+    /// Notes that a file was opened for writing anywhere, not only for appending.
     pub fn opened_to_overwrite(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().overwritable = true;
     }
 
-    /// Whether somebody has it open who may.
+    /// Returns true if at least one open may write anywhere in the file.
     pub fn is_overwritable(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.overwritable)
     }
 
-    /// A file that was open for writing is closed.
+    /// Notes that a file opened for writing is closed.
     pub fn closed_writer(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
@@ -125,17 +127,18 @@ impl Inodes {
         }
     }
 
-    /// Whether a file is open for writing: the kernel may have data and a size that we do not.
+    /// Returns true if a file is open for writing. The kernel may then have data and a size that are not
+    /// written back yet.
     pub fn has_writer(&self, ino: Ino) -> bool {
         self.writers(ino) > 0
     }
 
-    /// How often a file is open for writing.
+    /// Returns the number of opens for writing.
     pub fn writers(&self, ino: Ino) -> u32 {
         self.shard(ino).get(&ino).map_or(0, |known| known.writers)
     }
 
-    /// Everything that is open for writing.
+    /// Returns all inodes open for writing.
     pub fn open_for_writing(&self) -> Vec<Ino> {
         let mut open = Vec::new();
         for shard in &self.shards {
@@ -145,25 +148,27 @@ impl Inodes {
         open
     }
 
-    /// Whether this is the first access to content since the file was opened.
+    /// Returns true at the first access to the content since the file was opened.
     pub fn take_atime_due(&self, ino: Ino) -> bool {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
     }
 
-    /// It is read or written through the kernel's cache.
+    /// Notes that a file is read or written through the page cache.
     pub fn goes_through_cache(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.in_cache = true;
         }
     }
 
-    /// Whether it [was](Self::goes_through_cache) since the kernel knows it.
+    /// Returns true if the file [was accessed](Self::goes_through_cache) through the page cache since the
+    /// kernel looked it up.
     pub fn may_be_in_cache(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.in_cache)
     }
 
-    /// Somebody writes to it, or may: what the kernel has in its cache from now on counts as theirs. Says whether
-    /// writing what it had there has [failed](Self::write_failed) since the file was opened for writing.
+    /// Notes that a process writes to the file or may do so. All data that enters the page cache from now on
+    /// counts as written by it. Returns true if a write-back has [failed](Self::write_failed) since the file
+    /// was opened for writing.
     pub fn about_to_write(&self, ino: Ino, privileged: bool) -> bool {
         let mut shard = self.shard(ino);
         let Some(known) = shard.get_mut(&ino) else { return false };
@@ -171,24 +176,24 @@ impl Inodes {
         known.fails
     }
 
-    /// Whether who wrote to it last is an administrator.
+    /// Returns true if the last writer may exceed quota limits.
     pub fn writer_is_privileged(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.privileged)
     }
 
-    /// What the kernel had in its cache could not be written.
+    /// Records a write-back error.
     pub fn write_failed(&self, ino: Ino, errno: Errno) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             (known.failed, known.fails) = (Some(errno), true);
         }
     }
 
-    /// How writing failed since this was asked last.
+    /// Takes the last write-back error that has not been reported yet.
     pub fn take_failure(&self, ino: Ino) -> Option<Errno> {
         self.shard(ino).get_mut(&ino).and_then(|known| known.failed.take())
     }
 
-    /// Forgets everything, and says what the volume holds.
+    /// Forgets all inodes, and returns those that the volume holds.
     pub fn drain(&self) -> Vec<Ino> {
         let mut held = Vec::new();
         for shard in &self.shards {

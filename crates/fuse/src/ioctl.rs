@@ -1,5 +1,5 @@
-//! The ioctls that reach a FUSE file system with all that they carry: flags, projects, generation, label and UUID (the
-//! latter up to Linux 6.8), trimming, and those of f2fs about compressed files.
+//! The ioctls that a FUSE file system receives with their full argument: flags, projects, generation, label
+//! and UUID (these two up to Linux 6.8), FITRIM, and the f2fs ioctls for compressed files.
 
 use f2fs::{
     format::{
@@ -9,7 +9,7 @@ use f2fs::{
     volume::{SetAttr, Stat},
 };
 
-/// The number of an ioctl, as `_IOC` of Linux makes it.
+/// Encodes the number of an ioctl, like `_IOC` in Linux.
 const fn number(direction: u32, kind: u8, code: u8, bytes: u32) -> u32 {
     direction << 30 | bytes << 16 | (kind as u32) << 8 | code as u32
 }
@@ -26,14 +26,14 @@ const SET_FLAGS_32: u32 = number(WRITES, b'f', 2, 4);
 const GET_VERSION: u32 = number(READS, b'v', 1, 8);
 const FS_GET_XATTR: u32 = number(READS, b'X', 31, FSXATTR_BYTES as u32);
 const FS_SET_XATTR: u32 = number(WRITES, b'X', 32, FSXATTR_BYTES as u32);
-/// `FITRIM`, which takes and gives a `struct fstrim_range`.
+/// `FITRIM`, whose argument and result are a `struct fstrim_range`.
 const TRIM: u32 = number(READS | WRITES, b'X', 121, TRIM_RANGE_BYTES as u32);
 const TRIM_RANGE_BYTES: usize = 24;
 const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
 const SET_LABEL: u32 = number(WRITES, 0x94, 50, LABEL_BYTES as u32);
-/// `FS_IOC_GETFSUUID`, which gives a `struct fsuuid2`.
+/// `FS_IOC_GETFSUUID`, which returns a `struct fsuuid2`.
 const GET_UUID: u32 = number(READS, 0x15, 0, 17);
-/// The kind of f2fs's own (Linux, `include/uapi/linux/f2fs.h`).
+/// Magic number of the f2fs ioctls (Linux, `include/uapi/linux/f2fs.h`).
 const F2FS: u8 = 0xF5;
 const GET_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 17, 8);
 const RELEASE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 18, 8);
@@ -46,69 +46,69 @@ const FSXATTR_BYTES: usize = 28;
 /// Bytes of a label, zeroes included.
 const LABEL_BYTES: usize = 256;
 
-/// A request of a program.
+/// A parsed ioctl request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Tell the flags.
+    /// Returns the flags.
     GetFlags,
-    /// Change the flags.
+    /// Changes the flags.
     SetFlags(u32),
-    /// Tell the generation.
+    /// Returns the generation.
     GetVersion,
-    /// Tell flags and project in the form that XFS invented.
+    /// Returns flags and project as a `struct fsxattr`.
     GetExtended,
-    /// Change them.
+    /// Changes flags and project.
     SetExtended {
-        /// Flags as `chattr` has them.
+        /// Flags in the encoding of `chattr`.
         flags: u32,
-        /// Project.
+        /// Project ID.
         project: u32,
     },
-    /// Tell the volume's label.
+    /// Returns the volume's label.
     GetLabel,
-    /// Change it, to this text.
+    /// Changes the label to this text.
     SetLabel(Vec<u8>),
-    /// Tell the volume's UUID.
+    /// Returns the volume's UUID.
     GetUuid,
-    /// Tell the device what is free.
+    /// Discards free blocks.
     Trim(TrimRange),
-    /// Tell how many blocks compression saves.
+    /// Returns the number of blocks saved by compression.
     GetSaved,
-    /// Give them back.
+    /// Releases the saved blocks to the volume's free space.
     ReleaseSaved,
-    /// Take them into reserve again.
+    /// Reserves the saved blocks again.
     ReserveSaved,
-    /// Tell how the file is compressed.
+    /// Returns the compression settings of a file.
     GetCompression,
-    /// Choose how it is.
+    /// Changes the compression settings of a file.
     SetCompression {
-        /// How clusters are compressed.
+        /// Compression algorithm.
         algorithm: Algorithm,
         /// log2 of the blocks in a cluster.
         log_cluster_blocks: u8,
     },
 }
 
-/// What `FITRIM` asks for, in bytes.
+/// Argument of `FITRIM`, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimRange {
-    /// Where to begin.
+    /// Start of the range.
     pub start: u64,
-    /// How far to go.
+    /// Length of the range.
     pub length: u64,
-    /// Shorter runs of free blocks are left alone.
+    /// Minimum length of a run of free blocks to discard.
     pub least: u64,
 }
 
 impl TrimRange {
-    /// The answer: so much was trimmed.
+    /// Encodes the answer, with `trimmed` as the number of bytes discarded.
     pub fn done(self, trimmed: u64) -> Vec<u8> {
         [self.start, trimmed, self.least].iter().flat_map(|long| long.to_ne_bytes()).collect()
     }
 }
 
 impl Request {
-    /// The request that a number and its data stand for; `None` is not for us.
+    /// Parses an ioctl number and its data. Returns `None` for an unknown or malformed request.
     pub fn parse(command: u32, data: &[u8]) -> Option<Request> {
         let word = |at: usize| {
             let bytes = data.get(at..at + 4)?;
@@ -144,7 +144,7 @@ impl Request {
         }
     }
 
-    /// Whether it changes anything.
+    /// Returns true if the request changes the file or the volume.
     pub fn changes(&self) -> bool {
         match self {
             Request::SetFlags(_)
@@ -164,7 +164,8 @@ impl Request {
         }
     }
 
-    /// Whether it makes an inode immutable or append-only: what was written before counts all the same.
+    /// Returns true if the request makes an inode immutable or append-only. Data written before it must still
+    /// be written back.
     pub fn protects(&self) -> bool {
         match self {
             Request::SetFlags(flags) | Request::SetExtended { flags, .. } => flags & PROTECTING != 0,
@@ -172,12 +173,12 @@ impl Request {
         }
     }
 
-    /// What to change on the inode that says `stat`, for those that change something.
+    /// Returns the attribute change of the request for an inode with attributes `stat`, if it is one.
     pub fn change(&self, stat: &Stat) -> Option<SetAttr> {
         match *self {
             Request::SetFlags(flags) => Some(SetAttr { flags: Some(flags), ..SetAttr::default() }),
             Request::SetExtended { flags, project } => {
-                // The form has no room for all flags; those stay.
+                // The encoding does not cover all flags; the others stay.
                 let flags = Some(stat.flags & !flags_of_extended(u32::MAX) | flags);
                 Some(SetAttr { flags, project: Some(project), ..SetAttr::default() })
             }
@@ -185,7 +186,7 @@ impl Request {
         }
     }
 
-    /// The bytes to answer with, of requests that only ask.
+    /// Encodes the answer of a request that only reads.
     pub fn answer(&self, stat: &Stat, superblock: &Superblock) -> Vec<u8> {
         match self {
             Request::GetFlags => stat.shown_flags().to_ne_bytes().to_vec(),
@@ -198,7 +199,7 @@ impl Request {
             }
             Request::GetLabel => {
                 let mut bytes = superblock.label.as_bytes().to_vec();
-                // Labels of F2FS may be longer than what fits here.
+                // Labels of F2FS may be longer than this buffer.
                 bytes.truncate(LABEL_BYTES - 1);
                 bytes.resize(LABEL_BYTES, 0);
                 bytes
@@ -219,13 +220,13 @@ impl Request {
     }
 }
 
-/// Flags that only an administrator sets and takes away.
+/// Flags that only an administrator sets and clears.
 pub const PROTECTING: u32 = flag::IMMUTABLE | flag::APPEND;
 
-/// `FS_DAX_FL`, which no volume has; who asks for it is to hear so.
+/// `FS_DAX_FL`, which no volume supports. It is decoded so that the request can be refused.
 const DAX: u32 = 0x0200_0000;
 
-/// Flags in both forms: as `chattr` has them, and as `struct fsxattr` has them.
+/// Flags in both encodings: that of `chattr` and that of `struct fsxattr`.
 const EXTENDED: [(u32, u32); 7] = [
     (flag::IMMUTABLE, 0x08),
     (flag::APPEND, 0x10),

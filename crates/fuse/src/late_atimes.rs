@@ -1,6 +1,7 @@
-//! Access times of files that were read while a writer had the volume.
+//! Access times of files that were read while a writer held the volume.
 //!
-//! *Invariant*: the next writer sets them before it changes anything, so each belongs to the file that was read.
+//! *Invariant*: the next writer applies them before it changes anything, so an inode number still refers to
+//! the file that was read.
 
 use std::{
     collections::HashMap,
@@ -13,15 +14,15 @@ use f2fs::{
     volume::{SetAttr, Stat},
 };
 
-/// Files whose times wait at most; more readers than that leave no trace.
+/// Maximum number of files with a pending access time; further accesses are not recorded.
 const FILES_MAX: usize = 4096;
 
-/// The times that wait.
+/// Pending access times.
 #[derive(Default)]
 pub struct LateAtimes(Mutex<HashMap<Ino, SetAttr>>);
 
 impl LateAtimes {
-    /// Keeps what is to be set of a file, if there is room for it; whether there is.
+    /// Adds a pending change for a file. Returns false if the table is full.
     pub fn add(&self, ino: Ino, set: SetAttr) -> bool {
         let mut waiting = self.lock();
         let has_room = waiting.len() < FILES_MAX || waiting.contains_key(&ino);
@@ -31,13 +32,13 @@ impl LateAtimes {
         has_room
     }
 
-    /// The facts of a file with the time of access that waits for it.
+    /// Returns the attributes of a file with its pending access time.
     pub fn seen(&self, stat: Stat) -> Stat {
         let atime = self.lock().get(&stat.ino).and_then(|set| set.atime);
         Stat { atime: atime.unwrap_or(stat.atime), ..stat }
     }
 
-    /// Sets what waits. A volume without room for it can still be read.
+    /// Applies all pending access times. Errors are ignored: a full volume can still be read.
     pub fn apply(&self, volume: &mut Volume) {
         let waiting = std::mem::take(&mut *self.lock());
         for (ino, set) in waiting {

@@ -1,12 +1,12 @@
 //! F2FS volumes mounted through FUSE.
 //!
-//! A request takes this way: `connection` (the kernel's device) → `backend` (what the kernel means, in the terms of
-//! `protocol`) → [`FileSystem`] (what each operation means for a volume) → [`f2fs::Volume`]. Long reads take `passage`
-//! from the image to the kernel.
+//! A request passes through these layers: `connection` (the kernel's device) → `backend` (decoding, with the
+//! structures of `protocol`) → [`FileSystem`] (each operation on a volume) → [`f2fs::Volume`]. Long reads are
+//! spliced from the image to the kernel by `passage`.
 //!
-//! *Invariants*: no policy here, the engine decides; the engine's `&self` is shared by readers, its `&mut self` is
-//! one writer's, and no flush or discard of the device keeps readers waiting (`volume_lock`); every error becomes an errno
-//! in `errno` and nowhere else.
+//! *Invariants*: this crate contains no policy, the engine decides. Readers share the engine's `&self`, one
+//! writer has its `&mut self`, and readers never wait for a flush or discard of the device (`volume_lock`).
+//! Every error becomes an errno in `errno` and nowhere else.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The life of a mount: open the volume, mount, answer, and leave the volume clean.
+//! The life cycle of a mount: open the volume, mount, answer requests, and leave the volume clean.
 
 use std::{
     io,
@@ -24,70 +24,73 @@ use crate::{
     options::OptionError,
 };
 
-/// How long programs that still use the mount may go on after a signal.
+/// After a signal, time until programs that still use the mount get errors.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long who has a device and is not mounted (any more) may take to let it go, and how often we look.
+/// Maximum wait for a process that has the device open without mounting it to close it, and the interval of
+/// the checks.
 const LETTING_GO: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// What the kernel reads ahead, in KiB: as much as fits one request.
+/// Readahead of the kernel in KiB: the length of one request.
 const READ_AHEAD_KIB: u32 = 1024;
-/// Share of all that the kernel may keep dirty that it may keep for us; the rest is for what we write ourselves.
+/// Share of the kernel's dirty limit that this mount may use, in percent. The rest is for our own writes to
+/// the image.
 const DIRTY_PERCENT: u32 = 50;
 
-/// What can go wrong about a mount as a whole.
+/// An error of the mount as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The options are none.
+    /// Invalid mount options.
     #[error(transparent)]
     Options(#[from] OptionError),
-    /// A device does not open.
+    /// A device cannot be opened.
     #[error("{}: {source}", path.display())]
     Device {
         /// The file or block device.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The volume does not open or close.
+    /// The volume cannot be opened or closed.
     #[error("{}: {source}", path.display())]
     Volume {
         /// The image.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: f2fs::Error,
     },
-    /// It did not end well.
+    /// The volume was not left clean.
     #[error("{}: {reason}", path.display())]
     Ended {
         /// The image.
         path: PathBuf,
-        /// What went wrong.
+        /// Cause.
         reason: String,
     },
-    /// The directory cannot be mounted on.
+    /// Mounting on the directory failed.
     #[error("cannot mount on {}: {source}", dir.display())]
     Mount {
-        /// The directory.
+        /// The mount point.
         dir: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The connection to the kernel broke.
     #[error("the connection to the kernel failed: {0}")]
     Session(io::Error),
-    /// Who asked for the mount did not wait for it, so it ended at once.
+    /// The process that asked for the mount ended before it was ready, so it was unmounted at once.
     #[error("unmounted again, because nobody waited for the mount: {0}")]
     Unheard(io::Error),
 }
 
-/// Shorthand for results of a mount.
+/// Result of a mount operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A mounted volume that does not answer yet.
+/// A mounted volume that does not answer requests yet.
 pub struct Mount {
     fs: Arc<FileSystem>,
     session: backend::Session,
-    /// Caught from before there is a mount: a signal would leave it behind, with nobody who answers.
+    /// Caught from before the mount exists: an uncaught signal would leave a mount without a process that
+    /// answers.
     signals: Signals,
     image: PathBuf,
     dir: PathBuf,
@@ -97,11 +100,11 @@ pub struct Mount {
     asks_for_fsck: bool,
 }
 
-/// Why answering ends.
+/// Reason why the mount ends.
 enum End {
     /// The file system was unmounted, or the connection broke.
     Session(io::Result<()>),
-    /// Somebody wants us to end.
+    /// A signal asks for the end.
     Signal,
 }
 
@@ -115,7 +118,7 @@ impl Mount {
         survive_file_size_limit().map_err(Error::Session)?;
         let mut protected = None;
         let files = match open_devices(devices, &options) {
-            // As mount(8) does it for file systems of the kernel.
+            // Falls back to read-only, as mount(8) does for in-kernel file systems.
             Err(Error::Device { path, source }) if is_write_protected(&source) => {
                 protected = Some(format!("{} is write-protected", path.display()));
                 options.read_only = true;
@@ -126,7 +129,7 @@ impl Mount {
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume_options = options.volume_options(on_block_device, clock::now, seed());
         let volume = open_volume(&files, volume_options).map_err(at)?;
-        // Without it nothing else could be reached.
+        // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
         let file = match &files[..] {
             [file] => Arc::downgrade(file),
@@ -144,33 +147,33 @@ impl Mount {
             Some(name) => name.clone(),
             None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
         };
-        // The last one comes before the kernel kills a process that has used all the time that it may use.
+        // SIGXCPU announces that the process is about to be killed for exceeding its CPU limit.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXCPU]).map_err(Error::Session)?;
         let first = files.first().expect("a volume lies on a device");
         let session = backend::mount(fs.clone(), first, &dir, &options, &source).map_err(mount_error)?;
-        // The files stay open for the volume's sake alone.
+        // From here on only the volume keeps the files open.
         drop(files);
         Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, writer, asks_for_fsck })
     }
 
-    /// Whether damage was met on the volume before, and not repaired since.
+    /// Returns true if the volume has known damage that was not repaired.
     pub fn asks_for_fsck(&self) -> bool {
         self.asks_for_fsck
     }
 
-    /// Why the volume is mounted read-only although nobody asked for that.
+    /// Returns the reason for a read-only mount that was not requested.
     pub fn read_only_reason(&self) -> Option<&str> {
         self.read_only_reason.as_deref()
     }
 
-    /// The user that writes to the image beside this mount, which is read-only then, and may show what is old or half
-    /// written.
+    /// Returns the process that writes to the image beside this mount. The mount is then read-only, and may
+    /// show stale or half-written data.
     pub fn writer(&self) -> Option<&InUse> {
         self.writer.as_ref()
     }
 
-    /// Answers until somebody unmounts it or a signal comes, and leaves the volume clean. `ready` is called once
-    /// it answers; where that fails, nobody knows of the mount, and it ends.
+    /// Answers requests until the file system is unmounted or a signal arrives, and leaves the volume clean.
+    /// `ready` is called once requests are answered; if it fails, the mount ends.
     pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let Mount { fs, session, mut signals, image, dir, options, .. } = self;
         let (mounter, device) = (session.mounter(), session.device());
@@ -198,26 +201,26 @@ impl Mount {
                 end_mount(&dir, device, mounter);
                 match end.recv_timeout(GRACE) {
                     Ok(End::Session(result)) => result,
-                    // Whoever still uses the mount gets errors from now on: the volume is ours again.
+                    // Programs that still use the mount get errors from now on, so the volume can be closed.
                     Ok(End::Signal) | Err(_) => Ok(()),
                 }
             }
         };
         handle.close();
         let ended = fs.unmount().map_err(|source| Error::Volume { path: image.clone(), source });
-        // It tells of what went wrong in the end, too.
+        // Dropped after the unmount, so that it reports the errors of the unmount, too.
         drop(background);
         ended?;
         if let Some(reason) = fs.complaint() {
-            // Who unmounted it was answered before, but cannot tell.
+            // DESTROY has been answered with EIO before, but `umount` does not pass errors on.
             return Err(Error::Ended { path: image, reason: reason.to_string() });
         }
         heard.and(result.map_err(Error::Session))
     }
 }
 
-/// Gives the volume that is mounted on a directory other flags: `mount -o remount`. Those that the lists of options say
-/// nothing of stay. The process that answers goes on as it was started; it is the kernel that then lets nobody write, say.
+/// Changes the flags of a mounted volume (`mount -o remount`). Flags that the options do not mention stay as
+/// they are. Only the kernel applies the new flags; the process that answers continues with its own options.
 pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     let error = |source| Error::Mount { dir: dir.to_path_buf(), source };
     let seen = dir.canonicalize().map_err(error)?;
@@ -231,14 +234,14 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     rustix::mount::mount_remount(dir, options.mount_flags(), c"").map_err(|errno| error(errno.into()))
 }
 
-/// Unmounts, or where somebody still uses the mount, takes it out of the tree; wherever it has been moved or bound to
-/// meanwhile, but not what others have mounted over it.
+/// Unmounts, or detaches lazily if the mount is still in use. This covers all places to which it was moved or
+/// bind-mounted, but no other mounts on top of it.
 fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
     let places = match (device, block::mounts()) {
         (Some(device), Ok(all)) => mounts::places_of(&all, device),
         _ => vec![dir.to_path_buf()],
     };
-    // What the kernel still has in its cache comes to us now, for it is lost with the connection.
+    // Dirty pages must be written back now; they are lost with the connection.
     let _ = connection::write_back(places.first().map(PathBuf::as_path));
     for place in places {
         if connection::unmount(&place, mounter, false).is_err() {
@@ -247,7 +250,7 @@ fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
     }
 }
 
-/// The files and block devices that the volume lies on.
+/// Opens the files and block devices that hold the volume.
 fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<FileDevice>>> {
     let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
     let open = |path: &PathBuf| {
@@ -262,8 +265,8 @@ fn is_write_protected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
-/// Opens a device. As mount(2) does, it waits for a user who is about to let it go; also where it could be read
-/// meanwhile.
+/// Opens a device. Like mount(2), it waits for a process that is about to close the device, even if the
+/// device could already be opened for reading.
 fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
     let until = Instant::now() + LETTING_GO;
     loop {
@@ -279,8 +282,8 @@ fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
     }
 }
 
-/// Opens the volume on them. That takes a few sectors from here and there; what the host would read on behind them takes a
-/// card longer.
+/// Opens the volume on the devices. This reads a few scattered sectors; on a card, readahead of the host
+/// behind each of them would take longer.
 fn open_volume(files: &[Arc<FileDevice>], options: f2fs::volume::Options) -> f2fs::Result<Volume> {
     files.iter().for_each(|file| file.expect_scattered_reads(true));
     let devices = files.iter().map(|file| file.clone() as Arc<dyn Device>).collect();
@@ -289,10 +292,11 @@ fn open_volume(files: &[Arc<FileDevice>], options: f2fs::volume::Options) -> f2f
     volume
 }
 
-/// Lets the kernel read ahead further than the 128 KiB that it gives FUSE, and keep more of what it may keep dirty than
-/// the hundredth that it gives FUSE. Only root may, and it is a matter of speed.
+/// Raises the kernel's limits for FUSE: readahead above 128 KiB, and the share of dirty pages above 1 %. It
+/// needs root, and matters only for speed.
 fn set_cache_limits((major, minor): (u32, u32)) {
-    // A mount with a block device shows that one's number, and its cache has a name of its own.
+    // A mount with a block device shows the number of that device, and its backing device info has a separate
+    // name.
     for (name, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", DIRTY_PERCENT)] {
         let value = value.to_string();
         if std::fs::write(format!("/sys/class/bdi/{major}:{minor}-fuseblk/{name}"), &value).is_err() {
@@ -301,13 +305,14 @@ fn set_cache_limits((major, minor): (u32, u32)) {
     }
 }
 
-/// Lets a write fail that exceeds `RLIMIT_FSIZE`, instead of ending the process and losing what is not synced
-/// (setrlimit(2)). A signal that is handled does that, and programs that are started from here do not inherit it.
+/// Makes a write beyond `RLIMIT_FSIZE` fail instead of killing the process, which would lose unsynced data
+/// (setrlimit(2)). A handled SIGXFSZ does that; unlike an ignored one, it is not inherited by child
+/// processes.
 fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// A seed that differs between mounts.
+/// Returns a seed that differs between mounts.
 fn seed() -> u64 {
     let time = clock::now();
     time.seconds as u64 ^ u64::from(time.nanoseconds) << 32 ^ u64::from(std::process::id())

@@ -1,36 +1,37 @@
-//! What the table of mounts says of ours.
+//! Queries of the mount table.
 
 use std::path::{Path, PathBuf};
 
 use block::Mount;
 
-/// What is mounted on a directory; the last mount counts.
+/// Returns the topmost mount on a directory.
 pub fn on<'a>(mounts: &'a [Mount], dir: &Path) -> Option<&'a Mount> {
     mounts.iter().rev().find(|mount| mount.dir == dir)
 }
 
-/// The number of the device that is mounted on a directory.
+/// Returns the device number of the topmost mount on a directory.
 pub fn device_on(mounts: &[Mount], dir: &Path) -> Option<(u32, u32)> {
     on(mounts, dir).map(|mount| mount.device)
 }
 
-/// The options that set a mount's flags as they are.
+/// Returns the mount options that reproduce a mount's current flags.
 pub fn flags_of(mount: &Mount) -> String {
-    // The kernel shows some with the file system.
+    // The kernel lists some flags with the file system.
     let shared = mount.file_system_options.split(',').filter(|option| ["sync", "dirsync"].contains(option));
     let own: Vec<_> = mount.options.split(',').chain(shared).collect();
     let is_strict = !own.iter().any(|option| ["noatime", "relatime"].contains(option));
     own.into_iter().chain(is_strict.then_some("strictatime")).collect::<Vec<_>>().join(",")
 }
 
-/// The directories where the file system with a device number is seen, and not another that is mounted over it.
+/// Returns the directories on which the file system with a device number is mounted and visible.
 pub fn places_of(mounts: &[Mount], device: (u32, u32)) -> Vec<PathBuf> {
     let own = mounts.iter().filter(|mount| mount.device == device);
     let seen = own.filter(|mount| device_on(mounts, &mount.dir) == Some(device));
     seen.map(|mount| mount.dir.clone()).collect()
 }
 
-/// Whether the file system with a device number takes no changes, whatever each of its mounts says.
+/// Returns true if the file system with a device number is read-only as a whole, and not only some of its
+/// mounts.
 pub fn is_read_only(mounts: &[Mount], device: (u32, u32)) -> bool {
     let mount = mounts.iter().rev().find(|mount| mount.device == device);
     mount.is_some_and(|mount| mount.file_system_options.split(',').any(|option| option == "ro"))
