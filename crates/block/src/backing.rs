@@ -1,7 +1,7 @@
-//! The bytes behind a path, as the host counts them: a range of a regular file or of a disk.
+//! The bytes behind a path, as the host identifies them: a range of a regular file or of a disk.
 //!
-//! *Invariant*: names do not count. A hard link, a bind mount, a loop device, a partition and a device node that lies
-//! elsewhere lead to the same bytes where the host says that they do.
+//! *Invariant*: names do not count. A hard link, a bind mount, a loop device, a partition and a second device
+//! node lead to the same bytes if the host says so.
 
 use std::{
     fs::{self, Metadata},
@@ -15,15 +15,15 @@ use rustix::fs::{Dev, major, makedev, minor};
 
 use crate::{loop_device, mounts::device_number};
 
-/// Unit of the sizes and offsets in sysfs, whatever the sector of the disk (Linux, block/partitions/core.c).
+/// Unit of sizes and offsets in sysfs in bytes, whatever the disk's sector (Linux, block/partitions/core.c).
 const SYSFS_BYTES: u64 = 512;
-/// Loop devices and partitions on top of each other that are followed; the kernel allows no circles.
+/// Maximum depth of stacked loop devices and partitions. The kernel allows no cycles.
 const DEPTH_MAX: usize = 32;
 
-/// A file of the host, whatever it is called.
+/// A file of the host, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// A regular file: the file system that it lies on, and its inode.
+    /// A regular file: its file system and its inode.
     File { device: Dev, inode: u64 },
     /// A block device.
     Device(Dev),
@@ -38,18 +38,18 @@ impl Identity {
     }
 }
 
-/// A range of bytes of a regular file or of a disk that is made of nothing else.
+/// A range of bytes of a base: a regular file, or a disk that is not itself made of either.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Backing {
-    /// The file or disk at the bottom.
+    /// The file or disk at the bottom of the stack.
     base: Identity,
     range: Range<u64>,
-    /// The files and devices that loop devices on the way are made of, where they can be reached by a path.
+    /// Paths of the files and devices below the loop devices of the stack, if they have any.
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl Backing {
-    /// The bytes behind a regular file or block device.
+    /// Returns the bytes behind a regular file or block device.
     pub(crate) fn of(identity: Identity) -> Backing {
         Backing::at_depth(identity, 0)
     }
@@ -80,17 +80,17 @@ impl Backing {
         self.base == other.base && ours.start < theirs.end && theirs.start < ours.end
     }
 
-    /// Returns true if it is all of its base.
+    /// Returns true if the range covers the whole base.
     pub(crate) fn is_whole(&self) -> bool {
         self.range == (0..u64::MAX)
     }
 
-    /// Returns true if the base is this file or device, as a whole.
+    /// Returns true if some of the bytes belong to this file or device.
     pub(crate) fn is_made_of(&self, identity: Identity) -> bool {
         self.overlaps(&Backing::of(identity))
     }
 
-    /// All block devices of the host that show some of these bytes.
+    /// Returns all block devices of the host that show some of these bytes.
     pub(crate) fn views(&self) -> Vec<View> {
         let mut views: Vec<View> = entries(Path::new("/sys/class/block"))
             .iter()
@@ -111,15 +111,15 @@ impl Backing {
     }
 }
 
-/// A block device that shows some of the bytes that are asked about.
+/// A block device that shows some of the bytes of a [`Backing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Its name in /dev.
+    /// Name in /dev.
     pub(crate) name: String,
     pub(crate) device: Dev,
-    /// The disk that it is a partition of; itself where it is none.
+    /// The disk that the partition lies on. For a whole disk, the disk itself.
     pub(crate) disk: Dev,
-    /// True if it is a loop device or a partition of one.
+    /// True for a loop device or a partition of one.
     pub(crate) is_loop: bool,
 }
 
@@ -128,58 +128,58 @@ impl View {
         self.disk != self.device
     }
 
-    /// Returns true if it is a disk with partitions, wherever on it these are.
+    /// Returns true if the device is a disk with partitions, wherever they lie.
     pub(crate) fn has_partitions(&self) -> bool {
         entries(&sys(self.device)).iter().any(|entry| entry.join("partition").exists())
     }
 
-    /// Returns true if nothing can be written through it.
+    /// Returns true if the device is read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         fs::read_to_string(sys(self.device).join("ro")).is_ok_and(|text| text.trim() == "1")
     }
 
-    /// The block devices that are made of it (RAID, LVM, dm-crypt).
+    /// Returns the names of block devices that are made of this one (RAID, LVM, dm-crypt).
     pub(crate) fn holders(&self) -> Vec<String> {
         entries(&sys(self.device).join("holders")).iter().map(|holder| file_name(holder)).collect()
     }
 
-    /// Its node; `None` where there is none, or one of another device.
+    /// Returns the path of the device's node. `None` if there is no node or the node is another device's.
     pub(crate) fn node(&self) -> Option<PathBuf> {
         node(self.device, &self.name)
     }
 }
 
-/// The path of the node of a device.
+/// Returns the path of a device's node, if it exists.
 pub(crate) fn node(device: Dev, name: &str) -> Option<PathBuf> {
-    // In sysfs an exclamation mark stands for a slash.
+    // In sysfs, an exclamation mark stands for a slash.
     let path = Path::new("/dev").join(name.replace('!', "/"));
     let is_it = |facts: Metadata| Identity::of(&facts) == Identity::Device(device);
     fs::metadata(&path).is_ok_and(is_it).then_some(path)
 }
 
-/// The directory in sysfs of a block device.
+/// Returns the directory of a block device in sysfs.
 pub(crate) fn sys(device: Dev) -> PathBuf {
     format!("/sys/dev/block/{}:{}", major(device), minor(device)).into()
 }
 
-/// The disk that a device is a partition of.
+/// Returns the disk that a partition lies on. `None` if the device is not a partition.
 fn disk_of_partition(sys: &Path) -> Option<Dev> {
     if sys.join("partition").exists() { number_in(&sys.join("../dev")) } else { None }
 }
 
-/// Where a partition lies on its disk, in bytes.
+/// Returns the range of bytes that a partition occupies on its disk.
 fn partition(sys: &Path) -> Option<Range<u64>> {
     let start = count_in(&sys.join("start"))?.saturating_mul(SYSFS_BYTES);
     let length = count_in(&sys.join("size"))?.saturating_mul(SYSFS_BYTES);
     Some(start..start.saturating_add(length))
 }
 
-/// The number that a file of sysfs holds.
+/// Reads a number from a file in sysfs.
 pub(crate) fn count_in(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The number of a device that a file of sysfs holds.
+/// Reads a device number from a file in sysfs.
 fn number_in(path: &Path) -> Option<Dev> {
     let (major, minor) = device_number(&fs::read_to_string(path).ok()?)?;
     Some(makedev(major, minor))
@@ -196,7 +196,7 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The identity of what lies at a path.
+/// Returns the identity of the file or device at a path.
 ///
 /// # Errors
 /// Those of stat(2).

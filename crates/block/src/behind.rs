@@ -1,4 +1,4 @@
-//! Writes that go on behind the caller's back.
+//! A device that writes in the background.
 
 use std::{
     collections::VecDeque,
@@ -11,14 +11,14 @@ use std::{
 
 use crate::{Device, Geometry};
 
-/// Buffers that are kept to be filled again.
+/// Number of buffers kept for reuse.
 const SPARE_BUFFERS: usize = 8;
 
-/// A write-behind device: writes return at once, and a thread executes them in order while the caller
+/// A write-behind device. Writes return at once, and a thread executes them in order while the caller
 /// prepares the next.
 ///
-/// A flush waits for all of them, so its promise holds. A write that fails is reported by the next write,
-/// discard or flush, and by every one after it, because later data may depend on the missing write.
+/// A flush waits for all writes, so its promise holds. The next write, discard or flush reports a failed
+/// write, and so does every later one, because later data may depend on the missing write.
 pub struct Behind<D: Device + 'static> {
     shared: Arc<Shared<D>>,
     writer: Option<JoinHandle<()>>,
@@ -28,15 +28,15 @@ struct Shared<D> {
     inner: D,
     limit_bytes: usize,
     queue: Mutex<Queue>,
-    /// Something was queued, or the end has come.
+    /// Signals that a write was queued or that the thread must end.
     queued: Condvar,
-    /// Something was written.
+    /// Signals that a write was executed.
     written: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Waiting, the oldest first; the one that is being written stays in front.
+    /// Queued writes, the oldest first. The write under way stays in front.
     writes: VecDeque<Write>,
     bytes: usize,
     spare: Vec<Vec<u8>>,
@@ -56,7 +56,7 @@ impl Write {
 }
 
 impl<D: Device + 'static> Behind<D> {
-    /// Writes behind to `inner`, with at most about `limit_bytes` waiting.
+    /// Makes a write-behind device over `inner` that queues at most about `limit_bytes`.
     pub fn new(inner: D, limit_bytes: usize) -> Behind<D> {
         let shared = Arc::new(Shared {
             inner,
@@ -67,13 +67,13 @@ impl<D: Device + 'static> Behind<D> {
         });
         let writer = Arc::clone(&shared);
         let writer = thread::Builder::new().name("write-behind".into()).spawn(move || writer.run());
-        // Without a thread no write would ever happen. This is the only place to report that the host has
+        // Without the thread no write would ever happen, and only this place can report that the host has
         // none left.
         let writer = Some(writer.expect("the host has a thread left"));
         Behind { shared, writer }
     }
 
-    /// The device below. Unflushed writes may be missing there.
+    /// Returns the device below. Unflushed writes may be missing there.
     pub fn inner(&self) -> &D {
         &self.shared.inner
     }
@@ -97,7 +97,7 @@ impl<D: Device> Shared<D> {
         queue.check()
     }
 
-    /// The writer's life.
+    /// Executes queued writes until the device is dropped.
     fn run(&self) {
         let mut queue = self.lock();
         loop {
@@ -114,7 +114,7 @@ impl<D: Device> Shared<D> {
             let write = || self.inner.write(offset_bytes, &bytes);
             let result = match failed {
                 true => Ok(()),
-                // Otherwise a caller that waits for this write would wait forever.
+                // A panic becomes an error. Otherwise a caller that waits for this write would wait forever.
                 false => catch_unwind(AssertUnwindSafe(write))
                     .unwrap_or_else(|_| Err(io::Error::other("the device below panicked"))),
             };
@@ -194,7 +194,7 @@ impl<D: Device + 'static> Drop for Behind<D> {
         self.shared.lock().over = true;
         self.shared.queued.notify_one();
         if let Some(writer) = self.writer.take() {
-            // It ends when the queue is empty.
+            // The thread ends when the queue is empty.
             let _ = writer.join();
         }
     }

@@ -1,9 +1,9 @@
-//! The right to a device or image file: to write it alone, or to read it while nobody writes.
+//! The right to use a device or image file: to write it exclusively, or to read it while no process writes.
 //!
-//! *Invariant*: a writer has locked the file at the bottom, whatever it is called, and has opened for itself each block
-//! device that shows its bytes. The lock refuses a second writer; the kernel refuses to mount any of the devices. A
-//! loop device that is made later is not claimed: its writer meets the lock, or finds the users, for which each writer
-//! asks before and after it takes the locks.
+//! *Invariant*: a writer has locked the file at the bottom, whatever its name, and has exclusively opened
+//! each block device that shows its bytes. The lock refuses a second writer. The kernel refuses to mount any
+//! of the devices. A loop device made later is not claimed: its writer meets the lock, or finds the users,
+//! because each writer looks for users before and after it takes the locks.
 
 use std::{
     fs::File,
@@ -25,27 +25,27 @@ use crate::{
     in_use::{exclusive, open_exclusively, patiently, users},
 };
 
-/// How long a writer waits for readers, most of which have ended soon, and how often it looks.
+/// Maximum time that a writer waits for readers, most of which end soon, and its polling interval.
 const LETTING_GO: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What a claim is for.
+/// Purpose of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Read,
     Write,
 }
 
-/// A right that lasts until it is dropped. The open file that it is for is locked as well, and unlocked by its owner.
+/// A right that lasts until it is dropped. Its open file is locked as well; the file's owner unlocks it.
 #[derive(Debug)]
 pub(crate) struct Claim {
     purpose: Purpose,
     path: PathBuf,
-    /// The files below, locked.
+    /// The locked files below.
     locked: Vec<File>,
-    /// The block device itself, opened for us alone.
+    /// The block device itself, opened exclusively.
     alone: Mutex<Option<File>>,
-    /// The other block devices that show its bytes, opened for us alone.
+    /// The other block devices that show its bytes, opened exclusively.
     others: Vec<File>,
     writer: Option<InUse>,
 }
@@ -56,15 +56,15 @@ impl Claim {
         Claim { purpose, path, locked: Vec::new(), alone, others: Vec::new(), writer: None }
     }
 
-    /// Claims an open file for the only writer.
+    /// Claims an open file for its only writer.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] with an [`InUse`] in it; and those of locking.
+    /// [`io::ErrorKind::ResourceBusy`] with an [`InUse`] inside, and the errors of locking.
     pub(crate) fn to_write(file: &File, path: &Path) -> io::Result<Claim> {
         let identity = Identity::of(&file.metadata()?);
         let backing = Backing::of(identity);
         let known = || users(&backing, &backing.views(), &[]).into_iter();
-        // With these nobody waits for a lock.
+        // These users stay, so waiting for a lock is pointless.
         if let Some(user) = known().find(InUse::stays) {
             return Err(user.into());
         }
@@ -73,20 +73,21 @@ impl Claim {
             Ok(own) => own,
             Err(user) => {
                 drop(claim);
-                // A shared lock is a reader's, or that of the writer of a part, whose device is held.
+                // A shared lock belongs to a reader, or to the writer of a part, who also holds that part's
+                // device.
                 let is_part = |known: &InUse| user == InUse::Reader && matches!(known, InUse::Held { .. });
                 let named = known().find(|known| known.stays() || is_part(known));
                 return Err(named.unwrap_or(user).into());
             }
         };
-        // Those who came before the locks were ours.
+        // These users came before the locks were taken.
         match users(&backing, &backing.views(), &own).into_iter().next() {
             Some(user) => Err(user.into()),
             None => Ok(claim),
         }
     }
 
-    /// Takes the locks and the devices, and says which devices those are; or who has one of them.
+    /// Takes the locks and the devices. Returns those devices, or the user that has one of them.
     fn take(
         &mut self,
         file: &File,
@@ -97,9 +98,9 @@ impl Claim {
             return Ok(Err(user));
         }
         for file in below(backing) {
-            // Two parts of a file may have a writer each: the block devices keep these apart.
+            // Two parts of a file may each have a writer. Their block devices keep the writers apart.
             let lock = if backing.is_whole() { lock_alone } else { lock_with_others };
-            // It may lie where there are no locks, or be ours to read alone.
+            // The file may lie on a file system without locks, or be readable only.
             if let Some(user) = lock(&file).unwrap_or_default() {
                 return Ok(Err(user));
             }
@@ -126,17 +127,18 @@ impl Claim {
                     own.push(view.device);
                 }
                 Some(Err(error)) if is_busy(&error) => return Ok(Err(held(view))),
-                // Without the right to open it, and where it has no medium or no node, the tables must do.
+                // Without permission, a medium or a node, only the host's tables can tell.
                 Some(Err(_)) | None => {}
             }
         }
         Ok(Ok(own))
     }
 
-    /// Claims an open file for a reader, as far as that can be done: where somebody writes, it says who.
+    /// Claims an open file for a reader as far as possible. If another user writes, [`writer`](Self::writer)
+    /// names it.
     ///
     /// # Errors
-    /// When the file cannot be looked at.
+    /// The file cannot be examined.
     pub(crate) fn to_read(file: &File, path: &Path) -> io::Result<Claim> {
         let backing = Backing::of(Identity::of(&file.metadata()?));
         let mut claim = Claim::new(Purpose::Read, path);
@@ -149,25 +151,26 @@ impl Claim {
         Ok(claim)
     }
 
-    /// The user that writes although this claim is one to read.
+    /// Returns the user that writes despite this reader's claim.
     pub(crate) fn writer(&self) -> Option<&InUse> {
         self.writer.as_ref()
     }
 
-    /// The block device, opened for us alone.
+    /// Returns the block device if it is opened exclusively.
     pub(crate) fn alone(&self) -> MutexGuard<'_, Option<File>> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the block device over to a mount of ours, which has it for itself from then on; whether that could be done.
-    /// If not it is still ours.
+    /// Hands the block device over to this process's own mount, which from then on holds it exclusively.
+    /// Returns true on success. Otherwise the device stays claimed here.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] where a writer has lost it to another: nothing must be written any more.
+    /// [`io::ErrorKind::ResourceBusy`] if a writer has lost the device to another user. Nothing may be
+    /// written any more.
     pub(crate) fn hand_over(&self, mount: impl Fn() -> io::Result<()>) -> io::Result<bool> {
         let mut alone = self.alone();
         if self.purpose == Purpose::Read {
-            // With a mount that is there the kernel would share its connection.
+            // On a device that is already mounted, the kernel would share that mount's connection.
             return Ok(open_exclusively(&self.path, false).map(drop).is_ok() && patiently(mount).is_ok());
         }
         *alone = None;
@@ -185,14 +188,14 @@ impl Drop for Claim {
     }
 }
 
-/// Unlocks a file before it is closed: a process that another thread starts just now has the file open until it is its
-/// own program, and would keep the lock.
+/// Unlocks a file before it is closed. A child process that another thread has forked holds the file open
+/// until it calls exec, and would keep the lock.
 pub(crate) fn unlock(file: &File) {
-    // There is nobody to tell of a failure, and closing unlocks as well.
+    // A failure cannot be reported here, and closing unlocks as well.
     let _ = flock(file, FlockOperation::Unlock);
 }
 
-/// Opens the files and devices below, to lock them.
+/// Opens the files and devices below in order to lock them.
 fn below(backing: &Backing) -> impl Iterator<Item = File> {
     backing.files.iter().filter_map(|path| {
         // Some file systems lock only files that are open for writing.
@@ -205,7 +208,7 @@ fn held(view: &View) -> InUse {
     InUse::Held { name: view.name.clone(), read_only: view.is_read_only() }
 }
 
-/// Locks a file for the only writer, or says who has locked it. It waits for readers.
+/// Locks a file exclusively, or returns the user that has locked it. Waits for readers.
 fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
     let until = Instant::now() + LETTING_GO;
     loop {
@@ -224,7 +227,7 @@ fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
     }
 }
 
-/// Locks a file beside others that do the same, or says who has locked it alone.
+/// Locks a file together with other readers, or returns the writer that has locked it exclusively.
 fn lock_with_others(file: &File) -> io::Result<Option<InUse>> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Ok(Some(InUse::Writer)),

@@ -4,10 +4,10 @@ use std::io;
 
 use crate::{Device, Geometry};
 
-/// Devices one after the other, each with its first bytes only: bytes of a device beyond its given length are
-/// not part of the address space.
+/// Devices in sequence. Each contributes only its first bytes; the rest of a device is not part of the
+/// address space.
 pub struct Concat<D> {
-    /// Each device with the offset at which it starts and the bytes it contributes.
+    /// The devices with their offsets and contributed bytes.
     parts: Vec<Part<D>>,
     geometry: Geometry,
 }
@@ -19,12 +19,12 @@ struct Part<D> {
 }
 
 impl<D: Device> Concat<D> {
-    /// Joins devices in order, each with the bytes that it contributes. The sector of the whole is the
-    /// largest of the parts'.
+    /// Joins devices in order, each with the number of bytes that it contributes. The sector of the whole is
+    /// the largest of the parts'.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] when there is no device, a length is no whole number of sectors or
-    /// more than the device has, or the lengths overflow.
+    /// [`io::ErrorKind::InvalidInput`] if there is no device, a length is not a multiple of the sector or
+    /// exceeds the device, or the sum overflows.
     pub fn new(devices: Vec<(D, u64)>) -> io::Result<Concat<D>> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         if devices.is_empty() {
@@ -47,18 +47,18 @@ impl<D: Device> Concat<D> {
         Ok(Concat { parts, geometry })
     }
 
-    /// The devices, in order.
+    /// Returns the devices in order.
     pub fn devices(&self) -> impl Iterator<Item = &D> {
         self.parts.iter().map(|part| &part.device)
     }
 
-    /// Offset at which device `index` starts, in bytes.
+    /// Returns the offset of device `index` in bytes.
     pub fn start_bytes(&self, index: usize) -> u64 {
         self.parts[index].start_bytes
     }
 
-    /// Calls `f` with each device that the range touches: the device, the offset in it, and the part of the
-    /// range as offsets from its start. The range is within the address space.
+    /// Calls `f` for each device that the range touches: the device, the offset in it, and the part of the
+    /// range as offsets from its start. The range must lie within the address space.
     fn each(
         &self,
         offset_bytes: u64,

@@ -1,4 +1,4 @@
-//! A wrapper that counts.
+//! A wrapper that counts requests.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Device, Geometry};
 
-/// Requests that succeeded. A histogram's slot `n` counts the requests of 2^n up to, but not, 2^(n+1) bytes.
+/// Counts of successful requests. Slot `n` of a histogram counts the requests of 2^n to 2^(n+1) - 1 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -53,22 +53,22 @@ pub struct Counted<D> {
 }
 
 impl<D: Device> Counted<D> {
-    /// Counts from zero.
+    /// Starts with all counts at zero.
     pub fn new(inner: D) -> Counted<D> {
         Counted { inner, counts: Mutex::default() }
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.lock().clone()
     }
 
-    /// The counts so far; counting starts again from zero.
+    /// Returns the counts so far and resets them to zero.
     pub fn take_counts(&self) -> Counts {
         std::mem::take(&mut self.lock())
     }
@@ -116,7 +116,7 @@ impl<D: Device> Device for Counted<D> {
     }
 }
 
-/// Slot of a histogram; requests of no bytes share the first.
+/// Returns the slot of a histogram. Empty requests count in the first.
 fn slot(length: usize) -> usize {
     length.max(1).ilog2() as usize
 }

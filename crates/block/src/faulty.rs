@@ -1,4 +1,4 @@
-//! A wrapper that fails as it is told.
+//! A wrapper that injects faults.
 
 use std::{
     io,
@@ -8,37 +8,37 @@ use std::{
 
 use crate::{ATOMIC_BYTES, Device, Geometry, Rng, Verb};
 
-/// Something that goes wrong.
+/// A fault to inject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The `nth` request of the verb (from 0) fails and has no effect.
+    /// The `nth` request of the verb (from 0) fails without effect.
     ErrorAt {
-        /// Which requests are counted.
+        /// Kind of the counted requests.
         verb: Verb,
-        /// Which of them fails.
+        /// Index of the failing request.
         nth: u64,
     },
-    /// Every request of the verb that touches the range fails and has no effect.
+    /// Every request of the verb that touches the range fails without effect.
     ErrorIn {
-        /// Which requests fail.
+        /// Kind of the failing requests.
         verb: Verb,
         /// Range in bytes.
         range: Range<u64>,
     },
-    /// The power goes during the `nth` write (from 0): it and every later request fail. The seed chooses
-    /// which sectors of that write arrived.
+    /// Power is lost during the `nth` write (from 0). That write and every later request fail. The seed
+    /// decides which sectors of the write arrive.
     PowerCutAtWrite {
-        /// Which write.
+        /// Index of the write.
         nth: u64,
-        /// Of the sectors that arrive.
+        /// Seed for the choice of sectors.
         seed: u64,
     },
     /// Flushes succeed without effect, as on a card that lies. Over a [`Recording`](crate::Recording) the
-    /// trace then has no flush, and the images of a power cut show the loss.
+    /// trace then contains no flush, so images after a power cut show the loss.
     DropFlushes,
 }
 
-/// A device on which requests fail by plan. Without a fault it is its inner device.
+/// A device on which planned requests fail. Without a fault it behaves like its inner device.
 pub struct Faulty<D> {
     inner: D,
     faults: Vec<Fault>,
@@ -47,26 +47,26 @@ pub struct Faulty<D> {
 
 #[derive(Default)]
 struct State {
-    /// Requests so far: reads, writes, flushes, discards.
+    /// Number of requests so far: reads, writes, flushes, discards.
     seen: [u64; 4],
     dead: bool,
 }
 
-/// The outcome of a request.
+/// Outcome of a request.
 enum Fate {
     Served,
     Ignored,
-    /// Only some sectors of the write arrive.
+    /// A write of which only some sectors arrive.
     Torn(u64),
 }
 
 impl<D: Device> Faulty<D> {
-    /// A device with these faults.
+    /// Makes a device with these faults.
     pub fn new(inner: D, faults: Vec<Fault>) -> Faulty<D> {
         Faulty { inner, faults, state: Mutex::default() }
     }
 
-    /// The device below, which has no faults: the state that a reader finds after a power cut.
+    /// Returns the device below, which has no faults: the state that a reader finds after a power cut.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -76,7 +76,7 @@ impl<D: Device> Faulty<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).dead
     }
 
-    /// Counts the request and decides about it.
+    /// Counts the request and decides its outcome.
     fn decide(&self, verb: Verb, offset_bytes: u64, length_bytes: u64) -> io::Result<Fate> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.dead {

@@ -28,26 +28,26 @@ use crate::{
     claim::{Claim, unlock},
 };
 
-/// Alignment of buffers and requests that bypass the page cache, in bytes. No sector is larger.
+/// Alignment in bytes of buffers and requests that bypass the page cache. No sector is larger.
 const DIRECT_BYTES: usize = 4096;
 
-/// Buffers for such requests that are kept, and their largest size.
+/// Number of such buffers kept for reuse, and the size in bytes of the largest one kept.
 const BOUNCES_MAX: usize = 4;
 const BOUNCE_BYTES_MAX: usize = 4 << 20;
 
-/// How a [`FileDevice`] is opened.
+/// Options to open a [`FileDevice`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
-    /// Also for writing. A writer has the bytes for itself until the device is dropped, whatever else leads to them: a
-    /// second writer, or a writer of what is mounted or otherwise [in use](InUse), gets
-    /// [`io::ErrorKind::ResourceBusy`]. A reader takes a lock that keeps writers out, unless one is
-    /// [there](FileDevice::writer).
+    /// Opens for writing as well. A writer holds the bytes exclusively until the device is dropped, whatever
+    /// other path leads to them. A second writer, or a writer to a device that is mounted or otherwise [in
+    /// use](InUse), gets [`io::ErrorKind::ResourceBusy`]. A reader takes a lock that keeps writers out,
+    /// unless there is a writer [already](FileDevice::writer).
     pub write: bool,
-    /// Past the page cache of the host (`O_DIRECT`): what is measured is the device.
+    /// Bypasses the host's page cache (`O_DIRECT`), so that a measurement measures the device.
     pub direct: bool,
 }
 
-/// A regular file or a block device. All access is positional, so threads share it freely.
+/// A regular file or a block device. All access is positional, so threads can share it.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -56,23 +56,23 @@ pub struct FileDevice {
     is_block_device: bool,
     options: OpenOptions,
     claim: Claim,
-    /// Aligned buffers for requests that bypass the page cache, to be used again.
+    /// Aligned buffers for requests that bypass the page cache, kept for reuse.
     bounces: Mutex<Vec<Bounce>>,
-    /// A flush failed. The host tells of a write that it lost once; the next flush of the same file says that all is
-    /// well (fsync(2)).
+    /// True after a failed flush. The host reports a lost write only once; the next flush of the same file
+    /// succeeds (fsync(2)).
     flush_failed: AtomicBool,
 }
 
 impl FileDevice {
-    /// Opens what is there.
+    /// Opens an existing file or block device.
     ///
     /// # Errors
-    /// Those of open(2); [`io::ErrorKind::ResourceBusy`] when another writer has it;
-    /// [`io::ErrorKind::ReadOnlyFilesystem`] when it is to be written to and is a block device that takes no writes;
-    /// [`io::ErrorKind::InvalidInput`] for what is neither a file nor a block device.
+    /// Those of open(2); [`io::ErrorKind::ResourceBusy`] if another writer has it;
+    /// [`io::ErrorKind::ReadOnlyFilesystem`] if it is opened for writing and is a write-protected block
+    /// device; [`io::ErrorKind::InvalidInput`] if it is neither a file nor a block device.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDevice> {
         let path = path.as_ref();
-        // Asked by name first: opening a FIFO would block, and opening a tape would move it.
+        // The kind is checked by name first: opening a FIFO would block, and opening a tape would move it.
         let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let what = "neither a regular file nor a block device";
@@ -83,7 +83,8 @@ impl FileDevice {
             flags |= OFlags::DIRECT;
         }
         if options.write && kind.is_block_device() {
-            // Some drivers and kernels let it be opened for writing, and only the writes fail.
+            // Some drivers and kernels allow opening a write-protected device for writing, and then fail the
+            // writes.
             if is_write_protected(&File::open(path)?)? {
                 return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is write-protected"));
             }
@@ -93,7 +94,7 @@ impl FileDevice {
         FileDevice::adopt(file, path, options)
     }
 
-    /// Makes a sparse file of zeroes for writing.
+    /// Creates a sparse file of zeroes, open for writing.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`], and others of open(2).
@@ -104,7 +105,7 @@ impl FileDevice {
             .set_len(size_bytes)
             .and_then(|()| FileDevice::adopt(file, path, OpenOptions { write: true, direct: false }));
         if made.is_err() {
-            // The file is ours and useless; the first error is the one to tell.
+            // The new file is useless. The caller gets the first error.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -117,7 +118,7 @@ impl FileDevice {
             false => Claim::to_read(&file, path),
         };
         let claim = claim.inspect_err(|_| unlock(&file))?;
-        // The end of a block device is its size (lseek(2)), as for a file.
+        // The end of a block device is its size (lseek(2)), as with a file.
         let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
         let sector_bytes =
             if is_block_device { rustix::fs::ioctl_blksszget(&file)? } else { ATOMIC_BYTES as u32 };
@@ -134,50 +135,53 @@ impl FileDevice {
         })
     }
 
-    /// The name it was opened by.
+    /// Returns the path that the device was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is a block device, as opposed to a regular file.
+    /// Returns true for a block device, false for a regular file.
     pub fn is_block_device(&self) -> bool {
         self.is_block_device
     }
 
-    /// The user that writes to it although it was opened for reading: what is read may be old or half written.
+    /// Returns the user that writes to a device opened for reading. Data read may be old or half written.
     pub fn writer(&self) -> Option<&InUse> {
         self.claim.writer()
     }
 
-    /// Hands a block device over to a mount, which has it for itself from then on, while it can still be read and
-    /// written here; whether `mount`, which may be tried several times, could do it. If not the device is still ours.
+    /// Hands a block device over to a mount, which from then on holds it exclusively. The device can still be
+    /// read and written here. Returns true if `mount`, which may be called several times, succeeded.
+    /// Otherwise the device stays claimed here.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] where a writer has lost it to another: nothing must be written any more.
+    /// [`io::ErrorKind::ResourceBusy`] if a writer has lost the device to another user. Nothing may be
+    /// written any more.
     pub fn hand_over(&self, mount: impl Fn() -> io::Result<()>) -> io::Result<bool> {
         self.claim.hand_over(mount)
     }
 
-    /// Whether it was opened for writing.
+    /// Returns true if the device was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.options.write
     }
 
-    /// The open file, for who moves its bytes without looking at them: past the device's checks, and only to read.
-    /// `None` where it is read past the page cache, which has rules of its own.
+    /// Returns the open file to callers that transfer bytes without looking at them. This bypasses the
+    /// device's checks and allows reads only. `None` if the device bypasses the page cache, which imposes its
+    /// own rules.
     pub fn file_to_read(&self) -> Option<BorrowedFd<'_>> {
         (!self.options.direct).then(|| self.file.as_fd())
     }
 
-    /// Tells the host that what is read next lies here and there, so that it does not read on behind it; or that it may
-    /// again.
+    /// Advises the host that the next reads are scattered, so that it does not read ahead, or that they no
+    /// longer are.
     pub fn expect_scattered_reads(&self, scattered: bool) {
         let advice = if scattered { Advice::Random } else { Advice::Normal };
-        // It is a matter of speed; not every file can be advised about.
+        // This only affects speed, and some files accept no advice.
         let _ = rustix::fs::fadvise(&self.file, 0, None, advice);
     }
 
-    /// Changes the size of a regular file; new bytes are a hole.
+    /// Changes the size of a regular file. New bytes are a hole.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] for a block device; those of ftruncate(2).
@@ -190,7 +194,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Makes a range of a regular file a hole; whether that could be done.
+    /// Makes a range of a regular file a hole. Returns false if the host cannot do that.
     ///
     /// # Errors
     /// Those of fallocate(2).
@@ -206,8 +210,8 @@ impl FileDevice {
         }
     }
 
-    /// Where the extent at `offset_bytes` ends, at most at `end_bytes`, and whether it is a hole. What cannot
-    /// be found out is data.
+    /// Returns the end of the extent at `offset_bytes`, at most `end_bytes`, and true if the extent is a
+    /// hole. If the host cannot tell, the extent is data.
     pub(crate) fn extent(&self, offset_bytes: u64, end_bytes: u64) -> (u64, bool) {
         use rustix::fs::{SeekFrom, seek};
         match seek(&self.file, SeekFrom::Data(offset_bytes)) {
@@ -221,7 +225,7 @@ impl FileDevice {
         }
     }
 
-    /// The smallest aligned range around a direct request that ends within the device.
+    /// Returns the smallest aligned range that contains a direct request and ends within the device.
     fn widen(&self, offset_bytes: u64, length: usize) -> (u64, usize) {
         let align = DIRECT_BYTES as u64;
         let start = offset_bytes / align * align;
@@ -260,7 +264,7 @@ impl FileDevice {
         written
     }
 
-    /// An aligned buffer of at least this many bytes.
+    /// Returns an aligned buffer of at least `length` bytes.
     fn bounce(&self, length: usize) -> Bounce {
         let kept = self.bounces.lock().unwrap_or_else(PoisonError::into_inner).pop();
         kept.filter(|bounce| bounce.length >= length).unwrap_or_else(|| Bounce::new(length))
@@ -316,7 +320,7 @@ impl Device for FileDevice {
         if !self.geometry.contains(offset_bytes, length_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // Only whole sectors can go.
+        // Only whole sectors can be discarded.
         let sector = u64::from(self.geometry.sector_bytes);
         let start = offset_bytes.next_multiple_of(sector);
         let end = (offset_bytes + length_bytes) / sector * sector;
@@ -324,7 +328,7 @@ impl Device for FileDevice {
             return Ok(());
         }
         let done = match self.is_block_device {
-            // The kernel drops what it has in its cache of the range, for who has the device for itself.
+            // The kernel also drops the range from its cache if the caller holds the device exclusively.
             true => block_discard(self.claim.alone().as_ref().unwrap_or(&self.file), start, end - start),
             false => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -333,7 +337,7 @@ impl Device for FileDevice {
         };
         match done {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            // Part of the range waits in the cache of a mounted device to be written.
+            // A part of the range is dirty in the cache of a mounted device.
             Err(Errno::BUSY) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -345,21 +349,21 @@ fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
     const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
     // SAFETY: the opcode reads two u64 from the pointer and writes nothing, which is what `Setter` promises.
     let request = unsafe { ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]) };
-    // SAFETY: on what is no block device the kernel refuses the opcode without touching the pointer.
+    // SAFETY: if the file is not a block device, the kernel refuses the opcode without touching the pointer.
     unsafe { ioctl::ioctl(file, request) }
 }
 
-/// Whether a block device takes no writes, as a card with its switch set.
+/// Returns true if a block device is write-protected, such as a card with its switch set.
 fn is_write_protected(file: &File) -> rustix::io::Result<bool> {
     // Linux, include/uapi/linux/fs.h: BLKROGET is _IO(0x12, 94) and gives an int.
     const BLKROGET: ioctl::Opcode = ioctl::opcode::none(0x12, 94);
     // SAFETY: the opcode writes one int to the pointer, which is what `Getter` promises.
     let request = unsafe { ioctl::Getter::<BLKROGET, i32>::new() };
-    // SAFETY: on what is no block device the kernel refuses the opcode without touching the pointer.
+    // SAFETY: if the file is not a block device, the kernel refuses the opcode without touching the pointer.
     unsafe { ioctl::ioctl(file, request) }.map(|answer| answer != 0)
 }
 
-/// A buffer at an address that the host accepts for direct I/O.
+/// A buffer aligned for direct I/O.
 #[derive(Debug)]
 struct Bounce {
     bytes: Vec<u8>,
@@ -435,7 +439,7 @@ mod tests {
 
     #[test]
     fn direct_access_sees_the_same_bytes() {
-        // A file system in memory may refuse O_DIRECT, so the file lies beside the crate's build.
+        // A file system in memory may refuse O_DIRECT, so the file lies beside the crate's sources.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary directory");
         let path = dir.path().join("image");
         let device = FileDevice::create(&path, 10_000).expect("a new file");

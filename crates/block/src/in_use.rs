@@ -1,8 +1,9 @@
-//! The users of a device or image file: the one answer that every writer asks for before it writes.
+//! The users of a device or image file. Every writer checks for them before it writes.
 //!
-//! *Invariant*: the answer follows the bytes and not the name; see [`Backing`]. The tables of the host tell of mounts,
-//! swap and holders; an attempt to open a block device exclusively finds other users of it, such as mounts in other
-//! namespaces. Programs that lock are found by the lock itself ([`Claim`](crate::claim::Claim)).
+//! *Invariant*: the answer follows the bytes and not the name; see [`Backing`]. The host's tables list
+//! mounts, swap and holders. An attempt to open a block device exclusively finds its other users, such as
+//! mounts in other namespaces. Programs that lock are found by the lock itself
+//! ([`Claim`](crate::claim::Claim)).
 
 use std::{
     ffi::OsStr,
@@ -24,45 +25,46 @@ use crate::{
     mounts::{Mount, mounts, unescape},
 };
 
-/// How often, and with which pause, a device is tried that is busy: others who ask the same have it for a moment.
+/// Number of attempts to open a busy device, and the pause between them. Another process that checks for
+/// users holds the device for a moment.
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A user of a device or image file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InUse {
-    /// It, a part of it, or a device that is made of it is mounted.
+    /// The device, a part of it, or a device made of it is mounted.
     Mounted {
-        /// The directory.
+        /// Directory of the mount.
         at: PathBuf,
         /// True if the file system writes nothing.
         read_only: bool,
     },
-    /// Mounted at this directory by a FUSE file system whose program has ended: nothing is written, and nothing goes on
-    /// before it is unmounted.
+    /// Mounted at this directory by a FUSE file system whose program has ended. It writes nothing, and the
+    /// device is unusable until it is unmounted.
     Dead(PathBuf),
-    /// The host swaps to it.
+    /// The host uses it as swap space.
     Swap,
-    /// Another block device is made of it (RAID, LVM, dm-crypt): its name.
+    /// Another block device of this name is made of it (RAID, LVM, dm-crypt).
     Holder(String),
-    /// A program, or a mount in another namespace, has opened a block device for itself alone.
+    /// A program, or a mount in another namespace, has opened a block device exclusively.
     Held {
         /// Name of the device.
         name: String,
-        /// True if nothing can be written through it.
+        /// True if the device is read-only.
         read_only: bool,
     },
-    /// Another program has locked it to write.
+    /// Another program has locked it for writing.
     Writer,
-    /// Another program has locked it to read.
+    /// Another program has locked it for reading.
     Reader,
-    /// A loop device of this name is made of it, a regular file, and is free. Writing in place does no harm; but a new
-    /// file in its place would not be seen through the loop device.
+    /// An unused loop device of this name is made of the regular file. Writing in place does no harm, but the
+    /// loop device would not show a new file in its place.
     Loop(String),
 }
 
 impl InUse {
-    /// Returns true if the user may write, so that a reader may be shown what is old or half written.
+    /// Returns true if the user may write, so that a reader may get old or half-written data.
     pub fn writes(&self) -> bool {
         match self {
             InUse::Mounted { read_only, .. } | InUse::Held { read_only, .. } => !read_only,
@@ -71,7 +73,7 @@ impl InUse {
         }
     }
 
-    /// Returns true if the user is one that does not let go soon: the tables of the host name it.
+    /// Returns true if the user will not let go soon: one that the host's tables list.
     pub fn stays(&self) -> bool {
         matches!(self, InUse::Mounted { .. } | InUse::Dead(_) | InUse::Swap | InUse::Holder(_))
     }
@@ -105,11 +107,12 @@ impl From<InUse> for io::Error {
     }
 }
 
-/// The user of the block device or image file at `path`, if there is one; the gravest of several. What the host does
-/// not tell (no `/proc`, no `/sys`) counts as nobody; the lock of a writer is the second line of defence.
+/// Returns the user of the block device or image file at `path`, the most serious one if there are several.
+/// Without `/proc` or `/sys`, users found only there are missed; the writer's lock is the second line of
+/// defence.
 ///
 /// # Errors
-/// When `path` cannot be looked at.
+/// `path` cannot be examined.
 pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     let identity = backing::identity(path.as_ref())?;
     let backing = Backing::of(identity);
@@ -120,8 +123,8 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     Ok(user.or_else(|| device.map(|view| InUse::Loop(view.name.clone()))))
 }
 
-/// The users that the host knows of, the gravest first. `own` are the devices and disks that the
-/// caller has for itself.
+/// Returns the users that the host knows, the most serious first. The caller itself holds the devices and
+/// disks in `own`.
 pub(crate) fn users(backing: &Backing, views: &[View], own: &[Dev]) -> Vec<InUse> {
     let mut mounts = mounts().unwrap_or_default();
     mounts.retain(|mount| is_of(mount, backing, views));
@@ -130,7 +133,7 @@ pub(crate) fn users(backing: &Backing, views: &[View], own: &[Dev]) -> Vec<InUse
     users.extend(swap_names(&swaps).any(|name| is_at(&name, backing)).then_some(InUse::Swap));
     users.extend(views.iter().flat_map(View::holders).map(InUse::Holder));
     let is_own = |view: &View| own.contains(&view.device) || own.contains(&view.disk);
-    // These are held by the mount, which may be read-only although they are not.
+    // The mount holds these devices. It may be read-only although they are not.
     let is_mounted = |view: &View| mounts.iter().any(|mount| number(mount) == view.device);
     let held = exclusive(views).filter(|view| !is_own(view) && !is_mounted(view) && is_held(view));
     users.extend(held.map(|view| InUse::Held { name: view.name.clone(), read_only: view.is_read_only() }));
@@ -144,7 +147,7 @@ fn number(mount: &Mount) -> Dev {
 }
 
 fn mounted(mount: &Mount) -> InUse {
-    // The kernel may still have the attributes of the directory, but not this.
+    // The kernel may have cached the directory's attributes, but not these.
     let is_dead = || statfs(&mount.dir).is_err_and(|errno| errno == Errno::NOTCONN);
     if mount.kind.starts_with("fuse") && is_dead() {
         return InUse::Dead(mount.dir.clone());
@@ -153,8 +156,8 @@ fn mounted(mount: &Mount) -> InUse {
     InUse::Mounted { at: mount.dir.clone(), read_only }
 }
 
-/// Returns true if a mount is of these bytes: by the number of its device or, for file systems that show a number of their own,
-/// by the name of their source.
+/// Returns true if a mount uses these bytes. The device number decides or, if the file system has made up its
+/// own number, the name of its source.
 fn is_of(mount: &Mount, backing: &Backing, views: &[View]) -> bool {
     if mount.device.0 != 0 {
         return views.iter().any(|view| view.device == number(mount));
@@ -164,12 +167,12 @@ fn is_of(mount: &Mount, backing: &Backing, views: &[View]) -> bool {
     names_a_file && is_at(Path::new(&mount.source), backing)
 }
 
-/// Returns true if some of these bytes are what lies at a path.
+/// Returns true if the file at a path shares some of these bytes.
 fn is_at(path: &Path, backing: &Backing) -> bool {
     path.is_absolute() && backing::identity(path).is_ok_and(|identity| backing.is_made_of(identity))
 }
 
-/// The names that the text of `/proc/swaps` has.
+/// Parses the names in the text of `/proc/swaps`.
 fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = swaps.split(|byte| *byte == b'\n').skip(1);
     let words =
@@ -177,8 +180,9 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     words.map(|name| Path::new(OsStr::from_bytes(&unescape(name))).to_path_buf())
 }
 
-/// The devices to claim for all of the bytes: of a disk its partitions, or the disk where it has none. The kernel gives
-/// nobody a disk while somebody else has a partition of it, nor the other way round.
+/// Returns the devices to claim for all of the bytes: a disk's partitions, or the disk itself if it has none.
+/// The kernel does not open a disk exclusively while another user holds one of its partitions, nor the
+/// reverse.
 pub(crate) fn exclusive(views: &[View]) -> impl Iterator<Item = &View> {
     views.iter().filter(|view| view.is_partition() || !view.has_partitions())
 }
@@ -188,19 +192,19 @@ fn is_held(view: &View) -> bool {
     open_exclusively(&node, false).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Opens a block device for the caller alone.
+/// Opens a block device exclusively.
 ///
 /// # Errors
-/// Those of open(2); [`io::ErrorKind::ResourceBusy`] where another has it.
+/// Those of open(2); [`io::ErrorKind::ResourceBusy`] if another user has it.
 pub(crate) fn open_exclusively(node: &Path, write: bool) -> io::Result<File> {
     let mut options = File::options();
-    // Without O_CREAT this asks the kernel for the block device alone.
+    // O_EXCL without O_CREAT opens a block device exclusively.
     let flags = OFlags::CLOEXEC | OFlags::EXCL | OFlags::NONBLOCK;
     options.read(true).write(write).custom_flags(flags.bits() as i32);
     patiently(|| options.open(node))
 }
 
-/// Does what another may keep us from for a moment, because it asks for users just now.
+/// Retries an action that may briefly fail because another process checks for users.
 pub(crate) fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut opened = open();
     for _ in 1..TRIES {

@@ -1,7 +1,7 @@
 //! Block devices as one small trait.
 //!
 //! *Invariant*: this crate knows no file system. A [`Device`] is an array of bytes with a size, a sector and
-//! four verbs; recording, counting, failing and overlaying are wrappers that are themselves `Device`s.
+//! four verbs. Recording, counting, fault injection and overlays are wrappers that are `Device`s themselves.
 
 mod backing;
 mod behind;
@@ -40,7 +40,7 @@ pub use recording::{Recording, Request, Verb};
 pub use refillable::Refillable;
 pub use rng::Rng;
 
-/// The largest unit that a power cut never tears, in bytes: the classic sector.
+/// Largest unit that a power cut never tears, in bytes: the classic sector.
 pub const ATOMIC_BYTES: usize = 512;
 
 /// Properties of a device that a file system needs.
@@ -48,13 +48,13 @@ pub const ATOMIC_BYTES: usize = 512;
 pub struct Geometry {
     /// Usable size in bytes.
     pub size_bytes: u64,
-    /// Logical sector in bytes: the unit of [`Device::read`] and [`Device::write`] offsets and lengths on
-    /// real block devices, and the unit that a power cut never tears.
+    /// Logical sector in bytes. It is the unit of offsets and lengths of [`Device::read`] and
+    /// [`Device::write`] on real block devices, and the unit that a power cut never tears.
     pub sector_bytes: u32,
 }
 
 impl Geometry {
-    /// Returns true if `length_bytes` from `offset_bytes` lie on the device.
+    /// Returns true if `length_bytes` bytes at `offset_bytes` lie on the device.
     pub fn contains(&self, offset_bytes: u64, length_bytes: u64) -> bool {
         offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.size_bytes)
     }
@@ -81,21 +81,21 @@ impl Geometry {
     }
 }
 
-/// An array of bytes that can be read, written, flushed and discarded from several threads at once.
+/// An array of bytes that several threads can read, write, flush and discard at once.
 ///
-/// Reads and writes are whole: they do all of the buffer or fail. A write is durable only after a later
-/// [`flush`](Device::flush) returned. Access past the end is [`io::ErrorKind::UnexpectedEof`] for reads and
-/// [`io::ErrorKind::WriteZero`] for writes.
+/// Reads and writes transfer the whole buffer or fail. A write is durable only after a later
+/// [`flush`](Device::flush) has returned. Access past the end is [`io::ErrorKind::UnexpectedEof`] for reads
+/// and [`io::ErrorKind::WriteZero`] for writes.
 pub trait Device: Send + Sync {
-    /// Size and sector of the device.
+    /// Returns the device's size and sector.
     fn geometry(&self) -> Geometry;
-    /// Fills `buf` from `offset_bytes`.
+    /// Reads `buf.len()` bytes at `offset_bytes`.
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()>;
     /// Writes all of `buf` at `offset_bytes`.
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()>;
     /// Makes every write that has returned durable.
     fn flush(&self) -> io::Result<()>;
-    /// Marks a range as unused; its content is undefined afterwards. No effect on a device that cannot
+    /// Marks a range as unused. Its content is undefined afterwards. Has no effect on a device that cannot
     /// discard.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 }
@@ -124,7 +124,7 @@ macro_rules! forward {
 
 forward!(&D, Box<D>, Arc<D>);
 
-/// The parts of a range, each within one piece of `piece_bytes`: piece number, offset in the piece, and the
+/// Splits a range at multiples of `piece_bytes`. Yields the piece's number, the offset in the piece, and the
 /// part as offsets from the range's start.
 fn pieces(
     offset_bytes: u64,

@@ -1,6 +1,6 @@
-//! Loop devices: block devices that the host makes of files.
+//! Loop devices: block devices that the host makes from files.
 
-// The requests to the kernel carry structures that it reads through a pointer.
+// The ioctls carry structures that the kernel accesses through a pointer.
 #![allow(unsafe_code)]
 
 use std::{
@@ -22,9 +22,9 @@ const LOOP_CTL_GET_FREE: ioctl::Opcode = 0x4C82;
 const LOOP_CONFIGURE: ioctl::Opcode = 0x4C0A;
 const READ_ONLY: u32 = 1;
 const AUTOCLEAR: u32 = 4;
-/// Bytes of the name that the kernel shows.
+/// Length in bytes of the name that the kernel shows.
 const NAME_BYTES: usize = 64;
-/// How often another process may take a free device before we do.
+/// Maximum number of attempts, since another process may take a free device first.
 const TRIES: usize = 16;
 
 /// `struct loop_config`.
@@ -43,7 +43,7 @@ struct Config {
 
 const _: () = assert!(size_of::<Config>() == 304);
 
-/// A loop device; it goes when nobody has it open any more, by this or by a mount.
+/// A loop device. The kernel removes it when no process and no mount has it open any more.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -51,10 +51,10 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes one of a file or block device, for reading or for writing too.
+    /// Makes a loop device from a file or block device.
     ///
     /// # Errors
-    /// Those of the host: who is not root may not, and some hosts have no loop devices.
+    /// Those of the host. Only root may attach loop devices, and some hosts have none.
     pub fn attach(backing: &Path, write: bool) -> io::Result<LoopDevice> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
         let backing_file = File::options().read(true).write(write).open(backing)?;
@@ -63,7 +63,7 @@ impl LoopDevice {
         let length = shown.len().min(NAME_BYTES - 1);
         name[..length].copy_from_slice(&shown[..length]);
         for _ in 0..TRIES {
-            // SAFETY: the request takes no argument and gives a number.
+            // SAFETY: the ioctl takes no argument and returns a number.
             let number = unsafe { ioctl::ioctl(&control, GetFree) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let open = File::options().read(true).write(write).open(&path)?;
@@ -78,7 +78,7 @@ impl LoopDevice {
             };
             // SAFETY: the kernel reads 304 bytes, as many as `Config` has, and writes none.
             let request = unsafe { ioctl::Setter::<LOOP_CONFIGURE, Config>::new(config) };
-            // SAFETY: as above; what is no loop device refuses the request.
+            // SAFETY: as above. A file that is not a loop device refuses the ioctl.
             match unsafe { ioctl::ioctl(&open, request) } {
                 Ok(()) => return Ok(LoopDevice { path, _open: open }),
                 Err(Errno::BUSY) => {}
@@ -88,7 +88,7 @@ impl LoopDevice {
         Err(Errno::BUSY.into())
     }
 
-    /// Its path.
+    /// Returns the device's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -99,17 +99,17 @@ impl LoopDevice {
 pub(crate) struct Source {
     /// The file or block device.
     pub(crate) identity: Identity,
-    /// The part of it that the loop device shows, in bytes.
+    /// The part that the loop device shows, in bytes.
     pub(crate) range: Range<u64>,
-    /// A path that leads to it.
+    /// A path that leads to the file, if there is one.
     pub(crate) path: Option<PathBuf>,
 }
 
-/// The source of a loop device, which `sys` is the directory in sysfs of; `None` for any other device, and for a loop
-/// device without one.
+/// Returns the source of a loop device, whose directory in sysfs is `sys`. `None` for any other device, and
+/// for a loop device without a source.
 ///
-/// The kernel tells the inode to those who may open the device. Others are told the path by sysfs, which leads
-/// nowhere or elsewhere where the file was renamed or belongs to another namespace of mounts.
+/// The kernel reports the inode to a caller that may open the device. For any other caller sysfs reports a
+/// path, which is wrong if the file was renamed or belongs to another mount namespace.
 pub(crate) fn source(device: Dev, sys: &Path) -> Option<Source> {
     let text = fs::read(sys.join("loop/backing_file")).ok()?;
     let path = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
@@ -127,7 +127,7 @@ pub(crate) fn source(device: Dev, sys: &Path) -> Option<Source> {
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Status {
-    /// Of the source: the device that it lies on, its inode, and its own device number where it is a device.
+    /// The source: device number of its file system, inode, and its own device number if it is a device.
     device: u64,
     inode: u64,
     own_device: u64,
@@ -138,7 +138,8 @@ const _: () = assert!(size_of::<Status>() == 232);
 
 impl Status {
     fn identity(&self) -> Identity {
-        // A regular file has no number of its own, or that of the device that it lies on (Linux, `loop_get_status`).
+        // A regular file has no number of its own, or the number of its file system's device (Linux,
+        // `loop_get_status`).
         match self.own_device == 0 || self.own_device == self.device {
             true => Identity::File { device: self.device, inode: self.inode },
             false => Identity::Device(self.own_device),
@@ -147,16 +148,16 @@ impl Status {
 }
 
 fn status(open: &File) -> rustix::io::Result<Status> {
-    // SAFETY: the kernel writes 232 bytes, as many as `Status` has, and any bytes are one.
+    // SAFETY: the kernel writes 232 bytes, the size of `Status`, and any bytes are a valid `Status`.
     let request = unsafe { ioctl::Getter::<LOOP_GET_STATUS64, Status>::new() };
-    // SAFETY: as above; what is no loop device refuses the request.
+    // SAFETY: as above. A file that is not a loop device refuses the ioctl.
     unsafe { ioctl::ioctl(open, request) }
 }
 
-/// The request for the number of a free loop device, which is the call's own result.
+/// The ioctl for the number of a free loop device, which is the call's own result.
 struct GetFree;
 
-// SAFETY: the request has no argument and changes nothing of ours.
+// SAFETY: the ioctl has no argument and changes no memory of this process.
 unsafe impl ioctl::Ioctl for GetFree {
     type Output = i32;
     const IS_MUTATING: bool = false;
@@ -195,7 +196,7 @@ mod tests {
         let mut read = Vec::new();
         File::open(device.path()).unwrap().read_to_end(&mut read).unwrap();
         assert_eq!(read, [7; 8192]);
-        // Some kernels refuse to open it, others to write.
+        // Some kernels refuse to open it for writing; others refuse the writes.
         let written =
             File::options().write(true).open(device.path()).and_then(|mut open| open.write_all(&[0]));
         assert!(written.is_err(), "it is for reading");

@@ -1,4 +1,4 @@
-//! A sparse device in memory: it takes memory in proportion to the written data, at any size.
+//! A sparse device in memory. Its memory is proportional to the data written, at any device size.
 
 use std::{
     collections::HashMap,
@@ -9,56 +9,56 @@ use std::{
 
 use crate::{ATOMIC_BYTES, Device, Geometry, pieces};
 
-/// Bytes that are allocated together.
+/// Bytes per page, the unit of allocation.
 const PAGE_BYTES: usize = 4096;
-/// Pages behind one table.
+/// Pages per region.
 const REGION_PAGES: usize = 256;
-/// Bytes of a region.
+/// Bytes per region.
 const REGION_BYTES: usize = REGION_PAGES * PAGE_BYTES;
-/// Locks; a region belongs to the lock of its number modulo this.
+/// Number of locks. A region belongs to the lock of its number modulo this.
 const SHARDS: usize = 64;
 
 type Page = Box<[u8; PAGE_BYTES]>;
 type Region = Vec<Option<Page>>;
 
-/// A sparse device in memory. Ranges that were never written, or were discarded, read as zeroes; zeroes
-/// written to such a range take no memory.
+/// A sparse device in memory. A range that was never written or was discarded reads as zeroes. Zeroes written
+/// to such a range take no memory.
 pub struct MemoryDevice {
     geometry: Geometry,
     shards: Vec<RwLock<HashMap<u64, Region>>>,
 }
 
 impl MemoryDevice {
-    /// A device of zeroes, with sectors of 512 bytes.
+    /// Makes a device of zeroes with sectors of 512 bytes.
     pub fn new(size_bytes: u64) -> MemoryDevice {
         MemoryDevice::with_geometry(Geometry { size_bytes, sector_bytes: ATOMIC_BYTES as u32 })
     }
 
-    /// A device of zeroes.
+    /// Makes a device of zeroes with this geometry.
     pub fn with_geometry(geometry: Geometry) -> MemoryDevice {
         MemoryDevice { geometry, shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
     }
 
-    /// A device that holds `bytes` and ends with them.
+    /// Makes a device whose content is exactly `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> MemoryDevice {
         let device = MemoryDevice::new(bytes.len() as u64);
         device.write(0, bytes).expect("the device is as large as the bytes");
         device
     }
 
-    /// Bytes of memory that hold data.
+    /// Returns the number of bytes of memory that hold data.
     pub fn allocated_bytes(&self) -> u64 {
         let pages = |region: &Region| region.iter().flatten().count();
         let count: usize = (0..SHARDS as u64).map(|n| self.peek(n).values().map(pages).sum::<usize>()).sum();
         (count * PAGE_BYTES) as u64
     }
 
-    /// Offsets of the pieces of 4096 bytes that hold data, ascending.
+    /// Returns the offsets of the 4096-byte pages that hold data, ascending.
     pub fn allocated_pages(&self) -> Vec<u64> {
         self.allocated_pages_in(0..self.geometry.size_bytes)
     }
 
-    /// Offsets of the pieces of 4096 bytes that hold data and have a byte in the range, ascending.
+    /// Returns the offsets of the 4096-byte pages that hold data and overlap the range, ascending.
     pub fn allocated_pages_in(&self, range: Range<u64>) -> Vec<u64> {
         let mut offsets = Vec::new();
         for shard in 0..SHARDS as u64 {
@@ -76,14 +76,14 @@ impl MemoryDevice {
         offsets
     }
 
-    /// All bytes of the device. For tests and small devices.
+    /// Returns all bytes of the device. For tests and small devices.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.geometry.size_bytes as usize];
         self.read(0, &mut bytes).expect("the buffer is as large as the device");
         bytes
     }
 
-    // A thread that panicked under the lock left whole pages: the table stays usable.
+    // A thread that panicked under the lock has written whole pages only, so the table stays usable.
     fn peek(&self, region: u64) -> RwLockReadGuard<'_, HashMap<u64, Region>> {
         self.shards[(region % SHARDS as u64) as usize].read().unwrap_or_else(PoisonError::into_inner)
     }

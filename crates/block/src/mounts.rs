@@ -1,25 +1,25 @@
-//! What is mounted where, as /proc/self/mountinfo has it (proc(5)). Reading it asks no file system.
+//! Mounts, as listed in /proc/self/mountinfo (proc(5)). Reading the list does not contact any file system.
 
 use std::{ffi::OsString, fs, io, os::unix::ffi::OsStringExt, path::PathBuf};
 
-/// A mount that this process sees.
+/// A mount visible to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Major and minor number of the device, which is made up where the file system has none.
+    /// Major and minor number of the device. File systems without a device make up a number.
     pub device: (u32, u32),
-    /// Where.
+    /// Directory of the mount.
     pub dir: PathBuf,
     /// The mount's own options.
     pub options: String,
     /// Type of the file system.
     pub kind: String,
-    /// What is mounted, as the file system calls it.
+    /// Mounted device or other source, as the file system names it.
     pub source: String,
-    /// The file system's options, the same for all of its mounts.
+    /// Options of the file system, shared by all its mounts.
     pub file_system_options: String,
 }
 
-/// All mounts. Of several on one directory the last is seen.
+/// Returns all mounts. If several are on one directory, the last is the visible one.
 ///
 /// # Errors
 /// There is no `/proc`.
@@ -27,13 +27,13 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(mounts_in(fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mounts that such a table lists; lines of another form are passed over.
+/// Parses a table of mounts. Skips lines of another form.
 pub fn mounts_in(table: impl AsRef<[u8]>) -> Vec<Mount> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let mount = |line: &[u8]| {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
         let (device, _root, dir, options) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        // There may be more of the mount's before the dash.
+        // Optional fields may precede the dash.
         words.find(|word| word == b"-")?;
         let (kind, source, more) = (words.next()?, words.next()?, words.next()?);
         Some(Mount {
@@ -48,7 +48,7 @@ pub fn mounts_in(table: impl AsRef<[u8]>) -> Vec<Mount> {
     table.as_ref().split(|byte| *byte == b'\n').filter_map(mount).collect()
 }
 
-/// Major and minor number, as the kernel writes them.
+/// Parses a major and minor number in the kernel's notation.
 pub(crate) fn device_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))

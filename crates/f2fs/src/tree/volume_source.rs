@@ -281,8 +281,8 @@ impl Source for VolumeSource<'_> {
             }
             return match read {
                 Ok(read) if read == length => Ok(Some(Run { offset, length })),
-                // A short read cannot happen: the ranges end with the file, whose size does not change during
-                // the read.
+                // The ranges lie inside the file, whose size stays the same during the read. A short read is
+                // damage.
                 Ok(_) => {
                     let at = Place::File(file.ino, offset / block);
                     Err(file.lost(offset..end, Error::corrupt(at, "the file ends early")))
