@@ -82,7 +82,7 @@ pub fn agent(machine: Machine) -> Result<PathBuf> {
     let mut command = Command::new(cargo);
     command
         .current_dir(root())
-        .args(["build", "--quiet", "--release", "--package", "guest", "--bin", "guest-agent"])
+        .args(["build", "--quiet", "--release", "--package", "flashkit-guest", "--bin", "guest-agent"])
         .args(["--target", target, "--target-dir"])
         .arg(&target_dir)
         .env_remove("CARGO_ENCODED_RUSTFLAGS")

@@ -24,18 +24,18 @@ fn documented(page: &str) -> Graph {
     block.lines().map(line).collect()
 }
 
-/// The crates below `crates/` and the `[dependencies]` of their manifests among them.
+/// The crates below `crates/`, by the names of their folders, and the `[dependencies]` of their manifests among them.
 fn declared(crates: &Path) -> Graph {
     let entries = fs::read_dir(crates).expect("the workspace has crates").flatten();
-    let manifests: Vec<PathBuf> = entries.map(|entry| entry.path().join("Cargo.toml")).collect();
-    let parse = |path: &PathBuf| {
-        let text = fs::read_to_string(path).expect("a crate has a manifest");
+    let folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let parse = |folder: &PathBuf| {
+        let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a crate has a manifest");
         let manifest: toml::Table = text.parse().expect("a manifest is TOML");
-        let name = manifest["package"]["name"].as_str().expect("a package has a name").to_owned();
+        let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
         let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
         (name, dependencies.map(|table| table.keys().cloned().collect()).unwrap_or_default())
     };
-    let all: BTreeMap<String, BTreeSet<String>> = manifests.iter().map(parse).collect();
+    let all: BTreeMap<String, BTreeSet<String>> = folders.iter().map(parse).collect();
     let names: BTreeSet<String> = all.keys().cloned().collect();
     all.into_iter().map(|(name, used)| (name, &used & &names)).collect()
 }
@@ -44,6 +44,19 @@ fn declared(crates: &Path) -> Graph {
 fn the_documented_dependencies_are_those_of_the_manifests() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
     assert_eq!(documented(&page), declared(&root().join("crates")));
+}
+
+#[test]
+fn packages_have_names_that_can_be_published() {
+    for name in declared(&root().join("crates")).into_keys() {
+        let path = root().join("crates").join(&name).join("Cargo.toml");
+        let manifest: toml::Table =
+            fs::read_to_string(path).expect("it was read").parse().expect("it is TOML");
+        let package = manifest["package"]["name"].as_str().expect("a package has a name");
+        let is_own = ["f2fs", "f2fs-tree", "flashkit"].contains(&name.as_str());
+        let expected = if is_own { name } else { format!("flashkit-{name}") };
+        assert_eq!(package, expected);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use block::{FileDevice, InUse, LoopDevice, OpenOptions, in_use};
+use flashkit_block::{FileDevice, InUse, LoopDevice, OpenOptions, in_use};
 
 const READ: OpenOptions = OpenOptions { write: false, direct: false };
 const WRITE: OpenOptions = OpenOptions { write: true, direct: false };

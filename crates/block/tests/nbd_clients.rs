@@ -6,7 +6,7 @@ mod support;
 
 use std::{path::Path, process::Command, sync::Arc};
 
-use block::{
+use flashkit_block::{
     Device, FileDevice, MemoryDevice, OpenOptions,
     nbd::{Address, Client, Server},
 };

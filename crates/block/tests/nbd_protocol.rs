@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{
+use flashkit_block::{
     Device, Geometry, MemoryDevice,
     nbd::{Address, Export, Server},
 };
@@ -226,7 +226,7 @@ fn options_that_are_wrong_are_refused_and_the_handshake_goes_on() {
 fn clients_that_break_the_protocol_are_dropped_and_others_go_on() {
     let fixture = serve();
     let mut good = Client::connect(&fixture);
-    let mut rng = block::Rng::new(1);
+    let mut rng = flashkit_block::Rng::new(1);
     for n in 0..20 {
         let mut bad = if n % 2 == 0 { Client::greet(&fixture) } else { Client::connect(&fixture) };
         let noise: Vec<u8> = (0..64).map(|_| rng.next_u64() as u8).collect();
@@ -277,7 +277,7 @@ fn silent_clients_do_not_lock_others_out() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let server = Server::start(device, &"127.0.0.1:0".parse().expect("an address")).expect("listens");
     let Address::Tcp(address) = *server.address() else { panic!("an address of TCP") };
-    let before = block::nbd::Client::connect(server.address()).expect("a place is free");
+    let before = flashkit_block::nbd::Client::connect(server.address()).expect("a place is free");
     let mut silent: Vec<TcpStream> = Vec::new();
     for _ in 0..40 {
         let mut stream = TcpStream::connect(address).expect("the server listens");
@@ -285,7 +285,7 @@ fn silent_clients_do_not_lock_others_out() {
         stream.read_exact(&mut [0; 18]).expect("the greeting");
         silent.push(stream);
     }
-    let after = block::nbd::Client::connect(server.address()).expect("a place is free");
+    let after = flashkit_block::nbd::Client::connect(server.address()).expect("a place is free");
     for client in [&before, &after] {
         client.read(0, &mut [0; 512]).expect("within the device");
     }

@@ -5,7 +5,7 @@ use std::{
     os::{fd::AsFd, unix::net::UnixStream},
 };
 
-use block::{
+use flashkit_block::{
     Device, Geometry, MemoryDevice, Rng, Verb,
     vhost_user::{
         Disk, Event, Traits,

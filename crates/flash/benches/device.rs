@@ -8,7 +8,7 @@ use std::{
 };
 
 use block::{Device, Rng};
-use flash::{Card, Model, Op, Profile};
+use flashkit_flash::{Card, Model, Op, Profile};
 use serde_json::json;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

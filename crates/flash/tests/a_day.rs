@@ -1,12 +1,12 @@
 //! Virtual time of mixed load with power cuts, on cards of each kind, without an inconsistency.
 //!
 //! Slow cards work for an hour of their time, fast ones for some minutes, all for as many hours as `HOURS` says:
-//! `HOURS=24 cargo test --release -p flash --test a_day -- --nocapture`.
+//! `HOURS=24 cargo test --release -p flashkit-flash --test a_day -- --nocapture`.
 
 use std::{collections::BTreeMap, io};
 
 use block::{Device, Rng};
-use flash::{Card, Clock, FaultPlan, Profile};
+use flashkit_flash::{Card, Clock, FaultPlan, Profile};
 
 const MINUTE_NS: u64 = 60 * 1_000_000_000;
 const BLOCK: u64 = 4096;

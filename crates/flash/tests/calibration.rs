@@ -8,7 +8,7 @@ mod support;
 use std::{cmp::Reverse, collections::BinaryHeap, fmt::Write as _, fs};
 
 use block::{Device, Rng};
-use flash::{
+use flashkit_flash::{
     Card, Clock, Model, Op, Profile,
     flashbench::{self, OpenUnits},
 };

@@ -16,7 +16,7 @@
 
 use std::{fs, path::PathBuf};
 
-use flash::{Command, Model, Op, Profile, Trace};
+use flashkit_flash::{Command, Model, Op, Profile, Trace};
 
 const HOSTS: [(&str, &str, &str); 2] =
     [("desktop", "desktop", "transcend-16g-desktop"), ("galaxy_s3", "phone", "transcend-16g-phone")];
@@ -180,7 +180,7 @@ fn free_of(profiles: &[Profile; 2]) -> Free {
 
 /// The figures of the profiles are those of the fit, rounded to two digits.
 #[test]
-#[ignore = "most of a minute without optimization: cargo test --release -p flash --test ext4_fit -- --ignored --nocapture"]
+#[ignore = "most of a minute without optimization: cargo test --release -p flashkit-flash --test ext4_fit -- --ignored --nocapture"]
 fn the_fit_gives_the_profiles() {
     let rows = rows();
     for page_bytes in [4096, 8192, 16384] {

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use block::{Device, Rng};
-use flash::{CardError, CardFile, Pace, Profile};
+use flashkit_flash::{CardError, CardFile, Pace, Profile};
 use serde_json::Value;
 
 const SIZE: u64 = 32 << 20;

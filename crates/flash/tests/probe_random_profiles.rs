@@ -1,8 +1,8 @@
 //! The probe against devices that it was not made for: parameters and noise by seed.
 //!
-//! `cargo test -p flash --test probe_random_profiles -- --nocapture` prints the true and the found values.
+//! `cargo test -p flashkit-flash --test probe_random_profiles -- --nocapture` prints the true and the found values.
 
-use flash::{
+use flashkit_flash::{
     FaultPlan, Model, Op, Profile,
     probe::{Findings, Options, probe},
     profile::{FatArea, Layer},
@@ -299,8 +299,8 @@ fn a_budget_of_time_is_kept_by_every_step() {
 #[test]
 fn a_device_that_takes_no_time_gives_no_nonsense() {
     let mut quick = Profile::named("survey-ssd").expect("built in");
-    quick.time = flash::profile::Times::default();
-    quick.locality = flash::profile::Locality::default();
+    quick.time = flashkit_flash::profile::Times::default();
+    quick.locality = flashkit_flash::profile::Locality::default();
     quick.slc_cache = None;
     quick.fat_area = None;
     let found = probed(&quick, FaultPlan::default());

@@ -3,7 +3,7 @@
 //! figures is a change of the model.
 
 use block::Rng;
-use flash::{Model, Op, Profile};
+use flashkit_flash::{Model, Op, Profile};
 use sha2::{Digest, Sha256};
 
 /// Profile, true if it was written in full before, and the digest of the result.

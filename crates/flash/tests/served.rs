@@ -1,6 +1,9 @@
 //! A card in a file, served over NBD to the clients that people use. `scripts/setup` installs them; without them
 //! these tests fail and say so.
 
+// The clients' module belongs to the tests of that crate, where it has this name.
+extern crate block as flashkit_block;
+
 #[path = "../../block/tests/support/mod.rs"]
 mod clients;
 
@@ -11,7 +14,7 @@ use std::{
 
 use block::Device;
 use clients::{SIZE, run, sparse_file};
-use flash::{
+use flashkit_flash::{
     Profile,
     verbs::{self, NewCard, Serving},
 };

@@ -6,7 +6,7 @@ mod support;
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
-use flash::{
+use flashkit_flash::{
     Card, Profile,
     flashbench::{self, OpenUnits},
     probe::fit::{Point, median, stream_limit},

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command as Program};
 
-use flash::{Command, Model, Op, Profile, Trace, TraceFormat, replay};
+use flashkit_flash::{Command, Model, Op, Profile, Trace, TraceFormat, replay};
 use serde_json::Value;
 
 /// A model of this profile after the requests of a trace.
@@ -73,7 +73,7 @@ fn fio_replays_what_a_card_was_asked() {
             2..4 => Op::read(at, length),
             _ => Op::write(at, length),
         };
-        trace.entries.push(flash::Entry { at_ns: n * 50_000, done_ns: n * 50_000, op });
+        trace.entries.push(flashkit_flash::Entry { at_ns: n * 50_000, done_ns: n * 50_000, op });
     }
     fs::write(dir.path().join("log"), trace.to_text(TraceFormat::FioIolog)).expect("writable");
     let job = fio(dir.path(), &["--read_iolog=log", "--replay_no_stall=1"]);

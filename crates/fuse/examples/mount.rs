@@ -2,7 +2,7 @@
 
 use std::{env, error::Error, path::PathBuf, process::ExitCode};
 
-use fuse::{Mount, MountOptions};
+use flashkit_fuse::{Mount, MountOptions};
 
 fn main() -> ExitCode {
     match run() {

@@ -152,7 +152,7 @@ fn what_a_remount_does_not_name_stays() {
         let mounts = block::mounts().unwrap();
         mounts.into_iter().rev().find(|mount| mount.dir == dir).unwrap().options
     };
-    let remount = |options: &str| fuse::remount(&dir, &["remount".to_string(), options.to_string()]);
+    let remount = |options: &str| flashkit_fuse::remount(&dir, &["remount".to_string(), options.to_string()]);
     remount("ro").unwrap();
     assert_eq!(shown(), "ro,nosuid,nodev,noexec,nosymfollow");
     remount("rw,exec,noatime").unwrap();
@@ -177,7 +177,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     let mut bench = Bench::new(128, COMPRESSED);
     bench.mount("allow_other,discard,compress_extension=log");
     fs::write(bench.path("by.log"), b"again and again ".repeat(10_000)).unwrap();
-    let remount = |options: &str| fuse::remount(&bench.path(""), &[options.to_string()]);
+    let remount = |options: &str| flashkit_fuse::remount(&bench.path(""), &[options.to_string()]);
     // Until the kernel has told that the file is closed, it stays writable.
     (0..TRIES)
         .find(|_| {

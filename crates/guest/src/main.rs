@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use guest::{
+use flashkit_guest::{
     Op, Reply, Runner,
     mailbox::{self, Mailbox},
     op::{Message, WATCH},

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use flash::{Command, Entry, Pace, Profile, Trace, TraceFormat};
-use lab::{
+use flashkit_lab::{
     experiment::{Experiment, How, Phase},
     format::FileSystem,
     preset::Preset,

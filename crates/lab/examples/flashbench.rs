@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 use block::MemoryDevice;
 use flash::{Model, Pace, verbs};
-use guest::{Op, op::Answer};
-use lab::{
+use flashkit_lab::{
     guest::{Card, Limits, Setup, Uml, host_files, host_program},
     target,
 };
+use guest::{Op, op::Answer};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use lab::{
+use flashkit_lab::{
     experiment::Experiment,
     preset::Preset,
     published::published,

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Output},
 };
 
-use lab::{
+use flashkit_lab::{
     experiment::Experiment, format::FileSystem, plan::Plan, preset::Preset, report, scale::Scale, stop::Stop,
     study::run_cell, target::OURS, wear::Wear,
 };

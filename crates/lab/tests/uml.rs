@@ -10,12 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use flash::{Model, Pace, Profile};
-use guest::{
-    Op,
-    op::Answer,
-    pattern::{Access, Order, Pattern, Sync},
-};
-use lab::{
+use flashkit_lab::{
     check::Check,
     experiment::{Experiment, Phase},
     fio,
@@ -28,6 +23,11 @@ use lab::{
     stop::Stop,
     study::run_cell,
     target::{self, GuestTarget, Machine, Programs, Setting, THROUGH_FUSE, Target},
+};
+use guest::{
+    Op,
+    op::Answer,
+    pattern::{Access, Order, Pattern, Sync},
 };
 
 const MIB: u64 = 1 << 20;
@@ -83,7 +83,7 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
         assert!(phase.totals.busy_ns > 0 && phase.totals.busy_ns <= phase.duration_ns, "{phase:#?}");
         assert_eq!(phase.cost, None);
     }
-    let text = lab::report::text(&lab::report::sheets(&[record]));
+    let text = flashkit_lab::report::text(&flashkit_lab::report::sheets(&[record]));
     assert!(text.contains("ext4, indicative"), "{text}");
     Ok(())
 }
@@ -466,8 +466,8 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
     let mut uml = boot(&programs, limits, Box::new(MemoryDevice::new(64 * MIB)))?;
     let refused = uml.run(&mount("ext4", ""));
     assert!(matches!(refused, Err(Failure::Refused { errno: 22, .. })), "{refused:?}");
-    uml.run(&lab::guest::host_files())?;
-    let spins = lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
+    uml.run(&flashkit_lab::guest::host_files())?;
+    let spins = flashkit_lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
     let spun = uml.run(&spins);
     assert!(matches!(spun, Err(Failure::Hung { silent_s: 10, .. })), "{spun:?}");
     Ok(())
@@ -478,14 +478,14 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
 fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let mut uml = boot(&programs, Limits::default(), Box::new(MemoryDevice::new(64 * MIB)))?;
-    uml.run(&lab::guest::host_files())?;
+    uml.run(&flashkit_lab::guest::host_files())?;
     let id = uml.id();
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(1));
         rustix::process::kill_process(id, rustix::process::Signal::KILL)
     });
     // A guest that is not missed at once is one that hangs, in the end.
-    let ended = uml.run(&lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
+    let ended = uml.run(&flashkit_lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
     assert!(matches!(ended, Err(Failure::Died { .. })), "{ended:?}");
     killer.join().expect("it does not panic")?;
     Ok(())

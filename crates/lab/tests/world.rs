@@ -16,7 +16,7 @@ use block::{
     vhost_user::{Traits, fake_guest::FakeGuest},
 };
 use flash::{Completion, Op, Refusal};
-use lab::guest::{Card, EventModel, Failure, Limits, World};
+use flashkit_lab::guest::{Card, EventModel, Failure, Limits, World};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const SIZE: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Modelled cards: what `cargo bench -p flash` tells, beside the null engine of fio in the same run, which does
+//! Modelled cards: what `cargo bench -p flashkit-flash` tells, beside the null engine of fio in the same run, which does
 //! nothing with a request but count it.
 
 use std::process::Command;
@@ -31,9 +31,12 @@ const FIO_REQUESTS: &str = "--number_ios=3000000";
 /// Runs them.
 pub fn lines() -> Result<Vec<Line>> {
     let step = Step::begin("modelled cards, and fio's null engine");
-    let mut lines = engine::told("flash", "device", &WANTED)?;
-    let shown =
-        lines.iter().find(|line| line.what == SHOWN).context("cargo bench -p flash left it out")?.figure;
+    let mut lines = engine::told("flashkit-flash", "device", &WANTED)?;
+    let shown = lines
+        .iter()
+        .find(|line| line.what == SHOWN)
+        .context("cargo bench -p flashkit-flash left it out")?
+        .figure;
     let null = fio_null()?;
     step.end();
     lines.push(Line::new("fio, null engine: 4 KiB writes at random", null, "1/s", Told));

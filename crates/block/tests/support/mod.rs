@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use block::{Device, FileDevice, Rng};
+use flashkit_block::{Device, FileDevice, Rng};
 
 /// Of the devices that are served.
 pub const SIZE: u64 = 64 << 20;
