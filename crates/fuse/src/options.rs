@@ -1,5 +1,4 @@
-//! The options of a mount, as `-o` gives them. Names are those of Linux's f2fs and of mount(8) where they mean the
-//! same.
+//! The mount options (`-o`). Names are those of Linux's f2fs and of mount(8) if the meaning is the same.
 
 use std::time::Duration;
 
@@ -10,70 +9,70 @@ use f2fs::{
 };
 use rustix::mount::MountFlags;
 
-/// New data of so many bytes goes to the image at once, where a page cache gathers neighbours: a copy for that costs more
-/// than the commands that it would spare.
+/// Minimum length of new data that is written through to the image if the host has a page cache, which merges
+/// adjacent writes. Copying it to a buffer would cost more than the requests that this saves.
 const STRAIGHT_BYTES: usize = 256 << 10;
 
-/// When reading changes the time of the last access.
+/// When reading updates access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
-    /// When it is not later than the last change, or a day old (Linux, `relatime_need_update`).
+    /// If the access time is not later than the last change, or is a day old (Linux, `relatime_need_update`).
     #[default]
     Relative,
-    /// With each reading that follows an opening.
+    /// At the first read after each open.
     Strict,
     /// Never.
     Never,
 }
 
-/// What fsync promises.
+/// Guarantees of fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FsyncMode {
-    /// What POSIX asks for.
+    /// Those of POSIX.
     #[default]
     Posix,
-    /// In addition every rename before the fsync.
+    /// In addition, all earlier renames become durable.
     Strict,
     /// Only the order: the device is not flushed.
     NoBarrier,
 }
 
-/// When segments are cleaned without need.
+/// When segments are cleaned although space is not needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackgroundGc {
-    /// When the volume is idle.
+    /// While the volume is idle.
     #[default]
     On,
     /// Never.
     Off,
 }
 
-/// What follows a failure to write metadata.
+/// Reaction to a failed metadata write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnError {
     /// The volume refuses changes from then on.
     #[default]
     ReadOnly,
-    /// What could not be written is kept and tried again, as long as that can be done safely.
+    /// The data is kept in memory and written again later, as long as that is safe.
     Continue,
-    /// The mount ends at once.
+    /// The process aborts, which ends the mount at once.
     Panic,
 }
 
-/// How a volume is mounted.
+/// The options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Nothing is changed.
+    /// The volume is not changed.
     pub read_only: bool,
-    /// The flags of what is mounted already change, and nothing else.
+    /// Only the flags of an existing mount are changed.
     pub remount: bool,
-    /// Other users than the one who mounts may use it.
+    /// Users other than the mounting one may access the mount.
     pub allow_other: bool,
-    /// Device nodes work.
+    /// Device nodes are usable.
     pub dev: bool,
-    /// Set-user-id and set-group-id bits work.
+    /// Set-user-id and set-group-id bits take effect.
     pub suid: bool,
-    /// Programs can be run.
+    /// Programs can be executed.
     pub exec: bool,
     /// Symbolic links are followed.
     pub follow_links: bool,
@@ -81,51 +80,51 @@ pub struct MountOptions {
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// When reading changes access times.
+    /// When reading updates access times.
     pub atime: Atime,
-    /// Whether reading directories changes access times too.
+    /// Reading a directory updates its access time, too.
     pub dir_atime: bool,
-    /// What fsync promises.
+    /// Guarantees of fsync.
     pub fsync: FsyncMode,
-    /// When segments are cleaned without need.
+    /// When segments are cleaned although space is not needed.
     pub background_gc: BackgroundGc,
-    /// Whether only what has not changed for a week is cleaned without need.
+    /// Background cleaning only moves data unchanged for a week.
     pub age_threshold: bool,
-    /// What follows a failure to write metadata.
+    /// Reaction to a failed metadata write.
     pub on_error: OnError,
     /// Checkpoints are written.
     pub checkpoints: bool,
-    /// Time between checkpoints while there is something to write.
+    /// Time between checkpoints while there are changes.
     pub checkpoint_interval: Duration,
-    /// Logs that are written to.
+    /// Number of active logs.
     pub active_logs: ActiveLogs,
-    /// When blocks are overwritten where they are.
+    /// When blocks are overwritten in place.
     pub in_place: InPlace,
-    /// What a checkpoint frees is discarded; on block devices where `None`, as Linux does.
+    /// Segments freed by a checkpoint are discarded. With `None`, only on block devices, as in Linux.
     pub discard: Option<bool>,
-    /// What was fsynced after the last checkpoint is brought back.
+    /// Files fsynced after the last checkpoint are recovered.
     pub roll_forward: bool,
-    /// Small files live in their inode.
+    /// Small files are stored in their inode.
     pub inline_data: bool,
-    /// Small directories live in their inode.
+    /// Small directories are stored in their inode.
     pub inline_dentry: bool,
-    /// Inodes keep room for extended attributes.
+    /// New inodes reserve space for extended attributes.
     pub inline_xattr: bool,
-    /// How files are compressed that become so.
+    /// Settings for files that become compressed.
     pub compression: Compression,
-    /// Extensions of new files that are compressed.
+    /// Name extensions of new files to compress.
     pub compressed_extensions: Vec<String>,
-    /// Extensions of new files that are not, even in compressed directories.
+    /// Name extensions of new files not to compress, even in compressed directories.
     pub plain_extensions: Vec<String>,
-    /// Memory for caches.
+    /// Memory for caches, in bytes.
     pub cache_bytes: usize,
-    /// Threads that answer requests; chosen by the number of processors where `None`.
+    /// Number of worker threads. With `None`, it depends on the number of processors.
     pub threads: Option<usize>,
-    /// The image is accessed past the page cache of the host.
+    /// The image is accessed with O_DIRECT, bypassing the host's page cache.
     pub direct: bool,
-    /// What is open for writing is written, and read, past the page cache of the mount.
+    /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
-    /// What the table of mounts shows as the source; the image where `None`.
+    /// Source in the mount table. With `None`, it is the image.
     pub source_name: Option<String>,
 }
 
@@ -168,7 +167,7 @@ impl Default for MountOptions {
     }
 }
 
-/// Options as they are spelled, and what they do.
+/// Spelling and description of all options.
 pub const KNOWN: [(&str, &str); 37] = [
     ("ro, rw", "ro: write nothing; what was left unclean is recovered in memory"),
     ("remount", "Change the flags of a mount that is there: ro, dev, suid, exec, sync, and of access times"),
@@ -225,14 +224,14 @@ pub const KNOWN: [(&str, &str); 37] = [
     ),
 ];
 
-/// How the options are spelled, for messages.
+/// Returns the spellings of all options, for messages.
 fn spellings() -> String {
     KNOWN.map(|(spelling, _)| spelling).join(", ")
 }
 
-/// The option that is most like an unknown one, for messages; nothing where none is like it.
+/// Returns a hint with the option most similar to an unknown one, or an empty string if none is similar.
 fn nearest(unknown: &str) -> String {
-    // Two letters off in a word of ten.
+    // Minimum similarity: two wrong letters in a word of ten.
     const LIKE: f64 = 0.8;
     let name = |option: &str| option.split('=').next().unwrap_or_default().to_string();
     let unknown = name(unknown);
@@ -245,24 +244,24 @@ fn nearest(unknown: &str) -> String {
     }
 }
 
-/// An option that there is not, or a value that it cannot have.
+/// An unknown option, or an invalid value of a known one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// No such option.
+    /// The option does not exist.
     #[error("unknown option {0:?}{nearest} (see flashkit mount --help)", nearest = nearest(.0))]
     Unknown(String),
-    /// No such value.
+    /// The value is invalid for this option.
     #[error("{value:?} is no value of the option {name}")]
     Value {
-        /// The option.
+        /// Name of the option.
         name: String,
-        /// The value.
+        /// The invalid value.
         value: String,
     },
 }
 
 impl MountOptions {
-    /// Applies a list of options separated by commas, the way `-o` takes it; later ones win.
+    /// Applies a comma-separated list of options, as given to `-o`. Later options override earlier ones.
     pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',').map(str::trim).filter(|option| !option.is_empty()).try_for_each(|one| self.set(one))
     }
@@ -322,7 +321,7 @@ impl MountOptions {
                 self.checkpoint_interval = Duration::from_secs(seconds);
             }
             ("disable_roll_forward", None) => self.roll_forward = false,
-            // Linux allows it only for mounts that write nothing.
+            // Linux accepts it only together with `ro`.
             ("norecovery", None) => (self.roll_forward, self.read_only) = (false, true),
             ("errors", Some("remount-ro")) => self.on_error = OnError::ReadOnly,
             ("errors", Some("continue")) => self.on_error = OnError::Continue,
@@ -339,7 +338,8 @@ impl MountOptions {
                 let algorithm = (0..=3).filter_map(Algorithm::from_code).find(|one| one.name() == name);
                 let compression = &mut self.compression;
                 (compression.algorithm, compression.level) = (algorithm.ok_or_else(bad)?, level);
-                // What Linux takes: none for LZO, those of LZ4HC, those of zstd (`f2fs_is_compress_level_valid`).
+                // The same levels as in Linux: none for LZO, those of LZ4HC, those of zstd
+                // (`f2fs_is_compress_level_valid`).
                 let most = match compression.algorithm {
                     Algorithm::Lzo | Algorithm::LzoRle => 0,
                     Algorithm::Lz4 => 12,
@@ -355,7 +355,7 @@ impl MountOptions {
             }
             ("compress_chksum", None) => self.compression.checksum = true,
             ("compress_extension", Some(extension)) => self.compressed_extensions.push(extension.into()),
-            // Linux refuses it for all files.
+            // Linux refuses `*` here.
             ("nocompress_extension", Some("*")) => return Err(bad()),
             ("nocompress_extension", Some(extension)) => self.plain_extensions.push(extension.into()),
             ("cache", Some(size)) => self.cache_bytes = parse_size(size).ok_or_else(bad)?,
@@ -365,7 +365,7 @@ impl MountOptions {
             }
             ("direct", None) => self.direct = true,
             ("direct_write", None) => self.direct_write = true,
-            // What is always so.
+            // Options that are always in effect.
             (
                 "default_permissions"
                 | "acl"
@@ -377,7 +377,7 @@ impl MountOptions {
                 | "defaults",
                 None,
             ) => {}
-            // What makes Linux's f2fs faster or slower in ways that we have not, and changes nothing else.
+            // Options that only tune Linux's implementation.
             (
                 "gc_merge" | "nogc_merge" | "heap" | "no_heap" | "noflush_merge" | "nocheckpoint_merge"
                 | "noextent_cache" | "age_extent_cache" | "data_flush" | "fastboot" | "nat_bits" | "lazytime"
@@ -387,13 +387,13 @@ impl MountOptions {
             | ("memory", Some("normal" | "low"))
             | ("alloc_mode", Some("default" | "reuse"))
             | ("discard_unit", Some("block" | "segment" | "section")) => {}
-            // What fstab says to mount(8) and not to the file system.
+            // Options of fstab for mount(8) itself.
             (
                 "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "nofail" | "_netdev",
                 None,
             )
             | ("subtype" | "comment", Some(_)) => {}
-            // What the table of mounts shows of FUSE, and mount(8) gives back when it remounts.
+            // FUSE options in the mount table, which mount(8) passes back on a remount.
             ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             (known, _) if spellings().split(", ").any(|one| one.split('=').next() == Some(known)) => {
@@ -404,7 +404,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Flags of mount(2).
+    /// Returns the flags for mount(2).
     pub fn mount_flags(&self) -> MountFlags {
         let flags = [
             (self.read_only, MountFlags::RDONLY),
@@ -415,7 +415,7 @@ impl MountOptions {
             (self.sync, MountFlags::SYNCHRONOUS),
             (self.dirsync, MountFlags::DIRSYNC),
             (self.atime == Atime::Never, MountFlags::NOATIME),
-            // Said aloud, because a mount that is given no such flag keeps those that it has.
+            // Set explicitly, because a remount without any atime flag keeps the current ones.
             (self.atime == Atime::Relative, MountFlags::RELATIME),
             (self.atime == Atime::Strict, MountFlags::STRICTATIME),
             (!self.dir_atime, MountFlags::NODIRATIME),
@@ -423,7 +423,7 @@ impl MountOptions {
         flags.into_iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
     }
 
-    /// How the engine opens the volume.
+    /// Returns the engine's options for opening the volume.
     pub fn volume_options(
         &self,
         on_block_device: bool,
@@ -449,7 +449,7 @@ impl MountOptions {
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
             straight_bytes: (!self.direct).then_some(STRAIGHT_BYTES),
-            // It keeps them only of what it takes into its cache.
+            // The kernel maintains times only for writes through its cache.
             cache_has_times: !self.direct_write,
             checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
@@ -461,7 +461,7 @@ impl MountOptions {
     }
 }
 
-/// A size such as 64M or 1GiB, at least 1 MiB.
+/// Parses a size such as 64M or 1GiB, at least 1 MiB.
 fn parse_size(text: &str) -> Option<usize> {
     let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
     usize::try_from(bytes).ok().filter(|bytes| *bytes >= 1 << 20)
@@ -551,7 +551,7 @@ mod tests {
     fn what_fstab_says_to_others_is_ignored() {
         assert_eq!(parsed("defaults,noauto,user,x-systemd.automount,_netdev,,"), Ok(MountOptions::default()));
         assert!(parsed("norecovery").unwrap().read_only);
-        // A line of Linux's /proc/mounts is taken as it is.
+        // A line of Linux's /proc/mounts is accepted unchanged.
         let linux = "rw,lazytime,relatime,background_gc=on,nogc_merge,discard,discard_unit=block,user_xattr,\
                      inline_xattr,acl,inline_data,inline_dentry,flush_merge,barrier,extent_cache,mode=adaptive,\
                      active_logs=6,alloc_mode=default,checkpoint_merge,fsync_mode=posix,memory=normal,errors=continue";

@@ -1,10 +1,10 @@
-//! A way from the image to the kernel on which nobody looks at the bytes: a pipe that holds pages of the image's cache
-//! until the kernel copies them. It spares one of two copies.
+//! Splicing from the image to the kernel: a pipe holds references to pages of the image's page cache until
+//! the kernel copies them. It saves one of two copies.
 //!
-//! *Why not without any copy*: FUSE can also hand reads on to an open file (`FUSE_PASSTHROUGH`), but only to the same
-//! offsets of that file, and a file's blocks lie elsewhere in the image. And the kernel takes a page out of a pipe
-//! instead of copying it only where it can take it out of its file's cache, too: not where that file lies in memory,
-//! nor where the page is part of a large folio.
+//! *Why not zero copies*: `FUSE_PASSTHROUGH` forwards reads to an open file, but only at the same offsets,
+//! and the blocks of a file lie elsewhere in the image. The kernel can also move a page out of the pipe
+//! instead of copying it, but only if it can remove the page from the page cache of its file. It cannot if
+//! that file is on tmpfs or the page is part of a large folio.
 
 use std::{
     io,
@@ -14,16 +14,16 @@ use std::{
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// Uses that are refused after one for which there was no pipe, or no way from the file into it: asking each time
-/// would cost more than the way spares.
+/// Number of attempts that are skipped after a failure to create the pipe or to splice into it. Each failing
+/// attempt costs more than a successful one saves.
 const RESTS: u32 = 1000;
 
-/// The way that one thread uses. Its pipe is there from the first use on, and new after a failure.
+/// The splice pipe of one worker thread. The pipe is created at the first use, and replaced after a failure.
 pub struct Passage {
     room_bytes: usize,
     /// Empty between uses.
     pipe: Option<Pipe>,
-    /// Uses that are still to be refused.
+    /// Number of attempts still to skip.
     rests: u32,
 }
 
@@ -33,13 +33,14 @@ struct Pipe {
 }
 
 impl Passage {
-    /// For messages of a head and so many bytes, wherever they begin.
+    /// Creates a splice pipe for messages of a header and at most `most_bytes` bytes at any offset.
     pub fn new(most_bytes: usize) -> Passage {
-        // Each page takes a slot, and so does the head; the first and the last page may be there in part.
+        // One slot for each page and one for the header; the first and the last page may be partial.
         Passage { room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(), pipe: None, rests: 0 }
     }
 
-    /// Sends a head and ranges of a file as one message. After a failure it may have gone out or not.
+    /// Sends a header and ranges of a file as one message. After an error the message may have been sent or
+    /// not.
     pub fn send(
         &mut self,
         to: BorrowedFd<'_>,
@@ -81,7 +82,7 @@ impl Pipe {
     }
 
     fn fill(&self, head: &[u8], file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<()> {
-        // A pipe with room takes all of what is so short.
+        // The pipe is empty, so it takes the whole header at once.
         rustix::io::write(&self.input, head)?;
         for range in ranges {
             let mut at = range.start;
@@ -105,7 +106,7 @@ impl Pipe {
     }
 }
 
-/// How many bytes ranges have together.
+/// Returns the total length of the ranges in bytes.
 pub fn bytes(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }

@@ -1,20 +1,19 @@
-//! What the kernel and a FUSE file system say to each other: the structures of Linux's `include/uapi/linux/fuse.h`,
-//! in the byte order of the machine.
+//! The FUSE wire protocol: the structures of Linux's `include/uapi/linux/fuse.h`, in native byte order.
 //!
-//! *Older kernels* send shorter structures and fewer requests. What came after 7.23 (Linux 3.15) as the end of a
-//! structure is a structure of its own here, which is taken only where both sides said that they know it.
+//! *Older kernels* send shorter structures and fewer requests. A field that was appended to a structure after
+//! 7.23 (Linux 3.15) is a structure of its own here, which is parsed only if its init flag was negotiated.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version that this module speaks; the kernel takes the smaller one of both.
+/// Major version of the protocol that this module implements.
 pub const MAJOR: u32 = 7;
-/// The minor number of it: statx is the newest that we answer.
+/// Minor version; the kernel uses the smaller one of both sides. Its newest request that we answer is STATX.
 pub const MINOR: u32 = 39;
-/// The oldest that it speaks (Linux 3.15): before that the structures are others.
+/// Oldest supported minor version (Linux 3.15); earlier ones have other structures.
 pub const MINOR_LEAST: u32 = 23;
 
-/// What a request asks for.
+/// Request opcodes.
 pub mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -59,7 +58,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// What both sides can do; see INIT.
+/// Init flags: capabilities that are negotiated with INIT.
 pub mod can {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -104,29 +103,30 @@ pub mod opened {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Bit of [`OpenIn::open_flags`] and [`CreateIn::open_flags`]: truncation takes set-user-id bits away.
+/// Bit of [`OpenIn::open_flags`] and [`CreateIn::open_flags`]: truncation clears the set-user-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// Bit of [`GetattrIn::getattr_flags`]: the handle is given.
+/// Bit of [`GetattrIn::getattr_flags`]: the file handle is valid.
 pub const GETATTR_HANDLE: u32 = 1;
-/// Bit of [`WriteIn::write_flags`]: it comes from the cache, and who wrote it there is not told.
+/// Bit of [`WriteIn::write_flags`]: a write-back from the page cache; the writing process is unknown.
 pub const WRITE_CACHE: u32 = 1;
-/// Bit of [`ReadIn::read_flags`] and [`WriteIn::write_flags`]: whose locks count is given, as it is of those that go past
-/// the cache and of no others.
+/// Bit of [`ReadIn::read_flags`] and [`WriteIn::write_flags`]: the lock owner is valid. The kernel sets it
+/// for exactly those reads and writes that bypass the page cache.
 pub const LOCK_OWNER: u32 = 1 << 1;
-/// Bit of [`WriteIn::write_flags`]: the write takes set-user-id bits away.
+/// Bit of [`WriteIn::write_flags`]: the write clears the set-user-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// Bit of [`WriteIn::flags`]: the content is durable when the write returns (`O_DSYNC`, which rustix takes for `O_SYNC`;
-/// Linux, `include/uapi/asm-generic/fcntl.h`). The kernel sets it on synchronous mounts, too.
+/// Bit of [`WriteIn::flags`]: the content is durable when the write returns (`O_DSYNC` in Linux,
+/// `include/uapi/asm-generic/fcntl.h`; rustix defines it as `O_SYNC`). The kernel sets it on synchronous
+/// mounts, too.
 pub const O_DSYNC: u32 = 0x1000;
-/// Bit of [`SetxattrMoreIn::setxattr_flags`]: the access list takes the set-group-id bit away.
+/// Bit of [`SetxattrMoreIn::setxattr_flags`]: the ACL clears the set-group-id bit.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
-/// Bit of [`FsyncIn::fsync_flags`]: the content only.
+/// Bit of [`FsyncIn::fsync_flags`]: only the content (fdatasync(2)).
 pub const FSYNC_DATA: u32 = 1;
-/// Bit of [`Statx::mask`]: the time of birth is there; with those of all basic facts.
+/// Bit of [`Statx::mask`] for the birth time, followed by the bits of all basic attributes.
 pub const STATX_BTIME: u32 = 0x800;
 pub const STATX_BASIC: u32 = 0x7FF;
 
-/// Declares structures that come from the kernel.
+/// Declares structures that the kernel sends.
 macro_rules! incoming {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
@@ -137,7 +137,7 @@ macro_rules! incoming {
     )*};
 }
 
-/// Declares structures that go to the kernel.
+/// Declares structures that are sent to the kernel.
 macro_rules! outgoing {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
@@ -148,13 +148,13 @@ macro_rules! outgoing {
 }
 
 incoming! {
-    /// The head of every request.
+    /// Header of every request.
     InHeader {
         length_bytes: u32, opcode: u32, unique: u64, node: u64, uid: u32, gid: u32, pid: u32,
         extensions: u16, padding: u16,
     }
     InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
-    /// What follows [`InitIn`] with [`can::INIT_EXT`].
+    /// Follows [`InitIn`] with [`can::INIT_EXT`].
     InitMoreIn { flags2: u32, unused: [u32; 11], }
     ForgetIn { lookups: u64, }
     GetattrIn { getattr_flags: u32, padding: u32, handle: u64, }
@@ -181,7 +181,7 @@ incoming! {
     }
     FsyncIn { handle: u64, fsync_flags: u32, padding: u32, }
     SetxattrIn { size: u32, flags: u32, }
-    /// What follows [`SetxattrIn`] with [`can::SETXATTR_EXT`].
+    /// Follows [`SetxattrIn`] with [`can::SETXATTR_EXT`].
     SetxattrMoreIn { setxattr_flags: u32, padding: u32, }
     GetxattrIn { size: u32, padding: u32, }
     IoctlIn { handle: u64, flags: u32, command: u32, argument: u64, in_bytes: u32, out_bytes: u32, }
@@ -193,14 +193,14 @@ incoming! {
 }
 
 outgoing! {
-    /// The head of every answer and message.
+    /// Header of every answer and notification.
     OutHeader { length_bytes: u32, error: i32, unique: u64, }
     InitOut {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
         max_write: u32, time_granularity_ns: u32, max_pages: u16, map_alignment: u16, flags2: u32,
         unused: [u32; 7],
     }
-    /// Facts of an inode.
+    /// Attributes of an inode.
     Attr {
         ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64, atime_nanoseconds: u32,
         mtime_nanoseconds: u32, ctime_nanoseconds: u32, mode: u32, links: u32, uid: u32, gid: u32, rdev: u32,
@@ -220,7 +220,7 @@ outgoing! {
     GetxattrOut { size: u32, padding: u32, }
     IoctlOut { result: i32, flags: u32, in_vectors: u32, out_vectors: u32, }
     LseekOut { offset: u64, }
-    /// The head of an entry of a listing; the name follows, filled up to 8 bytes.
+    /// Header of a directory entry; the name follows, padded to 8 bytes.
     Dirent { ino: u64, next: u64, name_bytes: u32, kind: u32, }
     StatxTime { seconds: i64, nanoseconds: u32, reserved: i32, }
     StatxOut {
@@ -229,11 +229,11 @@ outgoing! {
         blocks: u64, attributes_mask: u64, atime: StatxTime, btime: StatxTime, ctime: StatxTime,
         mtime: StatxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
-    /// The message that what is cached of an inode is old.
+    /// Inode invalidation (`FUSE_NOTIFY_INVAL_INODE`): cached data or attributes of an inode are stale.
     InvalidateInode { ino: u64, offset: i64, length: i64, }
 }
 
-/// The number of the message [`InvalidateInode`].
+/// Notification code of [`InvalidateInode`].
 pub const INVALIDATE_INODE: i32 = 2;
 
 const _: () = {
@@ -245,18 +245,18 @@ const _: () = {
     assert!(size_of::<StatfsOut>() == 80 && size_of::<StatxOut>() == 288);
 };
 
-/// What follows the head of a request, taken piece by piece. What is too short is no request of Linux's.
+/// Parser of a request's arguments, which follow its header. Too short arguments give EINVAL.
 pub struct Arguments<'a>(pub &'a [u8]);
 
 impl<'a> Arguments<'a> {
-    /// The next structure.
+    /// Parses the next structure.
     pub fn take<T: FromBytes>(&mut self) -> Result<T, Errno> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::INVAL)?;
         self.0 = rest;
         Ok(value)
     }
 
-    /// The next name, which ends with a zero.
+    /// Parses the next zero-terminated name.
     pub fn name(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
         let (name, rest) = self.0.split_at(end);
@@ -264,7 +264,7 @@ impl<'a> Arguments<'a> {
         Ok(name)
     }
 
-    /// So many bytes.
+    /// Takes the next `count` bytes.
     pub fn bytes(&mut self, count: u32) -> Result<&'a [u8], Errno> {
         let (bytes, rest) = self.0.split_at_checked(count as usize).ok_or(Errno::INVAL)?;
         self.0 = rest;
@@ -272,34 +272,33 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What an answer says; its room is made once and used again.
+/// The payload of an answer; its buffer is reused.
 pub struct Output {
     bytes: Vec<u8>,
     used: usize,
 }
 
 impl Output {
-    /// With room for so many bytes.
+    /// Creates a buffer for `room` bytes.
     pub fn new(room: usize) -> Output {
         Output { bytes: vec![0; room], used: 0 }
     }
 
-    /// Empties it.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// What is in it.
+    /// Returns the payload.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// Adds a structure.
+    /// Appends a structure.
     pub fn put(&mut self, value: &(impl IntoBytes + Immutable)) {
         self.extend(value.as_bytes());
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         if end > self.bytes.len() {
@@ -309,7 +308,7 @@ impl Output {
         self.used = end;
     }
 
-    /// So many bytes to be filled, of which then as many count as `fill` says.
+    /// Lets `fill` write to a buffer of `most` bytes, and appends as many bytes as `fill` returns.
     pub fn fill<E>(
         &mut self,
         most: usize,

@@ -1,23 +1,23 @@
-//! What the kernel may have in its cache while space is short.
+//! Dirty files: files with dirty pages in the kernel while space is short.
 //!
-//! It takes writes without asking whether they fit. They did when they were made: so before somebody takes what is left,
-//! it writes back what others have written.
+//! The kernel accepts writes without asking whether there is space for them. There was when they were made.
+//! So before another caller takes the remaining space, the kernel writes back the files of earlier writers.
 
 use std::sync::Mutex;
 
 use f2fs::units::Ino;
 use rustc_hash::FxHashSet;
 
-/// Files that somebody has written to, or was about to, since they were written back last. Nobody keeps account of them
-/// while there is plenty of space.
+/// Files that were written, or were about to be, since their last write-back. The set is not maintained while
+/// there is plenty of space.
 #[derive(Default)]
 pub struct Unwritten {
     files: Mutex<Option<FxHashSet<Ino>>>,
 }
 
 impl Unwritten {
-    /// Space is short, and somebody takes some: what is to be written back before that. At first that is everything in
-    /// `open`, which says what is open for writing.
+    /// Returns the files to write back before a caller takes space, when space is short. The first call
+    /// starts the set with all files open for writing, which `open` returns.
     #[must_use]
     pub fn take(&self, open: impl FnOnce() -> Vec<Ino>) -> Vec<Ino> {
         let mut files = self.files.lock().expect("nothing panics under this lock");
@@ -25,8 +25,8 @@ impl Unwritten {
         files.drain().collect()
     }
 
-    /// Space is short, and somebody is about to write to a file: what is to be written back before that, this file
-    /// included.
+    /// Returns the files to write back before a caller writes to `ino`, when space is short. The list
+    /// includes `ino`.
     #[must_use]
     pub fn take_before_write(&self, ino: Ino, open: impl FnOnce() -> Vec<Ino>) -> Vec<Ino> {
         let mut first = self.take(open);
@@ -38,12 +38,12 @@ impl Unwritten {
         first
     }
 
-    /// Whether account is kept: then nothing waits but what it says.
+    /// Returns true if the set is maintained. Then no other files have dirty pages.
     pub fn is_kept(&self) -> bool {
         self.files.lock().expect("nothing panics under this lock").is_some()
     }
 
-    /// There is plenty.
+    /// Stops maintaining the set, because there is plenty of space.
     pub fn forget(&self) {
         *self.files.lock().expect("nothing panics under this lock") = None;
     }

@@ -1,11 +1,11 @@
-//! The lock over a mounted volume.
+//! The lock of a mounted volume.
 //!
-//! *Invariants*: readers share the volume, a writer has it alone. Writers take turns in the order in which they come, and
-//! a writer may let readers in [for a while](Writing::let_readers_in) without giving up its turn: so a device is flushed
-//! while files are read, and nothing changes meanwhile. Readers do not queue behind writers who wait: a writer that waits
-//! for a slow reader lets others pass until that reader is done. Neither side starves: a writer waits no longer than
-//! for the readers that were there when it came, and those that came until these were done; readers that wait for a writer
-//! are let in before the next.
+//! *Invariants*: readers share the volume, a writer has it exclusively. Writers enter in the order of their
+//! arrival. A writer may [let readers in](Writing::let_readers_in) for a while without giving up its turn:
+//! files can be read while the device flushes, and nothing changes meanwhile. Readers do not queue behind
+//! waiting writers: while a writer waits for a slow reader, further readers enter. Neither side starves: a
+//! writer waits only for the readers that were there when it arrived, and for those that entered until these
+//! had left. Readers that waited for a writer enter before the next one.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -19,17 +19,18 @@ use f2fs::Volume;
 
 use crate::{Errno, file_system::Answer};
 
-/// The lock, and the volume until it is [taken out](VolumeLock::take).
+/// The lock with the volume, until the volume is [taken out](VolumeLock::take).
 pub struct VolumeLock {
     gate: Gate,
-    /// Nobody ever waits here: the gate lets in who may lock it.
+    /// Never contended: the gate admits only threads that can lock it at once.
     volume: RwLock<Option<Volume>>,
-    /// A writer panicked while it had let readers in. The lock over the volume, which it did not hold, cannot tell.
+    /// True if a writer panicked while it had let readers in. That does not poison `volume`, which the writer had
+    /// unlocked.
     is_broken: AtomicBool,
 }
 
 impl VolumeLock {
-    /// A lock over a volume.
+    /// Creates a lock for a volume.
     pub fn new(volume: Volume) -> VolumeLock {
         VolumeLock {
             gate: Gate::default(),
@@ -38,7 +39,7 @@ impl VolumeLock {
         }
     }
 
-    /// Locks the volume to read it.
+    /// Locks the volume for reading.
     pub fn read(&self) -> Answer<Reading<'_>> {
         let pass = self.gate.enter_reader();
         let volume = self.volume.read().map_err(|_| Errno::IO)?;
@@ -48,7 +49,7 @@ impl VolumeLock {
         Ok(Reading { volume, _pass: pass })
     }
 
-    /// Locks the volume to change it.
+    /// Locks the volume for changes.
     pub fn write(&self) -> Answer<Writing<'_>> {
         let turn = self.gate.take_turn();
         let room = turn.enter();
@@ -59,7 +60,7 @@ impl VolumeLock {
         Ok(Writing { volume: Some(volume), room: Some(room), turn, lock: self })
     }
 
-    /// Whether a writer has its turn or waits for it, so that another one would have to wait.
+    /// Returns true if a writer has its turn or waits for it, so that another writer would have to wait.
     pub fn has_writers(&self) -> bool {
         self.gate.has_writers()
     }
@@ -69,14 +70,14 @@ impl VolumeLock {
         self.volume.is_poisoned() || self.is_broken.load(Ordering::Acquire)
     }
 
-    /// Whether a reader that comes now need not wait.
+    /// Returns true if a new reader need not wait.
     #[cfg(test)]
     pub fn is_open_to_readers(&self) -> bool {
         !self.gate.lock().is_closed()
     }
 
-    /// Takes the volume out for good. Everybody else waits until `end` is done with it, which gets `Err` with the volume
-    /// where an operation was broken off in the middle, by a panic.
+    /// Takes the volume out for good. All other callers wait until `end` returns. `end` gets `Err` if a panic
+    /// interrupted a change.
     pub fn take<T>(&self, end: impl FnOnce(Result<Option<Volume>, Option<Volume>>) -> T) -> T {
         let turn = self.gate.take_turn();
         let _room = turn.enter();
@@ -89,16 +90,16 @@ impl VolumeLock {
     }
 }
 
-/// The volume while it is read.
+/// A shared lock on the volume.
 pub struct Reading<'a> {
-    // Before the gate opens to others.
+    // Dropped before `_pass`, which opens the gate to others.
     volume: RwLockReadGuard<'a, Option<Volume>>,
     _pass: ReaderPass<'a>,
 }
 
-/// The volume while it is changed.
+/// An exclusive lock on the volume.
 pub struct Writing<'a> {
-    // In this order: nobody finds the gate open and the volume locked.
+    // Dropped in this order, so that the volume is unlocked before the gate opens.
     volume: Option<RwLockWriteGuard<'a, Option<Volume>>>,
     room: Option<Inside<'a>>,
     turn: Turn<'a>,
@@ -106,7 +107,7 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Does some work while readers have the volume; other writers wait as before. If `work` panics, the change that
+    /// Runs `work` while readers may enter; other writers keep waiting. If `work` panics, the change that
     /// waits for it is never finished, and the volume counts as [poisoned](VolumeLock::is_poisoned).
     pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Answer<T> {
         (self.volume, self.room) = (None, None);
@@ -152,7 +153,7 @@ impl DerefMut for Writing<'_> {
     }
 }
 
-/// Decides who may lock the volume.
+/// Decides which threads may lock the volume.
 #[derive(Default)]
 struct Gate {
     state: Mutex<State>,
@@ -161,45 +162,46 @@ struct Gate {
 
 #[derive(Default)]
 struct State {
-    /// Turns that writers have asked for, and turns that have ended.
+    /// Number of turns that writers have requested, and number of turns that have ended.
     asked: u64,
     ended: u64,
     writer: Writer,
-    /// Readers inside, and those of them that were there when the writer began to wait.
+    /// Number of readers inside, and how many of them entered before the writer began to wait.
     readers: usize,
     earlier: usize,
-    /// How often a writer has begun to wait: tells later readers from earlier ones.
+    /// Number of times a writer has begun to wait. It distinguishes earlier from later readers.
     waits: u64,
-    /// How often a writer has left, readers that wait for that, and those of them that have not come in since.
+    /// Number of times a writer has left; number of readers that wait for the next time; number of readers
+    /// that may enter since the last time and have not yet.
     left: u64,
     queued: usize,
     owed: usize,
 }
 
-/// The writer whose turn it is.
+/// State of the writer that has its turn.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Writer {
     /// There is none, or it lets readers in.
     #[default]
     Absent,
-    /// Waits for readers to leave.
+    /// It waits for readers to leave.
     Waiting,
     Inside,
 }
 
-/// The right to read.
+/// A reader inside.
 struct ReaderPass<'a> {
     gate: &'a Gate,
-    /// What `waits` was when it came.
+    /// Value of `waits` when the reader entered.
     came: u64,
 }
 
-/// The turn of a writer.
+/// The turn of one writer.
 struct Turn<'a> {
     gate: &'a Gate,
 }
 
-/// A writer that is inside.
+/// A writer inside.
 struct Inside<'a> {
     gate: &'a Gate,
 }
@@ -215,7 +217,7 @@ impl Gate {
             }
             state.owed -= 1;
             if state.owed == 0 {
-                // The next writer may be waiting for that.
+                // The next writer may be waiting for this.
                 self.changed.notify_all();
             }
         }
@@ -248,7 +250,7 @@ impl Gate {
 }
 
 impl State {
-    /// Whether readers that come now have to wait.
+    /// Returns true if new readers have to wait.
     fn is_closed(&self) -> bool {
         match self.writer {
             Writer::Absent => false,
@@ -262,7 +264,7 @@ impl<'a> Turn<'a> {
     fn enter(&self) -> Inside<'a> {
         let gate = self.gate;
         let mut state = gate.lock();
-        // Readers that waited for the writer before come first.
+        // Readers that waited for the previous writer enter first.
         while state.owed > 0 {
             state = gate.wait(state);
         }
@@ -322,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until the state is such; a test that never gets there hangs.
+    /// Waits for a state; a test that never reaches it hangs.
     fn until(gate: &Gate, is_so: impl Fn(&State) -> bool) {
         while !is_so(&gate.lock()) {
             thread::yield_now();
@@ -338,7 +340,7 @@ mod tests {
             move || drop(gate.take_turn().enter())
         });
         until(&gate, |state| state.writer == Writer::Waiting);
-        // On this thread: it would wait for itself.
+        // On this thread: if readers had to wait, the test would deadlock here.
         drop(gate.enter_reader());
         let later = gate.enter_reader();
         assert!(!gate.lock().is_closed());
@@ -362,7 +364,7 @@ mod tests {
             });
             until(&gate, |state| state.queued == 1);
             drop(inside);
-            // The same writer again, as after each slice of cleaning.
+            // The same writer enters again, as after each slice of cleaning.
             let inside = turn.enter();
             assert_eq!(entered.load(Ordering::SeqCst), 1);
             drop(inside);

@@ -1,30 +1,31 @@
-//! How much waits in the kernel's cache to be written.
+//! The amount of dirty data in the kernel's page cache.
 //!
-//! It takes gigabytes before it writes any of them. It says how much that is of all file systems together, and never of
-//! one: what is there once everything of ours is written is others'.
+//! The kernel collects gigabytes of dirty pages before it writes back any. It reports only the total of all
+//! file systems. The amount that remains after all of our data was written back belongs to other file
+//! systems.
 
 use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-/// How long an answer counts: asking takes longer than making a file.
+/// Validity of a reported amount: reading it takes longer than creating a file.
 const KEPT: Duration = Duration::from_millis(5);
 
-/// How much of what waits is ours.
+/// Our share of the dirty data.
 #[derive(Default)]
 pub struct Waiting(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// What the kernel said last, and when.
+    /// Time and value of the last report of the kernel.
     last: Option<(Instant, u64)>,
-    /// Bytes of it that others wait for, as far as we know.
+    /// Upper bound in bytes for the share known to belong to other file systems.
     of_others: u64,
 }
 
 impl Waiting {
-    /// Bytes that may be ours.
+    /// Returns the number of dirty bytes that may be ours.
     pub fn bytes(&self) -> u64 {
         let mut known = self.0.lock().expect("nothing panics under this lock");
         if known.last.is_none_or(|(at, _)| at.elapsed() >= KEPT) {
@@ -33,7 +34,7 @@ impl Waiting {
         known.ours()
     }
 
-    /// Everything of ours is written.
+    /// Notes that all of our dirty data has been written back.
     pub fn is_over(&self) {
         let mut known = self.0.lock().expect("nothing panics under this lock");
         known.of_others = u64::MAX;
@@ -56,7 +57,7 @@ fn in_kernel() -> u64 {
     in_table(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
-/// What the table of the memory's use says (proc(5)): dirty pages, and those that are just being written.
+/// Parses /proc/meminfo (proc(5)) and returns the bytes of dirty pages and of pages under write-back.
 fn in_table(text: &str) -> u64 {
     let counts = |name: &str| ["Dirty", "Writeback", "WritebackTmp"].contains(&name);
     let kibibytes = |line: &str| {

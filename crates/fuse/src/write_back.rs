@@ -1,9 +1,9 @@
-//! Requests that are answered only once the kernel has dropped what it has of a file.
+//! Requests that are answered only after the kernel has written back and invalidated its cache of a file.
 //!
-//! It asks where data lies, and before it writes how large a file is, without writing its cache back first; and when
-//! asynchronous writes have gone past its cache, it leaves there what was read meanwhile. Telling it to drop the cache
-//! makes it write, and it waits until these writes, and reads that are under way, are answered: hence the thread of
-//! its own.
+//! The kernel asks for data and holes (LSEEK), and for the size before a write, without writing its dirty
+//! pages back first. After asynchronous direct writes it keeps pages that were read meanwhile. An inode
+//! invalidation makes it write back, and blocks until these writes and pending reads are answered. So it
+//! needs a thread of its own.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -18,14 +18,14 @@ use crate::{
     protocol::Output,
 };
 
-/// The thread, and what waits for it.
+/// The queue of the write-back thread.
 pub struct WriteBack {
     queue: Mutex<mpsc::Sender<Job>>,
 }
 
 struct Job {
     nodes: Vec<u64>,
-    /// Where to begin in each, and how many bytes; 0 is all.
+    /// Offset and length in bytes within each node; the length 0 means all.
     part: (i64, i64),
     reply: Reply,
     answer: Box<AnswerWith>,
@@ -33,18 +33,18 @@ struct Job {
 
 type AnswerWith = dyn FnOnce(&mut Output) -> Answer<()> + Send;
 
-/// More than the answers to such questions have.
+/// Upper bound for the length of these answers.
 const ANSWER_BYTES: usize = 512;
 
 impl WriteBack {
-    /// Begins.
+    /// Starts the thread.
     pub fn start(connection: Arc<Connection>, fs: Arc<FileSystem>) -> WriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
             for Job { nodes, part: (offset, length), reply, answer } in jobs {
                 for node in nodes {
-                    // Failing, it has nothing in its cache.
+                    // An error means that the kernel has nothing cached.
                     let _ = connection.invalidate_part(node, offset, length);
                 }
                 output.clear();
@@ -58,7 +58,7 @@ impl WriteBack {
         WriteBack { queue: Mutex::new(queue) }
     }
 
-    /// Lets the kernel write back what it has of nodes, one after the other, and then answers.
+    /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer.
     pub fn then(
         &self,
         nodes: Vec<u64>,
@@ -68,7 +68,7 @@ impl WriteBack {
         self.parts_then(nodes, (0, 0), reply, answer);
     }
 
-    /// The same of a part of one, given by its offset and its length in bytes.
+    /// Like [`then`](Self::then), for a range of one node, given by its offset and length in bytes.
     pub fn part_then(
         &self,
         node: u64,
@@ -87,7 +87,7 @@ impl WriteBack {
         answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
     ) {
         let queue = self.queue.lock().expect("nothing panics under this lock");
-        // Should the thread be gone, the reply says so by being dropped.
+        // If the thread has ended, dropping the reply answers with EIO.
         let _ = queue.send(Job { nodes, part, reply, answer: Box::new(answer) });
     }
 }

@@ -1,4 +1,4 @@
-//! The content of files: opening, reading, writing, copying, ranges and holes.
+//! File content: open, read, write, copy, fallocate, and seeking data and holes.
 
 use std::{ops::Range, os::fd::BorrowedFd};
 
@@ -11,46 +11,48 @@ use f2fs::{
 use super::{Answer, Caller, Change, FileSystem, refuse_sealed, to_errno};
 use crate::Errno;
 
-/// Bytes that one step of a copy within the volume moves while it has the volume for itself.
+/// Bytes that a copy moves per step. Each step locks the volume exclusively.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Space is short where so much is not left beside what waits in the kernel's cache: as much as it may take before
-/// somebody asks again.
+/// Space is short if less than this is left besides the dirty pages in the kernel. It is more than the kernel
+/// accepts until it asks for attributes again.
 const SHORT_BYTES: u64 = 64 << 20;
 
-/// The extended attribute with a program's capabilities, which go when it is written to.
+/// The extended attribute with a program's capabilities, which a write to the file removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenMode {
-    /// For writing.
+    /// It is opened for writing.
     pub write: bool,
-    /// By a program, for reading and nothing else.
+    /// A program opens it for reading only.
     pub only_reads: bool,
-    /// Reading it is no access.
+    /// Reading does not update the access time (O_NOATIME).
     pub keeps_atime: bool,
-    /// Every write goes to the end.
+    /// Every write appends (O_APPEND).
     pub append: bool,
-    /// What it holds goes.
+    /// The content is removed (O_TRUNC).
     pub truncate: bool,
-    /// The truncation takes set-user-id and set-group-id bits away.
+    /// The truncation clears the set-user-id and set-group-id bits.
     pub drops_privilege: bool,
 }
 
-/// How data is written.
+/// Properties of a write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteMode {
-    /// From the kernel's cache: who put it there is known as well as [`FileSystem::about_to_write`] was told.
+    /// A write-back from the page cache. The writing process is the one that [`FileSystem::about_to_write`]
+    /// was told of last.
     pub from_cache: bool,
-    /// Set-user-id and set-group-id bits go.
+    /// The write clears the set-user-id and set-group-id bits.
     pub drops_privilege: bool,
-    /// And so do the file's capabilities.
+    /// The write removes the file's capabilities.
     pub drops_capabilities: bool,
 }
 
 impl FileSystem {
-    /// Opens a file or directory. Says whether that counted as an access, of which the kernel does not know.
+    /// Opens a file or directory. Returns true if this updated the access time, of which the kernel does not
+    /// know.
     pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<bool> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
@@ -74,13 +76,13 @@ impl FileSystem {
         if mode.write && !mode.append {
             self.inodes.opened_to_overwrite(ino);
         }
-        // What the kernel has is read without our knowing. Who opens a file to read it will.
+        // The kernel serves cached content without asking us. So an open for reading counts as the access.
         let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
         let accessed = reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino);
         Ok(accessed && self.renew_atime(ino))
     }
 
-    /// A new file is open already.
+    /// Notes that a new file is open.
     pub fn opened_new(&self, ino: Ino, write: bool) {
         self.inodes.opened(ino, write, false);
         if write {
@@ -88,7 +90,7 @@ impl FileSystem {
         }
     }
 
-    /// Closes what [`open`](Self::open) has opened.
+    /// Closes a file that was [opened](Self::open).
     pub fn close(&self, ino: Ino, written: bool) {
         if written {
             self.inodes.closed_writer(ino);
@@ -103,8 +105,9 @@ impl FileSystem {
         self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
     }
 
-    /// Gives `pass` the image and where in it a part of a file lies, at most up to its end, while nothing changes
-    /// there; whether that could be done, and `pass` did it. [`read`](Self::read) is the way where not.
+    /// Calls `pass` with the image and the ranges in it that hold a part of a file, at most up to its end.
+    /// Nothing changes there meanwhile. Returns false if this is not possible or `pass` fails; then the
+    /// caller uses [`read`](Self::read).
     pub fn pass(
         &self,
         ino: Ino,
@@ -116,28 +119,29 @@ impl FileSystem {
             self.renew_atime(ino);
         }
         let volume = self.read_lock()?;
-        // It is gone once the volume is closed.
+        // The image is gone once the volume is closed.
         let Some(image) = self.image.upgrade() else { return Ok(false) };
         let Some(file) = image.file_to_read() else { return Ok(false) };
         let ranges = volume.ranges_on_device(ino, offset, length).map_err(to_errno)?;
         Ok(ranges.is_some_and(|ranges| pass(file, &ranges)))
     }
 
-    /// Somebody may be about to write to a file: write(2) asks for its size first, where that is not kept any more.
-    /// Says whether the kernel had better write back what it has before that, and then ask for
-    /// [`written_back`](Self::written_back): when space is short, and where writing has failed. Who only writes on
-    /// would not be told by anybody else that nothing of it can be kept.
+    /// Called when a process may be about to write to a file: write(2) asks for the size first if the cached
+    /// one has expired. Returns true if the kernel should write back its dirty pages before that; the caller
+    /// then calls [`written_back`](Self::written_back). That is the case when space is short, and after a
+    /// failed write-back: a process that only keeps writing would otherwise never learn of the failure.
     pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
         let fails = self.inodes.about_to_write(ino, self.may_exceed_limits(caller));
         let careful = self.leaves_short_of_space(0) || fails;
         if careful {
-            // Of what failed before, close(2) and fsync(2) tell.
+            // Earlier failures are reported by close(2) and fsync(2).
             self.inodes.take_failure(ino);
         }
         careful
     }
 
-    /// How writing back went, of this file and of all that was [to be](Self::to_write_back).
+    /// Returns the result of writing back this file, and with it all files that were [to be written
+    /// back](Self::to_write_back).
     pub fn written_back(&self, ino: Ino) -> Answer<()> {
         if self.unwritten.is_kept() {
             self.waiting.is_over();
@@ -145,8 +149,9 @@ impl FileSystem {
         self.inodes.take_failure(ino).map_or(Ok(()), Err)
     }
 
-    /// What the kernel is to write back before somebody who is [about to write](Self::about_to_write) does: this file,
-    /// and what would not fit any more.
+    /// Returns the files that the kernel has to write back before a process that is [about to
+    /// write](Self::about_to_write) does so: this file, and when space is short those whose data would no
+    /// longer fit.
     pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
         match self.leaves_short_of_space(0) {
             true => self.unwritten.take_before_write(ino, || self.inodes.open_for_writing()),
@@ -154,7 +159,8 @@ impl FileSystem {
         }
     }
 
-    /// What the kernel is to write back before so many bytes are reserved: what might not fit any more.
+    /// Returns the files that the kernel has to write back before `bytes` are reserved: those whose data
+    /// might no longer fit.
     pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
         match self.leaves_short_of_space(bytes) {
             true => self.unwritten.take(|| self.inodes.open_for_writing()),
@@ -162,7 +168,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether what the kernel has in its cache may not fit once so many bytes are taken.
+    /// Returns true if the kernel's dirty pages may not fit once `bytes` are taken.
     fn leaves_short_of_space(&self, bytes: u64) -> bool {
         let space = self.space();
         let short = space.is_ok_and(|(space, block_bytes)| {
@@ -207,8 +213,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Copies between files of the volume, or within one; says how many bytes, fewer than asked for at the end of
-    /// the source. The kernel has refused ranges that overlap.
+    /// Copies between files of the volume, or within one. Returns the number of bytes copied, which is less
+    /// than requested at the end of the source. The kernel has refused overlapping ranges.
     pub fn copy(
         &self,
         caller: Caller,
@@ -227,11 +233,11 @@ impl FileSystem {
                 Ok(count)
             });
             match count {
-                // The kernel may have more of it than is here: then it copies by itself.
+                // The kernel may have data that is not written back yet; with EXDEV it copies by itself.
                 Ok(0) if done == 0 && self.inodes.has_writer(from) => return Err(Errno::XDEV),
                 Ok(0) => break,
                 Ok(count) => done += count as u64,
-                // What was copied counts, and who asks for the rest is told.
+                // A partial copy succeeds; the next request returns the error.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(to_errno(error)),
             }
@@ -239,8 +245,8 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Reserves, frees, zeroes or shifts a range, with the modes of fallocate(2). Those that shift do not come from
-    /// Linux's FUSE, which refuses them before it asks.
+    /// Reserves, frees, zeroes or shifts a range (fallocate(2)). Linux's FUSE refuses the shifting modes
+    /// itself and never sends them.
     pub fn allocate(&self, caller: Caller, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
@@ -263,12 +269,12 @@ impl FileSystem {
         .map_err(to_errno)
     }
 
-    /// The first byte of data at or after `offset`.
+    /// Returns the offset of the first byte of data at or after `offset`.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Answer<u64> {
         self.read_lock()?.seek_data(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
     }
 
-    /// The first byte of a hole at or after `offset`; the end of the file is one.
+    /// Returns the offset of the first hole at or after `offset`; the end of the file counts as a hole.
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Answer<u64> {
         self.read_lock()?.seek_hole(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
     }

@@ -1,4 +1,4 @@
-//! Durability, and what goes on without a request: syncing, checkpoints, cleaning, discards, and the end.
+//! Durability and background work: sync, checkpoints, cleaning, discards, and unmount.
 
 use std::{
     sync::atomic::Ordering,
@@ -15,11 +15,12 @@ use f2fs::{
 use super::{Answer, End, FileSystem, to_errno};
 use crate::{Errno, FsyncMode, ioctl::TrimRange, volume_lock::Writing};
 
-/// How long the end of a mount goes on telling the device what is free (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
+/// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
 const LAST_DISCARDS: Duration = Duration::from_secs(5);
 
 impl FileSystem {
-    /// Does what is left of an operation. Readers have the volume while the device works, and no other writer.
+    /// Completes the pending steps of an operation. While the device works, readers may enter, but no other
+    /// writer.
     pub(super) fn settle(
         &self,
         volume: &mut Writing<'_>,
@@ -34,7 +35,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The volume, to write what has changed: no upkeep, of which the errors would be those of other files.
+    /// Locks the volume to write changes out. It does no upkeep, whose errors could concern other files.
     fn sync_lock(&self) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
@@ -44,7 +45,8 @@ impl FileSystem {
         Ok(volume)
     }
 
-    /// Makes a file durable. One flush of the device serves all who wait for one, and nobody else waits for it.
+    /// Makes a file durable. Concurrent calls share one flush of the device, and other operations do not wait
+    /// for it.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Answer<()> {
         let mut volume = self.sync_lock()?;
         if let Some(nothing_to_do) = self.may_sync(&volume)? {
@@ -83,7 +85,8 @@ impl FileSystem {
         self.settle(volume, pending)
     }
 
-    /// After a change of names in directories: makes it durable where the mount or a flag of one of them asks for that.
+    /// Called after names in `dirs` changed. Makes the change durable if the mount or one of the directories
+    /// is synchronous.
     pub(super) fn sync_names(
         &self,
         volume: &mut Writing<'_>,
@@ -97,14 +100,14 @@ impl FileSystem {
         }
         let before = volume.last_checkpoint().version;
         match self.write_checkpoint(volume) {
-            // The names are durable. What could not be written of a file is told to who syncs that one.
+            // The names are durable. A failed write of a file's data is reported when that file is synced.
             Err(_) if volume.last_checkpoint().version != before => Ok(()),
             done => done.map_err(to_errno),
         }
     }
 
-    /// Whether there may be something to make durable; `Some` where there cannot, and an error where what was
-    /// written may be lost.
+    /// Returns `None` if there may be something to make durable, and `Some` if there cannot be. Fails if
+    /// earlier changes may be lost.
     fn may_sync(&self, volume: &Volume) -> Answer<Option<()>> {
         match volume.read_only_reason() {
             _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
@@ -113,8 +116,7 @@ impl FileSystem {
         }
     }
 
-    /// What is done in idle times: one section is cleaned, where that is worthwhile. No request, so it does not
-    /// count as one.
+    /// Cleans one section if that is worthwhile; called in idle times. It does not count as a request.
     pub fn clean_in_idle_time(&self) -> Answer<()> {
         if !self.settings.checkpoints {
             return Ok(());
@@ -127,25 +129,25 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Tells the device of up to so many runs of blocks that are free; whether there are more. The volume is not locked
-    /// meanwhile.
+    /// Issues up to `requests` pending discards without locking the volume. Returns true if there are more.
     pub fn issue_discards(&self, requests: u32) -> bool {
-        // A device that refuses one is not asked for the others, and nobody waits for it.
+        // After an error of the device the others are not issued for now; no caller waits for them.
         (0..requests).all(|_| self.discards.issue().is_ok_and(|blocks| blocks > 0))
             && !self.discards.is_empty()
     }
 
-    /// Tells the device what is free, and says how many bytes that were. What a part of the volume is asked for is done
-    /// for all of it: nobody misses free blocks. Others have the volume while the device works.
+    /// Discards free blocks and returns the number of bytes. A request for a part of the volume covers all of
+    /// it, which is harmless for free blocks. Other operations proceed while the device works.
     pub(super) fn trim(&self, range: TrimRange) -> Answer<u64> {
         if !self.settings.checkpoints {
-            // What the last checkpoint needs must stay, and only another one would tell it from what is free.
+            // Blocks that the last checkpoint needs must stay, and only a new checkpoint could tell them from
+            // free ones.
             return Err(Errno::OPNOTSUPP);
         }
         let mut volume = self.write_lock()?;
         let block_size = volume.geometry().block_size;
         let volume_bytes = volume.superblock().blocks << block_size.log();
-        // As Linux has it (`f2fs_trim_fs`).
+        // As in Linux (`f2fs_trim_fs`).
         if range.start >= volume_bytes || range.length < block_size.bytes() as u64 {
             return Err(Errno::INVAL);
         }
@@ -163,12 +165,13 @@ impl FileSystem {
         Ok((trimmed << block_size.log()).min(range.length))
     }
 
-    /// Ends it all: unlinked inodes go, everything becomes durable, the volume is marked as cleanly unmounted, and
-    /// its devices are closed. Nothing is left to do the second time.
+    /// Ends the mount: frees unlinked inodes, makes everything durable, marks the volume as cleanly
+    /// unmounted, and closes its devices. A second call does nothing.
     pub fn unmount(&self) -> Result<(), f2fs::Error> {
         self.volume.take(|taken| match taken {
             Ok(volume) => volume.map_or(Ok(()), |volume| self.close_volume(volume)),
-            // Something was done by half: what the last checkpoint and the fsyncs since then say is whole.
+            // A change was interrupted halfway. The last checkpoint and the fsyncs since then are consistent,
+            // so nothing more is written.
             Err(broken) => {
                 self.discards.close();
                 drop(broken);
@@ -181,7 +184,7 @@ impl FileSystem {
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         let until = Instant::now() + LAST_DISCARDS;
         while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_discards(1) {}
-        // From here on nobody but the volume has the device.
+        // From here on only the volume uses the device.
         self.discards.close();
         let met_damage = volume.io().met_damage();
         let complaint = match &ended {
@@ -195,11 +198,11 @@ impl FileSystem {
         };
         let failure = match (volume.read_only_reason(), &ended) {
             (Some(reason), _) => Some(reason.to_string()),
-            // Damage is told as such, and what is not damaged has become durable.
+            // Damage is reported separately, and everything undamaged has become durable.
             (None, Err(error)) if !met_damage => Some(error.to_string()),
             _ => None,
         };
-        // It ends once.
+        // It is set only once, because the volume is closed only once.
         let _ = self.end.set(End { met_damage, failure, complaint });
         ended
     }
@@ -207,7 +210,7 @@ impl FileSystem {
     fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
         for ino in self.inodes.drain() {
-            // One that is damaged stays where it is, and everything else becomes durable all the same.
+            // A damaged inode stays on the volume; everything else becomes durable.
             ended = ended.and(volume.release(ino));
         }
         if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
@@ -238,8 +241,8 @@ mod tests {
     const BYTES: u64 = 128 << 20;
     const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
-    /// A device that opens and reads a file of the volume on it during each flush and each discard, if the volume is open
-    /// to readers, and remembers whether it was.
+    /// A device that, during each flush and discard, checks whether the volume is open to readers, and if so
+    /// opens and reads a file of the volume on it.
     struct Watched {
         inner: MemoryDevice,
         fs: OnceLock<Weak<FileSystem>>,
@@ -260,7 +263,8 @@ mod tests {
             self.seen.lock().unwrap().push((verb, is_open));
         }
 
-        /// Flushes and discards since the last call, all of which readers had the volume in.
+        /// Returns the number of flushes and discards since the last call, after checking that readers could
+        /// enter during all of them.
         fn take(&self) -> (usize, usize) {
             let seen = std::mem::take(&mut *self.seen.lock().unwrap());
             assert!(seen.iter().all(|(_, is_open)| *is_open), "readers had to wait: {seen:?}");
@@ -340,7 +344,7 @@ mod tests {
     fn readers_have_the_volume_while_a_checkpoint_makes_room_for_a_writer() {
         let (device, fs) = mounted(&MountOptions::default());
         let root = fs.root().unwrap();
-        // More than waits in memory, and less than the volume has room for.
+        // More than fits in the caches, and less than the volume holds.
         const KEPT: u32 = 20;
         let name = |round: u32| round.to_string().into_bytes();
         for round in 0..300 {

@@ -1,4 +1,4 @@
-//! Listings of directories.
+//! Directory listings.
 
 use f2fs::{
     Volume,
@@ -9,8 +9,8 @@ use f2fs::{
 use super::{Answer, FileSystem, to_errno};
 
 impl FileSystem {
-    /// Gives `each` the entries of a directory from a cookie on, until it says that it has enough. A damaged entry
-    /// is an error only when it comes first.
+    /// Calls `each` with the entries of a directory from a cookie on, until it returns false. A damaged entry
+    /// is an error only if it is the first one.
     pub fn list(
         &self,
         dir: Ino,
@@ -21,9 +21,9 @@ impl FileSystem {
         list(&*self.read_lock()?, dir, cookie, each)
     }
 
-    /// Gives `each` the entries of a directory from a cookie on together with the facts of their inodes, as long as their
-    /// names fit; without facts where these cannot be read. With facts the kernel gets a reference to the inode, but
-    /// not with the two dots.
+    /// Calls `each` with the entries of a directory from a cookie on, as long as `fits` returns true
+    /// (READDIRPLUS). Each entry comes with the attributes of its inode, or without if these cannot be read.
+    /// With attributes, the kernel gets a lookup reference to the inode, except for `.` and `..`.
     pub fn list_with_facts(
         &self,
         dir: Ino,
@@ -92,8 +92,8 @@ mod tests {
 
     const FILES: usize = 400;
 
-    /// A mounted volume with many files, of which the first has an attribute, on a device that counts; its cache has
-    /// room for a fraction of their inodes.
+    /// Returns a mounted volume with many files on a counting device. The first file has an extended
+    /// attribute. The cache holds only a fraction of the inodes.
     fn with_many_files() -> (Arc<Counted<Arc<MemoryDevice>>>, FileSystem, Vec<Ino>) {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
@@ -111,7 +111,7 @@ mod tests {
         (counted, fs, inos)
     }
 
-    /// Lists the root directory as the kernel does, so many entries at a time.
+    /// Lists the root directory like the kernel, `at_once` entries at a time.
     fn list_all(fs: &FileSystem, at_once: usize) -> Vec<Ino> {
         let (mut found, mut cookie) = (Vec::new(), 0);
         loop {

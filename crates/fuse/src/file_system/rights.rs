@@ -1,7 +1,7 @@
-//! Rights that the kernel leaves to the file system, wholly or in some of its versions.
+//! Permission rules that the kernel leaves to the file system, entirely or in some versions.
 //!
-//! It takes set-group-id bits away itself when permissions change (Linux, `setattr_prepare`), and since Linux 6.0 when an
-//! inode is made (`mode_strip_sgid`). Doing it again changes nothing.
+//! The kernel itself clears set-group-id bits when permissions change (Linux, `setattr_prepare`), and since
+//! Linux 6.0 when an inode is created (`mode_strip_sgid`). Repeating that here changes nothing.
 
 use f2fs::{
     Volume,
@@ -15,7 +15,8 @@ use crate::caller::Capability;
 
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// The mode of a new inode. A program that runs as the group of its directory is made by members of that group alone.
+/// Returns the mode of a new inode. In a set-group-id directory, only members of its group can create an
+/// executable with the set-group-id bit.
 pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Answer<u16> {
     let both = SET_GID | GROUP_EXECUTE;
     if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
@@ -26,7 +27,7 @@ pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Answ
     Ok(if loses { mode & !SET_GID } else { mode })
 }
 
-/// The permissions that a caller may give to an inode of a group.
+/// Returns the permissions that a caller may give to an inode of group `gid`.
 pub fn permissions_of(caller: Caller, gid: u32, permissions: u16) -> u16 {
     let loses = permissions & SET_GID != 0 && caller.is_outside(gid);
     if loses { permissions & !SET_GID } else { permissions }
@@ -65,7 +66,7 @@ mod tests {
     struct Process(Child, Caller);
 
     impl Process {
-        /// `None` where this test may not start it, or cannot.
+        /// Starts the process. Returns `None` if the test lacks permission or setpriv is missing.
         fn start(uid: u32, gid: u32, arguments: &[&str]) -> Option<Process> {
             let child = Command::new("setpriv")
                 .args([format!("--reuid={uid}"), format!("--regid={gid}")])
@@ -79,7 +80,7 @@ mod tests {
                 eprintln!("skipped: setpriv (util-linux) is not installed");
                 return None;
             };
-            // It has the credentials once `cat` answers.
+            // Once `cat` answers, the process has its credentials.
             let _ = child.stdin.as_mut().expect("it is piped").write_all(b"x");
             let answered = child.stdout.as_mut().expect("it is piped").read_exact(&mut [0]).is_ok();
             if !answered {
@@ -102,7 +103,7 @@ mod tests {
     const GROUP: u32 = 3000;
     const NONE: [&str; 3] = ["--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
 
-    /// A mounted volume whose root directory belongs to [`GROUP`] and gives it to what is made there.
+    /// Returns a mounted volume whose root directory belongs to [`GROUP`] and has the set-group-id bit.
     fn with_shared_root() -> (FileSystem, Ino) {
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
         let root = volume.superblock().root_ino;
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!((permissions(program.mode), program.gid), (0o755, GROUP));
         let nameless = fs.create_nameless(outside, root, 0o102_775, 0).unwrap();
         assert_eq!(permissions(nameless.mode), 0o775);
-        // The umask takes the execute bit away afterwards.
+        // The umask clears the execute bit afterwards.
         let masked = fs.create(outside, root, b"masked", 0o102_755, 0o077, None).unwrap();
         assert_eq!(permissions(masked.mode), 0o700);
         assert_eq!(
@@ -201,7 +202,7 @@ mod tests {
         let create =
             |Process(_, caller): &Process| fs.create(*caller, root, b"file", 0o100_644, 0, None).map(drop);
         assert_eq!(create(&bare_root), Err(Errno::DQUOT));
-        // In a container root need not have the capability either.
+        // In a container, root may lack the capability as well.
         let may_exceed = root_user.1.has(Capability::SysResource);
         let wanted = if may_exceed { Ok(()) } else { Err(Errno::DQUOT) };
         assert_eq!(create(&root_user), wanted);
