@@ -1,4 +1,4 @@
-//! Copy on write over any device: changes stay in memory, the base is never written.
+//! Copy on write over any device. Changes stay in memory; the base is never written.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::{Device, Geometry, pieces};
 
-/// Bytes that are copied together.
+/// Bytes per page, the unit of copying.
 const PAGE_BYTES: usize = 4096;
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -21,18 +21,18 @@ pub struct Overlay<D> {
 }
 
 impl<D: Device> Overlay<D> {
-    /// An overlay without changes.
+    /// Makes an overlay without changes.
     pub fn new(base: D) -> Overlay<D> {
         Overlay { base, changes: RwLock::default() }
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn base(&self) -> &D {
         &self.base
     }
 
-    /// The changed ranges in bytes, ascending, neighbours joined, in whole pieces of 4096 bytes (the last
-    /// may be cut by the end of the device).
+    /// Returns the changed ranges in bytes, ascending and merged, in whole 4096-byte pages. The end of the
+    /// device may cut the last one short.
     pub fn changed_ranges(&self) -> Vec<Range<u64>> {
         let size = self.base.geometry().size_bytes;
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -47,7 +47,7 @@ impl<D: Device> Overlay<D> {
         ranges
     }
 
-    /// Forgets all changes: the overlay reads as its base again.
+    /// Discards all changes, so the overlay reads as its base again.
     pub fn drop_changes(&self) {
         self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -71,7 +71,7 @@ impl<D: Device> Device for Overlay<D> {
         if buf.is_empty() {
             return Ok(());
         }
-        // The lock is held over the base's read, so that a page cannot change between the two.
+        // The lock is held during the base's read, so that a page cannot change in between.
         let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
         self.base.read(offset_bytes, buf)?;
         let page_bytes = PAGE_BYTES as u64;
@@ -104,7 +104,7 @@ impl<D: Device> Device for Overlay<D> {
         Ok(())
     }
 
-    /// No effect: the content of the range stays.
+    /// Has no effect: the content of the range stays.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         match self.geometry().contains(offset_bytes, length_bytes) {
             true => Ok(()),

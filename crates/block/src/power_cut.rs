@@ -1,37 +1,37 @@
-//! States of a device after a power cut, from a trace of the requests before the cut.
+//! States of a device after a power cut, computed from a trace of the requests before the cut.
 //!
-//! *Invariant*: all data written before the last flush of the prefix is on the image. A later write is there,
-//! or not, or in part: the cut tears at [`ATOMIC_BYTES`]. A surviving later write beside a lost earlier one
-//! is the effect of a cache that reorders; two survivors that overlap keep their order, because a cache never
-//! puts an old sector over its own newer one. Discards after the last flush have not happened.
+//! *Invariant*: the image has all data written before the last flush of the prefix. A later write is present,
+//! absent or partial; the cut tears it at [`ATOMIC_BYTES`]. A later write may survive although an earlier one
+//! is lost, because a cache reorders. Overlapping survivors keep their order, because a cache never replaces
+//! its own newer sector with an older one. Discards after the last flush have not happened.
 
 use std::io;
 
 use crate::{ATOMIC_BYTES, Device, Request, Rng, Verb};
 
-/// Which of the unflushed writes survive.
+/// Unflushed writes that survive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Survivors {
-    /// None: the cache is lost.
+    /// No write: the cache is lost.
     None,
-    /// All of them.
+    /// All writes.
     All,
-    /// The writes whose bit is set: bit 0 is the oldest unflushed write. Writes beyond the 64th are lost.
+    /// The writes whose bit is set. Bit 0 is the oldest unflushed write. Writes beyond the 64th are lost.
     Mask(u64),
-    /// Each write is whole, lost, or torn into sectors of which each survives or not, as the seed says.
+    /// Each write is whole, lost or torn. The seed decides, for a torn write sector by sector.
     Torn {
-        /// Of the random source.
+        /// Seed of the random source.
         seed: u64,
     },
 }
 
-/// Indices of the writes in `trace[..at]` that no flush of the prefix follows.
+/// Returns the indices of the writes in `trace[..at]` that no flush of the prefix follows.
 pub fn unflushed_writes(trace: &[Request], at: usize) -> Vec<usize> {
     (last_flush(&trace[..at])..at).filter(|&n| trace[n].verb == Verb::Write).collect()
 }
 
-/// Applies `trace[..at]` to `device`, with the unflushed writes that survive the cut. The device has the
-/// content that it had when the trace began.
+/// Applies `trace[..at]` to `device`, including the unflushed writes that survive the cut. `device` must have
+/// its content from the start of the trace.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for a trace without data; the device's errors.
@@ -67,7 +67,7 @@ pub fn power_cut(
     Ok(())
 }
 
-/// Does the writes and discards of `trace` again, and flushes.
+/// Repeats the writes and discards of `trace`, then flushes.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for a trace without data; the device's errors.
@@ -82,7 +82,7 @@ pub fn replay(trace: &[Request], device: &(impl Device + ?Sized)) -> io::Result<
     device.flush()
 }
 
-/// Number of requests up to and including the last flush.
+/// Returns the number of requests up to and including the last flush.
 fn last_flush(trace: &[Request]) -> usize {
     trace.iter().rposition(|request| request.verb == Verb::Flush).map_or(0, |index| index + 1)
 }
@@ -92,8 +92,8 @@ fn data_of(request: &Request) -> io::Result<&[u8]> {
     request.data.as_deref().ok_or_else(missing)
 }
 
-/// Writes a random choice of the sectors of a write. Sectors are those of the device, so a write that starts
-/// within one shares its fate with the sector's previous content.
+/// Writes a random choice of the sectors of a write. Sectors are the device's, so a write that starts within
+/// a sector shares its fate with the sector's previous content.
 fn tear(request: &Request, rng: &mut Rng, device: &(impl Device + ?Sized)) -> io::Result<()> {
     let data = data_of(request)?;
     for (_, _, part) in crate::pieces(request.offset_bytes, data.len(), ATOMIC_BYTES) {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::{MemoryDevice, Recording};
 
-    /// Sector 0 flushed; sectors 1, 2 (two sectors wide) and 1 again not.
+    /// Sector 0 is flushed; sectors 1, 2 (two sectors long) and 1 again are not.
     fn trace() -> Vec<Request> {
         let device = Recording::with_data(MemoryDevice::new(2048));
         device.write(0, &[1; 512]).expect("within the device");

@@ -1,4 +1,4 @@
-//! A wrapper that remembers every request.
+//! A wrapper that records every request.
 
 use std::{
     io,
@@ -34,7 +34,7 @@ pub struct Request {
 }
 
 /// A device that records the requests that reach it, in the order in which they took effect. It serves one
-/// request at a time, so that this order is the true one.
+/// request at a time to make this order exact.
 pub struct Recording<D> {
     inner: D,
     keep_data: bool,
@@ -47,22 +47,22 @@ impl<D: Device> Recording<D> {
         Recording { inner, keep_data: false, trace: Mutex::default() }
     }
 
-    /// Records the data of writes too, so that the trace can be replayed.
+    /// Also records the data of writes, so that the trace can be replayed.
     pub fn with_data(inner: D) -> Recording<D> {
         Recording { inner, keep_data: true, trace: Mutex::default() }
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// The requests so far. Data is shared, not copied.
+    /// Returns the requests so far. Data is shared, not copied.
     pub fn trace(&self) -> Vec<Request> {
         self.lock().clone()
     }
 
-    /// The requests so far, which are forgotten here.
+    /// Returns the requests so far and clears the record.
     pub fn take_trace(&self) -> Vec<Request> {
         std::mem::take(&mut self.lock())
     }

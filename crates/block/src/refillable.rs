@@ -1,4 +1,4 @@
-//! Holes of a file that writes have filled.
+//! A file whose filled holes can be restored.
 
 use std::{
     io,
@@ -8,26 +8,26 @@ use std::{
 
 use crate::{Device, FileDevice, Geometry};
 
-/// A file, and the holes in it that an operation has filled: if it fails they become holes again, and the host has their
-/// space back.
+/// A file that records the holes filled by an operation. If the operation fails, they become holes again,
+/// which returns their space to the host.
 ///
-/// *Invariant*: only bytes that read as zeroes when the operation began are ever made holes.
+/// *Invariant*: a restored hole covers only bytes that read as zeroes when the operation began.
 pub struct Refillable {
     inner: FileDevice,
     filled: Mutex<Filled>,
 }
 
 enum Filled {
-    /// Ranges in the order of their writes; neighbours are one.
+    /// Ranges in the order of their writes. Adjacent ranges are merged.
     Known(Vec<Range<u64>>),
-    /// No operation: writes stay.
+    /// No operation is under way: writes stay.
     Kept,
-    /// The holes are back; nothing may be written any more.
+    /// The holes are restored. Further writes fail.
     GivenBack,
 }
 
 impl Refillable {
-    /// A file whose writes stay.
+    /// Wraps a file. Until an operation begins, writes stay.
     pub fn new(inner: FileDevice) -> Refillable {
         Refillable { inner, filled: Mutex::new(Filled::Kept) }
     }
@@ -37,12 +37,13 @@ impl Refillable {
         *self.lock() = Filled::Known(Vec::new());
     }
 
-    /// Ends the operation: all its writes stay.
+    /// Ends the operation and keeps all its writes.
     pub fn keep(&self) {
         *self.lock() = Filled::Kept;
     }
 
-    /// Gives the operation up: what was a hole becomes one again, and later writes fail. Without an operation does nothing.
+    /// Aborts the operation: restores its holes, and makes later writes fail. Without an operation, does
+    /// nothing.
     ///
     /// # Errors
     /// Those of fallocate(2).
@@ -61,7 +62,7 @@ impl Refillable {
         self.filled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the holes of a range that is about to be written.
+    /// Records the holes of a range that is about to be written.
     fn note(&self, ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
         let mut at = range.start;
         while at < range.end {
@@ -87,7 +88,7 @@ impl Device for Refillable {
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
         self.inner.geometry().check_write(offset_bytes, buf.len())?;
-        // Held during the write: what comes later may not fill a hole that is given back meanwhile.
+        // The lock is held during the write, so that no write can fill a hole while it is being restored.
         let mut filled = self.lock();
         match &mut *filled {
             Filled::Kept => drop(filled),
@@ -128,12 +129,12 @@ mod tests {
         for is_kept in [false, true] {
             let options = OpenOptions { write: true, direct: false };
             let device = Refillable::new(FileDevice::open(&path, options).expect("it opens"));
-            // An earlier write stays, whatever comes of the operation.
+            // An earlier write stays, whatever becomes of the operation.
             device.write(7 << 20, &[7; 4096]).expect("within the file");
             device.flush().expect("flushed");
             let before = blocks();
             device.begin();
-            // Into data and across both its ends, and far from it.
+            // One write covers data and crosses both its ends; another is far from it.
             device.write((1 << 20) - 8192, &vec![2; (1 << 20) + 16384]).expect("within the file");
             device.write(4 << 20, &vec![3; 1 << 20]).expect("within the file");
             device.write(5 << 20, &vec![4; 1 << 20]).expect("within the file");

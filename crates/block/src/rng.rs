@@ -1,16 +1,16 @@
-//! The random source of tests, faults and models: small, seeded, the same on every machine.
+//! The random source of tests, faults and models: small, seeded, and the same on every machine.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): one word of state, every seed is good.
+/// SplitMix64 (Steele, Lea and Flood, 2014). It has one word of state, and every seed is good.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A source that `seed` determines.
+    /// Makes a source from a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,22 +19,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not 0. The bias is below 2^-32 for bounds below 2^32.
+    /// Returns a number below `bound`, which must not be 0. The bias is below 2^-32 for bounds below 2^32.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from 0 up to, but not, 1.
+    /// Returns a number from 0 (included) to 1 (excluded).
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }
 
-    /// Puts `items` into random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

@@ -1,4 +1,4 @@
-//! Users of devices and image files, asked for by whatever path leads to the bytes; with real loop devices.
+//! Users of devices and image files, queried by every path that leads to the bytes, with real loop devices.
 
 use std::{
     fs::{self, File},
@@ -13,7 +13,7 @@ use flashkit_block::{FileDevice, InUse, LoopDevice, OpenOptions, in_use};
 const READ: OpenOptions = OpenOptions { write: false, direct: false };
 const WRITE: OpenOptions = OpenOptions { write: true, direct: false };
 
-/// A directory with a file in it; `None`, and a message, where there are no loop devices.
+/// Makes a directory with a file in it. `None`, with a message, if the host has no loop devices.
 fn scratch() -> Option<(tempfile::TempDir, PathBuf)> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let image = dir.path().join("image");
@@ -31,7 +31,7 @@ fn attach(path: &Path) -> LoopDevice {
     LoopDevice::attach(path, true).expect("there are loop devices")
 }
 
-/// Opens a block device as a mount does it: for itself.
+/// Opens a block device exclusively, as a mount does.
 fn hold(path: &Path) -> File {
     File::options().read(true).custom_flags(libc::O_EXCL).open(path).expect("nobody else has it")
 }
@@ -58,7 +58,7 @@ fn the_writer_of_a_file_keeps_out_those_of_its_loop_devices() {
         assert_eq!(refusal(device.path()), InUse::Writer);
         assert!(FileDevice::open(device.path(), READ).expect("to read").writer().is_some());
     }
-    // Nor does the kernel mount it meanwhile.
+    // The kernel does not mount it either.
     let error = File::options().read(true).custom_flags(libc::O_EXCL).open(before.path()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
     drop(writer);
@@ -134,7 +134,7 @@ fn parts_of_a_file_that_do_not_overlap_are_written_at_a_time() {
     drop((first, second, both));
 }
 
-/// A program that is to run at the end of a test, however it ends.
+/// A command to run at the end of a test, even if the test fails.
 struct Undo<'a>(&'a mut Command);
 
 impl Drop for Undo<'_> {
@@ -143,7 +143,7 @@ impl Drop for Undo<'_> {
     }
 }
 
-/// A loop device that losetup made.
+/// A loop device made by losetup.
 struct Attached(PathBuf);
 
 impl Drop for Attached {
@@ -155,7 +155,8 @@ impl Drop for Attached {
 #[test]
 fn partitions_and_their_disk_are_the_same_bytes() {
     let Some((_dir, image)) = scratch() else { return };
-    // The kernel is told of the partitions, as few kernels know each kind of table: of 8 MiB, at 1 MiB and at 16 MiB.
+    // addpart announces the partitions, because no kernel knows every kind of table: 8 MiB each, at 1 MiB and
+    // at 16 MiB.
     let script = "disk=$(losetup --find --show --partscan \"$0\"); echo $disk
                   addpart $disk 1 2048 16384 && addpart $disk 2 32768 16384";
     let made = Command::new("sh").args(["-c", script]).arg(&image).output().expect("there is a shell");

@@ -1,6 +1,6 @@
-//! The NBD server against the clients that people use: qemu-img, qemu-io, nbdinfo, nbdcopy.
+//! The NBD server against common clients: qemu-img, qemu-io, nbdinfo, nbdcopy.
 //!
-//! `scripts/setup` installs them; without them these tests fail and say so.
+//! `scripts/setup` installs them. Without them these tests fail with a message.
 
 mod support;
 
@@ -12,9 +12,9 @@ use flashkit_block::{
 };
 use support::{SIZE, run, sparse_file};
 
-/// A name that needs care in a URI.
+/// A socket name with characters that need care in a URI.
 const NAME: &str = "a socket, 50% &#+=?é";
-/// The same for QEMU: its 10.0 takes % and & for signs of the URI even where they are escaped (its 7.2 did not).
+/// The same for QEMU. Its version 10.0 interprets even escaped % and & as parts of the URI (7.2 did not).
 const NAME_FOR_QEMU: &str = "a socket, 50 #+=?é";
 
 fn unix(dir: &Path, name: &str) -> (Address, String) {
@@ -142,11 +142,11 @@ fn our_own_client_is_a_device() {
     for address in [unix, "127.0.0.1:0".parse().expect("an address")] {
         let device = Arc::new(MemoryDevice::new(SIZE));
         let server = Server::start(device.clone(), &address).expect("listens");
-        // As the URI that the server prints.
+        // The address in the form of the URI that the server prints.
         let client = Client::connect(&server.address().to_string().parse().expect("an address"));
         let client = client.expect("the server listens");
         assert_eq!((client.geometry().size_bytes, client.is_read_only()), (SIZE, false));
-        // More than one request takes.
+        // More data than one request can carry.
         let data: Vec<u8> = (0..33 << 20).map(|n: u32| (n >> 9) as u8 | 1).collect();
         client.write(512, &data).expect("within the device");
         client.flush().expect("flushed");

@@ -1,4 +1,4 @@
-//! The NBD server against a client of our own: every command, and everything that a client can do wrong.
+//! The NBD server against a client of our own: every command, and every client error.
 
 use std::{
     io::{Read, Write},
@@ -39,7 +39,7 @@ fn serve() -> Fixture {
 struct Client(UnixStream);
 
 impl Client {
-    /// Through the greeting.
+    /// Connects and completes the greeting.
     fn greet(fixture: &Fixture) -> Client {
         let stream = UnixStream::connect(&fixture.path).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -49,7 +49,7 @@ impl Client {
         client
     }
 
-    /// Through the handshake, with structured replies and block status.
+    /// Connects and completes the handshake, with structured replies and block status.
     fn connect(fixture: &Fixture) -> Client {
         let mut client = Client::greet(fixture);
         assert_eq!(client.option(8, &[]), [(1, vec![])]);
@@ -76,7 +76,7 @@ impl Client {
         self.take(length).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    /// Sends an option; the replies up to the acknowledgement or error.
+    /// Sends an option. Returns the replies up to the acknowledgement or error.
     fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send(b"IHAVEOPT");
         self.send(&option.to_be_bytes());
@@ -106,7 +106,7 @@ impl Client {
         self.send(&bytes);
     }
 
-    /// The error of a simple reply.
+    /// Reads a simple reply and returns its error.
     fn simple(&mut self) -> u64 {
         assert_eq!(self.number(4), 0x67446698);
         let error = self.number(4);
@@ -114,7 +114,7 @@ impl Client {
         error
     }
 
-    /// Kind and content of a structured reply of one chunk.
+    /// Reads a structured reply of one chunk and returns its kind and content.
     fn structured(&mut self) -> (u64, Vec<u8>) {
         assert_eq!(self.number(4), 0x668e33ef);
         assert_eq!(self.number(2), 1, "one chunk");
@@ -234,7 +234,7 @@ fn clients_that_break_the_protocol_are_dropped_and_others_go_on() {
         assert!(bad.is_closed());
         assert_eq!(good.read(0, 1), Ok(vec![0]));
     }
-    // Cut off within a request, and within the data of one.
+    // The client disconnects within a request, and within a request's data.
     for keep in [4, 20, 28, 1000] {
         let mut bad = Client::connect(&fixture);
         let mut bytes = 0x25609513u32.to_be_bytes().to_vec();
@@ -271,7 +271,7 @@ fn half_open_clients_keep_nobody_waiting() {
     drop((silent, deaf));
 }
 
-/// Clients that connect and say nothing take no place from others, however many there are, over TCP as well.
+/// Idle clients take no slot from others, however many there are, over TCP as well.
 #[test]
 fn silent_clients_do_not_lock_others_out() {
     let device = Arc::new(MemoryDevice::new(SIZE));
@@ -289,7 +289,7 @@ fn silent_clients_do_not_lock_others_out() {
     for client in [&before, &after] {
         client.read(0, &mut [0; 512]).expect("within the device");
     }
-    // The oldest had to give way, and the newest may still go on.
+    // The oldest had to make way, and the newest may continue.
     assert!(matches!(silent[0].read(&mut [0]), Ok(0) | Err(_)));
     let newest = silent.last_mut().expect("there are some");
     newest.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").expect("the server reads");
@@ -322,7 +322,7 @@ impl Device for CountsReads {
 
 impl Export for CountsReads {}
 
-/// A client that requests much and reads nothing occupies one longest request's worth of memory, and gets all
+/// A client that requests much and reads nothing takes only the memory of one longest request, and gets all
 /// data later.
 #[test]
 fn a_deaf_client_takes_little_memory() {

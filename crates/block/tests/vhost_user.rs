@@ -1,4 +1,4 @@
-//! A guest without a kernel talks to a disk, as it should and as it should not.
+//! A guest without a kernel talks to a disk, correctly and incorrectly.
 
 use std::{
     io,
@@ -33,7 +33,7 @@ fn connected(traits: Traits) -> (FakeGuest, Disk) {
     (guest, disk)
 }
 
-/// Serves the queue from `device`; returns the requests.
+/// Serves the queue from `device`. Returns the requests.
 fn serve(disk: &mut Disk, device: &dyn Device) -> io::Result<Vec<(Verb, u64, u64)>> {
     let mut asked = Vec::new();
     while let Some(request) = disk.next_request()? {
@@ -125,7 +125,7 @@ fn a_device_that_fails_and_one_that_is_read_only_say_so() {
     assert_eq!(guest.answers(0).unwrap()[0].1, 1);
 }
 
-/// A guest that changes the descriptors of a write after it was asked for: shorter, cut off, longer.
+/// A guest changes the descriptors of a write after the request was parsed: shorter, cut off, longer.
 #[test]
 fn a_write_is_as_long_as_when_it_was_asked_for() {
     let (length_at, flags_at) = (MEMORY_START + 16 + 8, MEMORY_START + 12);
@@ -199,7 +199,7 @@ fn messages_that_break_the_protocol_are_errors() {
     }
 }
 
-/// Reading behind the end of a mapped file would be a signal, which ends the process.
+/// A read behind the end of a mapped file would raise a signal, which ends the process.
 #[test]
 fn a_guest_cannot_shorten_the_memory_that_it_has_handed_out() {
     let (mut guest, mut disk) = connected(traits());
@@ -221,7 +221,7 @@ fn a_broken_queue_is_an_error_or_a_failed_request_but_never_a_panic() {
             let kind = [READ, WRITE, FLUSH][rng.below(3) as usize];
             guest.submit(kind, rng.below(4096), &[], 512).unwrap();
         }
-        // Bytes of descriptors, rings and heads become others.
+        // Bytes of descriptors, rings and heads are replaced.
         for _ in 0..=rng.below(40) {
             let byte = rng.next_u64() as u8;
             guest.put(MEMORY_START + rng.below(0x3100), &[byte]).unwrap();

@@ -1,4 +1,4 @@
-//! The other side: a device that somebody else serves.
+//! An NBD client: a device that another process serves.
 
 use std::{
     io::{self, Read, Write},
@@ -11,10 +11,10 @@ use std::{
 use super::{Address, MAX_REQUEST_BYTES, wire::*};
 use crate::{Device, Geometry};
 
-/// How long a server may be silent. Slow cards take seconds for a write.
+/// Maximum time that a server may be silent. Slow cards take seconds for a write.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The default export of an NBD server as a device. One request is under way at a time.
+/// The default export of an NBD server as a device. It handles one request at a time.
 pub struct Client {
     size_bytes: u64,
     flags: u16,
@@ -24,7 +24,7 @@ pub struct Client {
 struct Connection {
     socket: Socket,
     cookie: u64,
-    /// An answer was lost: what comes next belongs to nothing.
+    /// True after a lost answer, when further answers can no longer be assigned to requests.
     broken: bool,
 }
 
@@ -32,7 +32,7 @@ impl Client {
     /// Connects to a server.
     ///
     /// # Errors
-    /// Those of the connection; [`io::ErrorKind::InvalidData`] where the server speaks something else.
+    /// Those of the connection; [`io::ErrorKind::InvalidData`] if the server does not speak the protocol.
     pub fn connect(address: &Address) -> io::Result<Client> {
         let mut socket = match address {
             Address::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
@@ -67,12 +67,12 @@ impl Client {
         Ok(Client { size_bytes, flags, connection })
     }
 
-    /// Whether the server refuses writes.
+    /// Returns true if the server refuses writes.
     pub fn is_read_only(&self) -> bool {
         self.flags & TRANSMIT_READ_ONLY != 0
     }
 
-    /// One request and its answer, which fills `read`.
+    /// Sends one request and reads its answer, which fills `read`.
     fn ask(
         &self,
         command: u16,
@@ -95,7 +95,7 @@ impl Client {
 }
 
 impl Connection {
-    /// The number of the error that the server answers with, 0 for none.
+    /// Sends one request. Returns the error number of the server's answer, 0 for success.
     fn ask(
         &mut self,
         command: u16,
@@ -127,7 +127,7 @@ impl Connection {
     }
 }
 
-/// Pieces of at most what a server takes at once: offset on the device, and the range in the buffer.
+/// Splits a request at the server's maximum: offset on the device, and range in the buffer.
 fn pieces(offset_bytes: u64, length: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let most = MAX_REQUEST_BYTES as usize;
     (0..length).step_by(most).map(move |from| (offset_bytes + from as u64, from..(from + most).min(length)))

@@ -1,17 +1,17 @@
-//! What a server can say of a device beyond [`Device`].
+//! Properties of a served device beyond [`Device`].
 
 use std::{io, ops::Range, sync::Arc};
 
 use crate::{Device, FileDevice, MemoryDevice};
 
-/// Zeroes that are written at once, in bytes.
+/// Bytes of zeroes written at once.
 const ZEROES: usize = 1 << 20;
-/// As many parts as an answer may reasonably hold; the client asks again for the rest.
+/// Maximum number of extents in an answer. The client asks again for the rest.
 const PARTS_MAX: usize = 4096;
 
-/// A device as an NBD server shows it. The defaults do for every device.
+/// A device as an NBD server exports it. The defaults work for every device.
 pub trait Export: Device {
-    /// A write that is durable when it returns.
+    /// Writes data that is durable when the call returns.
     ///
     /// # Errors
     /// The device's.
@@ -20,7 +20,8 @@ pub trait Export: Device {
         self.flush()
     }
 
-    /// Makes a range read as zeroes; as a hole, if `may_punch` and the device can.
+    /// Makes a range read as zeroes. The range becomes a hole if `may_punch` is set and the device can do
+    /// that.
     ///
     /// # Errors
     /// The device's.
@@ -29,18 +30,19 @@ pub trait Export: Device {
         write_zero_bytes(self, offset_bytes, length_bytes)
     }
 
-    /// The parts of a range in order: their lengths in bytes, and whether each is a hole that reads as
-    /// zeroes. At least one part and not too many, none of them empty, together at most the range.
+    /// Returns the parts of a range in order, each with its length in bytes and true if it is a hole that
+    /// reads as zeroes. There is at least one part and a bounded number of them. No part is empty, and
+    /// together they do not exceed the range.
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
         vec![(range.end - range.start, false)]
     }
 
-    /// Whether a flush makes all connections' writes durable.
+    /// Returns true if a flush makes the writes of all connections durable.
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Whether writes are refused.
+    /// Returns true if writes are refused.
     fn is_read_only(&self) -> bool {
         false
     }

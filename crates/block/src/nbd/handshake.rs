@@ -4,24 +4,25 @@ use std::io::{self, Read, Write};
 
 use super::{Export, MAX_REQUEST_BYTES, wire::*};
 
-/// Longest data of an option that is looked at.
+/// Maximum length in bytes of an option's data that is read.
 const MAX_OPTION_BYTES: u32 = 64 << 10;
-/// Options that one client may send.
+/// Maximum number of options from one client.
 const MAX_OPTIONS: usize = 1000;
-/// The only metadata context there is, and its number.
+/// The only supported metadata context, and its number.
 const ALLOCATION: &str = "base:allocation";
 pub const ALLOCATION_ID: u32 = 1;
 
-/// What client and server agreed on.
+/// Features agreed on by client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Replies may be structured.
+    /// True if replies may be structured.
     pub structured: bool,
-    /// Block status may be asked for.
+    /// True if the client may request block status.
     pub allocation: bool,
 }
 
-/// Leads a client to the transmission phase, where `admit` gives it a place; none if it went away as it should.
+/// Performs the handshake. Before the transmission phase, `admit` must give the client a connection slot.
+/// Returns None if the client left properly or got no slot.
 pub fn handshake(
     stream: &mut (impl Read + Write),
     export: &(impl Export + ?Sized),
@@ -53,7 +54,7 @@ pub fn handshake(
         stream.read_exact(&mut data)?;
         match option {
             OPT_EXPORT_NAME => {
-                // This option has no reply of an error.
+                // This option has no error reply.
                 if !admit() {
                     return Ok(None);
                 }
@@ -158,7 +159,7 @@ fn transmission_flags(export: &(impl Export + ?Sized), session: Session) -> u16 
     flags
 }
 
-/// The kinds of information that an INFO or GO asks for: name length, name, count, kinds.
+/// Parses the kinds of information that an INFO or GO requests: name length, name, count, kinds.
 fn parse_info(data: &[u8]) -> Option<Vec<u16>> {
     let mut rest = data;
     let name = read_u32(&mut rest).ok()? as usize;
@@ -168,7 +169,7 @@ fn parse_info(data: &[u8]) -> Option<Vec<u16>> {
     rest.is_empty().then_some(kinds)
 }
 
-/// The contexts that a META_CONTEXT option asks for: name length, name, count, each with its length.
+/// Parses the contexts that a META_CONTEXT option requests: name length, name, count, each with its length.
 fn parse_queries(data: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut rest = data;
     let name = read_u32(&mut rest).ok()? as usize;

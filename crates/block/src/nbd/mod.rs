@@ -1,12 +1,15 @@
 //! An NBD server for any device, and a client: fixed newstyle, over a Unix socket or TCP on the loopback
 //! interface.
 //!
-//! *Invariant*: a client harms nobody but itself. Lengths are checked before memory is taken, a connection has the
-//! data of one longest request under way and no more, one that breaks the protocol or takes too long for the
-//! handshake is closed, and each has its own threads, so that a slow one keeps no other waiting. A client that has
-//! finished the handshake may be silent for long, as a mounted file system is: it keeps its own of [`MAX_CONNECTIONS`]
-//! places. A client in the handshake takes none of them: of [`MAX_HANDSHAKES`] at once, the oldest gives way to a
-//! new one.
+//! *Invariant*: a client can harm only itself.
+//! - Lengths are checked before memory is allocated.
+//! - A connection holds the data of at most one longest request.
+//! - A connection is closed if its client breaks the protocol or takes too long for the handshake.
+//! - Each connection has its own threads, so a slow one does not delay others.
+//!
+//! A client that has finished the handshake may be silent for long, as a mounted file system is, and keeps
+//! one of [`MAX_CONNECTIONS`] slots. A client in the handshake takes none of them. Of [`MAX_HANDSHAKES`]
+//! handshakes at once, a new client replaces the oldest.
 
 mod client;
 mod export;
@@ -42,24 +45,24 @@ use rustix::{
 };
 use wire::{Hurried, Socket};
 
-/// Longest read or write, in bytes.
+/// Maximum length of a read or write in bytes.
 const MAX_REQUEST_BYTES: u32 = 32 << 20;
-/// Connections at once: half a gigabyte, if all of them have their longest requests under way.
+/// Maximum number of connections. If all have their longest requests under way, they take 512 MiB.
 const MAX_CONNECTIONS: usize = 16;
-/// Handshakes at once.
+/// Maximum number of concurrent handshakes.
 const MAX_HANDSHAKES: usize = 16;
-/// How long the handshake may take.
+/// Time limit of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may leave its replies unread.
+/// Maximum time that a client may leave its replies unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take for its last replies when the server stops. What the device has under way is waited for,
-/// however long it takes: after the stop it is at rest.
+/// Maximum time for a client to take its last replies when the server stops. The device's own requests are
+/// always awaited, so it is at rest after the stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the listener looks whether it should stop.
+/// Interval at which the listener checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Where a server listens: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any). The URIs that
-/// NBD clients take are read too.
+/// Address of a server: `unix:PATH`, or `HOST:PORT` on the loopback interface (port 0: any free port). The
+/// URIs of NBD clients are accepted too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
@@ -85,7 +88,7 @@ impl FromStr for Address {
         }
         let text = text.strip_prefix("nbd://").map_or(text, |rest| rest.trim_end_matches('/'));
         let address = text.to_socket_addrs()?.next().ok_or_else(|| invalid("no such host"))?;
-        // The protocol asks nobody who they are.
+        // The protocol has no authentication.
         match address.ip().is_loopback() {
             true => Ok(Address::Tcp(address)),
             false => Err(invalid("only addresses of this machine (127.0.0.1, ::1, localhost) are served")),
@@ -94,7 +97,7 @@ impl FromStr for Address {
 }
 
 impl fmt::Display for Address {
-    /// As the URI that NBD clients take.
+    /// Writes the address as the URI that NBD clients accept.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Unix(path) => write!(f, "{UNIX_URI}{}", escape(path.as_os_str())),
@@ -103,10 +106,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// How the URI of a Unix socket begins.
+/// Prefix of a Unix socket's URI.
 const UNIX_URI: &str = "nbd+unix:///?socket=";
 
-/// A path as part of a URI's query (RFC 3986); what has no meaning there stays as it is.
+/// Escapes a path for a URI's query (RFC 3986). Characters without a meaning there stay as they are.
 fn escape(path: &OsStr) -> String {
     let mut escaped = String::new();
     for &byte in path.as_bytes() {
@@ -132,7 +135,7 @@ fn unescape(escaped: &str) -> Option<OsString> {
     Some(OsString::from_vec(bytes))
 }
 
-/// A server at work. Dropping it stops it.
+/// A running server. Dropping it stops it.
 pub struct Server {
     address: Address,
     shared: Arc<Shared>,
@@ -141,14 +144,14 @@ pub struct Server {
 
 struct Shared {
     stopping: AtomicBool,
-    /// By number, in the order in which they were accepted.
+    /// Connections by number, in order of acceptance.
     connections: Mutex<BTreeMap<u64, Connection>>,
 }
 
 struct Connection {
     socket: Socket,
     thread: JoinHandle<()>,
-    /// Set once the client has a place of its own.
+    /// True once the client has its own connection slot.
     is_admitted: bool,
 }
 
@@ -157,7 +160,8 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a place to a client that is about to finish the handshake; false where there is none, or it had to give way.
+    /// Gives a slot to a client that is about to finish the handshake. Returns false if there is none or the
+    /// client had to make way.
     fn admit(&self, number: u64) -> bool {
         let mut connections = self.connections();
         if admitted(&connections) >= MAX_CONNECTIONS {
@@ -170,12 +174,12 @@ impl Shared {
     }
 }
 
-/// Clients that have a place.
+/// Counts the clients that have a slot.
 fn admitted(connections: &BTreeMap<u64, Connection>) -> usize {
     connections.values().filter(|it| it.is_admitted && !it.thread.is_finished()).count()
 }
 
-/// The oldest client in the handshake, where all handshakes are taken; it gives way to a new one.
+/// If all handshakes are taken, removes and returns the oldest, which makes way for a new one.
 fn take_oldest_handshake(connections: &mut BTreeMap<u64, Connection>) -> Option<Connection> {
     let mut handshakes = connections.iter().filter(|(_, it)| !it.is_admitted).map(|(number, _)| *number);
     let oldest = handshakes.next()?;
@@ -191,11 +195,10 @@ enum Listener {
 }
 
 impl Server {
-    /// Serves `export` at `address` until it is stopped.
+    /// Serves `export` at `address` until stopped. Takes over a socket left by a dead server.
     ///
     /// # Errors
-    /// Those of listening; [`io::ErrorKind::AddrInUse`] when another server listens on the socket. A socket
-    /// that a dead server left is taken over.
+    /// Those of listening; [`io::ErrorKind::AddrInUse`] if another server listens on the socket.
     pub fn start(export: Arc<dyn Export>, address: &Address) -> io::Result<Server> {
         let (listener, address) = match address {
             Address::Unix(path) => {
@@ -220,17 +223,17 @@ impl Server {
         Ok(Server { address, shared, listener: Some(thread) })
     }
 
-    /// Where it listens; with the port that was chosen, if any was to be.
+    /// Returns the server's address, including a port that the host has chosen.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Connections that are open now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections().values().filter(|it| !it.thread.is_finished()).count()
     }
 
-    /// Takes no further connection or request, answers those under way, and flushes the device.
+    /// Accepts no further connection or request, answers those under way, and flushes the device.
     pub fn stop(mut self) {
         self.shut_down();
     }
@@ -242,7 +245,7 @@ impl Server {
             let _ = listener.join();
         }
         if let Address::Unix(path) = &self.address {
-            // Somebody else may have removed it; it is of no use any more.
+            // Another process may have removed it. It is of no use any more.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -298,7 +301,8 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Arc<Shared>) {
             continue;
         }
         let Ok(socket) = listener.accept() else {
-            // Out of descriptors, perhaps: whoever waits to be accepted would make this a busy loop.
+            // Perhaps the process is out of descriptors. The client that waits to be accepted would make this
+            // a busy loop.
             std::thread::sleep(TICK);
             continue;
         };
@@ -314,7 +318,7 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Arc<Shared>) {
         }
         drop(connections);
         if let Some(Connection { socket, thread, .. }) = oldest {
-            // Its handshake meets the end of the stream.
+            // Its handshake reads the end of the stream.
             socket.close();
             // A connection that panicked is closed.
             let _ = thread.join();
@@ -327,23 +331,23 @@ fn listen(listener: &Listener, export: &Arc<dyn Export>, shared: &Arc<Shared>) {
         while !thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Who does not read its replies now never will.
+        // A client that has not read its replies by now never will.
         socket.close();
         // A connection that panicked is closed.
         let _ = thread.join();
     }
-    // There is nobody left to tell.
+    // No client is left that could be told of an error.
     let _ = export.flush();
 }
 
-/// Starts the thread of a client; none where there are no descriptors or threads left.
+/// Starts the thread of a client. Returns None if the process has no descriptors or threads left.
 fn start(socket: Socket, number: u64, export: &Arc<dyn Export>, shared: &Arc<Shared>) -> Option<Connection> {
     let other = socket.try_clone().ok()?;
     let (export, shared) = (Arc::clone(export), Arc::clone(shared));
     let thread = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
-        // A client's mistake ends its connection and concerns nobody else.
+        // A client's error ends only its own connection.
         let _ = connect(&socket, &*export, || shared.admit(number));
-        // The listener has a copy of the socket, which alone would keep the connection open.
+        // The listener's copy of the socket would keep the connection open.
         socket.close();
     });
     Some(Connection { socket: other, thread: thread.ok()?, is_admitted: false })

@@ -1,7 +1,8 @@
 //! The transmission phase: requests in, replies out, several under way.
 //!
-//! *Invariant*: a connection holds the data of [`MAX_REQUEST_BYTES`] at a time, from before a request's data is read
-//! until its reply is sent: one longest request or many short ones. Who leaves replies unread waits with its own.
+//! *Invariant*: a connection holds at most [`MAX_REQUEST_BYTES`] of data, from before a request's data is
+//! read until its reply is sent: one longest request or many short ones. A client that leaves replies unread
+//! delays only its own requests.
 
 use std::{
     io::{self, Read, Write},
@@ -14,10 +15,10 @@ use super::{
     wire::*,
 };
 
-/// Requests of one connection that are served at once.
+/// Requests of one connection that are served concurrently.
 const WORKERS: usize = 8;
 
-/// Room for the data of one connection.
+/// Memory budget for the data of one connection.
 #[derive(Default)]
 struct Room {
     taken_bytes: Mutex<u32>,
@@ -25,7 +26,7 @@ struct Room {
 }
 
 impl Room {
-    /// Waits until as much is free; no more than there is.
+    /// Waits until `bytes` are free. `bytes` must not exceed the budget.
     fn take(&self, bytes: u32) -> Taken<'_> {
         let taken = self.taken_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |taken: &mut u32| *taken + bytes > MAX_REQUEST_BYTES;
@@ -35,7 +36,7 @@ impl Room {
     }
 }
 
-/// A part of the room, given back in the end.
+/// A part of the budget, released on drop.
 struct Taken<'a> {
     room: &'a Room,
     bytes: u32,
@@ -48,7 +49,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// One request, with the data of a write and room for that of its reply.
+/// One request, with the data of a write and memory for its reply's data.
 struct Request<'a> {
     flags: u16,
     command: u16,
@@ -59,7 +60,7 @@ struct Request<'a> {
     _room: Taken<'a>,
 }
 
-/// What a request is answered with.
+/// Answer to a request.
 enum Answer {
     Done,
     Data(Vec<u8>),
@@ -67,8 +68,8 @@ enum Answer {
     Failed(u32, String),
 }
 
-/// Serves requests until the client says goodbye, goes away, or breaks the protocol. `close` ends the connection in
-/// both directions, where a reply cannot be sent.
+/// Serves requests until the client disconnects or breaks the protocol. `close` ends the connection in both
+/// directions if a reply cannot be sent.
 pub fn transmit<R: Read, W: Write + Send>(
     input: &mut R,
     output: W,
@@ -90,8 +91,8 @@ pub fn transmit<R: Read, W: Write + Send>(
                     let answer = serve(export, session, &request);
                     let (head, data) = encode(&request, answer, session);
                     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-                    // What follows a part of an answer would be no answer, and a client that takes none must not
-                    // wait for more: it sees the connection end, and so does the reader of its requests.
+                    // After a partial reply no further reply would be valid. The connection must end, so that
+                    // neither the client nor the reader of its requests waits for more.
                     let sent =
                         output.as_mut().map(|out| out.write_all(&head).and_then(|()| out.write_all(&data)));
                     if sent.is_some_and(|sent| sent.is_err()) {
@@ -102,7 +103,7 @@ pub fn transmit<R: Read, W: Write + Send>(
             });
         }
         let result = receive(input, &sender, &room);
-        // The workers finish what is under way and end with the channel.
+        // The workers finish the requests under way and end with the channel.
         drop(sender);
         result
     })
@@ -134,7 +135,7 @@ fn receive<'a>(
         let taken = room.take(if has_data { length } else { 0 });
         if command == CMD_WRITE {
             if length <= MAX_REQUEST_BYTES {
-                // Grows as data comes: a length alone takes no memory.
+                // The buffer grows as data arrives: a length alone takes no memory.
                 let read = input.take(u64::from(length)).read_to_end(&mut data)?;
                 if read as u64 != u64::from(length) {
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -214,7 +215,7 @@ fn errno(error: &io::Error) -> u32 {
     }
 }
 
-/// The reply, its data apart from what comes before: a copy of it would be as long again.
+/// Encodes the reply. The data is separate from the head, which saves a copy of it.
 fn encode(request: &Request, answer: Answer, session: Session) -> (Vec<u8>, Vec<u8>) {
     let structured = session.structured && matches!(request.command, CMD_READ | CMD_BLOCK_STATUS);
     let cookie = request.cookie;
@@ -227,7 +228,7 @@ fn encode(request: &Request, answer: Answer, session: Session) -> (Vec<u8>, Vec<
             (chunk(cookie, REPLY_ERROR, data.len()), data)
         }
         Answer::Failed(errno, _) => (simple(cookie, errno), Vec::new()),
-        // A chunk of data is never empty.
+        // A data chunk is never empty.
         Answer::Data(data) if structured && data.is_empty() => (chunk(cookie, 0, 0), data),
         Answer::Data(data) if structured => {
             let mut head = chunk(cookie, REPLY_OFFSET_DATA, 8 + data.len());

@@ -1,4 +1,4 @@
-//! Numbers of the NBD protocol (NetworkBlockDevice/nbd, doc/proto.md) and the socket they go over.
+//! Numbers of the NBD protocol (NetworkBlockDevice/nbd, doc/proto.md) and its sockets.
 
 use std::{
     io::{self, Read, Write},
@@ -16,7 +16,7 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
 pub const FLAG_NO_ZEROES: u16 = 2;
-/// The zeroes that follow the answer to `OPT_EXPORT_NAME` where the client did not ask to be spared them.
+/// Length in bytes of the zeroes after the answer to `OPT_EXPORT_NAME`, unless the client asked to omit them.
 pub const EXPORT_ZEROES: usize = 124;
 
 pub const OPT_EXPORT_NAME: u32 = 1;
@@ -67,7 +67,7 @@ pub const REPLY_OFFSET_DATA: u16 = 1;
 pub const REPLY_BLOCK_STATUS: u16 = 5;
 pub const REPLY_ERROR: u16 = 0x8001;
 
-/// `base:allocation`: the range may take no space, and reads as zeroes.
+/// `base:allocation`: the range may occupy no space and reads as zeroes.
 pub const STATE_HOLE_AND_ZERO: u32 = 3;
 
 pub const EPERM: u32 = 1;
@@ -103,18 +103,18 @@ impl Socket {
         }
     }
 
-    /// Ends the connection for all who hold the socket.
+    /// Ends the connection for all copies of the socket.
     pub fn close(&self) {
-        // A connection that is gone already is closed.
+        // An error means that the connection is already closed.
         let _ = match self {
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 
-    /// Nothing more is read: the peer's next request meets the end of the stream.
+    /// Stops reading: the peer's next request reads the end of the stream.
     pub fn stop_reading(&self) {
-        // A connection that is gone already has nothing to stop.
+        // A closed connection has nothing to stop.
         let _ = match self {
             Socket::Unix(stream) => stream.shutdown(Shutdown::Read),
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Read),
@@ -144,7 +144,7 @@ impl Write for Socket {
     }
 }
 
-/// A socket until a point in time, however little at a time its peer sends or takes.
+/// A socket with a deadline for everything, however slowly its peer sends or receives.
 pub struct Hurried {
     pub socket: Socket,
     pub deadline: Instant,
@@ -195,7 +195,7 @@ pub fn read_u64(stream: &mut impl Read) -> io::Result<u64> {
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// Reads and forgets.
+/// Reads and discards `length` bytes.
 pub fn skip(stream: &mut impl Read, length: u64) -> io::Result<()> {
     let skipped = io::copy(&mut stream.take(length), &mut io::sink())?;
     if skipped == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }

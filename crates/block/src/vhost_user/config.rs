@@ -1,16 +1,16 @@
-//! What the guest is told about the disk: feature bits and configuration space (virtio 1.2, 5.2).
+//! Properties of the disk that the guest reads: feature bits and configuration space (virtio 1.2, 5.2).
 
 use crate::Geometry;
 
 /// Unit of the addresses in requests, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
-/// Length of the configuration space that is filled, in bytes; what follows reads as zeroes.
+/// Length in bytes of the used part of the configuration space. The rest reads as zeroes.
 const CONFIG_BYTES: usize = 60;
-/// The most segments of one request: a queue of 256 entries has place for them with head and status.
+/// Maximum number of segments in a request. With head and status they fit a queue of 256 entries.
 const SEGMENTS_MAX: u32 = 254;
-/// The largest segment, in bytes.
+/// Maximum size of a segment in bytes.
 const SEGMENT_BYTES_MAX: u32 = 1 << 20;
-/// The largest discard, in sectors: 1 GiB, so that one that asks for the whole device is still a few requests.
+/// Maximum length of a discard in sectors. With 1 GiB, a discard of the whole device takes few requests.
 const DISCARD_SECTORS_MAX: u32 = 1 << 21;
 
 /// Feature bits.
@@ -26,23 +26,23 @@ pub(super) mod feature {
     pub const VERSION_1: u64 = 1 << 32;
 }
 
-/// What a disk shows of itself beside its geometry.
+/// Properties of a disk beyond its geometry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traits {
     /// Size and sector.
     pub geometry: Geometry,
-    /// Name that the guest finds as the serial number; what exceeds 20 bytes is cut off.
+    /// Name shown to the guest as the serial number, cut off after 20 bytes.
     pub serial: String,
-    /// Whether the disk has a cache that the guest has to flush. Without one it sends no flushes.
+    /// True if the disk has a cache that the guest must flush. Otherwise the guest sends no flushes.
     pub write_cache: bool,
-    /// Whether it takes discards.
+    /// True if the disk accepts discards.
     pub discard: bool,
-    /// Whether it refuses writes.
+    /// True if the disk refuses writes.
     pub read_only: bool,
 }
 
 impl Traits {
-    /// The device's feature bits.
+    /// Returns the device's feature bits.
     pub(super) fn features(&self) -> u64 {
         let when = |condition, bits| if condition { bits } else { 0 };
         feature::SIZE_MAX
@@ -56,7 +56,7 @@ impl Traits {
             | when(self.read_only, feature::READ_ONLY)
     }
 
-    /// `length` bytes of the configuration space from `offset`.
+    /// Returns `length` bytes of the configuration space at `offset`.
     pub(super) fn config(&self, offset: usize, length: usize) -> Vec<u8> {
         let mut space = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
@@ -75,7 +75,7 @@ impl Traits {
         (0..length).map(at).collect()
     }
 
-    /// The serial number as a request for it wants it.
+    /// Returns the serial number in the form of a request's answer.
     pub(super) fn serial_bytes(&self) -> [u8; 20] {
         let mut bytes = [0; 20];
         let length = self.serial.len().min(bytes.len());

@@ -1,4 +1,4 @@
-//! The protocol's state: what the guest has handed out so far, and its queue.
+//! State of the protocol: the guest's memory, files and queue.
 
 use std::{
     fs::File,
@@ -20,25 +20,25 @@ use super::{
     request::Request,
 };
 
-/// The longest queue that is taken.
+/// Maximum number of entries in a queue.
 const QUEUE_ENTRIES_MAX: u16 = 1024;
-/// In a message that carries a descriptor: the bit that says that there is none.
+/// Bit in a message that may carry a descriptor: the descriptor is absent.
 const NO_FILE: u64 = 1 << 8;
-/// Bytes of one region in a table of memory.
+/// Size in bytes of a region's entry in a memory table.
 const REGION_BYTES: usize = 32;
 
-/// What a message of the guest was.
+/// Effect of a guest's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Housekeeping.
+    /// The message is fully handled.
     Served,
-    /// There may be requests in the queue.
+    /// The queue may hold requests.
     Kick,
-    /// The guest is gone.
+    /// The guest has closed the connection.
     HungUp,
 }
 
-/// One guest's disk: one end of a vhost-user socket.
+/// One guest's disk, at one end of a vhost-user socket.
 #[derive(Debug)]
 pub struct Disk {
     stream: UnixStream,
@@ -54,29 +54,29 @@ pub struct Disk {
 #[derive(Debug)]
 struct Memory {
     guest: Arc<GuestMemoryMmap>,
-    /// Where each region starts for the guest's program, and for the guest.
+    /// Regions: address in the guest's program, length, and address in the guest.
     user: Vec<(u64, u64, u64)>,
 }
 
 impl Disk {
-    /// A disk for the guest at the other end of `stream`.
+    /// Makes a disk for the guest at the other end of `stream`.
     pub fn new(stream: UnixStream, traits: Traits) -> Disk {
         let queue = Queue::new(QUEUE_ENTRIES_MAX).expect("the longest queue is a power of two");
         Disk { stream, traits, protocol: 0, back_channel: None, memory: None, queue, kick: None, call: None }
     }
 
-    /// The socket: when it can be read, [`serve`](Disk::serve) has to be called.
+    /// Returns the socket. When it is readable, the caller must call [`serve`](Disk::serve).
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// What tells of requests where the guest does not do that in band: when it can be read,
-    /// [`kicked`](Disk::kicked) has to be called.
+    /// Returns the file that signals requests if the guest does not send them in band. When it is readable,
+    /// the caller must call [`kicked`](Disk::kicked).
     pub fn kick_file(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes one message and answers it. It waits for a message where there is none.
+    /// Receives one message and answers it. Waits if there is none.
     ///
     /// # Errors
     /// The guest breaks the protocol, or the socket fails.
@@ -104,10 +104,10 @@ impl Disk {
         }
     }
 
-    /// The next request in the queue.
+    /// Returns the next request in the queue.
     ///
     /// # Errors
-    /// The guest's queue is broken.
+    /// The guest's queue is malformed.
     pub fn next_request(&mut self) -> io::Result<Option<Request>> {
         let Some(memory) = &self.memory else { return Ok(None) };
         if !self.queue.ready() {
@@ -117,8 +117,8 @@ impl Disk {
         chains.next().map(|chain| Request::parse(chain, &self.traits)).transpose()
     }
 
-    /// Answers a request: with what was read, nothing for the other verbs, or an error. The guest sees it
-    /// when it looks at its queue, at the latest after a [`notify`](Disk::notify).
+    /// Answers a request with the data read, with nothing for other verbs, or with an error. The guest sees
+    /// the answer when it looks at its queue, at the latest after [`notify`](Disk::notify).
     pub fn answer(&mut self, request: &Request, result: io::Result<&[u8]>) -> io::Result<()> {
         let written = request.put(result)?;
         let memory = self.memory.as_ref().ok_or_else(|| broken("the memory is gone"))?;
@@ -126,9 +126,9 @@ impl Disk {
         used.map_err(|error| broken(error.to_string()))
     }
 
-    /// Tells the guest that there are answers. Where this returns true, the guest acknowledges it on the
-    /// [`back_channel`](Disk::back_channel), and that has to be waited for with
-    /// [`acknowledged`](Disk::acknowledged) before anything else is told.
+    /// Notifies the guest of answers. If this returns true, the guest acknowledges on the
+    /// [`back_channel`](Disk::back_channel). The caller must then wait for
+    /// [`acknowledged`](Disk::acknowledged) before it sends anything else.
     pub fn notify(&mut self) -> io::Result<bool> {
         if let Some(call) = &mut self.call {
             call.write_all(&1u64.to_ne_bytes())?;
@@ -141,15 +141,15 @@ impl Disk {
         Ok(self.protocol & protocol::REPLY_ACK != 0)
     }
 
-    /// Where acknowledgements come in.
+    /// Returns the channel on which acknowledgements arrive.
     pub fn back_channel(&self) -> Option<BorrowedFd<'_>> {
         self.back_channel.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes an acknowledgement; false if the guest has hung up.
+    /// Receives an acknowledgement. Returns false if the guest has hung up.
     ///
     /// # Errors
-    /// The guest did not know what it was told.
+    /// The guest did not understand the notification.
     pub fn acknowledged(&mut self) -> io::Result<bool> {
         let Some(channel) = &mut self.back_channel else { return Ok(false) };
         let Some(message) = Message::receive(channel)? else { return Ok(false) };
@@ -159,7 +159,7 @@ impl Disk {
         Ok(true)
     }
 
-    /// Does what a message says; returns the payload of its answer, if it has one.
+    /// Executes a message. Returns the payload of its answer, if it has one.
     fn obey(&mut self, message: &mut Message) -> io::Result<Option<Vec<u8>>> {
         let number = |n: u64| Ok(Some(n.to_le_bytes().to_vec()));
         match message.request {
@@ -169,7 +169,7 @@ impl Disk {
                 if refused != 0 {
                     return Err(broken(format!("the guest wants features {refused:#x}")));
                 }
-                // Without protocol features a queue needs no message to start.
+                // Without protocol features a queue starts without a message.
                 if message.u64(0)? & feature::PROTOCOL_FEATURES == 0 {
                     self.queue.set_ready(true);
                 }
@@ -234,7 +234,7 @@ impl Disk {
         Ok(None)
     }
 
-    /// The number in a message about the only queue.
+    /// Reads the number in a message about the only queue.
     fn ring(&self, message: &Message) -> io::Result<u32> {
         match message.u32(0)? {
             0 => message.u32(4),
@@ -256,8 +256,8 @@ impl Disk {
 }
 
 impl Memory {
-    /// Maps what a message hands out: number of regions, padding, then for each its address in the guest,
-    /// length, address in the guest's program, and offset in the file.
+    /// Maps the memory in a message: number of regions, padding, then for each region its address in the
+    /// guest, length, address in the guest's program, and offset in the file.
     fn map(message: &mut Message) -> io::Result<Memory> {
         let count = message.u32(0)? as usize;
         let files = std::mem::take(&mut message.files);
@@ -269,8 +269,8 @@ impl Memory {
             let word = |i: usize| message.u64(8 + n * REGION_BYTES + i * 8);
             let (start, length, program, offset) = (word(0)?, word(1)?, word(2)?, word(3)?);
             let file = File::from(file);
-            // A page beyond the end of the file would be a signal instead of an error, so it must not become shorter. Only
-            // the file of a memfd can be sealed.
+            // Access to a page beyond the end of the file would raise a signal instead of an error, so the
+            // file must not shrink. Only a memfd can be sealed.
             let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
             let end = offset.checked_add(length);
             if end.is_none_or(|end| file.metadata().is_ok_and(|file| file.len() < end)) {
@@ -286,7 +286,7 @@ impl Memory {
         Ok(Memory { guest: Arc::new(guest), user })
     }
 
-    /// The guest's address of one of its program's.
+    /// Translates an address in the guest's program to one in the guest.
     fn guest_address(&self, user: u64) -> io::Result<GuestAddress> {
         for (program, length, start) in &self.user {
             if user.checked_sub(*program).is_some_and(|within| within < *length) {
@@ -297,7 +297,7 @@ impl Memory {
     }
 }
 
-/// The descriptor that came with a message, if it says that there is one.
+/// Returns the descriptor that came with a message, if the message announces one.
 fn file(message: &mut Message) -> io::Result<Option<File>> {
     if message.u64(0)? & NO_FILE != 0 {
         return Ok(None);

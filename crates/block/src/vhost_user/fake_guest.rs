@@ -1,7 +1,7 @@
 //! A guest without a kernel: the other side of the protocol, for tests.
 //!
-//! It negotiates as user-mode Linux does, in the same order and with the same features, and has a queue with
-//! place for a few requests at a time.
+//! It negotiates like user-mode Linux, in the same order and with the same features. Its queue holds a few
+//! requests at a time.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 
 use super::message::{Message, protocol, request};
 
-/// Where the guest's memory starts: not at nothing, as in a real one.
+/// Start of the guest's memory. Nonzero, as in a real guest.
 pub const MEMORY_START: u64 = 0x10_0000;
 /// Length of the guest's memory.
 pub const MEMORY_BYTES: u64 = 4 << 20;
@@ -30,13 +30,13 @@ const AVAILABLE: u64 = MEMORY_START + 0x1000;
 const USED: u64 = MEMORY_START + 0x2000;
 const HEADS: u64 = MEMORY_START + 0x3000;
 const DATA: u64 = MEMORY_START + 0x4000;
-/// The most data of one request.
+/// Maximum length of a request's data in bytes.
 const DATA_BYTES: u64 = 256 << 10;
 
 const CONTINUES: u16 = 1;
 const WRITABLE: u16 = 2;
 
-/// One end of a vhost-user socket, seen from the guest.
+/// The guest's end of a vhost-user socket.
 #[derive(Debug)]
 pub struct FakeGuest {
     stream: UnixStream,
@@ -49,7 +49,7 @@ pub struct FakeGuest {
 }
 
 impl FakeGuest {
-    /// A guest whose disk is at the other end of `stream`.
+    /// Makes a guest whose disk is at the other end of `stream`.
     pub fn new(stream: UnixStream) -> io::Result<FakeGuest> {
         let memory_file: std::fs::File =
             rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into();
@@ -69,13 +69,13 @@ impl FakeGuest {
         })
     }
 
-    /// Tries to make the memory that was handed out shorter.
+    /// Tries to shrink the shared memory.
     pub fn shorten_memory(&self) -> io::Result<()> {
         self.memory_file.set_len(0)
     }
 
-    /// What the guest sends to bring the disk up, in order. `serve` is called after each message, so that one
-    /// thread can play both sides.
+    /// Sends all messages that start the disk, in order. Calls `serve` after each message, so that one thread
+    /// can act as both sides.
     pub fn connect(&mut self, mut serve: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         let features = {
             self.send(request::GET_FEATURES, &[], &[])?;
@@ -102,8 +102,8 @@ impl FakeGuest {
         self.tell(request::SET_VRING_ENABLE, &[1 << 32], &[], &mut serve)
     }
 
-    /// Puts a request into the queue: a write of `data`, or a read of `length` bytes. The queue's places are
-    /// used in turn, so no more than five requests may be waiting.
+    /// Queues a write of `data` or a read of `length` bytes. The queue reuses its slots in turn, so at most
+    /// five requests may be pending.
     pub fn submit(&mut self, kind: u32, sector: u64, data: &[u8], length: usize) -> io::Result<u16> {
         let slot = u64::from(self.submitted) % 5;
         let (first, head, at) = (slot * 3, HEADS + slot * 64, DATA + slot * DATA_BYTES);
@@ -128,13 +128,12 @@ impl FakeGuest {
         Ok(first as u16)
     }
 
-    /// Tells of requests.
+    /// Notifies the disk of requests.
     pub fn kick(&mut self, serve: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         self.tell(request::VRING_KICK, &[0], &[], serve)
     }
 
-    /// Requests that were answered since the last call: the number of each, its status, and the first
-    /// `length` bytes of what it read.
+    /// Returns the requests answered since the last call: number, status, and the first `length` bytes read.
     pub fn answers(&mut self, length: usize) -> io::Result<Vec<(u16, u8, Vec<u8>)>> {
         let mut index = [0; 2];
         self.get(USED + 2, &mut index)?;
@@ -160,18 +159,18 @@ impl FakeGuest {
         Message::reply(message.request, vec![0; 8]).send(&mut self.back_channel)
     }
 
-    /// Where notifications come in.
+    /// Returns the channel on which notifications arrive.
     pub fn back_channel(&self) -> BorrowedFd<'_> {
         self.back_channel.as_fd()
     }
 
-    /// Sends a message as it is: to break the protocol with.
+    /// Sends a message unchecked, so that tests can break the protocol.
     pub fn send(&mut self, request: u32, words: &[u64], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.send_bytes(request, &payload, payload.len() as u32, files)
     }
 
-    /// Sends a message with a payload of any length that says it has `length` bytes.
+    /// Sends a message whose head gives the length as `length`, whatever the payload's real length.
     pub fn send_bytes(
         &mut self,
         request: u32,
@@ -194,12 +193,12 @@ impl FakeGuest {
         Ok(())
     }
 
-    /// Sends nothing more, but still takes answers.
+    /// Sends nothing more, but still receives answers.
     pub fn fall_silent(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
-    /// Writes into the guest's memory: to break the queue with.
+    /// Writes into the guest's memory, so that tests can corrupt the queue.
     pub fn put(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.write_slice(bytes, GuestAddress(at)).map_err(io::Error::other)
     }

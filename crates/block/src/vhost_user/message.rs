@@ -1,5 +1,5 @@
-//! Messages on the socket: a head of three words, a payload, and file descriptors beside it
-//! (QEMU, `docs/interop/vhost-user.rst`).
+//! Messages on the socket: a head of three words, a payload, and accompanying file descriptors (QEMU,
+//! `docs/interop/vhost-user.rst`).
 
 use std::{
     io::{self, IoSliceMut, Read, Write},
@@ -10,14 +10,14 @@ use std::{
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// Length of the head: request, flags, length of the payload.
+/// Length of the head in bytes: request, flags, length of the payload.
 const HEAD_BYTES: usize = 12;
-/// The longest payload that is taken; the longest that a guest has reason to send is a table of memory.
+/// Maximum length of a payload in bytes. The longest useful payload is a memory table.
 const PAYLOAD_BYTES_MAX: usize = 4096;
-/// The most descriptors with one message: one for each region of memory.
+/// Maximum number of descriptors in a message: one for each memory region.
 pub(super) const FILES_MAX: usize = 8;
 
-/// How long what is missing of a message may take. Guests send messages as a whole.
+/// Time limit for the rest of a message. Guests send messages as a whole.
 const REST_TIMEOUT: Duration = Duration::from_secs(3);
 
 const VERSION: u32 = 1;
@@ -25,7 +25,7 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// What a message asks for. Names and numbers are the protocol's.
+/// Requests of messages, with the protocol's names and numbers.
 pub(super) mod request {
     pub const GET_FEATURES: u32 = 1;
     pub const SET_FEATURES: u32 = 2;
@@ -69,17 +69,17 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message to send.
+    /// Makes a message to send.
     pub fn new(request: u32, payload: Vec<u8>) -> Message {
         Message { request, flags: VERSION | NEED_REPLY, payload, files: Vec::new() }
     }
 
-    /// The answer to `request`.
+    /// Makes the answer to `request`.
     pub fn reply(request: u32, payload: Vec<u8>) -> Message {
         Message { request, flags: VERSION | REPLY, payload, files: Vec::new() }
     }
 
-    /// Waits for a message; none where the other side has hung up.
+    /// Waits for a message. Returns None if the other side has hung up.
     pub fn receive(stream: &mut UnixStream) -> io::Result<Option<Message>> {
         let mut head = [0; HEAD_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
@@ -87,7 +87,7 @@ impl Message {
         let got = loop {
             let mut parts = [IoSliceMut::new(&mut head)];
             match recvmsg(&*stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                // Between messages a guest may take its time.
+                // Between messages, a guest may be silent for any time.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                 got => break got?.bytes,
@@ -126,17 +126,17 @@ impl Message {
         stream.write_all(&bytes)
     }
 
-    /// Whether the sender waits for an answer that says that it went well.
+    /// Returns true if the sender waits for an acknowledgement.
     pub fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
 
-    /// The 32-bit number at `at` in the payload.
+    /// Reads the 32-bit number at `at` in the payload.
     pub fn u32(&self, at: usize) -> io::Result<u32> {
         self.bytes(at).map(u32::from_le_bytes)
     }
 
-    /// The 64-bit number at `at` in the payload.
+    /// Reads the 64-bit number at `at` in the payload.
     pub fn u64(&self, at: usize) -> io::Result<u64> {
         self.bytes(at).map(u64::from_le_bytes)
     }
@@ -148,7 +148,7 @@ impl Message {
     }
 }
 
-/// Reads what has to follow.
+/// Reads the rest of a message.
 fn rest(stream: &mut UnixStream, bytes: &mut [u8]) -> io::Result<()> {
     stream.read_exact(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => broken("a message that does not end"),
@@ -156,7 +156,7 @@ fn rest(stream: &mut UnixStream, bytes: &mut [u8]) -> io::Result<()> {
     })
 }
 
-/// The guest breaks the protocol.
+/// Makes the error for a guest that breaks the protocol.
 pub(super) fn broken(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("vhost-user: {}", what.into()))
 }

@@ -1,18 +1,18 @@
 //! A virtio block device for a guest that speaks vhost-user: QEMU, or user-mode Linux.
 //!
-//! vhost-user is a socket over which a guest hands out its memory and the address of a queue of requests; what
-//! serves it reads and answers the requests in that memory. [`Disk`] is the protocol alone and owns neither
-//! the data nor the time: who drives it takes requests out, does with them what it likes as long as it likes,
-//! and answers them. So the same front end serves a device in real time and a modelled one in virtual time.
+//! vhost-user is a socket over which a guest shares its memory and the address of a request queue. The server
+//! reads and answers the requests in that memory. [`Disk`] is only the protocol and has neither the data nor
+//! a clock: its caller takes requests out, executes them in its own time, and answers them. So the same front
+//! end serves a device in real time and a modelled one in virtual time.
 //!
-//! Notifications are *in band*, messages on the socket instead of events on file descriptors, where the guest
-//! can do that. One thread that serves the socket then sees all that the guest does in one order, which makes
-//! a run in virtual time repeatable.
+//! Notifications are *in band* if the guest supports it: messages on the socket instead of events on file
+//! descriptors. One thread that serves the socket then sees all actions of the guest in one order, which
+//! makes a run in virtual time repeatable.
 //!
-//! *Invariant*: a guest that breaks the protocol is an error; it never makes this side panic, or wait in the middle of a
-//! message, and no access leaves the memory that it handed out. A memfd, which QEMU hands out, is sealed so that the guest
-//! cannot make it shorter. A guest whose memory is another file, as that of user-mode Linux is, must be trusted not to
-//! shorten it: the mapping of a file that becomes shorter ends this side with a signal.
+//! *Invariant*: a guest that breaks the protocol causes an error. It never causes a panic or a wait within a
+//! message, and no access leaves the shared memory. A memfd, as QEMU uses, is sealed so that the guest cannot
+//! shrink it. A guest whose memory is another kind of file, as with user-mode Linux, must be trusted not to
+//! shrink it: access to the mapping of a shrunken file ends this process with a signal.
 
 mod config;
 mod disk;

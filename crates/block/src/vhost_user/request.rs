@@ -1,4 +1,4 @@
-//! One request of the guest, as it lies in its memory (virtio 1.2, 5.2.6).
+//! One request of the guest, as it lies in the guest's memory (virtio 1.2, 5.2.6).
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::Verb;
 
-/// The most data of one request that is taken, in bytes; more than the configuration space lets a guest send.
+/// Maximum length of a request's data in bytes. The configuration space allows a guest less.
 const DATA_BYTES_MAX: usize = 256 << 20;
 /// Type, priority, sector.
 const HEAD_BYTES: usize = 16;
@@ -30,25 +30,25 @@ mod kind {
     pub const DISCARD: u32 = 11;
 }
 
-/// What the status byte says.
+/// Values of the status byte.
 mod status {
     pub const OK: u8 = 0;
     pub const FAILED: u8 = 1;
     pub const UNSUPPORTED: u8 = 2;
 }
 
-/// What is asked of the device.
+/// An operation for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// What.
+    /// Kind of operation.
     pub verb: Verb,
-    /// Where, in bytes; within the device.
+    /// Offset in bytes, within the device.
     pub offset_bytes: u64,
-    /// How much, in bytes.
+    /// Length in bytes.
     pub length_bytes: u64,
 }
 
-/// A request that the guest waits for. It has to be given back to [`Disk::answer`](super::Disk::answer).
+/// A pending request of the guest. It must be returned to [`Disk::answer`](super::Disk::answer).
 #[derive(Debug)]
 pub struct Request {
     chain: DescriptorChain<Arc<GuestMemoryMmap>>,
@@ -58,12 +58,12 @@ pub struct Request {
 #[derive(Debug)]
 enum Kind {
     Device(Ask),
-    /// Answered without the device: a status, and data that the guest reads.
+    /// A request answered without the device: a status, and data for the guest.
     Known(u8, Vec<u8>),
 }
 
 impl Request {
-    /// Reads a request out of the guest's memory. One that makes no sense is a request that fails.
+    /// Reads a request from the guest's memory. A malformed request becomes one that fails.
     pub(super) fn parse(
         chain: DescriptorChain<Arc<GuestMemoryMmap>>,
         traits: &Traits,
@@ -78,7 +78,7 @@ impl Request {
         Ok(Request { chain, kind })
     }
 
-    /// What the device has to do; none where the answer is known without it.
+    /// Returns the operation for the device, or None if the answer needs no device.
     pub fn ask(&self) -> Option<Ask> {
         match self.kind {
             Kind::Device(ask) => Some(ask),
@@ -86,27 +86,27 @@ impl Request {
         }
     }
 
-    /// What a write writes: as much as was asked for. The descriptors lie in the guest's memory, and it may have changed
-    /// them since.
+    /// Returns the data of a write, at the length of [`ask`](Self::ask). The guest may have changed the
+    /// descriptors in its memory since then.
     ///
     /// # Errors
-    /// The request is shorter by now, or lies outside the guest's memory.
+    /// The request has become shorter, or lies outside the guest's memory.
     pub fn data(&self) -> io::Result<Vec<u8>> {
         let Some(Ask { verb: Verb::Write, length_bytes, .. }) = self.ask() else { return Ok(Vec::new()) };
         let mut reader = self.chain.clone().reader(self.chain.memory()).map_err(invalid_chain)?;
         reader.read_exact(&mut [0; HEAD_BYTES])?;
-        // A length that was checked when it was asked for.
+        // The length was checked when the request was parsed.
         let mut data = vec![0; length_bytes as usize];
         reader.read_exact(&mut data)?;
         Ok(data)
     }
 
-    /// The number by which the queue knows the request.
+    /// Returns the request's number in the queue.
     pub(super) fn head(&self) -> u16 {
         self.chain.head_index()
     }
 
-    /// Puts the answer into the guest's memory; returns how many bytes of it were written.
+    /// Writes the answer to the guest's memory. Returns the number of bytes written.
     pub(super) fn put(&self, result: io::Result<&[u8]>) -> io::Result<u32> {
         let (code, data): (u8, &[u8]) = match (&self.kind, result) {
             (Kind::Known(code, data), _) => (*code, data),

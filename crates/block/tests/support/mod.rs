@@ -1,4 +1,4 @@
-//! The clients that people use, and something for them to copy. The tests of `flash` lead them, too.
+//! Common NBD clients, and a file for them to copy. The tests of `flash` use them, too.
 
 use std::{
     path::Path,
@@ -7,10 +7,10 @@ use std::{
 
 use flashkit_block::{Device, FileDevice, Rng};
 
-/// Of the devices that are served.
+/// Size of the served devices in bytes.
 pub const SIZE: u64 = 64 << 20;
 
-/// Runs a client; its standard output.
+/// Runs a client and returns its standard output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let Output { status, stdout, stderr } =
@@ -20,7 +20,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// A file with random data in places and holes between.
+/// Makes a file with scattered random data and holes between.
 pub fn sparse_file(path: &Path) {
     let file = FileDevice::create(path, SIZE).expect("a new file");
     let mut rng = Rng::new(5);
