@@ -1,7 +1,8 @@
-//! Writing a checkpoint: everything that changed becomes one.
+//! Writing a checkpoint, which makes all changes durable at once.
 //!
-//! *Order*: data and nodes, then both tables and the summaries of closed segments, then the pack except its last
-//! block, a flush, the last block, a flush. A cut before the last block leaves the checkpoint before.
+//! *Order*: data and nodes, then SIT, NAT and the summaries of closed segments, then the checkpoint pack
+//! except its last block, a flush, the last block, a flush. After a power cut before the last block is
+//! written, the previous checkpoint counts.
 
 use super::{
     Access, Io, Volume,
@@ -27,16 +28,16 @@ use crate::{
 /// Why a checkpoint is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// To make what was done durable, while the volume stays in use.
+    /// Makes changes durable while the volume stays in use.
     Sync,
-    /// The volume is closed.
+    /// Closes the volume.
     Unmount,
 }
 
-/// A checkpoint of which all but the last block was written.
+/// A checkpoint whose blocks are written except the last one.
 pub(super) struct Prepared {
     next: Checkpoint,
-    /// The last block, and where it goes.
+    /// The last block and its address.
     last: Vec<u8>,
     last_addr: BlockAddr,
     at: Place,
@@ -45,7 +46,8 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Makes what was written durable, and then the last block, with which the checkpoint counts.
+    /// Flushes the blocks written so far, then writes and flushes the last block, which commits the
+    /// checkpoint.
     pub(super) fn write_last(&self, io: &Io) -> Result<()> {
         io.flush()?;
         io.write(self.last_addr, self.at, &self.last)?;
@@ -53,7 +55,7 @@ impl Prepared {
     }
 }
 
-/// Flags that a checkpoint takes over from the one before; every other is set by what holds now.
+/// Flags that a checkpoint takes over from the previous one. The others follow from the current state.
 const KEPT: Flags = Flags(
     Flags::ERROR.0
         | Flags::FSCK.0
@@ -63,13 +65,13 @@ const KEPT: Flags = Flags(
 );
 
 impl Volume {
-    /// Makes everything that was done durable, as one.
+    /// Makes all changes durable at once.
     pub fn checkpoint(&mut self) -> Result<()> {
         let pending = self.begin_checkpoint()?;
         self.complete(pending)
     }
 
-    /// Begins a [`checkpoint`](Self::checkpoint): writes all that needs the volume.
+    /// Begins a [`checkpoint`](Self::checkpoint): does all that needs access to the volume.
     pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         match self.changed {
@@ -78,8 +80,8 @@ impl Volume {
         }
     }
 
-    /// Makes everything durable and marks the volume as cleanly unmounted. It may be used further; the next
-    /// change is on the device with the next checkpoint.
+    /// Makes all changes durable and marks the volume as cleanly unmounted. The volume may still be used;
+    /// later changes reach the device with the next checkpoint.
     pub fn unmount(&mut self) -> Result<()> {
         let is_ended = !self.changed && self.checkpoint.flags.has(Flags::UMOUNT);
         if is_ended && self.pages.is_empty() && self.read_only_reason().is_none() {
@@ -93,7 +95,8 @@ impl Volume {
         self.complete(pending)
     }
 
-    /// Says what a checkpoint could not write, or writes it with another.
+    /// Writes the pages that a checkpoint could not write, and begins another checkpoint for them. Returns
+    /// the error if they still cannot be written.
     pub(super) fn write_what_waits(&mut self, reason: Reason) -> Result<Option<PendingSync>> {
         self.write_waiting()?;
         if self.changed { self.checkpoint_then(reason, Then::End).map(Some) } else { Ok(None) }
@@ -104,7 +107,7 @@ impl Volume {
         self.complete(Some(pending))
     }
 
-    /// Writes all of a checkpoint but its last block.
+    /// Writes all blocks of a checkpoint except the last one.
     pub(super) fn prepare_checkpoint(&mut self, reason: Reason) -> Result<Prepared> {
         self.let_go_of_leaving()?;
         self.write_quotas()?;
@@ -118,18 +121,20 @@ impl Volume {
     fn write_all(&mut self, reason: Reason) -> Result<Prepared> {
         self.write_back()?;
         if self.counters.valid_blocks > self.checkpoint.user_blocks {
-            // Neither we nor Linux would open it. The checkpoint before, with the fsyncs since then, is whole.
+            // Neither we nor Linux would open such a volume. The previous checkpoint, with the fsyncs since
+            // then, is whole.
             let needed_blocks = self.counters.valid_blocks - self.checkpoint.user_blocks;
             self.access = Access::ReadOnly("it has come to hold more than it has room for".into());
             return Err(Error::no_space(self.geometry.block_size, needed_blocks, 0));
         }
-        // Every log must be able to go on; one that found no segment may take one that this checkpoint frees.
+        // Every log must be able to go on. A log without a segment may borrow a prefree one, which this
+        // checkpoint frees.
         let mut borrowed = false;
         let opened = SegmentType::ALL.into_iter().try_for_each(|kind| {
             if self.logs.get(kind).is_full() {
                 self.open_segment(kind, true)?;
                 let log = self.logs.get(kind);
-                // Holes are what nothing needs.
+                // SSR writes only to blocks that the last checkpoint does not need.
                 let is_needed = self.sit.segment(&self.io, log.segment)?.protected_blocks > 0;
                 borrowed |= is_needed && !log.fills_holes;
             }
@@ -139,8 +144,8 @@ impl Volume {
         if borrowed { self.give_up_on_error(result) } else { self.stop_on_error(result) }
     }
 
-    /// Where a log has borrowed a segment that the last checkpoint needs, nothing may be written to it unless the next one
-    /// counts: whatever keeps that from being written ends all changes.
+    /// Makes the volume read-only on any error, for a checkpoint in which a log has borrowed a segment. The
+    /// last checkpoint needs that segment, so nothing may be written to it until the new checkpoint counts.
     fn give_up_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.access = Access::ReadOnly(format!("a checkpoint could not be written: {error}").into());
@@ -148,7 +153,7 @@ impl Volume {
         result
     }
 
-    /// Writes all dirty pages and nodes to their logs, and the logs to the device.
+    /// Writes all dirty pages and nodes to their logs, and the pending runs of the logs to the device.
     pub(super) fn write_back(&mut self) -> Result<()> {
         self.write_pages()?;
         self.write_nodes()?;
@@ -156,10 +161,10 @@ impl Volume {
         self.stop_on_error(result)
     }
 
-    /// Writes all of a checkpoint but its last block, which it gives back. Until that is written the checkpoint before
-    /// counts, and all this can be done again.
+    /// Writes all blocks of a checkpoint except the last one, which it returns. Until that is written, the
+    /// previous checkpoint counts, and all of this can be repeated.
     fn prepare(&mut self, reason: Reason) -> Result<Prepared> {
-        // In the order in which they lie: a card likes best to go upwards.
+        // SIT before NAT, in the order of their addresses: cards are fastest when writing upwards.
         let sit = self.sit.write_back(&self.io)?;
         let nat = self.nat.write_back(&self.io)?;
         self.write_summaries()?;
@@ -205,7 +210,8 @@ impl Volume {
         Ok(Prepared { next, last, last_addr, at, nat, sit })
     }
 
-    /// Goes on from a checkpoint once its last block was written.
+    /// Completes a checkpoint after its last block was written: switches packs and resets the changes since
+    /// the last one.
     pub(super) fn commit(&mut self, prepared: Prepared, written: Result<()>) -> Result<()> {
         if written.is_err() {
             let failed = self.fail_on_error(written);
@@ -224,20 +230,20 @@ impl Volume {
         let (geometry, logs, discards) = (self.geometry, &self.logs, &self.discards);
         let wanted = self.options.discard;
         self.sit.committed(sit, |number, offset, blocks| {
-            // What a log is about to write is not discarded.
+            // Blocks that a log is about to write are not discarded.
             let end = u32::from(logs.written_part(number)) / UNIT_BLOCKS * UNIT_BLOCKS;
             let blocks = blocks.min(end.saturating_sub(offset.into()));
             if wanted && blocks > 0 {
                 discards.add(geometry.block(number, offset), blocks);
             }
         });
-        // What is free counts as room, and has no summary that matters.
+        // A segment that is free now needs no summary.
         let (io, table) = (&self.io, &mut self.sit);
         self.unreadable.retain(|number| table.segment(io, *number).is_ok_and(|segment| !segment.is_free()));
         Ok(())
     }
 
-    /// The summaries of the pack, and whether those of the data logs are in the compact form.
+    /// Returns the summary blocks of the pack, and true if those of the data logs are in the compact form.
     fn encode_summaries(&self, nat: &Journal, sit: &Journal, reason: Reason) -> (bool, Vec<u8>) {
         let layout = self.geometry.summary;
         let data = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
@@ -270,7 +276,7 @@ impl Volume {
         (compact, bytes)
     }
 
-    /// A summary in a block of its own.
+    /// Encodes the summary of a log in a block of its own.
     fn summary_block(&self, log: &Log, journal: Option<&Journal>) -> Vec<u8> {
         let mut block = log.summary.encode(self.geometry.summary, journal);
         block.resize(self.geometry.block_size.bytes(), 0);
@@ -295,7 +301,7 @@ mod tests {
         volume::{NewNode, Options},
     };
 
-    /// Two logs have no block left, and there is one segment for them, which the last checkpoint needs.
+    /// Two logs are full, and the only segment for them is a prefree one.
     #[test]
     fn what_is_borrowed_is_not_written_to_without_the_checkpoint() {
         const BYTES: u64 = 64 << 20;
@@ -306,7 +312,7 @@ mod tests {
         let mut volume = NewVolume::begin(device, &plan, true, options).unwrap().finish().unwrap();
         let root = volume.superblock.root_ino;
         let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
-        // A segment of data.
+        // Fills a segment with data.
         volume.write(file, 0, &[1; 2 << 20]).unwrap();
         volume.checkpoint().unwrap();
         volume.unlink(root, b"file").unwrap();

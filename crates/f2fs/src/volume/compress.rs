@@ -1,11 +1,11 @@
-//! Writing compressed files, and giving back what compression saves.
+//! Writing compressed files, and releasing the blocks that compression saves.
 //!
-//! *Invariants*: the addresses of a cluster are in one node and change together, so that a power cut finds the whole
-//! cluster old or new. Compressed, it keeps the places of the blocks that it saves in reserve (until they are
-//! released), so that it can always become plain again: its first address is the mark, those of its stream follow,
-//! the rest is reserved. What changes a part of a cluster waits as pages, and the cluster is compressed anew when they
-//! are written. A cluster with a hole, or that reaches past the end of the file, is plain (Linux,
-//! `cluster_may_compress`).
+//! *Invariants*: the addresses of a cluster are in one node and change together, so that after a power cut
+//! the whole cluster is old or new. In a compressed cluster the first address is the mark (`COMPRESS_ADDR`),
+//! the addresses of the compressed data follow, and the rest stays reserved (`NEW_ADDR`) until it is
+//! released. With these reserved blocks a cluster can always become plain again. A write to a part of a
+//! cluster waits as dirty pages, and the cluster is compressed again when they are written. A cluster that
+//! has a hole, or that extends past the end of the file, is plain (Linux, `cluster_may_compress`).
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-/// What a cluster is to be stored as.
+/// The form in which a cluster is stored.
 enum Stored<'a> {
     Plain(&'a [u8]),
     Compressed(&'a [u8]),
@@ -50,7 +50,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes a part of a cluster: into pages.
+    /// Writes to a part of a cluster, as dirty pages.
     fn write_part(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let (log, bytes) = (self.geometry.block_size.log(), self.geometry.block_size.bytes());
         let cluster_blocks = self.inode(ino)?.layout().cluster_blocks();
@@ -61,7 +61,8 @@ impl Volume {
             if self.pages.get(ino, block).is_none() {
                 let inode = self.inode(ino)?;
                 let mut page = vec![0; bytes].into_boxed_slice();
-                // The rest of a compressed cluster is needed when it is written, even where none of this block is.
+                // A compressed cluster is read even if this block is overwritten completely: the rest of the
+                // cluster is needed when it is written, so it must be readable.
                 if length < bytes || matches!(self.cluster(&inode, block)?, Cluster::Compressed { .. }) {
                     self.read_past_end(&inode, block << log, &mut page)?;
                 }
@@ -79,7 +80,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives a whole cluster other content.
+    /// Replaces the content of a whole cluster.
     fn replace_cluster(&mut self, ino: Ino, start: u64, content: &[u8]) -> Result<()> {
         let settings = self.inode(ino)?.compression().expect("the file is compressed");
         let slot = self.make_slot(ino, start)?;
@@ -89,7 +90,7 @@ impl Volume {
         self.store_cluster(ino, slot, start, content, stream)
     }
 
-    /// Writes the pages of the cluster that `block` belongs to; there may be none any more.
+    /// Writes the dirty pages of the cluster that contains `block`, if there are any left.
     pub(super) fn write_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let blocks = inode.layout().cluster_blocks();
@@ -126,7 +127,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores a whole cluster: the stream, or its content where there is none. Its pages go.
+    /// Stores a whole cluster: the compressed stream, or the plain content if there is no stream. Discards
+    /// its dirty pages.
     fn store_cluster(
         &mut self,
         ino: Ino,
@@ -141,7 +143,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts a cluster, of which no address is a hole, where the log goes on, and gives up what it had before.
+    /// Appends a cluster without holes to its log, and releases its old blocks.
     fn place_cluster(&mut self, ino: Ino, slot: Slot, start: u64, stored: Stored<'_>) -> Result<()> {
         let kind = self.log_of_data(&*self.inode(ino)?);
         let (first, bytes) = match stored {
@@ -158,7 +160,7 @@ impl Volume {
         }
         let blocks = bytes.chunks_exact(self.geometry.block_size.bytes());
         if let Err(error) = self.write_out(slot, kind, blocks, &mut new[first..], first) {
-            // Nobody knows of the new places yet.
+            // No node refers to the new blocks yet.
             for addr in new.into_iter().filter(|addr| addr.is_real()) {
                 self.release_block(addr, Place::File(ino, start))?;
             }
@@ -175,8 +177,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes blocks to a log, and notes their places in `places`, the first of which is address `first` of the
-    /// cluster at `slot`.
+    /// Writes blocks to a log and stores their addresses in `places`, whose first item is address `first` of
+    /// the cluster at `slot`.
     fn write_out<'a>(
         &mut self,
         slot: Slot,
@@ -194,7 +196,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Counts what compression saves in a file: less `before`, more `after`.
+    /// Updates the file's count of saved blocks: subtracts `before` and adds `after`.
     fn change_saved(&mut self, ino: Ino, before: u64, after: u64) -> Result<()> {
         if before != after {
             let inode = self.inode_mut(ino)?;
@@ -204,8 +206,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Before a range of a compressed file changes block by block: clusters that it begins or ends inside of become
-    /// plain, as pages.
+    /// Makes the clusters plain in which a range of a compressed file begins or ends, before the range
+    /// changes block by block.
     pub(super) fn open_clusters(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let size = self.inode(ino)?.layout().cluster_blocks() as u64;
         for edge in [blocks.start, blocks.end] {
@@ -216,7 +218,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes the cluster that `block` belongs to plain.
+    /// Makes the cluster that contains `block` plain: its content becomes dirty pages.
     pub(super) fn open_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let Cluster::Compressed { blocks, addrs } = self.cluster(&inode, block)? else { return Ok(()) };
@@ -249,8 +251,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Before addresses of a compressed file become holes: takes what their clusters save from the file's count, and
-    /// says how many of the addresses are not counted in its blocks.
+    /// Subtracts the blocks that the clusters in `addrs` save from the file's count, before these addresses
+    /// become holes. Returns the number of addresses that the block count of the file does not include.
     pub(super) fn forget_saved(&mut self, ino: Ino, addrs: &[BlockAddr]) -> Result<u64> {
         let inode = self.inode(ino)?;
         let size = inode.layout().cluster_blocks();
@@ -263,13 +265,13 @@ impl Volume {
             marks += 1;
         }
         self.change_saved(ino, saved, 0)?;
-        // The mark stands for a block only while that is in reserve.
+        // The mark counts as a block only while the saved blocks are reserved.
         Ok(if released { marks } else { 0 })
     }
 
-    /// Gives back what compression saves in a file, and says how many blocks that were. From then on the file cannot
-    /// be written, until [`reserve_saved`](Self::reserve_saved) or until it is cut to nothing (Linux,
-    /// `f2fs_release_compress_blocks`). Nobody may have it open for writing: that is the caller's business.
+    /// Releases the blocks that compression saves in a file, and returns their number. From then on the file
+    /// cannot be written, until [`reserve_saved`](Self::reserve_saved) or until it is truncated to size 0
+    /// (Linux, `f2fs_release_compress_blocks`). The caller makes sure that the file is not open for writing.
     pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.compressed_file(ino, false)?;
@@ -298,8 +300,8 @@ impl Volume {
         Ok(released)
     }
 
-    /// Takes the blocks of [`release_saved`](Self::release_saved) into reserve again, and says how many: the file can
-    /// be written. All of them, or none where there is no room.
+    /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their
+    /// number. The file can then be written. Without space for all of them, none is reserved.
     pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.compressed_file(ino, true)?;
@@ -333,7 +335,8 @@ impl Volume {
         Ok(wanted)
     }
 
-    /// Blocks that [`release_saved`](Self::release_saved) has given back of a file: they are counted nowhere.
+    /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored
+    /// count includes them.
     pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
         let inode = self.inode(ino)?;
         if inode.compression().is_none() || !inode.has_inline(inline::COMPRESS_RELEASED) {
@@ -348,7 +351,8 @@ impl Volume {
         Ok(released)
     }
 
-    /// Chooses how a compressed file without content is compressed (Linux, `f2fs_ioc_set_compress_option`).
+    /// Sets the algorithm and cluster size of a compressed file without content (Linux,
+    /// `f2fs_ioc_set_compress_option`).
     pub fn choose_compression(
         &mut self,
         ino: Ino,
@@ -375,8 +379,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a file compressed or plain, or says that entries of a directory are to be (Linux,
-    /// `f2fs_setflags_common`). The caller has [checked](Self::check_compression_flags) that it may be.
+    /// Makes a file compressed or plain, or sets that for new entries of a directory (Linux,
+    /// `f2fs_setflags_common`). The caller has [checked](Self::check_compression_flags) that the inode can be
+    /// changed so.
     pub(super) fn set_compressed(&mut self, ino: Ino, compressed: bool) -> Result<()> {
         let usual = self.options.compression;
         let inode = self.inode_mut(ino)?;
@@ -391,7 +396,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether flags can be had by an inode, as far as compression goes.
+    /// Checks that an inode can have these flags, as far as compression is concerned.
     pub(super) fn check_compression_flags(&self, inode: &NodeBlock, flags: u32) -> Result<()> {
         const BOTH: u32 = flag::COMPRESS | flag::NOCOMPRESS;
         let changes = (inode.head().flags.get() ^ flags) & flag::COMPRESS != 0;
@@ -419,7 +424,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a new file or directory is compressed: `Some(false)` never is (Linux, `set_compress_new_inode`).
+    /// Returns `Some(true)` if a new file or directory is compressed, and `Some(false)` if it must never be
+    /// compressed (Linux, `set_compress_new_inode`).
     pub(super) fn inherits_compression(&self, dir: &NodeBlock, kind: FileType, name: &[u8]) -> Option<bool> {
         if !self.format.features.has(Features::COMPRESSION) {
             return None;
@@ -427,7 +433,7 @@ impl Volume {
         let options = &self.options;
         let listed = |list: &[String]| list.iter().any(|extension| ends_with(name, extension.as_bytes()));
         match kind {
-            // It has no name yet that could be on a list.
+            // A file without a name has no extension to look up.
             FileType::Regular if name.is_empty() => return None,
             FileType::Regular if listed(&self.superblock.hot_extensions) => return None,
             FileType::Regular if listed(&options.plain_extensions) => return None,
@@ -441,7 +447,8 @@ impl Volume {
         dir.has_flag(flag::COMPRESS).then_some(true)
     }
 
-    /// Makes sure that an inode is a compressed file that may be changed, and that its blocks are released or not.
+    /// Checks that an inode is a compressed file that may be changed, and that its saved blocks are released
+    /// or not, as `released` demands.
     fn compressed_file(&self, ino: Ino, released: bool) -> Result<()> {
         let inode = self.inode(ino)?;
         if !self.format.features.has(Features::COMPRESSION) {
@@ -459,7 +466,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where the addresses of each compressed cluster of a file are.
+    /// Returns the address slots of each compressed cluster of a file.
     fn compressed_clusters(&self, ino: Ino) -> Result<Vec<Slot>> {
         let inode = self.inode(ino)?;
         let size = inode.layout().cluster_blocks();
@@ -483,7 +490,7 @@ impl Volume {
     }
 }
 
-/// Blocks that a cluster with these addresses saves.
+/// Returns the number of blocks that a cluster with these addresses saves.
 fn saved_by(addrs: &[BlockAddr]) -> u64 {
     match addrs.first() {
         Some(&BlockAddr::COMPRESS) => addrs.iter().filter(|addr| !addr.is_real()).count() as u64,
@@ -491,12 +498,12 @@ fn saved_by(addrs: &[BlockAddr]) -> u64 {
     }
 }
 
-/// Whether a file has blocks of its own besides inode and xattr node.
+/// Returns true if a file has blocks besides its inode and xattr node.
 fn has_blocks(inode: &NodeBlock) -> bool {
     inode.head().blocks.get() > 1 + u64::from(inode.xattr_nid().0 != 0)
 }
 
-/// Whether a name ends with an extension, or every name does (Linux, `is_extension_exist`).
+/// Returns true if a name ends with an extension, or if the extension is `*` (Linux, `is_extension_exist`).
 fn ends_with(name: &[u8], extension: &[u8]) -> bool {
     if extension == b"*" {
         return true;

@@ -11,19 +11,21 @@ use crate::{
     printable,
 };
 
-/// The address space of a volume on `devices`, given in the volume's order. One device is returned as it is.
+/// Joins `devices`, given in the volume's order, to the address space of the volume. A single device is
+/// returned as it is.
 ///
-/// Each device contributes the segments that the superblock says; the first one's are counted from segment
-/// 0, so the blocks before it come in addition (Linux, `f2fs_scan_devices`).
+/// Each device contributes as many segments as the superblock states. Those of the first device are counted
+/// from segment 0, so the blocks before that segment come in addition (Linux, `f2fs_scan_devices`).
 ///
 /// # Errors
-/// [`Error::Invalid`] where the volume is on another number of devices, or one is too small.
+/// [`Error::Invalid`] if the volume has another number of devices; [`Error::Io`] if one of several devices is
+/// too small.
 pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
     let given = devices.len();
     let Some(first) = devices.first() else {
         return Err(Error::Invalid("no device".into()));
     };
-    // Whether the volume fits is judged where it is opened; here its list of devices is wanted.
+    // `open` checks that the volume fits; this only needs its list of devices.
     let (superblock, _) = read_superblock(&**first, u64::MAX)?;
     let wanted = superblock.devices.len().max(1);
     if given != wanted {
@@ -40,7 +42,7 @@ pub fn join(mut devices: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(joined))
 }
 
-/// Bytes that each device of a volume on several contributes to the address space.
+/// Returns the number of bytes that each device of a multi-device volume contributes to the address space.
 pub fn device_bytes(superblock: &Superblock) -> impl Iterator<Item = u64> + '_ {
     let before = u64::from(superblock.checkpoint.start.0);
     let block_bytes = superblock.block_size.bytes() as u64;
