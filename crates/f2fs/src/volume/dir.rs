@@ -1,7 +1,8 @@
 //! Reading directories.
 //!
-//! A cookie is the place of an entry: block times slots of a block plus slot. Entries do not move while they
-//! exist, not even when an inline directory becomes blocks, so a cookie stays good between calls.
+//! A cookie is the position of an entry: block number times slots per block, plus the slot. Entries do not
+//! move while they exist, not even when an inline directory is converted to blocks, so a cookie stays valid
+//! between calls.
 
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
@@ -20,9 +21,9 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-/// Bit of the superblock's encoding flags: names are found by their hash only.
+/// Bit of the superblock's encoding flags: names are found by their hash only, without a linear search.
 const NO_LINEAR_FALLBACK: u16 = 2;
-/// Bit of the superblock's encoding flags: names that are not valid text are refused.
+/// Bit of the superblock's encoding flags: names that are not valid UTF-8 are refused.
 const STRICT: u16 = 1;
 
 /// A block of a directory with its number.
@@ -31,22 +32,22 @@ type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name; of an encrypted directory as it is shown without the key.
+    /// The name; in an encrypted directory, the form shown without the key.
     pub name: Vec<u8>,
     /// The inode.
     pub ino: Ino,
-    /// Kind of the file, as far as the entry says.
+    /// File type stored in the entry, if it is a valid one.
     pub kind: Option<FileType>,
-    /// Where to go on after this entry.
+    /// Cookie of the position after this entry.
     pub next_cookie: u64,
 }
 
-/// An entry, and where it is.
+/// An entry and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// The inode.
     pub ino: Ino,
-    /// Kind of the file, as far as the entry says.
+    /// File type stored in the entry, if it is a valid one.
     pub kind: Option<FileType>,
     /// Block of the directory; 0 in an inline one.
     pub block: u64,
@@ -54,19 +55,19 @@ pub struct Found {
     pub slot: usize,
 }
 
-/// A name as a directory looks for it.
+/// A name in the form in which a directory is searched for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted<'a> {
-    /// These bytes.
+    /// Exactly these bytes.
     Exact { hash: u32, name: &'a [u8] },
     /// A name that folds to these bytes.
     Folded { hash: u32, folded: Vec<u8> },
-    /// An encrypted name that is shown as these bytes.
+    /// An encrypted name whose form without the key is these bytes.
     Hidden { hash: u32, shown: &'a [u8] },
 }
 
 impl Wanted<'_> {
-    /// The hash that says where the entry lies.
+    /// The hash that selects the buckets of the entry.
     pub(super) fn hash(&self) -> u32 {
         match self {
             Wanted::Exact { hash, .. } | Wanted::Folded { hash, .. } | Wanted::Hidden { hash, .. } => *hash,
@@ -91,12 +92,12 @@ impl Wanted<'_> {
 }
 
 impl Volume {
-    /// The inode that a directory has under a name.
+    /// Returns the inode that a name of a directory refers to.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
         Ok(self.find_entry(dir, name)?.ok_or(Error::NotFound)?.ino)
     }
 
-    /// The entry that a directory has under a name.
+    /// Returns the entry of a directory with this name, if there is one.
     pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         let inode = self.directory(dir)?;
         let Some(wanted) = self.wanted(&inode, name)? else { return Ok(None) };
@@ -111,8 +112,8 @@ impl Volume {
         if has_strays { self.find_stray(&inode, &wanted) } else { Ok(None) }
     }
 
-    /// The entries of a directory in the order in which they lie, "." and ".." among them, from a cookie on; 0 is
-    /// the start.
+    /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie
+    /// on; 0 is the start.
     pub fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
         let inode = self.directory(dir)?;
         let slots = self.superblock().block_size.dentries() as u64;
@@ -120,8 +121,8 @@ impl Volume {
         Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), ended: false })
     }
 
-    /// The areas of a directory that hold its entries, each with its block: all blocks but holes, or the one
-    /// inside the inode.
+    /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the
+    /// inline area.
     pub fn directory_areas(
         &self,
         dir: Ino,
@@ -142,7 +143,7 @@ impl Volume {
         }))
     }
 
-    /// Whether a directory has no entries but "." and "..".
+    /// Returns true if a directory has no entries except "." and "..".
     pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
         for entry in self.entries(dir, 0)? {
             let entry = entry?;
@@ -153,14 +154,15 @@ impl Volume {
         Ok(true)
     }
 
-    /// How a directory looks for a name; `None` where it cannot have it.
+    /// Returns the form in which a directory is searched for a name, or `None` if it cannot contain that
+    /// name.
     pub(super) fn wanted<'a>(&self, dir: &NodeBlock, name: &'a [u8]) -> Result<Option<Wanted<'a>>> {
         if name.is_empty() {
             return Ok(None);
         }
         let dots = name == b"." || name == b"..";
         if dir.has_advise(advise::ENCRYPT) && !dots {
-            // Of a long name only the start is shown, so that more than 255 bytes are never needed.
+            // A long name is shown by its start only, so the shown form never needs more than 255 bytes.
             let hash = hidden_name::hash_of(name);
             return Ok(hash.map(|hash| Wanted::Hidden { hash, shown: name }));
         }
@@ -178,8 +180,8 @@ impl Volume {
         Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
     }
 
-    /// Looks for a name in the blocks that its hash says. Damage hides no name beside it: it is an error only where the
-    /// name is not found elsewhere.
+    /// Searches the buckets that the hash of a name selects. Damage does not hide intact entries: its error
+    /// is returned only if the name is not found elsewhere.
     pub(super) fn search(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let ino = dir.ino();
         if dir.has_inline(inline::DENTRY) {
@@ -209,8 +211,8 @@ impl Volume {
         damage.map_or(Ok(None), Err)
     }
 
-    /// Looks for a name of a casefolded directory where its hash does not say. The first search walks the whole
-    /// directory.
+    /// Searches a casefolded directory for a name that the search by hash has missed. The first search walks
+    /// the whole directory.
     fn find_stray(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let ino = dir.ino();
         if dir.has_inline(inline::DENTRY) {
@@ -229,7 +231,8 @@ impl Volume {
         Ok(None)
     }
 
-    /// Walks a directory to learn which of its names are strays. Says where `wanted` is.
+    /// Walks a directory to record its stray names, and returns the entry of `wanted` if it is found. On
+    /// damage nothing is recorded.
     fn find_all_strays(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let (ino, end) = (dir.ino(), self.dir_end(dir));
         let (mut strays, mut found, mut damage, mut next) = (Strays::new(), None, None, 0);
@@ -262,7 +265,7 @@ impl Volume {
         }
     }
 
-    /// Adds the strays of a block of a directory.
+    /// Adds the stray names of a block of a directory to `strays`.
     fn add_strays<B: AsRef<[u8]>>(
         &self,
         dir: &NodeBlock,
@@ -281,19 +284,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns true if a search for a hash looks into a block of a directory.
+    /// Returns true if a search for a hash reads this block of a directory.
     fn leads_to(&self, dir: &NodeBlock, hash: u32, block: u64) -> Result<bool> {
         let dir_level = dir.head().dir_level;
         let Some((level, _)) = dir_hash::level_of(block, dir_level) else { return Ok(false) };
         Ok(level < self.depth(dir)? && dir_hash::bucket(level, dir_level, hash).contains(&block))
     }
 
-    /// The block behind the last of a directory.
+    /// The block number after the last block of a directory.
     fn dir_end(&self, dir: &NodeBlock) -> u64 {
         dir.head().size.get().div_ceil(1 << self.superblock().block_size.log())
     }
 
-    /// Levels of a directory's hash table.
+    /// Number of levels of a directory's hash table.
     pub(super) fn depth(&self, dir: &NodeBlock) -> Result<u32> {
         let depth = dir.head().current_depth.get();
         if depth > dir_hash::DEPTH_MAX {
@@ -305,13 +308,13 @@ impl Volume {
         Ok(depth)
     }
 
-    /// An inode that must be a directory.
+    /// Returns an inode that must be a directory.
     pub(super) fn directory(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         let inode = self.inode(ino)?;
         if inode.is_directory() { Ok(inode) } else { Err(Error::NotDirectory) }
     }
 
-    /// The first block of a directory at or after `from`, and before `end`, that is no hole.
+    /// Returns the first block of a directory from `from` on and before `end` that is not a hole.
     fn next_dir_block(
         &self,
         dir: &NodeBlock,
@@ -332,12 +335,13 @@ impl Volume {
     }
 }
 
-/// Returns true if a directory folds names that it hashes. Of encrypted names it does not know the hash.
+/// Returns true if the names of a directory are folded before they are hashed. The hash of an encrypted name
+/// cannot be computed without the key.
 pub(super) fn folds_names(dir: &NodeBlock) -> bool {
     dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT)
 }
 
-/// The hash by which a directory looks for a name that it has, given the hash that is stored with it.
+/// Returns the hash by which a search looks for an existing name, given the hash that is stored with it.
 pub(super) fn own_hash(folds: bool, stored: u32, name: &[u8]) -> u32 {
     match folds {
         true => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
@@ -364,21 +368,21 @@ fn find_in<B: AsRef<[u8]>>(
     damage.map_or(Ok(None), Err)
 }
 
-/// The entries of a directory, one by one; see [`Volume::entries`]. Damage is an error in the place of the entries that
-/// it costs; the iteration goes on behind it.
+/// Iterator over the entries of a directory; see [`Volume::entries`]. Damage yields an error in place of the
+/// entries that are lost, and the iteration continues behind it.
 pub struct DirCursor<'a> {
     volume: &'a Volume,
     inode: Arc<NodeBlock>,
-    /// Where to go on reading.
+    /// Position at which reading continues.
     block: u64,
     slot: usize,
-    /// What has been read already.
+    /// Entries that have been read already.
     ready: VecDeque<Result<DirEntry>>,
     ended: bool,
 }
 
 impl DirCursor<'_> {
-    /// Reads the next area with entries; `false` at the end.
+    /// Reads the next area with entries. Returns false at the end.
     fn refill(&mut self) -> bool {
         let (inode, volume) = (self.inode.clone(), self.volume);
         let ino = inode.ino();
@@ -416,7 +420,7 @@ impl DirCursor<'_> {
         }
     }
 
-    /// An entry as readers see it.
+    /// Returns an entry in the form that readers see.
     fn shown(&self, entry: Dentry<'_>, block: u64) -> Result<DirEntry> {
         let slots = self.volume.superblock().block_size.dentries() as u64;
         let at = Place::Dir(self.inode.ino(), block);

@@ -1,27 +1,27 @@
-//! What is remembered about directories while names are entered, so that a million names do not mean a million walks
-//! through all levels.
+//! In-memory index of directories in which names are entered, so that entering a million names does not
+//! search all levels a million times.
 //!
-//! *Invariants*: what an index says is at most optimistic: a hash that it does not know is not there, a bucket that it
-//! says is full is full; everything else is looked up. What all indexes together remember is bounded: before it is
-//! more, they forget everything.
+//! *Invariants*: a hash that is missing in a complete index is not in the directory, and a bucket that is
+//! recorded as full is full; everything else is looked up in the directory. The memory of all indexes
+//! together is bounded: when the limit is reached, all are forgotten.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::units::Ino;
 
-/// Memory for one hash or bucket, in bytes: a number and a byte in a table that is half full.
+/// Memory for one hash or bucket in bytes: a number and a control byte in a hash table that is half full.
 const ITEM_BYTES: usize = 8;
-/// Memory for a directory, in such items.
+/// Memory for a directory, in items of `ITEM_BYTES`.
 const DIR_ITEMS: usize = 16;
 
-/// One directory's.
+/// Index of one directory.
 #[derive(Default)]
 struct DirIndex {
-    /// Hashes of all names, where all are known: of directories that were seen small.
+    /// Hashes of all names, if all are known: for directories that were indexed while they were small.
     hashes: Option<FxHashSet<u32>>,
-    /// Hashes that several names have, or had. They stay, for nobody counts the names.
+    /// Hashes that several names have or had. They stay, because the names with a hash are not counted.
     shared: FxHashSet<u32>,
-    /// By level and bucket: one more than the slots that a name may have to fit there.
+    /// By level and bucket: the smallest number of contiguous slots that is known not to fit there.
     room: Vec<FxHashMap<u32, u8>>,
 }
 
@@ -35,18 +35,18 @@ impl DirIndex {
 /// The indexes of the directories that were written to.
 pub(super) struct DirIndexes {
     map: FxHashMap<Ino, DirIndex>,
-    /// Items that all have together.
+    /// Items in all indexes together.
     items: usize,
     items_max: usize,
 }
 
 impl DirIndexes {
-    /// None yet; they will take at most about so many bytes.
+    /// Creates an empty index of all directories, which takes at most about `most_bytes` bytes.
     pub fn new(most_bytes: usize) -> DirIndexes {
         DirIndexes { map: FxHashMap::default(), items: 0, items_max: most_bytes / ITEM_BYTES }
     }
 
-    /// Begins to remember all names of a directory, given the hashes of those that it has.
+    /// Begins to track all names of a directory, given the hashes of its present names.
     pub fn learn(&mut self, dir: Ino, hashes: impl IntoIterator<Item = u32>) {
         self.forget(dir);
         self.map.insert(dir, DirIndex { hashes: Some(FxHashSet::default()), ..DirIndex::default() });
@@ -66,19 +66,19 @@ impl DirIndexes {
         self.map.get(&dir).is_some_and(|index| index.hashes.is_some())
     }
 
-    /// Whether a directory surely has no name with this hash.
+    /// Returns true if a directory certainly has no name with this hash.
     pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
         let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
         hashes.is_some_and(|hashes| !hashes.contains(&hash))
     }
 
-    /// Whether a bucket surely has no room for so many slots together.
+    /// Returns true if a bucket certainly has no room for `slots` contiguous slots.
     pub fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
         let known = self.map.get(&dir).and_then(|index| index.room.get(level as usize)?.get(&bucket));
         known.is_some_and(|room| slots >= usize::from(*room))
     }
 
-    /// A bucket has no room for so many slots together.
+    /// Records that a bucket has no room for `slots` contiguous slots.
     pub fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
         let mut more = 0;
         let index = self.map.entry(dir).or_insert_with(|| {
@@ -92,7 +92,7 @@ impl DirIndexes {
         self.add(more);
     }
 
-    /// A name has been entered.
+    /// Records that a name was entered.
     pub fn entered(&mut self, dir: Ino, hash: u32) {
         let Some(index) = self.map.get_mut(&dir) else { return };
         let Some(hashes) = &mut index.hashes else { return };
@@ -100,7 +100,7 @@ impl DirIndexes {
         self.add(is_new.into());
     }
 
-    /// A name has been removed from a bucket of a level, where it was in one: that has room again.
+    /// Records that a name was removed. If it was in a bucket of a level, that bucket has room again.
     pub fn left(&mut self, dir: Ino, hash: u32, bucket: Option<(u32, u64)>) {
         let Some(index) = self.map.get_mut(&dir) else { return };
         if let Some(hashes) = index.hashes.as_mut().filter(|_| !index.shared.contains(&hash)) {

@@ -1,12 +1,13 @@
 //! Names of casefolded directories that a search by hash misses.
 //!
-//! Two ways of folding are on disk: for a time Linux kept the code points that are ignorable by default, and hashed names
-//! with them ("unicode: Don't special case ignorable code points", since reverted). Therefore Linux walks the whole
-//! directory for each name that its hash does not lead to ("f2fs: Introduce linear search for dentries"). Here a
-//! directory is walked once, and what the walk has found is remembered.
+//! Names on disk were folded in two ways: for some time Linux kept default-ignorable code points and hashed
+//! names with them ("unicode: Don't special case ignorable code points", since reverted). Therefore Linux
+//! searches the whole directory for each name that its hash does not lead to ("f2fs: Introduce linear search
+//! for dentries"). Here a directory is walked once, and its stray names are remembered.
 //!
-//! *Invariant*: of a directory that is known, every name that its own hash does not lead to has that hash and its block
-//! here. What is known of all directories together is bounded: before it is more, everything is forgotten.
+//! *Invariant*: for a directory that was walked, every name that its own hash does not lead to is recorded
+//! here with that hash and its block. The memory for all directories together is bounded: when the limit is
+//! reached, everything is forgotten.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +25,7 @@ const NAME_BYTES: usize = 32;
 /// Hash and block of each stray name of a directory.
 pub(super) type Strays = BTreeSet<(u32, u64)>;
 
-/// The stray names of the directories that were walked. Readers share it.
+/// The stray names of the directories that were walked, shared by readers.
 pub(super) struct DirStrays {
     known: Mutex<Known>,
     most_bytes: usize,
@@ -37,19 +38,20 @@ struct Known {
 }
 
 impl DirStrays {
-    /// No directory is known yet; all will take at most about so many bytes.
+    /// Creates an empty record of all directories, which takes at most about `most_bytes` bytes.
     pub fn new(most_bytes: usize) -> DirStrays {
         DirStrays { known: Mutex::default(), most_bytes }
     }
 
-    /// The blocks of a directory that may have a stray name with this hash; `None` where the directory is not known.
+    /// Returns the blocks of a directory that may have a stray name with this hash, or `None` if the
+    /// directory was not walked.
     pub fn blocks(&self, dir: Ino, hash: u32) -> Option<Vec<u64>> {
         let known = self.lock();
         let strays = known.dirs.get(&dir)?;
         Some(strays.range((hash, 0)..=(hash, u64::MAX)).map(|(_, block)| *block).collect())
     }
 
-    /// These are all stray names of a directory.
+    /// Records all stray names of a directory.
     pub fn learn(&self, dir: Ino, strays: Strays) {
         let mut known = self.lock();
         known.forget(dir);
@@ -60,7 +62,7 @@ impl DirStrays {
         }
     }
 
-    /// A stray name has been entered into a block of a directory.
+    /// Records a stray name that was entered into a block of a directory.
     pub fn entered(&self, dir: Ino, hash: u32, block: u64) {
         let mut known = self.lock();
         if known.dirs.get_mut(&dir).is_some_and(|strays| strays.insert((hash, block))) {
@@ -75,7 +77,7 @@ impl DirStrays {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // A thread that panicked under the lock may have left a wrong count of bytes, but whole sets.
+        // A thread that panicked while it held the lock may have left a wrong count of bytes, but whole sets.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

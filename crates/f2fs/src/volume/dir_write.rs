@@ -21,12 +21,12 @@ use crate::{
 
 use super::map_write::Slot;
 
-/// Blocks that entering a name may take: the inode's or a converted directory's block, a new block of the
-/// directory and the nodes on the way to it.
+/// Maximum number of blocks that entering a name takes: the block of the inode or of a converted inline
+/// directory, a new block of the directory, and the nodes that lead to it.
 pub(super) const ENTRY_BLOCKS: u64 = 6;
 
 impl Volume {
-    /// A directory that may be changed, and a name that it may have.
+    /// Checks that a directory may be changed and that a name is valid.
     pub(super) fn check_change(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let inode = self.directory(dir)?;
         if name.len() > NAME_MAX {
@@ -44,8 +44,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses where entering a name, and so many blocks besides, may take more than there is. A name for which the
-    /// directory has room as it is takes nothing: a full volume still moves and links files.
+    /// Fails if there is not enough space to enter a name and to allocate `more` other blocks. A name that
+    /// fits into the existing blocks of the directory needs no space: files can still be moved and linked on
+    /// a full volume.
     pub(super) fn require_entry_space(&self, dir: Ino, name: &[u8], more: u64) -> Result<()> {
         match self.require_space(self.entry_blocks(dir)? + more) {
             Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => self.require_space(more),
@@ -53,8 +54,8 @@ impl Volume {
         }
     }
 
-    /// Blocks that entering a name takes at most. An inline directory whose names go to buckets of their own takes a
-    /// block, and perhaps a node, for each when it leaves its inode.
+    /// Returns the maximum number of blocks that entering a name takes. When an inline directory with several
+    /// buckets on level 0 is converted to blocks, each of its names may take a block and a node.
     fn entry_blocks(&self, dir: Ino) -> Result<u64> {
         let inode = self.directory(dir)?;
         if !inode.has_inline(inline::DENTRY) || inode.head().dir_level == 0 {
@@ -64,7 +65,7 @@ impl Volume {
         Ok(ENTRY_BLOCKS + 2 * entries)
     }
 
-    /// Whether a directory has room for a name without a new block.
+    /// Returns true if a directory has room for a name without a new block.
     fn has_entry_room(&self, dir: Ino, name: &[u8]) -> Result<bool> {
         let inode = self.directory(dir)?;
         let slots = slots_for(name.len());
@@ -75,7 +76,7 @@ impl Volume {
         let Some(wanted) = self.wanted(&inode, name)? else { return Ok(false) };
         for level in 0..self.depth(&inode)? {
             for block in dir_hash::bucket(level, inode.head().dir_level, wanted.hash()) {
-                // A block that is not there would be made before the next one is looked at.
+                // A missing block would be allocated before the next one is searched.
                 let Some(bytes) = self.file_block(&inode, block)? else { return Ok(false) };
                 if Dentries::new(&*bytes, Place::Dir(dir, block)).room_for(slots).is_some() {
                     return Ok(true);
@@ -85,7 +86,8 @@ impl Volume {
         Ok(false)
     }
 
-    /// Enters a name that is not there yet. The caller has made sure of its [space](Self::require_entry_space).
+    /// Enters a name that does not exist yet. The caller has checked the [space](Self::require_entry_space)
+    /// for it.
     pub(super) fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
         let inode = self.directory(dir)?;
         if inode.has_advise(advise::ENCRYPT) {
@@ -96,7 +98,7 @@ impl Volume {
         self.enter_with_hash(dir, hash, name, ino, kind)
     }
 
-    /// As [`enter`](Self::enter), for a name as it is stored.
+    /// Like [`enter`](Self::enter), for a name in its stored form and its hash.
     pub(super) fn enter_with_hash(
         &mut self,
         dir: Ino,
@@ -117,7 +119,8 @@ impl Volume {
         self.enter_hashed(dir, hash, name, ino, kind, true)
     }
 
-    /// Enters a name into the blocks of a directory; `admit` is whether the owner's quota still has to admit a new one.
+    /// Enters a name into the blocks of a directory. With `admit`, the owner's quota still has to admit a new
+    /// block.
     fn enter_hashed(
         &mut self,
         dir: Ino,
@@ -162,8 +165,8 @@ impl Volume {
         Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()))
     }
 
-    /// Begins to remember the names of a directory whose only level is one bucket. Where that cannot be read, its names
-    /// are looked up as before.
+    /// Indexes the names of a directory that has one level with one bucket. If the bucket cannot be read, its
+    /// names are looked up without an index.
     fn learn_first_level(&mut self, inode: &NodeBlock) {
         let mut hashes = Vec::new();
         for block in dir_hash::bucket(0, 0, 0) {
@@ -181,7 +184,7 @@ impl Volume {
         self.dirs.learn(inode.ino(), hashes);
     }
 
-    /// Reads what changing an entry changes.
+    /// Reads the directory block that a change of this entry modifies.
     pub(super) fn ready_entry(&mut self, dir: Ino, found: &Found) -> Result<()> {
         if !self.inode(dir)?.has_inline(inline::DENTRY) {
             self.dir_block_mut(dir, found.block)?;
@@ -189,7 +192,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes an entry. A block that has no entry left is given back.
+    /// Removes an entry, and frees its block if the block has no other entry.
     pub(super) fn leave(&mut self, dir: Ino, found: &Found) -> Result<()> {
         let at = Place::Dir(dir, found.block);
         if self.inode(dir)?.has_inline(inline::DENTRY) {
@@ -211,7 +214,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes an entry, or lets it stand for what is left under its name: for that nothing needs room.
+    /// Removes an entry, or makes it refer to the inode that `left` puts under its name, which takes no new
+    /// space.
     pub(super) fn leave_to(
         &mut self,
         dir: Ino,
@@ -224,7 +228,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Lets an entry stand for another inode.
+    /// Makes an entry refer to another inode.
     pub(super) fn set_target(&mut self, dir: Ino, found: &Found, ino: Ino, kind: FileType) -> Result<()> {
         let at = Place::Dir(dir, found.block);
         if self.inode(dir)?.has_inline(inline::DENTRY) {
@@ -235,7 +239,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives a new directory its "." and "..", inline or in a block.
+    /// Adds "." and ".." to a new directory, inline or in a block.
     pub(super) fn fill_new_dir(&mut self, dir: Ino, parent: Ino) -> Result<()> {
         let inode = self.inode_mut(dir)?;
         if inode.has_inline(inline::DENTRY) {
@@ -249,7 +253,8 @@ impl Volume {
         self.grow_dir(dir, 0, 1)
     }
 
-    /// Moves the entries of an inline directory into blocks. Where there is no place for one of those, all stay.
+    /// Moves the entries of an inline directory into blocks. If there is no space for one of the blocks, all
+    /// entries stay inline.
     fn leave_inline_dir(&mut self, dir: Ino) -> Result<()> {
         let before = self.inode(dir)?;
         let old = Dentries::new(before.inline_area().to_vec(), Place::Dir(dir, 0));
@@ -269,7 +274,7 @@ impl Volume {
         moved
     }
 
-    /// Puts the entries that were in a directory's inode into blocks; it has none yet.
+    /// Moves the entries of a former inline directory into blocks; the directory has no blocks yet.
     fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>, entries: Vec<Dentry<'_>>) -> Result<()> {
         let inode = self.inode(dir)?;
         let (folds, dir_level) = (folds_names(&inode), inode.head().dir_level);
@@ -285,7 +290,8 @@ impl Volume {
             Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0)).copy_from(old);
             return self.grow_dir(dir, 0, 1);
         }
-        // Level 0 has several buckets: each name goes into its own. The dots, whose hashes are 0, stay first, in block 0.
+        // Level 0 has several buckets, and each name goes into its own. The dots, whose hash is 0, stay
+        // first, in block 0.
         self.dirs.learn(dir, [0, 0]);
         let mut first = Dentries::new(self.dir_block_mut(dir, 0)?, Place::Dir(dir, 0));
         let mut rest = Vec::new();
@@ -306,7 +312,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Forgets what is known of a directory's names.
+    /// Forgets the index and the stray names of a directory.
     pub(super) fn forget_names(&mut self, dir: Ino) {
         self.dirs.forget(dir);
         self.strays.forget(dir);
@@ -325,8 +331,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A block of a directory, to change it; a block that is not there is made. It is a page, or still in the
-    /// log's pending run.
+    /// Returns a block of a directory for a change, and allocates it if it is missing. The block is a dirty
+    /// page, or still in the pending run of its log.
     fn dir_block_mut(&mut self, dir: Ino, block: u64) -> Result<&mut [u8]> {
         if self.pages.get(dir, block).is_some() {
             return Ok(self.pages.get_mut(dir, block).expect("it is there"));
@@ -339,7 +345,7 @@ impl Volume {
         if self.logs.pending(addr).is_some() {
             return Ok(self.logs.pending_mut(addr).expect("it is there"));
         }
-        // It gets another place, or is given back.
+        // The block will be written elsewhere or released.
         self.ready_to_replace(addr)?;
         let mut page = vec![0; self.geometry.block_size.bytes()].into_boxed_slice();
         self.read_block(addr, Place::Dir(dir, block), &mut page)?;
@@ -358,9 +364,9 @@ impl Volume {
         Ok(addr)
     }
 
-    /// Returns true if a directory `ino` is `dir` or above it, where it must not be moved to. A cycle of directories, which only a
-    /// damaged volume has, is met after about three times as many steps as there are directories in it and before it
-    /// (Brent's algorithm).
+    /// Returns true if a directory `ino` is `dir` or one of its ancestors, so that it must not be moved
+    /// there. A cycle of directories, which only a damaged volume has, is detected after about three times as
+    /// many steps as there are directories in the cycle and before it (Brent's algorithm).
     pub(super) fn is_ancestor(&self, ino: Ino, dir: Ino) -> Result<bool> {
         let (mut at, mut mark) = (dir, dir);
         let (mut steps, mut most) = (0u64, 1);
@@ -381,7 +387,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Flags that a new inode takes over from its directory (Linux, `f2fs_new_inode`).
+    /// Returns the flags that a new inode inherits from its directory (Linux, `f2fs_new_inode`).
     pub(super) fn inherited_flags(dir: &NodeBlock, kind: FileType) -> u32 {
         const INHERITED: u32 = flag::SYNC
             | flag::NODUMP

@@ -1,8 +1,9 @@
-//! Free blocks that the device has not been told of yet.
+//! Queue of free blocks that have not been discarded on the device yet.
 //!
-//! *Invariants*: every block here is free, and the newest checkpoint on the device does not need it. Before a log writes
-//! to a segment, the segment is [claimed](Discards::claim): nothing of it waits here any more, and no discard of it is
-//! under way. Discards are issued without the volume, so no lock over it is held meanwhile.
+//! *Invariants*: every queued block is free, and the newest checkpoint on the device does not need it. Before
+//! a log writes to a segment, the segment is [claimed](Discards::claim): none of its blocks is queued any
+//! more, and no discard of it is in flight. Discards are issued without access to the volume, so no lock on
+//! the volume is held meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -13,32 +14,33 @@ use std::{
 use super::Io;
 use crate::{Result, units::BlockAddr};
 
-/// The least that is discarded after a checkpoint, in blocks: aligned pieces of this size, which are free as a whole
-/// (Linux, `DEFAULT_DISCARD_GRANULARITY`). Smaller ones wait in the segment table until what is beside them is free.
+/// Minimum size of a discard after a checkpoint, in blocks: aligned pieces of this size that are completely
+/// free (Linux, `DEFAULT_DISCARD_GRANULARITY`). Smaller pieces stay in the segment table until their
+/// neighbours are free.
 pub(super) const UNIT_BLOCKS: u32 = 16;
-/// The most that one request discards, in blocks: 8 MiB with blocks of 4 KiB. It bounds the time for which a log can have
-/// to wait for a segment.
+/// Maximum size of one request, in blocks: 8 MiB with blocks of 4 KiB. It bounds the time for which a log may
+/// have to wait for a segment.
 const REQUEST_BLOCKS: u32 = 2048;
-/// Runs that are remembered at most, 1 MiB of memory or so. What is beyond that is left to [`Volume::trim`].
+/// Maximum number of queued runs, about 1 MiB of memory. Runs beyond that are left to [`Volume::trim`].
 ///
 /// [`Volume::trim`]: super::Volume::trim
 const RUNS_MAX: usize = 32 << 10;
 
-/// The queue of discards of one volume. It can be shared with a thread that issues them.
+/// The discard queue of one volume. It can be shared with a thread that issues the requests.
 pub struct Discards {
     state: Mutex<State>,
-    /// A request has ended.
+    /// Notified when a request has ended.
     ended: Condvar,
 }
 
 struct State {
-    /// `None` once it is closed.
+    /// `None` once the queue is closed.
     io: Option<Arc<Io>>,
-    /// Length of each run by its first block. Runs neither meet nor touch.
+    /// Length of each run by its first block. Runs neither overlap nor touch.
     runs: BTreeMap<u32, u32>,
-    /// Requests under way.
+    /// Requests in flight.
     under_way: Vec<Range<u32>>,
-    /// Where the next request begins: they go upwards, and round.
+    /// First block from which the next request is taken: requests go upwards and wrap around.
     next: u32,
 }
 
@@ -48,20 +50,21 @@ impl Discards {
         Arc::new(Discards { state: Mutex::new(state), ended: Condvar::new() })
     }
 
-    /// Whether nothing waits.
+    /// Returns true if no block is queued.
     pub fn is_empty(&self) -> bool {
         self.lock().runs.is_empty()
     }
 
-    /// Blocks that wait.
+    /// Number of queued blocks.
     pub fn blocks(&self) -> u64 {
         self.lock().runs.values().map(|length| u64::from(*length)).sum()
     }
 
-    /// Issues one discard, of up to 2048 blocks that follow one another, and says of how many: 0 where none waits.
+    /// Issues one discard of up to 2048 consecutive blocks. Returns their number, or 0 if no block is queued.
     ///
     /// # Errors
-    /// The device's. Then nothing waits any more: a device that refuses one is not asked for the others.
+    /// The error of the device. The queue is then emptied, because a device that refuses one request is not
+    /// asked again.
     pub fn issue(&self) -> Result<u32> {
         let mut state = self.lock();
         let Some((io, run)) = state.io.clone().zip(state.take_next()) else { return Ok(0) };
@@ -79,7 +82,8 @@ impl Discards {
         result.map(|()| run.end - run.start)
     }
 
-    /// Ends it: what waits is dropped, and requests under way have ended when this returns. The device is used no more.
+    /// Closes the queue: drops all queued blocks and waits for the requests in flight. The device is not used
+    /// afterwards.
     pub fn close(&self) {
         let mut state = self.lock();
         state.io = None;
@@ -89,12 +93,13 @@ impl Discards {
         }
     }
 
-    /// Adds blocks that are free.
+    /// Queues free blocks.
     pub(super) fn add(&self, addr: BlockAddr, blocks: u32) {
         self.lock().add(addr.0..addr.0 + blocks);
     }
 
-    /// Takes out blocks that are about to be used, and waits for requests under way for any of them.
+    /// Removes blocks that are about to be used from the queue, and waits for requests in flight for any of
+    /// them.
     pub(super) fn claim(&self, addr: BlockAddr, blocks: u32) {
         let wanted = addr.0..addr.0 + blocks;
         let mut state = self.lock();
@@ -104,12 +109,12 @@ impl Discards {
         }
     }
 
-    /// The blocks that requests are under way for.
+    /// Returns the block ranges of the requests in flight.
     pub(super) fn under_way(&self) -> Vec<Range<u32>> {
         self.lock().under_way.clone()
     }
 
-    /// Waits until a request that is under way has ended; whether there was one.
+    /// Waits until a request in flight has ended. Returns false if there was none.
     pub(super) fn wait(&self) -> bool {
         let mut state = self.lock();
         let Some(first) = state.under_way.first().cloned() else { return false };
