@@ -1,4 +1,4 @@
-//! Block I/O that knows what it was for.
+//! Block I/O whose errors name the place that was accessed.
 
 use std::{
     ops::Range,
@@ -21,7 +21,7 @@ pub struct Io {
 }
 
 impl Io {
-    /// Access to `device` in blocks of `block_size`.
+    /// Creates access to `device` in blocks of `block_size`.
     pub fn new(device: Arc<dyn Device>, block_size: BlockSize) -> Io {
         Io { device, block_size, written_blocks: AtomicU64::new(0), met_damage: AtomicBool::new(false) }
     }
@@ -36,7 +36,7 @@ impl Io {
         self.block_size
     }
 
-    /// Fills `buf`, a whole number of blocks, from `addr` on.
+    /// Reads consecutive blocks from `addr` on into `buf`, which holds a whole number of blocks.
     pub fn read(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.device.read(self.offset(addr), buf).map_err(|source| Error::Io { at, source })
     }
@@ -48,7 +48,8 @@ impl Io {
         Ok(block)
     }
 
-    /// Reads some of the bytes that follow the start of a block: no more than the sectors that they lie in.
+    /// Reads the bytes `range`, counted from the start of block `addr`. The device reads only the sectors
+    /// that contain them.
     pub fn read_bytes(&self, addr: BlockAddr, at: Place, range: Range<usize>) -> Result<Vec<u8>> {
         let sector = match self.device.geometry().sector_bytes as usize {
             sector if sector > 0 && self.block_size.bytes() % sector == 0 => sector,
@@ -70,12 +71,12 @@ impl Io {
         self.device.write(self.offset(addr), bytes).map_err(|source| Error::Io { at, source })
     }
 
-    /// Makes all writes durable.
+    /// Flushes the device: makes all earlier writes durable.
     pub fn flush(&self) -> Result<()> {
         self.device.flush().map_err(|source| Error::Io { at: Place::Volume, source })
     }
 
-    /// Tells the device that `blocks` blocks hold nothing.
+    /// Discards `blocks` blocks from `addr` on.
     pub fn discard(&self, addr: BlockAddr, blocks: u32) -> Result<()> {
         let length = u64::from(blocks) * self.block_size.bytes() as u64;
         self.device
@@ -83,13 +84,13 @@ impl Io {
             .map_err(|source| Error::Io { at: Place::Block(addr), source })
     }
 
-    /// Blocks written so far.
+    /// Blocks written since the volume was opened.
     pub fn written_blocks(&self) -> u64 {
         self.written_blocks.load(Ordering::Relaxed)
     }
 
-    /// Passes a result on, and remembers where it says that what was read is damaged: the next checkpoint asks for fsck,
-    /// as Linux's does (`SBI_NEED_FSCK`).
+    /// Returns `result` unchanged; if it reports damage, the next checkpoint asks for fsck (Linux,
+    /// `SBI_NEED_FSCK`).
     pub fn noted<T>(&self, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Error::Corrupt { .. })) {
             self.met_damage.store(true, Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Io {
         result
     }
 
-    /// Whether something that was read is damaged.
+    /// Returns true if damage has been found.
     pub fn met_damage(&self) -> bool {
         self.met_damage.load(Ordering::Relaxed)
     }

@@ -1,8 +1,9 @@
-//! The logs: where new blocks go. Each of the six has a current segment, and a *pending run*: consecutive blocks
-//! gather in memory and leave as one large write.
+//! The logs, which allocate new blocks. Each of the six has a current segment (curseg) and a *pending run*:
+//! consecutive blocks gathered in memory, to be written in one request.
 //!
-//! *Invariants*: a block of a pending run is valid and nowhere else; who reads looks here first. A run that could not be
-//! written stays, is read and overwritten like any other, and nothing leaves before it.
+//! *Invariants*: a block of a pending run is valid and exists nowhere else, so reads look here first. A run
+//! that could not be written stays here; it is read and overwritten like any other, and no later run is
+//! written before it.
 
 use super::io::Io;
 use crate::{
@@ -11,23 +12,23 @@ use crate::{
     units::{BlockAddr, SegNo},
 };
 
-/// Bytes that a run gathers at most: whole commands of 120 KiB, which is what a USB reader takes at once; of larger
-/// ones it is not many more than of a mebibyte.
+/// Maximum size of a run in bytes: whole commands of 120 KiB, the largest that a USB card reader takes at
+/// once. Larger runs need hardly more commands than runs of 1 MiB.
 const RUN_BYTES: usize = 8 * (120 << 10);
-/// Runs that may wait for a device that does not take them.
+/// Maximum number of runs that are kept while the device fails to write them.
 const STUCK_MAX: usize = 64;
 
 /// One log.
 pub struct Log {
-    /// Its current segment.
+    /// The current segment.
     pub segment: SegNo,
-    /// The next block in it; 512 where it is full and no other could be opened.
+    /// The next block to allocate in it; 512 if it is full and no other segment could be opened.
     pub offset: u16,
-    /// Whether it fills the holes of a used segment.
+    /// True if the log fills the holes of a used segment (SSR) instead of appending (LFS).
     pub fills_holes: bool,
-    /// Whose the segment's blocks are.
+    /// The summary of the current segment: the owner of each block.
     pub summary: Summary,
-    /// Nodes that fsyncs wrote to it since its segment was opened, or the volume.
+    /// Nodes that fsyncs wrote to the log since it opened its segment or the volume was opened.
     pub synced: u16,
     run: Run,
 }
@@ -40,7 +41,7 @@ struct Run {
 }
 
 impl Log {
-    /// A log that goes on at a position.
+    /// Creates a log that continues at `position`.
     pub fn new(position: LogPosition, summary: Summary) -> Log {
         Log {
             segment: position.segment,
@@ -52,44 +53,44 @@ impl Log {
         }
     }
 
-    /// Whether the segment has no block left.
+    /// Returns true if no block of the segment is left.
     pub fn is_full(&self) -> bool {
         u32::from(self.offset) >= BLOCKS_PER_SEGMENT
     }
 
-    /// Where it goes on.
+    /// The log's current position, as a checkpoint stores it.
     pub fn position(&self) -> LogPosition {
         LogPosition { segment: self.segment, offset: self.offset, fills_holes: self.fills_holes }
     }
 
-    /// Entries of the summary that the checkpoint must hold.
+    /// Number of summary entries that the checkpoint must store.
     pub fn summary_entries(&self) -> usize {
         if self.fills_holes { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
     }
 }
 
-/// The six logs. A read-only volume has logs, too, but never writes to them.
+/// The six logs. A read-only volume has logs as well but never writes to them.
 pub struct Logs {
     logs: [Log; 6],
-    /// Runs that could not be written, in the order in which they should have been.
+    /// Runs whose write failed, in the order in which they are to be written.
     stuck: Vec<Run>,
     block_bytes: usize,
-    /// The log whose run left last.
+    /// Index of the log whose run was written last.
     latest: usize,
 }
 
 impl Logs {
-    /// These logs, with blocks of so many bytes.
+    /// Creates the logs, with blocks of `block_bytes` bytes.
     pub fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
         Logs { logs, stuck: Vec::new(), block_bytes, latest: 0 }
     }
 
-    /// A log.
+    /// The log of this kind.
     pub fn get(&self, kind: SegmentType) -> &Log {
         &self.logs[kind.index()]
     }
 
-    /// A log, to change it.
+    /// The log of this kind, mutable.
     pub fn get_mut(&mut self, kind: SegmentType) -> &mut Log {
         &mut self.logs[kind.index()]
     }
@@ -99,15 +100,15 @@ impl Logs {
         SegmentType::ALL.map(|kind| self.logs[kind.index()].segment)
     }
 
-    /// How much of a segment no log is about to write: all of it where no log is there, what lies before its position
-    /// where one appends, nothing where one fills holes.
+    /// Number of blocks at the start of a segment that no log is going to write: all 512 if it is no current
+    /// segment, the blocks before the position for LFS, none for SSR.
     pub fn written_part(&self, segment: SegNo) -> u16 {
         let log = self.logs.iter().find(|log| log.segment == segment);
         log.map_or(BLOCKS_PER_SEGMENT as u16, |log| if log.fills_holes { 0 } else { log.offset })
     }
 
-    /// Adds a block to the run of a log. What is no neighbour of the run makes it leave first; where that fails, the
-    /// block is added all the same.
+    /// Adds a block to the run of a log. If the block does not follow the run, the run is written first. The
+    /// block is added even if that write fails.
     pub fn push(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         debug_assert_eq!(bytes.len(), self.block_bytes);
         let run = &mut self.logs[kind.index()].run;
@@ -127,7 +128,8 @@ impl Logs {
         result
     }
 
-    /// Writes blocks that a log gave out from where they are, behind its run. Where they cannot leave, they wait as a run.
+    /// Writes blocks that a log has allocated directly from `bytes`, after the log's run. If the write fails,
+    /// they are kept as a run.
     pub fn write_through(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         debug_assert!(self.stuck.is_empty());
         self.latest = kind.index();
@@ -142,13 +144,14 @@ impl Logs {
         result
     }
 
-    /// Whether something waits for a device that does not take it.
+    /// Returns true if runs are waiting because their write failed.
     pub fn is_stuck(&self) -> bool {
         !self.stuck.is_empty()
     }
 
-    /// Puts blocks of data that are overwritten in front of the run of data that begins right behind them; says whether
-    /// there is one. With a run of nodes they could not leave: an fsync sends those of files only.
+    /// Joins data blocks that are overwritten in place to the front of the data run that begins right behind
+    /// them. Returns true if there is such a run. Node runs are left alone: an fsync writes only those of
+    /// file nodes.
     pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;
         let data = SegmentType::ALL.into_iter().zip(&mut self.logs).filter(|(kind, _)| !kind.is_node());
@@ -164,7 +167,7 @@ impl Logs {
         }
     }
 
-    /// Whether so much waits for a device that does not take it that no more should.
+    /// Returns true if so many runs are waiting after failed writes that no more should be kept.
     pub fn is_choked(&self) -> bool {
         self.stuck.len() >= STUCK_MAX
     }
@@ -187,8 +190,8 @@ impl Logs {
         self.logs[kind.index()].run.write(io)
     }
 
-    /// Writes all runs: first the one that goes on where the last one ended, then upwards, which is what a card likes
-    /// best.
+    /// Writes all runs: first that of the log that was written last, since it continues at the same place,
+    /// then the others in ascending order of address. Flash cards prefer this order.
     pub fn write_all(&mut self, io: &Io) -> Result<()> {
         self.write_stuck(io)?;
         let mut order = [0, 1, 2, 3, 4, 5];
@@ -196,7 +199,7 @@ impl Logs {
         order.into_iter().try_for_each(|log| self.logs[log].run.write(io))
     }
 
-    /// The content of a block that has not left yet.
+    /// The content of a block that has not been written yet.
     pub fn pending(&self, addr: BlockAddr) -> Option<&[u8]> {
         self.runs().find_map(|run| {
             let at = run.offset_of(addr, self.block_bytes)?;
@@ -204,7 +207,7 @@ impl Logs {
         })
     }
 
-    /// The content of a block that has not left yet, to overwrite it.
+    /// The content of a block that has not been written yet, to overwrite it.
     pub fn pending_mut(&mut self, addr: BlockAddr) -> Option<&mut [u8]> {
         let size = self.block_bytes;
         let runs = self.logs.iter_mut().map(|log| &mut log.run).chain(&mut self.stuck);
@@ -214,7 +217,7 @@ impl Logs {
         })
     }
 
-    /// Whether any of `count` blocks from `addr` on has not left yet.
+    /// Returns true if any of the `count` blocks from `addr` on has not been written yet.
     pub fn holds_any(&self, addr: BlockAddr, count: usize) -> bool {
         self.runs().any(|run| {
             let (start, end) = (run.start.index(), run.start.index() + run.bytes.len() / self.block_bytes);

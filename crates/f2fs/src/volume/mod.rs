@@ -1,9 +1,9 @@
 //! The engine: an open volume.
 //!
-//! *Invariants*: `&self` reads and may be shared by threads; `&mut self` changes the volume. What reading must
-//! cache sits behind small locks inside. Changes gather in memory and in the logs until
-//! [`checkpoint`](Volume::checkpoint) makes them one. After a failed write of metadata the volume refuses
-//! changes until it is opened again.
+//! *Invariants*: methods that take `&self` only read and may run in several threads; methods that take `&mut
+//! self` change the volume. Caches that reads fill are guarded by small internal locks. Changes gather in
+//! memory and in the logs until [`checkpoint`](Volume::checkpoint) commits them atomically. After a failed
+//! write of metadata the volume refuses changes until it is opened again.
 
 mod acl;
 mod allocate;
@@ -91,12 +91,12 @@ use crate::{
     units::{BlockAddr, Ino, Nid, SecNo, SegNo},
 };
 
-/// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
+/// Bytes of memory that a changed node takes in all tables together until the next checkpoint.
 const CHANGED_NODE_BYTES: usize = 64;
-/// Memory that a changed segment takes until the next checkpoint, in bytes, in a table that is half full.
+/// Bytes of memory that a changed segment takes in a half-full table until the next checkpoint.
 const CHANGED_SEGMENT_BYTES: usize = 256;
-/// Of all numbers of nodes one in so many may have changed since the last checkpoint (Linux, `DEF_NAT_CACHE_THRESHOLD`
-/// and `excess_dirty_nats`).
+/// The upkeep asks for a checkpoint once more than one in this many nids has changed since the last one
+/// (Linux, `DEF_NAT_CACHE_THRESHOLD` and `excess_dirty_nats`).
 const CHANGED_NODES_SHARE: usize = 10;
 
 /// An open volume.
@@ -107,72 +107,73 @@ pub struct Volume {
     options: Options,
     io: Arc<Io>,
     access: Access,
-    /// The newest checkpoint on the device, and its pack.
+    /// The newest checkpoint on the device; `pack` is the checkpoint pack that holds it.
     checkpoint: Checkpoint,
     pack: u8,
     counters: Counters,
     nat: nat::Nat,
     sit: sit::Sit,
     logs: log::Logs,
-    /// Free blocks that the device is to be told of.
+    /// Free blocks to discard on the device.
     discards: Arc<Discards>,
     nodes: node_cache::NodeCache,
     pages: pages::Pages,
-    /// Inodes without a name that are still in use.
+    /// Orphan inodes: they have no name but are still in use.
     orphans: BTreeSet<Ino>,
-    /// Those of them that nobody uses any more, but that could not be removed yet.
+    /// Orphan inodes that are no longer in use but could not be removed yet.
     leaving: BTreeSet<Ino>,
-    /// Inodes that stay although they may lose their last name, and how often they are held.
+    /// Inodes that callers hold, so that they outlive their last name, with the number of holds.
     held: FxHashMap<Ino, u32>,
     dirs: dir_index::DirIndexes,
     strays: dir_strays::DirStrays,
     /// Summaries of closed segments that have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
-    /// Seconds of the clock when the newest checkpoint was written, or the volume was opened.
+    /// Time of the clock, in seconds, when the newest checkpoint was written or the volume was opened.
     opened_seconds: i64,
-    /// Seconds for which the volume was mounted, ever, as of the operation that runs.
+    /// Total time mounted, in seconds, at the start of the current operation.
     now: u64,
     since_checkpoint: fsync::SinceCheckpoint,
-    /// Files that were fsynced: what is overwritten in them is likely to be again.
+    /// Files that were fsynced recently. Their blocks are likely to be overwritten again.
     synced: FxHashSet<Ino>,
     unsaid: quota::Unsaid,
-    /// What users, groups and projects with limits use; `None` until somebody changes something.
+    /// Usage of the users, groups and projects that have limits; `None` until the first change.
     limited: Option<quota::Limited>,
-    /// Whether who asks may exceed limits of quota.
+    /// True if the caller may exceed quota limits.
     privileged: bool,
-    /// Segments that no log may open: they are being cleaned.
+    /// Segments that are being cleaned; no log may open them.
     avoid: Vec<SegNo>,
-    /// Segments with holes that no log opens as long as it finds others: their summaries could not be read.
+    /// Segments whose summary could not be read. SSR avoids them as long as it finds others.
     unreadable: Vec<SegNo>,
-    /// What was fsynced is being brought back: a log that finds no segment may go on in another's. Of these segments, of
-    /// which nothing was in use, nobody has asked for the summary yet: all that it says of them is old.
+    /// Set during roll-forward recovery, when a log that finds no free segment may use the segment of another
+    /// log. Holds the segments that were free before recovery and whose summary has not been read yet: the
+    /// summary on the device is stale.
     recovering: Option<FxHashSet<SegNo>>,
-    /// Sections that could not be emptied.
+    /// Sections that cleaning could not empty.
     stuck: FxHashMap<SecNo, gc::Stuck>,
-    /// Something was changed since the newest checkpoint.
+    /// True if anything changed since the newest checkpoint.
     changed: bool,
-    /// A [`PendingSync`] is under way: nothing may change.
+    /// True while a [`PendingSync`] is outstanding; nothing may change.
     is_syncing: bool,
-    /// A log has opened a segment since free sections were last looked at.
+    /// True if a log has opened a segment since the free sections were last counted.
     opened_segment: bool,
-    /// Free sections beyond those that cleaning needs; `None` where that has to be found out anew.
+    /// Free sections beyond those that cleaning needs; `None` if they must be counted again.
     room_sections: Option<u32>,
-    /// Blocks that the data log has given out since an fsync last marked a node.
+    /// Blocks that the warm data log has allocated since the last fsync wrote a marked node.
     since_fsync_blocks: u32,
-    /// The logs have been held against the segment table.
+    /// True once the logs have been checked against the SIT.
     logs_ready: bool,
-    /// Kilobytes that were written before the volume was opened.
+    /// KiB written over the volume's life before it was opened.
     written_before: u64,
 }
 
-/// What may be done with the volume.
+/// Permitted access to the volume.
 #[derive(Debug, Clone)]
 enum Access {
     ReadWrite,
     ReadOnly(Cow<'static, str>),
 }
 
-/// What the checkpoint counts, as of now.
+/// Current values of the totals that a checkpoint stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Blocks in use, reserved ones included.
@@ -189,7 +190,7 @@ impl Volume {
         &self.superblock
     }
 
-    /// Where things lie.
+    /// The layout of the volume.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -204,32 +205,33 @@ impl Volume {
         self.pack
     }
 
-    /// Whether the newest checkpoint says that damage was met, which fsck.f2fs has not repaired since.
+    /// Returns true if the newest checkpoint asks for fsck (`CP_FSCK_FLAG`), which fsck.f2fs clears after a
+    /// repair.
     pub fn asks_for_fsck(&self) -> bool {
         self.checkpoint.flags.has(Flags::FSCK)
     }
 
-    /// What the volume counts, as of now.
+    /// The current counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Inodes without a name that are still in use.
+    /// Orphan inodes: they have no name but are still in use.
     pub fn orphans(&self) -> &BTreeSet<Ino> {
         &self.orphans
     }
 
-    /// How the volume was opened.
+    /// The options that the volume was opened with.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What all node blocks of the volume have in common.
+    /// The properties that all node blocks of the volume share.
     pub fn node_format(&self) -> NodeFormat {
         self.format
     }
 
-    /// The device, to flush it without holding the volume.
+    /// The device, so that it can be flushed without a lock on the volume.
     pub fn device(&self) -> &Arc<dyn block::Device> {
         self.io.device()
     }
@@ -239,7 +241,7 @@ impl Volume {
         &self.io
     }
 
-    /// Why the volume refuses changes, if it does.
+    /// The reason why the volume refuses changes; `None` if it accepts them.
     pub fn read_only_reason(&self) -> Option<&str> {
         match &self.access {
             Access::ReadWrite => None,
@@ -247,12 +249,12 @@ impl Volume {
         }
     }
 
-    /// The NAT entry of a node, as of now.
+    /// The current NAT entry of a node.
     pub fn nat_entry(&self, nid: Nid) -> Result<NatEntry> {
         self.nat.get(&self.io, nid)
     }
 
-    /// The SIT entry of a segment, as of now.
+    /// The current SIT entry of a segment.
     pub fn sit_entry(&self, segment: SegNo) -> Result<SitEntry> {
         if segment.0 >= self.geometry.segments {
             return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
@@ -260,12 +262,13 @@ impl Volume {
         self.sit.peek(&self.io, segment)
     }
 
-    /// Bytes that blocks of the segment table take in memory, and what has changed in it since the newest checkpoint.
+    /// Bytes of memory that the SIT takes: cached blocks, and segments that changed since the newest
+    /// checkpoint.
     pub fn segment_table_bytes(&self) -> usize {
         self.sit.block_bytes() + self.sit.changed_segments() * CHANGED_SEGMENT_BYTES
     }
 
-    /// A node. What the NAT says about it holds; see [`NodeBlock::check`].
+    /// Returns a node, checked against its NAT entry; see [`NodeBlock::check`].
     pub fn node(&self, nid: Nid) -> Result<Arc<NodeBlock>> {
         if let Some(node) = self.nodes.get(nid) {
             return Ok(node);
@@ -275,7 +278,7 @@ impl Volume {
         Ok(node)
     }
 
-    /// An inode: a node that is its own inode.
+    /// Returns an inode; a node of any other kind is an error.
     pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         let node = self.node(ino.into())?;
         if !node.is_inode() {
@@ -285,7 +288,8 @@ impl Volume {
         Ok(node)
     }
 
-    /// Whether a number is an inode's. Asking for one that is not, by a handle that has become stale, is no damage.
+    /// Returns true if a nid belongs to an inode. A stale handle may name a nid that does not; that is no
+    /// damage.
     pub fn is_inode(&self, ino: Ino) -> Result<bool> {
         let nid = Nid::from(ino);
         if nid == Nid::NULL || nid >= self.geometry.nids_end() {
@@ -295,12 +299,12 @@ impl Volume {
         Ok(!entry.is_free() && entry.ino == ino)
     }
 
-    /// Reads one block of the main area, whether it is on the device already or still in a log.
+    /// Reads one block of the main area, from the device or from a log that has not been written yet.
     pub fn read_block(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.read_blocks(addr, at, buf)
     }
 
-    /// Reads consecutive blocks of the main area: `buf` is a whole number of blocks.
+    /// Reads consecutive blocks of the main area; `buf` holds a whole number of blocks.
     pub fn read_blocks(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         let size = self.geometry.block_size.bytes();
         self.check_range(addr, buf.len() / size, at)?;
@@ -317,7 +321,7 @@ impl Volume {
         self.io.read(addr, at, buf)
     }
 
-    /// Makes sure that consecutive blocks are in the main area.
+    /// Checks that consecutive blocks are in the main area.
     fn check_range(&self, addr: BlockAddr, blocks: usize, at: Place) -> Result<()> {
         let last = addr.0.checked_add(blocks.saturating_sub(1) as u32);
         match self.geometry.in_main(addr) && last.is_some_and(|last| self.geometry.in_main(BlockAddr(last))) {
@@ -326,7 +330,8 @@ impl Volume {
         }
     }
 
-    /// A block of a file that has changed and is not in a log yet. It overrides what the file's map says.
+    /// A dirty page of a file that has no block in a log yet. It overrides the block that the file's node
+    /// points to.
     pub fn dirty_page(&self, ino: Ino, block: u64) -> Option<&[u8]> {
         self.pages.get(ino, block)
     }
@@ -341,7 +346,7 @@ impl Volume {
         self.io.noted(NodeBlock::check(self.format, bytes, nid, entry.ino, entry.addr))
     }
 
-    /// Before anything that writes: refuses where nothing may be written.
+    /// Prepares for a write: fails if the volume is read-only or a [`PendingSync`] is outstanding.
     fn start(&mut self) -> Result<()> {
         if let Access::ReadOnly(reason) = &self.access {
             return Err(Error::ReadOnly(reason.clone()));
@@ -356,8 +361,9 @@ impl Volume {
         self.prepare_logs()
     }
 
-    /// Before each operation that changes the volume: between operations the volume is whole, so this is where
-    /// caches are emptied, and where a checkpoint frees what only the last one needs.
+    /// Prepares for an operation that changes the volume. The volume is consistent between operations, so
+    /// this is the point to flush caches, and to write a checkpoint that frees blocks which only the previous
+    /// one needs.
     fn begin(&mut self) -> Result<()> {
         self.start()?;
         self.load_limits()?;
@@ -368,8 +374,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Begins the upkeep that is due before a change: dirty pages are written, sections are cleaned, a checkpoint frees
-    /// blocks. Each change does so by itself; a caller that does it before finds nothing left of it under its lock.
+    /// Begins the upkeep that is due before a change: it writes dirty pages, cleans sections, and frees
+    /// blocks by a checkpoint. Every change does this itself; a caller that does it first spends less time
+    /// under its lock in the change.
     pub fn begin_upkeep(&mut self) -> Result<Option<PendingSync>> {
         if self.read_only_reason().is_some() {
             return Ok(None);
@@ -393,7 +400,7 @@ impl Volume {
         }
         let (nodes, segments) = (self.nat.changed_entries(), self.sit.changed_segments());
         let changed_bytes = nodes * CHANGED_NODE_BYTES + segments * CHANGED_SEGMENT_BYTES;
-        // Numbers that are free again can be given out after a checkpoint only.
+        // Freed nids can be allocated again only after a checkpoint.
         let is_much = changed_bytes > self.options.cache_bytes
             || nodes > self.geometry.nids_end().0 as usize / CHANGED_NODES_SHARE;
         if is_much && !self.options.checkpoint_when_asked {
@@ -403,14 +410,14 @@ impl Volume {
         self.make_room_from(RoomStep::Free)
     }
 
-    /// Changed pages, and changed nodes, that wait in memory at most.
+    /// Maximum number of dirty pages, and of dirty nodes, in memory.
     fn most_pages(&self) -> usize {
         self.options.dirty_bytes() / self.geometry.block_size.bytes()
     }
 
-    /// Whether what waits in memory takes more than free sections hold, beyond those that cleaning needs and
-    /// one of these. More would not find a place; and what they replace is free only with the next checkpoint, which
-    /// has to write them before.
+    /// Returns true if writing all dirty pages and nodes would take more sections than are free beyond those
+    /// that cleaning needs. More than that would find no place: the blocks they replace become free only with
+    /// the next checkpoint, which must write them first. One section of dirty blocks is always allowed.
     fn is_crowded(&mut self) -> Result<bool> {
         if self.waiting_sections() <= 1 {
             return Ok(false);
@@ -423,13 +430,13 @@ impl Volume {
         Ok(self.waiting_sections() > room_sections)
     }
 
-    /// Sections that would be needed for what waits in memory, if there were no holes for it.
+    /// Sections needed for the dirty pages and nodes if all were written to free segments (LFS, no SSR).
     fn waiting_sections(&self) -> u32 {
         let section_blocks = (BLOCKS_PER_SEGMENT * self.geometry.segments_per_section) as usize;
         (self.pages.blocks_to_write() + self.nodes.dirty_count()).div_ceil(section_blocks) as u32
     }
 
-    /// Counts blocks that were taken.
+    /// Counts newly allocated blocks.
     fn count_blocks(&mut self, blocks: u64) {
         self.counters.valid_blocks += blocks;
         self.since_checkpoint.taken_blocks += blocks;
@@ -442,17 +449,17 @@ impl Volume {
         closed
     }
 
-    /// Blocks that users may still take.
+    /// Blocks still available to users.
     pub fn free_user_blocks(&self) -> u64 {
         self.checkpoint.user_blocks.saturating_sub(self.counters.valid_blocks)
     }
 
-    /// Nodes that there may still be.
+    /// Nodes that can still be allocated.
     pub fn free_nodes(&self) -> u32 {
         (self.geometry.nids_end().0 - RESERVED_NIDS).saturating_sub(self.counters.valid_nodes)
     }
 
-    /// Refuses an operation that may take so many blocks where there are fewer.
+    /// Returns an error if fewer than `needed_blocks` blocks are available to users.
     fn require_space(&self, needed_blocks: u64) -> Result<()> {
         let free_blocks = self.free_user_blocks();
         if needed_blocks > free_blocks {
@@ -461,8 +468,9 @@ impl Volume {
         Ok(())
     }
 
-    /// After a write that failed and that can be repeated: the volume refuses changes, unless it is to go on. Then
-    /// the caller has kept what is to be written.
+    /// Makes the volume refuse changes after a failed write, unless [`OnError::Continue`] is set and the logs
+    /// can keep more blocks. To continue is possible only for writes that can be repeated: the caller has
+    /// kept the content.
     fn stop_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         match self.options.on_error {
             OnError::Continue if !self.logs.is_choked() => result,
@@ -470,13 +478,13 @@ impl Volume {
         }
     }
 
-    /// Whether an error is that of the place where it was met, and the volume takes changes all the same: nobody else
-    /// has to wait for it.
+    /// Returns true if an error concerns only the place where it occurred and the volume still accepts
+    /// changes, so that other operations may go on.
     fn stays_in_place(&self, error: &Error) -> bool {
         matches!(error, Error::Io { .. } | Error::Corrupt { .. }) && self.read_only_reason().is_none()
     }
 
-    /// After a write that failed, the volume refuses changes: what is on the device is no longer known.
+    /// Makes the volume refuse changes after a failed write: the content of the device is no longer known.
     fn fail_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ Error::Io { .. }) = &result {
             self.access = Access::ReadOnly(format!("a write failed: {error}").into());

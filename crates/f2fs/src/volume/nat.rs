@@ -1,9 +1,10 @@
-//! The node address table in memory: blocks are read when first needed, changes wait for the checkpoint.
+//! The NAT (node address table) in memory. Its blocks are read on demand; changes wait for the next
+//! checkpoint.
 //!
-//! *Invariants*: an entry in `changes` overrides the table; `changes` holds exactly the entries that differ from
-//! the blocks of the table, because they changed since the last checkpoint or lie in its journal. A nid that
-//! was freed since the last checkpoint is not given out before the next one. Copies of blocks that count are not
-//! written to: a checkpoint that failed half way is prepared again as if it had never been.
+//! *Invariants*: an entry in `changes` overrides the NAT block. `changes` holds exactly the entries that
+//! differ from the NAT blocks, because they changed since the last checkpoint or are in its journal. A nid
+//! freed since the last checkpoint is not allocated before the next one. The current copies of NAT blocks are
+//! never written to, so a checkpoint that failed half way can be prepared again from the start.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,50 +28,51 @@ use crate::{
     units::{BlockAddr, Ino, Nid},
 };
 
-/// Locks over the cached blocks.
+/// Number of locks that the cached blocks are distributed over.
 const SHARDS: usize = 16;
-/// Blocks that each shard keeps at most, however much memory there is.
+/// Maximum number of blocks in a shard, regardless of the memory limit.
 const SHARD_BLOCKS_MAX: usize = 64;
-/// Blocks that cannot be read, of which so many end a search for free nids: each may take seconds. The next goes on behind
-/// them.
+/// Number of unreadable NAT blocks that ends a search for free nids, since each may take seconds. The next
+/// search continues behind them.
 const TRIES: usize = 4;
-/// Blocks that are read at once, at most, when free nids are looked for.
+/// Maximum number of NAT blocks in one read during a search for free nids.
 const AHEAD_MAX: u32 = 16;
 
-/// The table. Reading needs `&self`; changing needs `&mut self` and touches only memory.
+/// The NAT. Reads take `&self`; changes take `&mut self` and touch only memory.
 pub struct Nat {
     geometry: Geometry,
-    /// Which copy of each block counts, most significant bit first.
+    /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
     changes: FxHashMap<Nid, Change>,
     cache: [Mutex<FxHashMap<u32, Cached>>; SHARDS],
-    /// Blocks that each shard keeps.
+    /// Maximum number of blocks in a shard.
     shard_blocks: usize,
     free: VecDeque<Nid>,
-    /// Next block to look for free nids in.
+    /// The NAT block in which the search for free nids continues.
     scan: u32,
-    /// Blocks to read at once for the next search: the longer it goes on, the more.
+    /// Number of blocks in the next read-ahead; it grows as the search goes on.
     ahead: u32,
 }
 
-/// A block of the table.
+/// A cached NAT block.
 struct Cached {
     bytes: Arc<[u8]>,
-    /// Which copy it is. Until a checkpoint makes the other copy count, changes override what the two differ in.
+    /// True for the second copy. Until a checkpoint makes the other copy current, `changes` override the
+    /// entries in which the two differ.
     is_second: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Change {
     entry: NatEntry,
-    /// Changed since the last checkpoint.
+    /// True if it changed since the last checkpoint.
     dirty: bool,
-    /// In use in the last checkpoint.
+    /// True if the nid is in use in the last checkpoint.
     was_used: bool,
 }
 
 impl Nat {
-    /// The table as a checkpoint and its journal say. It keeps about so many bytes of blocks.
+    /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes.
     pub fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
@@ -113,7 +115,7 @@ impl Nat {
         Ok(nat::entry(&self.block(io, block)?, index))
     }
 
-    /// Whether the last checkpoint has a node of this number.
+    /// Returns true if the nid is in use in the last checkpoint.
     pub fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
         match self.changes.get(&nid) {
             Some(change) => Ok(change.was_used),
@@ -121,7 +123,7 @@ impl Nat {
         }
     }
 
-    /// Whether the entry of a nid was set since the last checkpoint.
+    /// Returns true if the entry of a nid was set since the last checkpoint.
     pub fn is_changed(&self, nid: Nid) -> bool {
         self.changes.get(&nid).is_some_and(|change| change.dirty)
     }
@@ -133,13 +135,13 @@ impl Nat {
         Ok(())
     }
 
-    /// Marks a nid as free; its version goes up, so that summaries of its old blocks no longer match.
+    /// Marks a nid as free and increments its version, so that summaries of its old blocks no longer match.
     pub fn release(&mut self, io: &Io, nid: Nid, version: u8) -> Result<()> {
         let entry = NatEntry { version: version.wrapping_add(1), ino: Ino(0), addr: BlockAddr::NULL };
         self.set(io, nid, entry)
     }
 
-    /// Takes a free nid. Its entry must be [`set`](Self::set) by the caller.
+    /// Allocates a free nid. The caller must [`set`](Self::set) its entry.
     pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
         let (mut unseen, mut unread) = (self.geometry.nat_blocks(), 0);
         loop {
@@ -155,7 +157,7 @@ impl Nat {
             self.read_ahead(io, self.scan);
             let scanned = self.scan_block(io, self.scan);
             self.scan = (self.scan + 1) % self.geometry.nat_blocks();
-            // Those of other blocks do, where a few cannot be read.
+            // A few unreadable blocks do no harm: other blocks have free nids as well.
             unread += usize::from(scanned.is_err());
             if unread == TRIES || unseen == 0 {
                 scanned?;
@@ -163,7 +165,7 @@ impl Nat {
         }
     }
 
-    /// Where to look for a free nid first, after this session.
+    /// The free nid hint for the next session, stored in the checkpoint.
     pub fn next_free(&self) -> Nid {
         match self.free.front() {
             Some(nid) => *nid,
@@ -171,13 +173,14 @@ impl Nat {
         }
     }
 
-    /// Entries in memory that differ from the table: what the next checkpoint writes, or its journal holds.
+    /// Number of entries that differ from the NAT blocks; the next checkpoint writes them or keeps them in
+    /// its journal.
     pub fn changed_entries(&self) -> usize {
         self.changes.len()
     }
 
-    /// Writes what changed: as much as fits is for the journal, the rest goes into the other copy of each block of
-    /// the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
+    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
+    /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
     pub fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
         let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
         let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
@@ -186,10 +189,11 @@ impl Nat {
         Ok(Prepared { journal, bitmap })
     }
 
-    /// The checkpoint counts now. Nothing has changed since [`write_back`](Self::write_back).
+    /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
+    /// [`write_back`](Self::write_back).
     pub fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
         self.bitmap = prepared.bitmap;
-        // While it was written, readers may have read the copies of before.
+        // Readers may have cached old copies while the new ones were being written.
         for shard in &mut self.cache {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|index, block| block.is_second == bits::msb(&self.bitmap, *index as usize));
@@ -200,7 +204,7 @@ impl Nat {
             .collect();
     }
 
-    /// Returns which copies count then.
+    /// Writes these NAT blocks to their other copies and returns the resulting bitmap of current copies.
     fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
         let mut bitmap = self.bitmap.clone();
         let mut run = journal::TableRun::new(io);
@@ -214,14 +218,14 @@ impl Nat {
             run.push(addr, Place::Nat(nids[0]), &block)?;
             let is_second = !bits::msb(&self.bitmap, index as usize);
             bits::set_msb(&mut bitmap, index as usize, is_second);
-            // Where it does not come to count, what is new in it is overridden all the same.
+            // If this copy never becomes current, `changes` still override every entry that differs.
             self.remember(index, block.into(), is_second);
         }
         run.finish()?;
         Ok(bitmap)
     }
 
-    /// A block of the table, without the changes.
+    /// A NAT block, without the changes.
     fn block(&self, io: &Io, index: u32) -> Result<Arc<[u8]>> {
         if let Some(block) = self.cached(index) {
             return Ok(block);
@@ -242,7 +246,7 @@ impl Nat {
     fn remember(&self, index: u32, bytes: Arc<[u8]>, is_second: bool) {
         let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
         if shard.len() >= self.shard_blocks && !shard.contains_key(&index) {
-            // Which one goes hardly matters: the table is a hundredth of what its entries point to.
+            // Any victim will do: the NAT is about a hundredth of the size of the nodes it points to.
             if let Some(victim) = shard.keys().next().copied() {
                 shard.remove(&victim);
             }
@@ -250,8 +254,8 @@ impl Nat {
         shard.insert(index, Cached { bytes, is_second });
     }
 
-    /// Reads a block that is looked into for free nids together with those after it that follow it on the device.
-    /// Where that fails, each is read for itself when its turn comes.
+    /// Reads the NAT block of a search for free nids, together with those that follow it on the device. If
+    /// that fails, each is read alone when it is needed.
     fn read_ahead(&mut self, io: &Io, index: u32) {
         if self.cached(index).is_some() {
             return;
@@ -271,7 +275,7 @@ impl Nat {
         self.ahead = (2 * self.ahead).min(AHEAD_MAX);
     }
 
-    /// Finds what is free in a block of the table; nothing where the block is damaged.
+    /// Collects the free nids of a NAT block; none if the block is damaged.
     fn scan_block(&mut self, io: &Io, index: u32) -> Result<()> {
         let block = self.block(io, index)?;
         let per_block = self.geometry.block_size.nat_entries();
@@ -290,7 +294,7 @@ impl Nat {
             } else if !taken && !self.geometry.in_main(entry.addr) {
                 self.free.truncate(known);
                 let what = format!("{} is not in the main area", entry.addr);
-                // Those of other blocks do.
+                // Other blocks have free nids as well.
                 let _damaged = io.noted::<()>(Err(Error::corrupt(Place::Nat(nid), what)));
                 return Ok(());
             }
@@ -298,7 +302,7 @@ impl Nat {
         Ok(())
     }
 
-    /// Whether a nid that was free when its block was scanned still is.
+    /// Returns true if a nid that was free when its block was scanned is still free.
     fn is_usable(&self, nid: Nid) -> bool {
         self.changes.get(&nid).is_none_or(|change| !change.dirty && change.entry.is_free())
     }

@@ -1,11 +1,13 @@
-//! The segment information table in memory: blocks are read when needed and leave again, changes wait for the checkpoint.
+//! The SIT (segment information table) in memory. Its blocks are cached; changes wait for the next
+//! checkpoint.
 //!
-//! *Invariants*: each segment that was changed has two maps: what is valid now, and what is protected: valid in the
-//! last checkpoint, or taken since. A block may be given out only where both are clear: until the next checkpoint
-//! counts, a crash brings the last one back, with what was fsynced after it, and everything that these name must
-//! still be there, even where it was replaced or removed since. A segment in `changes`, else in `journal`, overrides the
-//! block of the table. Of each block that was read once, `facts` say enough for a search to leave it alone; they stay true
-//! when the block has left.
+//! *Invariants*: each changed segment has two maps: the blocks valid now, and the protected blocks, which are
+//! those valid in the last checkpoint or allocated since. A block may be allocated only if both maps have it
+//! clear. Until the next checkpoint is durable, a crash brings back the last one and the fsynced changes
+//! after it. All blocks that these refer to must still be intact, even if they have been replaced or freed
+//! since. An entry in `changes`, else one in `journal`, overrides the SIT block. `facts` summarize each SIT
+//! block that has been read once, so that searches can skip it; they stay valid after the block has left the
+//! cache.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
@@ -30,17 +32,17 @@ use crate::{
 /// A segment in memory.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// What it holds, or held last.
+    /// The type of the segment; of an empty one, its last type.
     pub kind: SegmentType,
     /// Blocks that are valid now.
     pub valid_blocks: u16,
-    /// Which those are.
+    /// Bitmap of the valid blocks.
     pub map: ValidMap,
-    /// Blocks that the last checkpoint, or an fsync since then, may need.
+    /// Blocks that a crash may bring back: valid in the last checkpoint, or allocated since.
     pub protected_blocks: u16,
-    /// Which those are.
+    /// Bitmap of the protected blocks.
     pub protected: ValidMap,
-    /// When it last changed, in seconds of mounted time.
+    /// Time of the last change, in seconds of mounted time.
     pub mtime: u64,
 }
 
@@ -60,17 +62,17 @@ impl Segment {
         SitEntry { kind: self.kind, valid_blocks: self.valid_blocks, map: self.map, mtime: self.mtime }
     }
 
-    /// Whether nothing of it is in use or protected.
+    /// Returns true if no block is valid or protected.
     pub fn is_free(&self) -> bool {
         self.valid_blocks == 0 && self.protected_blocks == 0
     }
 
-    /// Whether nothing of it is in use, but until the next checkpoint something is protected.
+    /// Returns true if no block is valid but some are protected until the next checkpoint.
     pub fn is_prefree(&self) -> bool {
         self.valid_blocks == 0 && self.protected_blocks != 0
     }
 
-    /// The first block from `from` on that may be written.
+    /// The first free block at or after `from`.
     pub fn next_hole(&self, from: u16) -> Option<u16> {
         (usize::from(from) / 8..self.map.len()).find_map(|byte| {
             let skip = usize::from(from).saturating_sub(byte * 8).min(8);
@@ -81,24 +83,25 @@ impl Segment {
     }
 }
 
-/// Blocks of the table that are read at once, at most, when one after the other is needed.
+/// Maximum number of SIT blocks in one read when they are read sequentially.
 const AHEAD_MAX: u32 = 64;
 
-/// What a search needs to know of a block of the table to leave it alone.
+/// Summary of a SIT block that lets searches skip it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Segments without a valid block.
+    /// Number of segments without a valid block.
     pub empty: u8,
-    /// By kind: each segment with valid blocks has at least so many. [`u16::MAX`] where there is no such segment.
+    /// Lower bound of the valid blocks of each non-empty segment, by type; [`u16::MAX`] if the block has no
+    /// such segment.
     pub least_valid: [u16; 6],
-    /// No segment with valid blocks changed last before this, in seconds of mounted time.
+    /// Lower bound of the `mtime` of the non-empty segments, in seconds of mounted time.
     pub oldest: u32,
 }
 
 impl Facts {
     const NONE: Facts = Facts { empty: 0, least_valid: [u16::MAX; 6], oldest: u32::MAX };
 
-    /// Takes a segment into account; one that is there already may have changed.
+    /// Updates the facts with a segment that is new or has changed.
     fn include(&mut self, segment: &Segment) {
         if segment.valid_blocks > 0 {
             let least = &mut self.least_valid[segment.kind.index()];
@@ -108,30 +111,31 @@ impl Facts {
     }
 }
 
-/// The table.
+/// The SIT.
 pub struct Sit {
     geometry: Geometry,
-    /// Which copy of each block counts, most significant bit first.
+    /// The current copy of each SIT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
     /// Segments that have changed since the last checkpoint.
     changes: FxHashMap<SegNo, Segment>,
     /// Entries of the last checkpoint's journal.
     journal: BTreeMap<SegNo, SitEntry>,
     cache: Cache,
-    /// By block of the table; `None` of those that were not read yet.
+    /// Facts by SIT block; `None` if the block has not been read yet.
     facts: Vec<Option<Facts>>,
-    /// The block after the one that was read last, and how many are read at once when that is needed.
+    /// The SIT block after the last one read, and the number of blocks in the next sequential read.
     next_read: u32,
     ahead: u32,
     /// Segments with a valid block.
     used: u32,
     /// Segments that the next checkpoint will make free.
     prefree: u32,
-    /// Segments of each section that are not free, where sections have several and somebody asked.
+    /// Segments of each section that are not free; `None` until they are first counted, and always if a
+    /// section is one segment.
     busy: Option<Vec<u32>>,
 }
 
-/// Blocks of the table as they are on the device. The one that came first goes first.
+/// SIT blocks as they are on the device, evicted first in, first out.
 #[derive(Default)]
 struct Cache {
     blocks: FxHashMap<u32, Box<[u8]>>,
@@ -153,8 +157,8 @@ impl Cache {
 }
 
 impl Sit {
-    /// The table as a checkpoint and its journal say. It keeps about so many bytes of blocks. `used` is made true by
-    /// [`set_used`](Self::set_used).
+    /// Creates the SIT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes. The
+    /// number of used segments must be set by [`set_used`](Self::set_used).
     pub fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
@@ -182,12 +186,12 @@ impl Sit {
         })
     }
 
-    /// Sets how many segments have a valid block.
+    /// Sets the number of segments with a valid block.
     pub fn set_used(&mut self, used: u32) {
         self.used = used;
     }
 
-    /// Bytes of blocks that are in memory.
+    /// Size of the cached blocks in bytes.
     pub fn block_bytes(&self) -> usize {
         self.cache.blocks.len() * self.geometry.block_size.bytes()
     }
@@ -197,7 +201,7 @@ impl Sit {
         self.changes.len()
     }
 
-    /// A segment.
+    /// The current state of a segment.
     pub fn segment(&mut self, io: &Io, number: SegNo) -> Result<Segment> {
         match self.known(number) {
             Some(segment) => Ok(segment),
@@ -209,16 +213,16 @@ impl Sit {
         }
     }
 
-    /// A segment that is in memory.
+    /// The current state of a segment that is in `changes` or in the journal.
     fn known(&self, number: SegNo) -> Option<Segment> {
         let changed = self.changes.get(&number).cloned();
         changed.or_else(|| self.journal.get(&number).cloned().map(Segment::of))
     }
 
-    /// A segment, to change it.
+    /// A segment, to change it; from now on it is in `changes`.
     fn segment_mut(&mut self, io: &Io, number: SegNo) -> Result<&mut Segment> {
         if !self.changes.contains_key(&number) {
-            // So that the facts of its block are there, which change with it.
+            // The facts of its SIT block must exist, because they change with the segment.
             self.facts_of(io, sit::position(number, self.geometry.block_size).0)?;
             let segment = self.segment(io, number)?;
             self.changes.insert(number, segment);
@@ -226,7 +230,7 @@ impl Sit {
         Ok(self.changes.get_mut(&number).expect("it was just inserted"))
     }
 
-    /// A segment's entry as of now, without keeping the table's block: for readers that share the volume.
+    /// The current entry of a segment. The SIT block is not cached, so readers can share the volume.
     pub fn peek(&self, io: &Io, number: SegNo) -> Result<SitEntry> {
         if let Some(segment) = self.known(number) {
             return Ok(segment.entry());
@@ -238,10 +242,10 @@ impl Sit {
         }
     }
 
-    /// Marks a block as valid; `kind` is that of the log that writes it.
+    /// Marks a block as valid; `kind` is the type of the log that writes it.
     ///
     /// # Panics
-    /// Where it is valid already: allocation has a bug.
+    /// If the block is already valid, which is a bug in allocation.
     pub fn take(&mut self, io: &Io, addr: BlockAddr, kind: SegmentType, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
         let segment = self.segment_mut(io, number)?;
@@ -266,8 +270,8 @@ impl Sit {
         Ok(())
     }
 
-    /// Takes note of blocks of a segment that were written after the last checkpoint, by a session before: until the next
-    /// one they are not given out. Where nothing of the segment is in use, `kind` is what they are.
+    /// Protects blocks of a segment that an earlier session wrote after the last checkpoint: they are not
+    /// allocated before the next checkpoint. `kind` becomes the type of the segment if it has no valid block.
     pub fn protect(&mut self, io: &Io, number: SegNo, needed: &ValidMap, kind: SegmentType) -> Result<()> {
         let mut segment = self.segment(io, number)?;
         let was_free = segment.is_free();
@@ -290,14 +294,14 @@ impl Sit {
         Ok(())
     }
 
-    /// Says what a segment that holds nothing is going to hold.
+    /// Sets the type of an empty segment.
     pub fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
         self.segment_mut(io, number)?.kind = kind;
         self.has_changed(number, 0);
         Ok(())
     }
 
-    /// Marks a block as no longer valid. It stays untouched until the next checkpoint.
+    /// Marks a block as invalid. It stays protected until the next checkpoint.
     pub fn release(&mut self, io: &Io, addr: BlockAddr, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
         let segment = self.segment_mut(io, number)?;
@@ -317,7 +321,8 @@ impl Sit {
         Ok(())
     }
 
-    /// Keeps the facts of a segment's block true; so many more of its segments are empty.
+    /// Updates the facts of a segment's SIT block; `more_empty` is the change of the number of empty
+    /// segments.
     fn has_changed(&mut self, number: SegNo, more_empty: i8) {
         let (index, _) = sit::position(number, self.geometry.block_size);
         let facts = self.facts[index as usize].as_mut().expect("a changed segment's block was read");
@@ -325,8 +330,8 @@ impl Sit {
         facts.include(&self.changes[&number]);
     }
 
-    /// The first section from `from` on, going round, of which nothing is in use, now or in the last checkpoint,
-    /// and that holds none of the segments `current`. With `even_prefree`, the last checkpoint does not matter.
+    /// Finds the first section at or after `from`, wrapping around, without valid or protected blocks and
+    /// without any of the segments `current`. With `even_prefree`, protected blocks are ignored.
     pub fn find_free_section(
         &mut self,
         io: &Io,
@@ -341,7 +346,7 @@ impl Sit {
             let first = section.0 * self.geometry.segments_per_section;
             let table = first / per_block;
             if self.facts_of(io, table)?.empty == 0 {
-                // Every section that begins in this block of the table is in use.
+                // Every section that begins in this SIT block is in use.
                 let next = ((table + 1) * per_block).div_ceil(self.geometry.segments_per_section);
                 tried += (next - section.0).min(sections - section.0).max(1);
                 continue;
@@ -354,7 +359,8 @@ impl Sit {
         Ok(None)
     }
 
-    /// Whether nothing of a section is in use, now or in the last checkpoint, and it holds none of `current`.
+    /// Returns true if a section has no valid or protected block and contains none of `current`. With
+    /// `even_prefree`, protected blocks are ignored.
     pub fn is_section_free(
         &mut self,
         io: &Io,
@@ -372,8 +378,8 @@ impl Sit {
         Ok(true)
     }
 
-    /// Sections of which nothing is in use, now or in the last checkpoint, and that hold none of `current`. Reads
-    /// the whole table the first time, unless sections are single segments.
+    /// Counts the sections without valid or protected blocks that contain none of `current`. The first call
+    /// reads the whole SIT, unless a section is one segment.
     pub fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         if self.geometry.segments_per_section == 1 {
             return Ok(self.free_segments(io, current)?.saturating_sub(self.prefree));
@@ -401,19 +407,19 @@ impl Sit {
         }
     }
 
-    /// Segments without a valid block that are not `current`.
+    /// Counts the segments without a valid block that are not in `current`.
     pub fn free_segments(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         let mut empty_current = 0;
         for number in current {
             empty_current += u32::from(self.segment(io, *number)?.valid_blocks == 0);
         }
-        // How many are used began with what the checkpoint said, which may be wrong.
+        // The number of used segments started from the checkpoint's value, which may be wrong.
         Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
     }
 
-    /// The segment with the highest rank, of those that have one. `most` is the highest rank that a segment may have in
-    /// a block of the table with these facts, whose first segment this is. Reads the whole table the first time, and
-    /// afterwards only blocks that may have such a segment.
+    /// Finds the segment with the highest rank; segments without a rank are skipped. `most` returns an upper
+    /// bound of the ranks in a SIT block, given the block's first segment and its facts. The first call reads
+    /// the whole SIT, later calls only the blocks that may contain the result.
     pub fn best_segment<R: Ord>(
         &mut self,
         io: &Io,
@@ -442,12 +448,12 @@ impl Sit {
         Ok(best.map(|(_, number)| number))
     }
 
-    /// Shows each segment, in order. Reads the whole table.
+    /// Calls `show` for every segment in order. Reads the whole SIT.
     pub fn for_each(&mut self, io: &Io, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
         (0..self.geometry.sit_blocks()).try_for_each(|index| self.show_block(io, index, &mut show))
     }
 
-    /// Shows each segment of a block of the table, and learns its facts anew.
+    /// Calls `show` for each segment of a SIT block, and recomputes the facts of the block.
     fn show_block(&mut self, io: &Io, index: u32, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
         let mut facts = Facts::NONE;
         for number in self.numbers(index).map(SegNo) {
@@ -460,7 +466,7 @@ impl Sit {
         Ok(())
     }
 
-    /// The facts of a block of the table.
+    /// The facts of a SIT block.
     fn facts_of(&mut self, io: &Io, index: u32) -> Result<Facts> {
         if self.facts[index as usize].is_none() {
             self.show_block(io, index, |_, _| ())?;
@@ -468,14 +474,14 @@ impl Sit {
         Ok(self.facts[index as usize].expect("they were just learned"))
     }
 
-    /// The segments of a block of the table.
+    /// The numbers of the segments in a SIT block.
     fn numbers(&self, index: u32) -> std::ops::Range<u32> {
         let per_block = self.geometry.block_size.sit_entries() as u32;
         index * per_block..self.geometry.segments.min((index + 1) * per_block)
     }
 
-    /// Writes what changed: as much as fits is for the journal, the rest goes into the other copy of each block of
-    /// the table. Only the next checkpoint makes it count; see [`committed`](Self::committed).
+    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their SIT
+    /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
     pub fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
         let changed: BTreeSet<SegNo> = self.changes.keys().chain(self.journal.keys()).copied().collect();
@@ -486,7 +492,7 @@ impl Sit {
         Ok(Prepared { journal: split.journal.into_iter().map(entry).collect(), bitmap })
     }
 
-    /// Returns which copies count then.
+    /// Writes these SIT blocks to their other copies and returns the resulting bitmap of current copies.
     fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
         let before = self.bitmap.clone();
         let (geometry, mut bitmap) = (self.geometry, before.clone());
@@ -501,15 +507,17 @@ impl Sit {
             // Entries that go to the journal override the block in any case.
             run.push(addr, Place::Sit(segments[0]), &block)?;
             bits::set_msb(&mut bitmap, index as usize, !bits::msb(&before, index as usize));
-            // Where it does not come to count, what is new in it is overridden all the same.
+            // If this copy never becomes current, `changes` or the journal still override every entry that
+            // differs.
             self.cache.insert(index, block);
         }
         run.finish()?;
         Ok(bitmap)
     }
 
-    /// The checkpoint counts now: what it frees may be written, and discarded. `freed` is told each run of
-    /// [units](UNIT_BLOCKS) that became free, as segment, first block in it and count of blocks. Nothing has changed since
+    /// Makes the prepared state current, after the checkpoint is durable: the blocks that it freed may be
+    /// allocated and discarded. `freed` is called for each run of [units](UNIT_BLOCKS) that became free, with
+    /// the segment, the first block in it and the number of blocks. Nothing may have changed since
     /// [`write_back`](Self::write_back).
     pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(SegNo, u16, u32)) {
         self.bitmap = prepared.bitmap;
@@ -527,7 +535,7 @@ impl Sit {
         self.prefree = 0;
     }
 
-    /// A block of the table as it is on the device.
+    /// A SIT block as it is on the device.
     fn block(&mut self, io: &Io, index: u32) -> Result<&[u8]> {
         if !self.cache.blocks.contains_key(&index) {
             self.load(io, index)?;
@@ -535,7 +543,7 @@ impl Sit {
         Ok(&self.cache.blocks[&index])
     }
 
-    /// Reads a block of the table; where one is needed after the other, together with those that follow it on the device.
+    /// Reads a SIT block into the cache; in a sequential scan also those that follow it on the device.
     fn load(&mut self, io: &Io, index: u32) -> Result<()> {
         self.ahead = if index == self.next_read { (2 * self.ahead).min(AHEAD_MAX) } else { 1 };
         let copy = |index: u32| bits::msb(&self.bitmap, index as usize);
@@ -546,7 +554,8 @@ impl Sit {
         let (addr, at) = (self.geometry.sit_block(index, copy(index)), self.place(index));
         let mut bytes = vec![0; count * size];
         if count == 1 || io.read(addr, at, &mut bytes).is_err() {
-            // Where not all can be read, perhaps the first can, and each of the others when its turn comes.
+            // If the large read fails, the first block alone may still be readable. The others are read when
+            // they are needed.
             bytes.truncate(size);
             io.read(addr, at, &mut bytes)?;
         }
@@ -567,7 +576,7 @@ impl Sit {
     }
 }
 
-/// Calls `run` for each run of [units](UNIT_BLOCKS) in which a bit is set in `before` and none in `after`.
+/// Calls `run` for each run of [units](UNIT_BLOCKS) that have a bit set in `before` and none in `after`.
 fn for_each_freed_run(before: &ValidMap, after: &ValidMap, mut run: impl FnMut(u16, u32)) {
     const UNIT_BYTES: usize = UNIT_BLOCKS as usize / 8;
     let is_set = |byte: &u8| *byte != 0;
