@@ -1,4 +1,4 @@
-//! Mounts a volume and stays in the foreground: `mount IMAGE DIR [OPTIONS]`. Says `ready` once it answers.
+//! Mounts a volume in the foreground: `mount IMAGE DIR [OPTIONS]`. Prints `ready` once it answers requests.
 
 use std::{env, error::Error, path::PathBuf, process::ExitCode};
 

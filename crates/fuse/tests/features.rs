@@ -1,4 +1,4 @@
-//! What volumes with more features can do through the mount: compressed files, limits of quota.
+//! Optional features through the mount: compression, quota limits, large blocks, remounts and `direct_write`.
 
 mod support;
 
@@ -58,7 +58,7 @@ fn files_are_compressed_released_and_reserved() {
         assert_eq!(ioctl::set_compression(&writer, 1, 2), Err(Errno::FBIG));
         drop(writer);
     }
-    // The kernel tells of the last close when it finds the time.
+    // RELEASE is asynchronous: the kernel sends it some time after close(2).
     let release = || ioctl::release_compressed_blocks(File::open(&file).unwrap());
     let released = (0..TRIES).find_map(|_| match release() {
         Err(Errno::BUSY) => {
@@ -111,7 +111,7 @@ fn files_say_the_size_of_large_blocks() {
 
     bench.mount("");
     let file = File::create(bench.path("holes")).unwrap();
-    // What programs that look for holes rely on: none is smaller.
+    // Programs that search for holes rely on it: no hole is smaller than a block.
     file.write_all_at(b"x", 10 * 16_384).unwrap();
     file.sync_all().unwrap();
     let start = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(1)).unwrap();
@@ -159,7 +159,7 @@ fn what_a_remount_does_not_name_stays() {
     assert_eq!(shown(), "rw,nosuid,nodev,noatime,nosymfollow");
     remount("relatime,symfollow").unwrap();
     assert_eq!(shown(), "rw,nosuid,nodev,relatime");
-    // What others have mounted is theirs.
+    // A mount of another file system on top is refused.
     bench.shell("mount -t tmpfs -o nosuid tmpfs .");
     let refused = remount("ro").unwrap_err().to_string();
     let theirs = shown();
@@ -178,7 +178,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     bench.mount("allow_other,discard,compress_extension=log");
     fs::write(bench.path("by.log"), b"again and again ".repeat(10_000)).unwrap();
     let remount = |options: &str| flashkit_fuse::remount(&bench.path(""), &[options.to_string()]);
-    // Until the kernel has told that the file is closed, it stays writable.
+    // The file is open for writing until the kernel has sent RELEASE.
     (0..TRIES)
         .find(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -207,14 +207,14 @@ fn direct_write_leaves_only_what_was_read_in_the_cache_of_the_mount() {
         bench.mount(options);
         let file = File::create(bench.path("file")).unwrap();
         file.write_all_at(&[7; 1 << 20], 0).unwrap();
-        // Nobody counts the blocks of what has not left the cache.
+        // Blocks of dirty pages are not counted.
         assert_eq!(file.metadata().unwrap().blocks() >= 2048, written == 0, "{options:?}");
         let reader = File::open(bench.path("file")).unwrap();
         assert_eq!(pages_in_cache(&reader), written, "{options:?}");
         let mut content = vec![0; 1 << 20];
         reader.read_exact_at(&mut content, 0).unwrap();
         assert_eq!(pages_in_cache(&reader), 256, "{options:?}");
-        // Who has read it sees what comes later.
+        // An open reader sees later writes.
         file.write_all_at(&[8; 100], 5000).unwrap();
         content[5000..5100].fill(8);
         let mut again = vec![0; 1 << 20];
@@ -226,12 +226,13 @@ fn direct_write_leaves_only_what_was_read_in_the_cache_of_the_mount() {
     }
 }
 
-/// How many pages of a file the kernel has in its cache.
+/// Returns the number of a file's pages in the page cache.
 #[allow(unsafe_code)] // what maps memory is unsafe
 fn pages_in_cache(file: &File) -> usize {
     let bytes = file.metadata().unwrap().len() as usize;
     let mut pages = vec![0; bytes.div_ceil(4096)];
-    // SAFETY: the kernel chooses the address, nobody touches the memory, and there is a byte for each of its pages.
+    // SAFETY: the kernel chooses the address, the memory is never accessed, and `pages` has a byte for each
+    // page.
     unsafe {
         let memory =
             rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0)
@@ -300,14 +301,14 @@ fn what_a_mapping_wrote_does_not_come_back_after_a_truncation() {
     needs_fuse!();
     let mut bench = Bench::new(128, &["-O", "extra_attr"]);
     for options in ["", support::direct_write()] {
-        // Many writes are then under way when the truncation comes.
+        // Many threads, so that many writes are in flight when the truncation comes.
         bench.mount(&format!("threads=16,{options}"));
         let path = bench.path("file");
         for round in 0..40 {
             let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
             let file = file.unwrap();
             file.set_len(16 << 20).unwrap();
-            // Whoever unmaps a file waits for its pages.
+            // The truncation runs before the unmapping, which waits for the pages to be written back.
             let truncated = while_written_back_from_mapping(&file, || File::create(&path).unwrap());
             drop(file);
             truncated.sync_all().unwrap();
@@ -317,18 +318,18 @@ fn what_a_mapping_wrote_does_not_come_back_after_a_truncation() {
     }
 }
 
-/// Does something while what a shared mapping has written to a file is on its way there.
+/// Runs `act` while the dirty pages of a shared mapping of the file are being written back.
 #[allow(unsafe_code)] // what maps memory is unsafe
 fn while_written_back_from_mapping<R>(file: &File, act: impl FnOnce() -> R) -> R {
     let bytes = file.metadata().unwrap().len() as usize;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel chooses the address, the file is as long as the memory when that is written, and nobody touches
-    // it afterwards.
+    // SAFETY: the kernel chooses the address, the file is as long as the mapping when the memory is written,
+    // and the memory is not accessed afterwards.
     unsafe {
         let memory =
             rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0).unwrap();
         memory.cast::<u8>().write_bytes(7, bytes);
-        // It begins, and waits for nothing.
+        // Starts the write-back without waiting for it.
         assert_eq!(libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE), 0);
         let done = act();
         rustix::mm::munmap(memory, bytes).unwrap();
@@ -336,7 +337,7 @@ fn while_written_back_from_mapping<R>(file: &File, act: impl FnOnce() -> R) -> R
     }
 }
 
-/// Exceeds limits of quota (linux/capability.h).
+/// The capability to exceed quota limits (linux/capability.h).
 const CAP_SYS_RESOURCE: u32 = 24;
 
 #[test]
@@ -366,13 +367,13 @@ fn limits_of_quota_hold_for_users() {
     bench.shell("rm dir/large");
     let said = bench.shell(&format!("{user} touch dir/a dir/b dir/c 2>&1 || true"));
     assert!(said.contains("quota") && !said.contains("dir/b"), "{said}");
-    // Others are not held to them.
+    // The limits do not apply to other users.
     bench.shell("dd if=/dev/zero of=others bs=4k count=1000 status=none && touch x y z");
     if !support::has_capability(CAP_SYS_RESOURCE) {
         eprintln!("root lacks CAP_SYS_RESOURCE here: that an administrator may exceed limits is not tried");
         return bench.unmount_clean();
     }
-    // Neither is the administrator.
+    // Nor to the administrator.
     bench.shell("touch dir/mine && chown 2000 dir/mine");
     let more = "dd if=/dev/zero of=dir/fits bs=4k seek=200 conv=notrunc,fsync status=none";
     bench.shell(&format!("cat dir/fits > /dev/null; {more} count=100"));

@@ -1,4 +1,4 @@
-//! How mounts end: by umount, by signals, by a crash; and what is left of the volume then.
+//! The end of a mount by umount, a signal or a crash, and the state of the volume afterwards.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn without_checkpoints_everything_is_as_it_was_before() {
     bench.unmount_clean();
     bench.mount("checkpoint=disable");
     fs::remove_file(bench.path("removed")).unwrap();
-    // Far more than there is room for, if what is freed cannot be used again.
+    // Without reuse of freed space this is far more than the volume holds.
     let mut refused = None;
     for round in 0..30 {
         let written = File::create(bench.path("kept")).and_then(|mut file| {
@@ -78,7 +78,7 @@ fn the_volume_is_clean_when_umount_returns() {
         fs::remove_file(bench.path("gone")).unwrap();
         drop(open_and_gone);
         bench.call_umount();
-        // Neither waits for the process.
+        // Neither the check nor the next mount waits for the old process.
         bench.assert_clean();
         let next = bench.mounted.take();
         bench.mount("");
@@ -188,7 +188,7 @@ fn a_signal_leaves_alone_what_others_mounted_over_it() {
     bench.signal("TERM");
     bench.wait_for_end();
     let theirs = fs::read_to_string(bench.path("theirs"));
-    // Theirs, and what is left of ours.
+    // Unmounts the tmpfs, and what is left of ours.
     for _ in 0..2 {
         let _ = Command::new("umount").arg("-l").arg(bench.path("")).stderr(Stdio::null()).status();
     }
@@ -247,7 +247,7 @@ fn a_crash_keeps_what_was_synced() {
 fn synchronous_directories_survive_a_crash() {
     needs_fuse!();
     let mut bench = Bench::new(128, &[]);
-    // One for each way to ask for it.
+    // One case for each way to ask for it.
     for (options, dir, prepare) in [
         ("dirsync", "a", ""),
         ("sync", "b", ""),
@@ -273,7 +273,8 @@ fn synchronous_directories_survive_a_crash() {
 #[test]
 fn killed_while_it_ends_it_lets_go_of_the_kernel() {
     needs_fuse!();
-    // Whoever waited for the mount then would wait for ever, and with him every sync(2) of the machine.
+    // Otherwise every process that waits for the mount would block for ever, and so would every sync(2) on
+    // the machine.
     for round in 0..10 {
         let mut bench = Bench::mounted(128);
         let mut in_use = File::create(bench.path("in use")).unwrap();
@@ -288,9 +289,10 @@ fn killed_while_it_ends_it_lets_go_of_the_kernel() {
         bench.signal("TERM");
         std::thread::sleep(Duration::from_millis(6 * round));
         bench.kill();
-        // In time or not.
+        // The unmount may have finished before the kill or not.
         let _ = Command::new("umount").arg("-l").arg(bench.path("")).stderr(Stdio::null()).status();
-        // As long as a program has a file of the dead mount open, the kernel has the loop device for itself.
+        // While a program has a file of the dead mount open, the kernel keeps the loop device in exclusive
+        // use.
         drop(in_use);
         bench.mount("");
         assert!(bench.path("f99").exists() || fs::read_dir(bench.path("")).is_ok());
@@ -307,7 +309,7 @@ fn the_last_in_a_namespace_of_mounts_lets_go_of_the_kernel() {
     let mut bench = Bench::new(64, &[]);
     for _ in 0..3 {
         bench.mount_apart();
-        // Nobody else sees the mount, or can end it.
+        // The mount is visible only in that namespace, so it cannot be unmounted from here.
         bench.kill();
     }
     bench.mount("");
@@ -379,7 +381,7 @@ fn a_limit_of_file_sizes_fails_writes_and_keeps_what_was_synced() {
     File::open(bench.path("kept")).and_then(|file| file.sync_all()).unwrap();
     let said = bench.shell("dd if=/dev/zero of=large bs=1M count=45 conv=fsync status=none 2>&1 || true");
     assert!(said.contains("dd:"), "the writer is told: {said}");
-    // The process goes on: it answers, and a signal would have ended it.
+    // The process still answers; an unhandled SIGXFSZ would have killed it.
     fs::read_dir(bench.path("")).unwrap();
     bench.call_umount();
     let run = bench.mounted.take().unwrap().wait_with_output().unwrap();

@@ -1,4 +1,5 @@
-//! Every operation through the mount, as POSIX and the manual pages have it; fsck.f2fs judges what is left.
+//! Every operation through the mount, as specified by POSIX and the manual pages; fsck.f2fs checks the
+//! result.
 
 mod support;
 
@@ -18,7 +19,7 @@ use rustix::{
 };
 use support::{Bench, TRIES};
 
-/// Unmounts, checks, mounts again: what a test looks at next comes from the image.
+/// Unmounts, checks and mounts again, so that the test then reads from the image.
 fn through_the_image(bench: &mut Bench) {
     bench.unmount_clean();
     bench.mount("allow_other");
@@ -112,7 +113,7 @@ fn names_are_made_linked_renamed_and_removed() {
     rename("e", &long, RenameFlags::EXCHANGE).unwrap();
     assert!(fs::metadata(at(&long)).unwrap().is_dir() && fs::metadata(at("e")).unwrap().is_file());
     assert_eq!(fs::rename(at(&long), at(&format!("{long}/x"))).unwrap_err().raw_os_error(), Some(22));
-    // Both are names of one inode: nothing happens, both stay (rename(2)).
+    // Both are names of one inode: rename(2) does nothing, and both stay.
     fs::rename(at("a"), at(&format!("{long}/b"))).unwrap();
     assert_eq!(fs::metadata(at("a")).unwrap().nlink(), 2);
     fs::rename(at("e"), at("a")).unwrap();
@@ -155,7 +156,7 @@ fn what_is_removed_stays_while_it_is_open() {
     };
     let before = used(&bench);
     drop((file, replaced));
-    // The kernel forgets in its own time.
+    // FORGET is asynchronous.
     let freed = (0..TRIES).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         used(&bench) + 256 <= before
@@ -189,10 +190,10 @@ fn times_owners_and_modes_are_kept() {
     let link = fs::symlink_metadata(bench.path("link")).unwrap();
     assert_eq!((link.atime(), link.mtime(), link.mtime_nsec()), (7, 9, 10));
 
-    // A change of owner takes the privilege away, root's too (Linux).
+    // A change of owner clears the set-user-id bit, for root, too (Linux).
     std::os::unix::fs::chown(&path, Some(1), None).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o751);
-    // So does a write by somebody without it.
+    // So does a write by a user without the capability to keep it.
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
     bench.shell("setpriv --reuid 2000 --regid 2000 --clear-groups sh -c 'echo more >> file'");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
@@ -267,14 +268,14 @@ fn extended_attributes_and_access_lists_are_kept() {
     );
     let acl = |name: &str| bench.shell(&format!("getfacl -cpnE {name}"));
     assert_eq!(acl("file"), "user::rw-\nuser:5000:rw-\ngroup::r--\nmask::r--\nother::---\n\n");
-    // Where there is a default list, it counts and the umask does not.
+    // A default ACL overrides the umask.
     assert_eq!(acl("dir/file"), "user::rw-\nuser:2000:rwx\ngroup::r-x\nmask::rw-\nother::---\n\n");
     let default = "default:user::rwx\ndefault:user:2000:rwx\ndefault:group::r-x\ndefault:mask::rwx\ndefault:other::---\n\n";
     assert_eq!(
         acl("dir/sub"),
         format!("user::rwx\nuser:2000:rwx\ngroup::r-x\nmask::rwx\nother::---\n{default}")
     );
-    // The kernel enforces them.
+    // The kernel enforces the ACLs.
     bench
         .shell("setpriv --reuid 2000 --regid 2000 --clear-groups sh -c 'echo x > dir/file; touch dir/sub/y'");
     let refused = bench.shell("setpriv --reuid 2001 --regid 2001 --clear-groups cat dir/file 2>&1 || true");
@@ -307,12 +308,12 @@ fn flags_are_honoured() {
         "echo two > log",
         "rm -f log",
         "truncate -s 0 log",
-        // No such flag in F2FS.
+        // F2FS has no such flag.
         "chattr +j log",
     ] {
         assert_eq!(fails(script), "refused\n", "{script}");
     }
-    // What leaves an append-only directory by exchange is removed from it.
+    // An exchange would remove a name from an append-only directory.
     bench.shell("mkdir logs; echo new > file; echo old > logs/file; chattr +a logs");
     let (outside, inside) = (bench.path("file"), bench.path("logs/file"));
     for (from, to) in [(&outside, &inside), (&inside, &outside)] {
@@ -355,13 +356,13 @@ fn times_of_protected_files_stay_as_linux_has_it() {
             }
             set(&bench, "plain", atime, mtime).unwrap();
         }
-        // Just now as a whole is all that an append-only file takes.
+        // An append-only file accepts only both times set to the current time.
         assert_eq!(set(&bench, "fixed", now, now), Err(Errno::PERM));
         assert_eq!(set(&bench, "dir", now, now), Err(Errno::PERM));
         set(&bench, "log", now, now).unwrap();
         set(&bench, "plain", now, now).unwrap();
     }
-    // What the kernel writes back is not what somebody gives.
+    // Times that the kernel writes back are not explicit times of a caller.
     bench.shell("echo more >> log; sync log; chattr -i fixed; ln fixed linked; chattr +i fixed; sync fixed");
     bench.shell("chattr -i fixed dir; chattr -a log");
     bench.unmount_clean();
@@ -373,7 +374,7 @@ fn an_access_shows_where_the_kernel_has_content_and_attributes() {
     let mut bench = Bench::mounted(64);
     let path = bench.path("file");
     let accessed = || fs::metadata(&path).unwrap().accessed().unwrap();
-    // What was written is in the kernel's cache, and with the second question the attributes are, too.
+    // After this the content is in the page cache, and after the second stat(2) so are the attributes.
     fs::write(&path, "content").unwrap();
     let (written, known) = (accessed(), accessed());
     assert_eq!(written, known);
@@ -381,7 +382,7 @@ fn an_access_shows_where_the_kernel_has_content_and_attributes() {
     assert_eq!(fs::read(&path).unwrap(), b"content");
     let first = accessed();
     assert!(first > written, "{first:?}");
-    // The last access is later than the last change now, and counts for a day.
+    // The access time is later than the last change now, and stays for a day.
     std::thread::sleep(Duration::from_millis(20));
     fs::read(&path).unwrap();
     assert_eq!(accessed(), first);
@@ -392,7 +393,7 @@ fn an_access_shows_where_the_kernel_has_content_and_attributes() {
 fn times_stay_what_they_were_while_the_kernel_had_the_file() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
-    // Some of them are made in one tick of the clock and written back in the next.
+    // Some of them are created in one clock tick and written back in the next.
     let names: Vec<String> = (0..200).map(|n| format!("file{n}")).collect();
     let times = |bench: &Bench| -> Vec<_> {
         let facts = names.iter().map(|name| fs::metadata(bench.path(name)).unwrap());
@@ -433,7 +434,7 @@ fn attributes_that_do_not_fit_are_told_as_linux_does() {
     let other = bench.path("other");
     let refused = (0..16).find_map(|n| xattr::set(&other, format!("user.{n}"), &[b'x'; 1000]).err());
     assert_eq!(refused.unwrap().raw_os_error(), Some(no_space));
-    // A full volume still moves what it has, over what has the name, too.
+    // A full volume still allows renames, also over an existing name.
     bench.shell("mv file moved; mv other moved; ln moved linked; test ! -e other; rm fill");
     bench.unmount_clean();
 }
@@ -448,7 +449,7 @@ fn what_was_written_counts_whatever_flags_come() {
          exec 4>> open; echo one >&4; chattr +a open; echo two >> open; echo three >&4; exec 4>&-
          echo before > anywhere; sync anywhere; exec 5<> anywhere; chattr +a anywhere; printf after >&5; exec 5>&-",
     );
-    // More than one request, and none of them begins where the last one ended.
+    // Several requests, none of which begins where the previous one ended.
     let large = noise(3 << 20, 13);
     bench.shell("touch large; chattr +a large");
     for chunk in large.chunks(700_001) {
@@ -464,7 +465,7 @@ fn what_was_written_counts_whatever_flags_come() {
     assert_eq!(content("anywhere"), "aftere\n", "who had it open goes on as before");
     assert!(fs::read(bench.path("large")).unwrap() == large);
 
-    // Who has it open to append may say that he no longer appends, which the kernel lets him.
+    // A program with an append-only file open for appending can clear O_APPEND; the kernel allows it.
     let mut file = OpenOptions::new().append(true).open(bench.path("log")).unwrap();
     rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty()).unwrap();
     file.write_all_at(b"forged", 0).unwrap();
@@ -499,7 +500,7 @@ except PermissionError:
 ";
     fs::write(bench.beside("flags.py"), ask).unwrap();
     let ask = |arguments: String| bench.shell(&format!("python3 ../flags.py {arguments}"));
-    // The number of 32-bit programs, which the kernel passes on as it is, and the usual one.
+    // The ioctl number of 32-bit programs, which the kernel passes on unchanged, and the usual one.
     for number in ["0x40046602", "0x40086602"] {
         for (name, flags, said) in [
             ("roots", "0x40", "refused\n"), // not to be dumped
@@ -581,7 +582,7 @@ fn ranges_are_allocated_punched_zeroed_and_found() {
     );
     assert!(fs::read(&path).unwrap() == wanted);
     assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
-    // The file is open for writing, and what was written a moment ago is data all the same.
+    // The file is open for writing; data written just before must be found.
     file.write_all_at(b"data", 3 << 20).unwrap();
     wanted.resize((3 << 20) + 4, 0);
     wanted[3 << 20..].copy_from_slice(b"data");
@@ -613,7 +614,7 @@ fn ranges_are_copied_within_the_volume() {
         }
     }
     assert!(fs::read(bench.path("to")).unwrap() == wanted[100..]);
-    // A hole in a file of which the kernel still has the end.
+    // A hole in a file whose end is still in the page cache.
     let growing =
         File::options().read(true).write(true).create_new(true).open(bench.path("growing")).unwrap();
     growing.write_all_at(b"end", 1 << 20).unwrap();
@@ -640,7 +641,7 @@ fn big_directories_are_listed_whole() {
         names.len()
     };
     assert_eq!(listed(&dir), 5000);
-    // Removing while listing: what is left is listed all the same (readdir(3)).
+    // Entries that are not removed while listing are all listed (readdir(3)).
     for (number, entry) in fs::read_dir(&dir).unwrap().enumerate() {
         if number % 2 == 0 {
             fs::remove_file(entry.unwrap().path()).unwrap();
@@ -766,7 +767,7 @@ fn who_fills_the_volume_is_told_without_a_sync() {
 #[test]
 fn what_was_taken_while_there_was_space_is_kept() {
     needs_fuse!();
-    // Space is short from the beginning, or runs short meanwhile.
+    // Space is short from the beginning (64 MiB), or becomes short (256 MiB).
     for mebibytes in [64, 256] {
         for by_allocation in [false, true] {
             let mut bench = Bench::mounted(mebibytes);
@@ -813,7 +814,7 @@ fn who_writes_where_no_file_reaches_is_told() {
     let mut bench = Bench::mounted(64);
     let file = File::create(bench.path("file")).unwrap();
     let far = 5 << 40;
-    // The kernel takes it into its cache, and tells who asks.
+    // The kernel accepts the write into its page cache; fsync(2) returns the error.
     file.write_all_at(b"x", far).unwrap();
     let error = file.sync_all().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()));

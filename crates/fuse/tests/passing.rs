@@ -1,4 +1,4 @@
-//! What goes from the image to the kernel without anybody looking at it: it must be what a copy would have been.
+//! Spliced reads return the same bytes as copied ones.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{Bench, with_aligned};
 
 const BLOCK: usize = 4096;
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their offset.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 8).wrapping_mul(0x9E37_79B9).to_le_bytes()[at % 8]).collect()
 }
@@ -31,7 +31,7 @@ fn long_reads_give_what_was_written() {
     file.write_all_at(&content[(1 << 20) + 3 * BLOCK..3_000_000], (1 << 20) + 3 * BLOCK as u64).unwrap();
     file.write_all_at(&content[3_600_000..], 3_600_000).unwrap();
     drop(file);
-    // Each second block goes elsewhere.
+    // Every second block is written later, so adjacent blocks of the file are not adjacent on the device.
     let file = File::create(bench.path("scattered")).unwrap();
     for start in [0, BLOCK] {
         for at in (start..content.len()).step_by(2 * BLOCK) {
@@ -109,7 +109,7 @@ fn a_block_is_read_as_it_was_at_one_time() {
                 }
             });
         });
-        // What is freed is written to again after a checkpoint.
+        // Freed blocks are reused after a checkpoint.
         for number in 1..6000 {
             write(&file, u64::from(number).wrapping_mul(7919) % blocks, number);
             if number % 500 == 0 {

@@ -1,5 +1,5 @@
-//! Everything that the example `posix` calls, on a mounted volume and on ext4: what comes of it is the same, but for
-//! what is listed here with its reason.
+//! Runs the example `posix` on a mounted volume and on ext4. The results are equal except for the cases that
+//! are listed here with their reasons.
 
 mod support;
 
@@ -11,10 +11,10 @@ use std::{
 
 use support::Bench;
 
-/// Of the long tables one step in so many; `POSIX_SHARE=1` takes all.
+/// Takes every n-th step of the long tables; `POSIX_SHARE=1` takes all.
 const SHARE: &str = "6";
 
-/// Steps that may differ: the beginning of the line, and why.
+/// Steps that may differ: prefix of the line, and reason.
 const EXPLAINED: [(&str, &str); 14] = [
     ("copy within", "ext4 reads once more after it wrote, which makes the last access too old"),
     ("rename dir to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
@@ -32,7 +32,7 @@ const EXPLAINED: [(&str, &str); 14] = [
     ("value of 65537", "the largest value differs"),
 ];
 
-/// The same of a mount past the cache.
+/// Further steps that may differ with `direct_write`.
 const EXPLAINED_DIRECT: [(&str, &str); 5] = [
     ("open trunc rdonly", "the truncation is a request of its own, after an opening as for reading"),
     ("store", "what was mapped counts as changed when it is written back"),
@@ -41,11 +41,11 @@ const EXPLAINED_DIRECT: [(&str, &str); 5] = [
     ("unmap", "as store"),
 ];
 
-/// What the kernel checks of a file with flags before it asks, it checks without knowing the flags.
+/// Steps whose checks the kernel does before it asks us, without knowing the flags.
 const WITHOUT_FLAGS: [&str; 4] = ["rmdir ", "unlink ", "rename to ", "access "];
 
-/// A line without what may differ of access times: the kernel does not tell FUSE of what it reads from its cache,
-/// so files are taken as read when they are opened for that.
+/// Removes access times that may differ from a line. The kernel does not report reads from its cache, so an
+/// open for reading counts as the access.
 fn comparable(line: &str) -> String {
     let exact = ["read of what is old", "read without atime", "asking for flags", "list", "readlink"];
     match exact.iter().any(|start| line.starts_with(start)) {
@@ -60,7 +60,8 @@ fn calls_do_what_they_do_on_ext4() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: acting as others takes root");
     }
-    // So large that space is never short: else the kernel is made to forget what it has, and then reads to write.
+    // Large enough that space is never short. Short space makes the kernel drop its cache, and then a write
+    // first reads.
     const BYTES: u64 = 4 << 30;
     let [mut cached, mut direct] =
         [(); 2].map(|()| Bench::new(BYTES >> 20, &["-O", "extra_attr,inode_crtime"]));
@@ -90,7 +91,7 @@ fn calls_do_what_they_do_on_ext4() {
     compare("direct_write", &past_cache, &theirs, &EXPLAINED_DIRECT);
 }
 
-/// What we and ext4 say to the same calls.
+/// Compares our results of the calls with those of ext4.
 fn compare(name: &str, ours: &str, theirs: &str, also_explained: &[(&str, &str)]) {
     let explained = |line: &str| {
         let of_flags =
@@ -107,12 +108,12 @@ fn compare(name: &str, ours: &str, theirs: &str, also_explained: &[(&str, &str)]
     assert_eq!(ours.lines().count(), theirs.lines().count(), "{name}");
 }
 
-/// The output of the example in a directory.
+/// Runs the example in a directory and returns its output.
 fn run(dir: &Path) -> String {
     let test = std::env::current_exe().unwrap();
     let example = test.parent().and_then(Path::parent).unwrap().join("examples/posix");
     let share = std::env::var("POSIX_SHARE").unwrap_or_else(|_| SHARE.into());
-    // Who writes past a limit gets a signal unless it is ignored.
+    // A write past the limit raises SIGXFSZ unless that is ignored.
     let run = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$1\" \"$2\""])
         .arg(example)

@@ -1,6 +1,6 @@
-//! Random calls on one file, in the manner of fsx, beside a model in memory: what is read, by any way there is, is what
-//! the model holds, now and after the volume was mounted anew. `FSX_SECONDS=60` goes on for a minute, `FSX_SEED=` tries
-//! other calls.
+//! Random calls on one file, in the manner of fsx, compared with a model in memory. All kinds of reads must
+//! return the model's content, immediately and after a remount. `FSX_SECONDS=60` runs for a minute,
+//! `FSX_SEED=` selects other calls.
 
 #![allow(unsafe_code)] // what maps memory is unsafe
 
@@ -20,10 +20,10 @@ use rustix::{
 };
 use support::{Bench, with_aligned};
 
-/// The file never grows beyond this.
+/// Maximum size of the file in bytes.
 const MOST: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Calls of one round, between two mounts; without `FSX_SECONDS` there are so many rounds.
+/// Calls per round, that is between two mounts, and rounds without `FSX_SECONDS`.
 const CALLS: u64 = 1000;
 const ROUNDS: u64 = 2;
 
@@ -34,7 +34,8 @@ fn random_calls_do_what_the_model_does() {
     let seed = number("FSX_SEED").unwrap_or(1);
     let time = number("FSX_SECONDS").map(Duration::from_secs);
     let started = Instant::now();
-    // A small volume is short of space from the start, and the kernel writes back at each call; a large one is not.
+    // A small volume is short of space from the start, so the kernel writes back at each call; a large one is
+    // not.
     let kinds = [
         (256, "extra_attr,inode_checksum,sb_checksum,inode_crtime", ""),
         (64, "extra_attr", ""),
@@ -46,7 +47,7 @@ fn random_calls_do_what_the_model_does() {
         bench.mount(options);
         if features.contains("compression") {
             let dir = File::open(bench.path("")).unwrap();
-            // FS_COMPR_FL, which what is made below inherits.
+            // FS_COMPR_FL, which new files inherit.
             let flags = rustix::fs::ioctl_getflags(&dir).unwrap() | rustix::fs::IFlags::COMPRESSED;
             rustix::fs::ioctl_setflags(&dir, flags).unwrap();
         }
@@ -59,7 +60,7 @@ fn random_calls_do_what_the_model_does() {
             bench.unmount_clean();
             bench.mount(options);
             round += 1;
-            // Each kind of volume gets its share.
+            // Each kind of volume gets an equal share of the time.
             if time.is_some_and(|time| started.elapsed() > time / kinds.len() as u32 * kind && round > 3) {
                 break;
             }
@@ -69,12 +70,12 @@ fn random_calls_do_what_the_model_does() {
     }
 }
 
-/// A file and what it should hold.
+/// A file and its expected content.
 struct Case<'a> {
     bench: &'a Bench,
     file: File,
     direct: File,
-    /// Open for reading alone.
+    /// Opened for reading only.
     reader: File,
     model: Vec<u8>,
     rng: Rng,
@@ -99,7 +100,8 @@ impl Case<'_> {
         self.rng.below(bound.max(1))
     }
 
-    /// A range that begins in the file or a little past it; often at the bounds of blocks.
+    /// Returns a range that begins in the file or a little past its end; its bounds are often block
+    /// boundaries.
     fn range(&mut self) -> (u64, u64) {
         let size = self.model.len() as u64;
         let mut at = self.below((size + 20_000).min(MOST));
@@ -181,7 +183,7 @@ impl Case<'_> {
                 let inserts = self.below(2) == 0;
                 let flags =
                     if inserts { FallocateFlags::INSERT_RANGE } else { FallocateFlags::COLLAPSE_RANGE };
-                // Linux's FUSE does not pass them on.
+                // Linux's FUSE refuses these modes itself.
                 let refused = rustix::fs::fallocate(&self.file, flags, at & !(BLOCK - 1), BLOCK);
                 assert_eq!(refused, Err(Errno::OPNOTSUPP));
             }
@@ -189,7 +191,7 @@ impl Case<'_> {
                 0 => self.file.sync_data().unwrap(),
                 1 => self.file.sync_all().unwrap(),
                 2 => [self.file, self.direct, self.reader] = open_all(self.bench),
-                // What is not to be written any more is forgotten.
+                // Drops clean pages from the page cache.
                 _ => rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed).unwrap(),
             },
         }
@@ -200,7 +202,7 @@ impl Case<'_> {
     }
 
     fn noise(&mut self, length: u64) -> Vec<u8> {
-        // Some of it can be compressed.
+        // Some of it is compressible.
         let (first, step) = (self.below(256), self.below(8));
         (0..length).map(|at| (first + at * step / 16 + (self.rng.next_u64() & step)) as u8).collect()
     }
@@ -232,7 +234,7 @@ impl Case<'_> {
         self.check(who, at, &data[..count], length);
     }
 
-    /// Stores into mapped memory, within the file.
+    /// Stores into a mapping, within the file.
     fn store(&mut self, at: u64, length: u64) {
         let Some((at, length)) = self.inside(at, length) else { return };
         let data = self.noise(length);
@@ -241,7 +243,7 @@ impl Case<'_> {
         self.put(at as usize, &data);
     }
 
-    /// Loads from mapped memory, and from what lies behind the end of the file in its last page.
+    /// Loads from a mapping, and checks that the rest of the last page is zero.
     fn load(&mut self, at: u64, length: u64) {
         let Some((at, length)) = self.inside(at, length) else { return };
         let mut data = Vec::new();
@@ -268,8 +270,8 @@ impl Case<'_> {
             return;
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address; the memory is used here alone, within the file's pages, and
-        // unmapped when nothing refers to it any more.
+        // SAFETY: the kernel chooses the address; the memory is used only here, within the file's pages, and
+        // unmapped when no reference to it is left.
         unsafe {
             let memory = rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -289,7 +291,7 @@ impl Case<'_> {
         }
     }
 
-    /// Copies within the file, to where it does not overlap.
+    /// Copies within the file to a range that does not overlap.
     fn copy(&mut self, at: u64, length: u64) {
         let Some((at, length)) = self.inside(at, length) else { return };
         let to = self.below(MOST - length);
@@ -308,7 +310,7 @@ impl Case<'_> {
         self.put(to as usize, &data);
     }
 
-    /// What is in a hole is zero.
+    /// Checks that everything before the next data is zero.
     fn seek(&self, at: u64) {
         let size = self.model.len() as u64;
         let data = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
@@ -334,7 +336,7 @@ impl Case<'_> {
         self.check(what, 0, &found, u64::MAX);
     }
 
-    /// What was read from `at` on, with so much asked for.
+    /// Compares the bytes that a read of `asked` bytes at `at` returned with the model.
     fn check(&self, what: &str, at: u64, found: &[u8], asked: u64) {
         let size = self.model.len();
         let start = size.min(at as usize);
@@ -357,7 +359,7 @@ impl Case<'_> {
     }
 }
 
-/// Through the cache, past it, and for reading alone.
+/// Opens the file three times: for buffered access, with O_DIRECT, and for reading only.
 fn open_all(bench: &Bench) -> [File; 3] {
     let open = |flags: i32| {
         let mut options = OpenOptions::new();

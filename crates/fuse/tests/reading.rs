@@ -1,4 +1,4 @@
-//! Mounting what Linux wrote: everything must look as Linux shows it.
+//! Mounts of volumes that Linux wrote: everything must look as it does on Linux.
 
 mod support;
 
@@ -121,7 +121,8 @@ fn a_damaged_inode_hides_no_other() {
     drop(image);
 
     bench.mount("");
-    // Who looks at the entries gets their facts with the next ones.
+    // The stat(2) of an entry makes the kernel request the following entries with their attributes
+    // (READDIRPLUS).
     let facts =
         |entry: fs::DirEntry| (entry.file_name(), entry.metadata().map_err(|error| error.raw_os_error()));
     let mut found: Vec<_> =

@@ -1,10 +1,11 @@
-//! Programs that stress file systems, several at once on one mount. `STRESS_SECONDS=60` gives each a minute.
+//! Stress programs for file systems, several at once on one mount. `STRESS_SECONDS=60` runs each for a
+//! minute.
 
 mod support;
 
 use support::Bench;
 
-/// What stress-ng does with files. Each is tried beside the others; what a version of it has not is left out.
+/// The file stressors of stress-ng. All run in parallel; those that the installed version lacks are skipped.
 const STRESSORS: [&str; 36] = [
     "hdd",
     "dentry",
@@ -48,7 +49,7 @@ fn seconds() -> u64 {
     std::env::var("STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
-/// Runs all stressors on a volume of so many MiB.
+/// Runs all stressors on a volume of `mebibytes` MiB.
 fn stress(mebibytes: u64, file_bytes: &str) {
     let mut bench = Bench::mounted(mebibytes);
     let seconds = seconds();
@@ -85,7 +86,7 @@ fn a_mount_that_fills_up_is_stressed() {
         "stress-ng --temp-path . --timeout {seconds} --oomable --hdd 2 --hdd-bytes 60m --dentry 1 --iomix 1 \
              --iomix-bytes 20m --aiol 1 --fallocate 1 --fallocate-bytes 20m 2>&1 || test $? = 3"
     ));
-    // Whatever did not fit, the volume is whole.
+    // Writes may have failed, but the volume is consistent.
     bench.unmount_clean();
 }
 

@@ -1,4 +1,4 @@
-//! Programs that everybody uses, on a mounted volume. Each is skipped, and says so, where it is not installed.
+//! Common programs on a mounted volume. Each test is skipped with a message if its program is not installed.
 
 mod support;
 
