@@ -1,19 +1,19 @@
-//! Names that are encrypted, as they are shown without the key.
+//! Encoding of encrypted file names for display without the key.
 //!
-//! An encrypted name is any bytes; it is shown as base64url of a hash and the bytes themselves, of long names
-//! the first 149 bytes and the SHA-256 of the rest, so that it is a name, unique in its directory, and leads
-//! back to the entry. (Linux, `fscrypt_nokey_name`.)
+//! An encrypted name can hold any bytes. It is shown as base64url of the hash and the name. A name longer
+//! than 149 bytes is shown by its first 149 bytes and the SHA-256 of the rest. The result is a valid file
+//! name, is unique in its directory, and leads back to the entry. (Linux, `fscrypt_nokey_name`.)
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-/// The shortest that a cipher makes of a name.
+/// Minimum length of an encrypted name in bytes.
 const SHORTEST: usize = 16;
-/// Bytes of a name that are shown; of the rest only the hash is.
+/// Bytes of a name that are shown in full; the rest is replaced by its hash.
 const SHOWN: usize = 149;
 const HASH_BYTES: usize = 8;
 
-/// How an encrypted name with this hash in its directory entry is shown; `None` for bytes that no cipher made.
+/// Encodes an encrypted name with the hash from its directory entry; `None` if it is too short to be one.
 pub fn encode(name: &[u8], hash: u32) -> Option<Vec<u8>> {
     if name.len() < SHORTEST {
         return None;
@@ -27,7 +27,7 @@ pub fn encode(name: &[u8], hash: u32) -> Option<Vec<u8>> {
     Some(URL_SAFE_NO_PAD.encode(shown).into_bytes())
 }
 
-/// The hash that a shown name says its entry has; `None` for what is no shown name.
+/// The hash of the directory entry that a shown name encodes; `None` if it is not an encoded name.
 pub fn hash_of(shown: &[u8]) -> Option<u32> {
     let bytes = URL_SAFE_NO_PAD.decode(shown).ok()?;
     let hash = bytes.first_chunk::<HASH_BYTES>()?;

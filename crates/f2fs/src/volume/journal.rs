@@ -1,11 +1,11 @@
-//! What goes into a checkpoint's journal and what into the blocks of a table; the same for NAT and SIT.
+//! Distribution of changed entries between a checkpoint's journal and the table blocks, for both NAT and SIT.
 
 use std::collections::BTreeMap;
 
 use super::io::Io;
 use crate::{Place, Result, units::BlockAddr};
 
-/// How changed entries are divided.
+/// Changed entries, divided between journal and table.
 pub struct Split<K> {
     /// Entries for the journal, in table order.
     pub journal: Vec<K>,
@@ -13,9 +13,9 @@ pub struct Split<K> {
     pub blocks: BTreeMap<u32, Vec<K>>,
 }
 
-/// Divides changed entries, each given with the table block it belongs to: all into the journal if they fit;
-/// else the blocks with the fewest changes fill the journal, so that the fewest blocks are written for them
-/// (as Linux does, `f2fs_flush_nat_entries`).
+/// Divides changed entries, each given with its table block. If all fit, all go to the journal. Otherwise the
+/// table blocks with the fewest changes fill the journal, which leaves the fewest blocks to write (Linux,
+/// `f2fs_flush_nat_entries`).
 pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize) -> Split<K> {
     let mut blocks: BTreeMap<u32, Vec<K>> = BTreeMap::new();
     for (block, key) in entries {
@@ -35,8 +35,8 @@ pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize
     Split { journal, blocks }
 }
 
-/// Blocks of a table in the order of where they go to, given that place: neighbours leave together, and a card is not led
-/// back and forth between the two copies.
+/// Table blocks in ascending order of the addresses that `addr` gives them. Adjacent blocks can then be
+/// written together, and a card need not switch between the two copies.
 pub fn upwards<K>(
     blocks: &BTreeMap<u32, Vec<K>>,
     addr: impl Fn(u32) -> BlockAddr,
@@ -46,15 +46,15 @@ pub fn upwards<K>(
     order.into_iter()
 }
 
-/// What a table wrote for a checkpoint that does not count yet.
+/// The part of a table that was written for a checkpoint which is not current yet.
 pub struct Prepared<K, E> {
     /// Entries for the journal, in table order.
     pub journal: Vec<(K, E)>,
-    /// Which copy of each block counts with that checkpoint.
+    /// The current copy of each block with that checkpoint: a set bit means the second.
     pub bitmap: Vec<u8>,
 }
 
-/// Blocks of a table on their way to the device: neighbours leave as one write.
+/// Writer for table blocks that joins adjacent blocks into one request.
 pub struct TableRun<'a> {
     io: &'a Io,
     start: BlockAddr,
@@ -62,16 +62,16 @@ pub struct TableRun<'a> {
     bytes: Vec<u8>,
 }
 
-/// Bytes that a run gathers at most.
+/// Maximum size of a request in bytes.
 const RUN_BYTES: usize = 1 << 20;
 
 impl<'a> TableRun<'a> {
-    /// A run without blocks.
+    /// Creates an empty run.
     pub fn new(io: &'a Io) -> TableRun<'a> {
         TableRun { io, start: BlockAddr::NULL, at: Place::Volume, bytes: Vec::new() }
     }
 
-    /// Adds a block; writes the run before it if it is no neighbour.
+    /// Adds a block. If it does not follow the run, the run is written first.
     pub fn push(&mut self, addr: BlockAddr, at: Place, block: &[u8]) -> Result<()> {
         let end = self.start.index() + self.bytes.len() / self.io.block_size().bytes();
         if self.bytes.is_empty() || end != addr.index() || self.bytes.len() >= RUN_BYTES {
@@ -82,7 +82,7 @@ impl<'a> TableRun<'a> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the remaining blocks.
     pub fn finish(mut self) -> Result<()> {
         self.write()
     }

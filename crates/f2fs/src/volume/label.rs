@@ -1,4 +1,4 @@
-//! The volume's label, which lies in the superblock.
+//! The volume label, which is stored in the superblock.
 
 use zerocopy::FromBytes;
 
@@ -13,18 +13,19 @@ use crate::{
     units::BlockAddr,
 };
 
-/// A label on its way to both copies of the superblock.
+/// A label change that goes to both copies of the superblock.
 pub(super) struct NewLabel {
     label: String,
-    /// The superblock with it.
+    /// The superblock with the new label.
     bytes: Vec<u8>,
-    /// Copies that it still goes to. One copy is whole at any time: the one that counts goes last.
+    /// Copies still to be written, the next one last. The valid copy is written after the other, so that one
+    /// copy is intact at any time.
     copies: Vec<u8>,
 }
 
 impl Volume {
-    /// Changes the label, durably: after a power cut it is the old one or the new one (a torn sector shows where superblocks
-    /// have checksums). It has at most 512 UTF-16 units, and no NUL.
+    /// Changes the label durably: after a power cut, the label is either the old or the new one. A torn
+    /// sector is detected if superblocks have checksums. The label has at most 512 UTF-16 units and no NUL.
     pub fn set_label(&mut self, label: &str) -> Result<()> {
         let pending = self.begin_set_label(label)?;
         self.complete(pending)

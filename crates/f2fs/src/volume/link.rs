@@ -1,4 +1,4 @@
-//! Symbolic links, and paths.
+//! Symbolic links and path lookup.
 
 use super::{Volume, hidden_name};
 use crate::{
@@ -7,11 +7,12 @@ use crate::{
     units::Ino,
 };
 
-/// Links that are followed on one path, as Linux does.
+/// Maximum number of symbolic links followed in one path lookup, as in Linux.
 const FOLLOW_MAX: u32 = 40;
 
 impl Volume {
-    /// The target of a symbolic link. Without the key an encrypted target is shown as Linux shows it, encoded.
+    /// Returns the target of a symbolic link. An encrypted target is returned encoded, as Linux shows it
+    /// without the key.
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         if inode.file_type() != FileType::Symlink {
@@ -25,7 +26,7 @@ impl Volume {
         let mut target = vec![0; size as usize];
         self.read_content(&inode, 0, &mut target)?;
         if inode.has_advise(advise::ENCRYPT) {
-            // A length of two bytes comes first, and is redundant with the size.
+            // An encrypted target begins with its length in two bytes, which is redundant with the size.
             let (length, rest) =
                 target.split_first_chunk().ok_or_else(|| bad("an encrypted link of 1 byte".into()))?;
             let length = usize::from(u16::from_le_bytes(*length));
@@ -34,25 +35,26 @@ impl Volume {
             return hidden_name::encode(name, 0)
                 .ok_or_else(|| bad(format!("an encrypted target of {length} bytes")));
         }
-        // Linux shows the target up to a zero, should there be one.
+        // Linux shows the target only up to the first zero byte.
         let end = target.iter().position(|byte| *byte == 0).unwrap_or(target.len());
         target.truncate(end);
         if target.is_empty() { Err(bad("a symbolic link without target".into())) } else { Ok(target) }
     }
 
-    /// The inode at a path, from the root. `follow` is whether a symbolic link at its end is followed; those on
-    /// the way always are, within the volume.
+    /// Looks up the inode at a path from the root. `follow` says if a symbolic link at the end is followed;
+    /// links before the end are always followed, within the volume.
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
         self.resolve_from(self.superblock().root_ino, path, follow)
     }
 
-    /// As [`resolve`](Self::resolve), from a directory. A path that starts with a slash starts at the root.
+    /// Like [`resolve`](Self::resolve), but starts at a directory. A path with a leading slash starts at the
+    /// root.
     pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
         Ok(self.find(dir, path, follow)?.0)
     }
 
-    /// As [`resolve`](Self::resolve); with the directory whose entry led there, which is none for the root and behind
-    /// `..`.
+    /// Like [`resolve`](Self::resolve), but also returns the directory whose entry led to the inode; `None`
+    /// for the root and after `..`.
     pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
         self.find(self.superblock().root_ino, path, follow)
     }
@@ -61,7 +63,7 @@ impl Volume {
         let root = self.superblock().root_ino;
         let mut at = if path.first() == Some(&b'/') { root } else { dir };
         let mut parent = None;
-        // What is still to be walked, last component first.
+        // The components still to be walked, last one first.
         let mut rest: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
         let mut followed = 0;
         while let Some(name) = rest.pop() {
@@ -95,8 +97,8 @@ impl Volume {
     }
 }
 
-/// The names of a path. A slash at its end stands for the directory itself, as a dot does: so a link before it is followed,
-/// and what is no directory is refused.
+/// The components of a path. A trailing slash yields a final `.`: a symbolic link before it is followed, and
+/// anything but a directory is refused.
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     names.chain(path.ends_with(b"/").then_some(&b"."[..]))

@@ -1,7 +1,6 @@
-//! A new volume: empty, in memory, until its first checkpoint.
+//! Creation of a new, empty volume, which exists only in memory until its first checkpoint.
 //!
-//! Nothing else writes F2FS: a new volume gets its root directory and everything after it through the same
-//! code as any other.
+//! The root directory and everything after it are written by the same code as in any other volume.
 
 use std::sync::Arc;
 
@@ -32,12 +31,12 @@ use crate::{
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
-/// What a new volume is made of, besides its superblock.
+/// Parameters of a new volume besides its superblock.
 #[derive(Debug, Clone)]
 pub struct Blank {
-    /// The superblock; both copies are the caller's to write.
+    /// The superblock; the caller writes both copies.
     pub superblock: Superblock,
-    /// Blocks that users may take.
+    /// Blocks available to users.
     pub user_blocks: u64,
     /// Segments reserved for cleaning.
     pub reserved_segments: u32,
@@ -45,19 +44,20 @@ pub struct Blank {
     pub overprovision_segments: u32,
     /// First segment of each log, indexed by [`SegmentType`].
     pub logs: [SegNo; 6],
-    /// Whether the checkpoint's bitmaps are in the large layout.
+    /// True if the NAT and SIT bitmaps have the large layout (`CP_LARGE_NAT_BITMAP_FLAG`).
     pub large_nat_bitmap: bool,
 }
 
 impl Volume {
-    /// Makes an empty volume in memory: no inode yet, no checkpoint on the device. The metadata areas of the device
-    /// must read as zeroes. Next comes [`make_root`](Self::make_root); the volume is there with the first
-    /// [`checkpoint`](Self::checkpoint).
+    /// Creates an empty volume in memory, without inodes and without a checkpoint on the device. The metadata
+    /// areas of the device must read as zeroes. Call [`make_root`](Self::make_root) next; the first
+    /// [`checkpoint`](Self::checkpoint) makes the volume exist on the device.
     pub fn format(device: Arc<dyn Device>, blank: &Blank, mut options: Options) -> Result<Volume> {
         let superblock = blank.superblock.clone();
         let mut kinds = &SegmentType::ALL[..];
         if superblock.features.has(Features::RO) {
-            // Such a volume has two logs; the others' positions mean nothing (Linux, `f2fs_sb_has_readonly`).
+            // A read-only volume has two logs; the positions of the others are ignored (Linux,
+            // `f2fs_sb_has_readonly`).
             options.active_logs = ActiveLogs::Two;
             kinds = &[SegmentType::HotData, SegmentType::HotNode];
         }
@@ -71,7 +71,8 @@ impl Volume {
         for &kind in kinds {
             sit.set_kind(&io, blank.logs[kind.index()], kind)?;
         }
-        // The node and the meta inode exist in name only (Linux, `f2fs_build_node_manager`).
+        // The node inode and the meta inode have NAT entries but no blocks (Linux,
+        // `f2fs_build_node_manager`).
         let mut first = vec![0; superblock.block_size.bytes()];
         for ino in [1, 2] {
             nat::set_entry(
@@ -126,7 +127,7 @@ impl Volume {
         })
     }
 
-    /// Makes the root directory.
+    /// Creates the root directory.
     pub fn make_root(&mut self, new: &NewNode) -> Result<()> {
         let root = self.superblock.root_ino;
         self.make_inode_at(
@@ -136,8 +137,8 @@ impl Volume {
         )
     }
 
-    /// Makes an inode with a number of the caller's choice and without a name: the root directory and quota files
-    /// have one. A directory gets its "." and "..", the latter for `parent`.
+    /// Creates an inode with a given number and without a name, as the root directory and quota files need. A
+    /// directory gets its `.` and `..`; `..` points to `parent`.
     pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
         self.begin()?;
         let kind = FileType::from_mode(new.mode)
@@ -155,7 +156,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives a name to an inode that [`make_inode_at`](Self::make_inode_at) made; lost+found needs it.
+    /// Enters a name for an inode created by [`make_inode_at`](Self::make_inode_at), such as lost+found.
     pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.begin()?;
         self.check_change(dir, name)?;
@@ -174,14 +175,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes to the content of any inode but an inline directory, whatever its flags: quota files are filled so.
+    /// Writes the content of an inode from its start, whatever its flags, as quota files need. Inline
+    /// directories are not allowed.
     pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
         self.begin()?;
         self.write_content(ino, 0, content)
     }
 }
 
-/// The checkpoint that would have been before the first.
+/// The checkpoint that precedes the first one.
 fn empty_checkpoint(blank: &Blank, superblock: &Superblock) -> Checkpoint {
     let flags = Flags::default().set(Flags::LARGE_NAT_BITMAP, blank.large_nat_bitmap);
     let checksum_offset = match blank.large_nat_bitmap {

@@ -1,8 +1,8 @@
-//! From a block of a file to its address, through the file's tree of nodes.
+//! Mapping from a block of a file to its address, through the file's node tree.
 //!
-//! *Invariants*: a walk takes at most three steps, and each node on the way must say in its footer that it is
-//! the node that belongs there; so cycles and shared nodes end in an error, not in a loop. Answers come as
-//! runs, as long as one node can tell, and a subtree that is not there is one hole.
+//! *Invariants*: a walk takes at most three steps. The footer of each node on the way must say that it is the
+//! node at this position, so cycles and shared nodes end in an error, not in a loop. Results are runs, as
+//! long as a single node can tell; a missing subtree is one hole.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,28 +18,29 @@ use crate::{
     units::{BlockAddr, Nid},
 };
 
-/// Blocks of a file that are mapped in one way.
+/// Consecutive blocks of a file with the same kind of mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The blocks, at least one.
+    /// The blocks of the file, at least one.
     pub blocks: Range<u64>,
-    /// Address of the first where it is a real one, then the others follow it. [`BlockAddr::NULL`] is a hole,
-    /// [`BlockAddr::NEW`] is reserved and reads as zeroes. [`BlockAddr::COMPRESS`] is always one block.
+    /// Address of the first block. If it is real, the addresses of the others follow it. [`BlockAddr::NULL`]
+    /// is a hole; [`BlockAddr::NEW`] is reserved and reads as zeroes; [`BlockAddr::COMPRESS`] is always a
+    /// single block.
     pub addr: BlockAddr,
 }
 
 impl Run {
-    /// Blocks in the run.
+    /// Number of blocks in the run.
     pub fn len(&self) -> u64 {
         self.blocks.end - self.blocks.start
     }
 
-    /// Whether there is nothing in it; no run that is handed out is.
+    /// Returns true if the run has no blocks, which no returned run has.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The addresses that follow one another from the run's first.
+    /// Returns true if `addr` continues the run.
     fn follows(&self, addr: BlockAddr) -> bool {
         if self.addr.is_real() {
             u64::from(addr.0) == u64::from(self.addr.0) + self.len()
@@ -49,38 +50,38 @@ impl Run {
     }
 }
 
-/// Blocks of a file whose addresses cannot be known, because a node above them cannot be read.
+/// Blocks of a file whose addresses are unknown because a node above them cannot be read.
 #[derive(Debug)]
 pub(super) struct Unmapped {
     /// The blocks, at least one.
     pub blocks: Range<u64>,
-    /// The reason.
+    /// The error from reading the node.
     pub error: Error,
 }
 
-/// How a cluster of a compressed file is stored. A run that starts in a plain cluster never reaches into a
-/// compressed one, which begins with an address that follows no other.
+/// Storage of a cluster of a compressed file. A run that starts in a plain cluster never reaches into a
+/// compressed one, because a compressed cluster starts with [`BlockAddr::COMPRESS`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cluster {
-    /// As plain blocks.
+    /// Plain blocks.
     Plain,
-    /// Compressed.
+    /// Compressed blocks.
     Compressed {
-        /// The blocks of the file that it stands for.
+        /// The blocks of the file that the cluster contains.
         blocks: Range<u64>,
-        /// Where the compressed bytes are.
+        /// The addresses of the compressed data.
         addrs: Vec<BlockAddr>,
     },
 }
 
 impl Volume {
-    /// The run that starts with `block` and ends before `limit` at the latest. What the format cannot address is
-    /// a hole.
+    /// Returns the run that starts at `block` and ends at `limit` at the latest. Blocks beyond the
+    /// addressable range are a hole.
     pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
         self.run_or_unmapped(inode, block, limit).map_err(|unmapped| unmapped.error)
     }
 
-    /// As [`run`](Self::run); an error says how many blocks it hides.
+    /// Like [`run`](Self::run), but the error names the blocks that it hides.
     pub(super) fn run_or_unmapped(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run, Unmapped> {
         debug_assert!(block < limit);
         if inode.has_flag(flag::DEVICE_ALIAS) && self.format.features.has(Features::DEVICE_ALIAS) {
@@ -121,12 +122,12 @@ impl Volume {
         Ok(self.run(inode, block, block + 1)?.addr)
     }
 
-    /// How the cluster that `block` belongs to is stored.
+    /// Returns the storage of the cluster that contains `block`.
     pub fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
         self.cluster_or_unmapped(inode, block).map_err(|unmapped| unmapped.error)
     }
 
-    /// As [`cluster`](Self::cluster); an error says how many blocks it hides.
+    /// Like [`cluster`](Self::cluster), but the error names the blocks that it hides.
     pub(super) fn cluster_or_unmapped(&self, inode: &NodeBlock, block: u64) -> Result<Cluster, Unmapped> {
         let size = inode.layout().cluster_blocks() as u64;
         let start = block - block % size;
@@ -149,7 +150,7 @@ impl Volume {
         Ok(Cluster::Compressed { blocks: start..start + size, addrs })
     }
 
-    /// A node below an inode: its footer must say that it is the one that `step` leads to.
+    /// Reads a node below an inode and checks that its footer names the position that `step` leads to.
     pub(super) fn child_node(&self, inode: &NodeBlock, nid: Nid, step: &Step) -> Result<Arc<NodeBlock>> {
         let node = self.node(nid)?;
         let footer = node.footer();
@@ -168,7 +169,7 @@ impl Volume {
     }
 }
 
-/// A file that stands for a device has no addresses; its extent is what counts.
+/// Maps a block of a device alias file, which has no block addresses, only its extent.
 fn alias_run(inode: &NodeBlock, block: u64, limit: u64) -> Run {
     let extent = inode.head().extent;
     let start = u64::from(extent.fofs.get());

@@ -1,7 +1,7 @@
-//! Changing where the blocks of a file are: the write side of the map.
+//! Changes to the addresses of a file's blocks: the write side of the map.
 //!
-//! *Invariants*: `i_blocks` counts the inode, every other node and every address that is not a hole; so does the
-//! volume's count. The extent that an inode caches is dropped before any address changes.
+//! *Invariants*: `i_blocks` counts the inode, every other node and every address that is not a hole; so does
+//! the volume's count of valid blocks. The extent cached in the inode is dropped before any address changes.
 
 use std::ops::Range;
 
@@ -18,19 +18,19 @@ use crate::{
     units::{BlockAddr, Ino, Nid},
 };
 
-/// Where the address of a file's block is kept.
+/// Location of a block address in the node tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     /// The inode or direct node.
     pub nid: Nid,
-    /// Which of its addresses.
+    /// Index of the address in the node.
     pub index: usize,
-    /// How many addresses from this one on are in the same node, this one included.
+    /// Number of addresses in the node from this one on, inclusive.
     pub left: usize,
 }
 
 impl Volume {
-    /// Where the address of a block is kept, or `None` where there is no node for it.
+    /// Finds the slot of a block; `None` if there is no node for it.
     pub(super) fn slot(&self, ino: Ino, block: u64) -> Result<Option<Slot>> {
         let inode = self.inode(ino)?;
         let layout = inode.layout();
@@ -48,8 +48,8 @@ impl Volume {
         Ok(Some(Slot { nid: at.nid(), index: path.index, left: addrs - path.index }))
     }
 
-    /// Where the address of a block is kept; nodes on the way are made where they are not there. The caller has
-    /// made sure of the space for them.
+    /// Finds the slot of a block and creates missing nodes on the way. The caller has reserved the space for
+    /// them.
     pub(super) fn make_slot(&mut self, ino: Ino, block: u64) -> Result<Slot> {
         if let Some(slot) = self.slot(ino, block)? {
             return Ok(slot);
@@ -76,7 +76,7 @@ impl Volume {
         Ok(Slot { nid: at, index: path.index, left: addrs - path.index })
     }
 
-    /// Nodes that [`make_slot`](Self::make_slot) may have to make for a range of blocks, at most.
+    /// Upper bound of the nodes that [`make_slot`](Self::make_slot) creates for a range of blocks.
     pub(super) fn nodes_for(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         if blocks.is_empty() {
             return Ok(0);
@@ -89,8 +89,8 @@ impl Volume {
         Ok(direct + direct.div_ceil(layout.children() as u64) + 2)
     }
 
-    /// Nodes that [`make_slot`](Self::make_slot) has to make for a range of blocks, exactly. It takes as many steps as there
-    /// are nodes, and nodes whose children are missing.
+    /// Exact number of nodes that [`make_slot`](Self::make_slot) creates for a range of blocks. The effort is
+    /// proportional to the number of existing nodes and missing subtrees in the range.
     pub(super) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         let inode = self.inode(ino)?;
         let layout = inode.layout();
@@ -113,7 +113,7 @@ impl Volume {
         Ok(missing)
     }
 
-    /// Gives a block of a file a new place in a log, puts the bytes there and gives the old place up.
+    /// Allocates a new block in a log for a block of a file, writes `bytes` to it and releases the old block.
     pub(super) fn relocate(
         &mut self,
         ino: Ino,
@@ -123,7 +123,7 @@ impl Volume {
         bytes: &[u8],
     ) -> Result<BlockAddr> {
         let version = self.nat.get(&self.io, slot.nid)?.version;
-        // Everything that may fail comes before the block is given out.
+        // All steps that can fail come before the allocation.
         self.drop_extent(ino)?;
         let old = self.node_mut(slot.nid)?.addr(slot.index);
         self.ready_to_replace(old)?;
@@ -135,7 +135,7 @@ impl Volume {
         Ok(place.addr)
     }
 
-    /// Reserves what is a hole among `left` addresses from a slot on.
+    /// Reserves the holes (`NEW_ADDR`) among the `left` addresses from a slot on.
     pub(super) fn occupy(&mut self, ino: Ino, slot: Slot) -> Result<()> {
         let node = self.node(slot.nid)?;
         let holes: Vec<usize> = (slot.index..slot.index + slot.left)
@@ -154,7 +154,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Adds to the blocks of a file; the volume's count is the caller's business.
+    /// Adds to `i_blocks`; the caller updates the volume's count.
     pub(super) fn add_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         let head = self.inode_for(ino, Change::BLOCKS)?.head_mut();
         let sum = head.blocks.get() + blocks;
@@ -162,13 +162,13 @@ impl Volume {
         self.charge_blocks(ino, blocks as i64)
     }
 
-    /// Takes from the blocks of a file and of the volume.
+    /// Subtracts from `i_blocks` and from the volume's count.
     pub(super) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(blocks);
         self.drop_blocks(ino, blocks)
     }
 
-    /// Takes from the blocks of a file; the volume's count is the caller's business.
+    /// Subtracts from `i_blocks`; the caller updates the volume's count.
     pub(super) fn drop_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         let head = self.inode_mut(ino)?.head_mut();
         let before = head.blocks.get();
@@ -177,7 +177,7 @@ impl Volume {
         self.charge_blocks(ino, rest as i64 - before as i64)
     }
 
-    /// Drops the extent that an inode caches, before it becomes stale.
+    /// Drops the extent cached in the inode before it becomes stale.
     pub(super) fn drop_extent(&mut self, ino: Ino) -> Result<()> {
         if self.inode(ino)?.head().extent.len.get() != 0 {
             let none = Extent { fofs: 0.into(), blk: 0.into(), len: 0.into() };
@@ -186,7 +186,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees the blocks of a file in a range, and leaves holes. Nodes stay.
+    /// Frees a range of a file's blocks and leaves holes. Nodes are kept.
     pub(super) fn free_blocks(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         self.pages.discard(ino, blocks.start, blocks.end);
         let mut at = blocks.start;
@@ -204,8 +204,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees `count` addresses from a slot on; `block` is the file's block of the first, for errors. An address that
-    /// cannot be freed stays, and keeps none of the others.
+    /// Frees `count` addresses from a slot on; `block` is the file's block at the first address, for errors.
+    /// An address that cannot be freed stays, but the others are still freed.
     fn free_addrs(&mut self, ino: Ino, slot: Slot, count: usize, block: u64) -> Result<()> {
         self.drop_extent(ino)?;
         let node = self.node_mut(slot.nid)?;
@@ -232,7 +232,7 @@ impl Volume {
         result
     }
 
-    /// Frees everything of a file from `from` on: blocks, and nodes that have nothing left.
+    /// Frees all blocks of a file from `from` on, and the nodes that become empty.
     pub(super) fn free_from(&mut self, ino: Ino, from: u64) -> Result<()> {
         self.pages.discard(ino, from, u64::MAX);
         let layout = self.inode(ino)?.layout();
@@ -259,7 +259,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees what lies at or after `from` below one child of a node; and the child, if nothing of it stays.
+    /// Frees all blocks at or after `from` below one child of a node, and the child itself if it becomes
+    /// empty.
     #[allow(clippy::too_many_arguments)] // the position in the tree is five numbers
     fn free_subtree(
         &mut self,
@@ -300,14 +301,15 @@ impl Volume {
         if from <= start {
             self.remove_node(nid)?;
             self.node_mut(parent)?.set_child(child, Nid::NULL);
-            // remove_node has counted it out of the volume already.
+            // `remove_node` has already updated the volume's count.
             self.drop_blocks(ino, 1)?;
         }
         Ok(())
     }
 
-    /// The log that a file's data goes to: by kind, and by the hints in its inode. Hot files are mostly databases, which
-    /// are synced all the time: where zones keep data beside the nodes of an fsync, theirs goes there, too.
+    /// The log for a file's data, by type of file and the hints in its inode. Hot files are mostly databases,
+    /// which are fsynced often. If a zone has several sections, an fsync puts data beside its nodes, so hot
+    /// files use the warm data log as well.
     pub(super) fn log_of_data(&self, inode: &NodeBlock) -> SegmentType {
         let directory = inode.is_directory();
         let hot = inode.has_advise(advise::HOT) && self.geometry.sections_per_zone == 1;
@@ -322,7 +324,8 @@ impl Volume {
     }
 }
 
-/// Nodes that a range of blocks takes below a child, itself included. `steps` lead from that child to the first block.
+/// Number of nodes that a range of blocks takes below a child, the child included. `steps` lead from the
+/// child to the first block.
 fn nodes_below(steps: &[Step], blocks: Range<u64>) -> u64 {
     let start = steps[0].blocks.start;
     let touched = |step: &Step| {
