@@ -1,6 +1,6 @@
-//! The names of a volume: making, linking, removing and renaming inodes.
+//! Namespace operations: create, link, unlink and rename inodes.
 //!
-//! *Invariant*: each operation looks at everything that may refuse it, space included, before it changes
+//! *Invariant*: each operation checks everything that may make it fail, space included, before it changes
 //! anything.
 
 use super::{Volume, dir::Found};
@@ -15,32 +15,33 @@ use crate::{
     units::{Ino, Nid, Time},
 };
 
-/// Bytes of a path with its terminating zero, at most: Linux takes no longer target, and reads it from one page.
+/// Maximum length of a path in bytes, including the terminating NUL. Linux accepts no longer symbolic link
+/// target, and reads it from one page.
 const PATH_MAX: usize = 4096;
 
-/// A new inode.
+/// Parameters of a new inode.
 #[derive(Debug, Clone)]
 pub struct NewNode {
-    /// Kind and permissions.
+    /// File type and permissions.
     pub mode: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The device that a device node stands for.
+    /// Device number, for a device node.
     pub device: Option<DeviceNumber>,
-    /// Last access, change of the inode and of the content, and creation; where `None`, now.
+    /// Timestamps; `None` for the current time.
     pub times: Option<Times>,
 }
 
 impl NewNode {
-    /// A node of this mode that belongs to root and is made now.
+    /// Creates parameters for an inode with this mode, owned by root, with the current time.
     pub fn new(mode: u16) -> NewNode {
         NewNode { mode, uid: 0, gid: 0, device: None, times: None }
     }
 }
 
-/// The times of an inode.
+/// The timestamps of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -49,32 +50,32 @@ pub struct Times {
     pub ctime: Time,
     /// Last change of the content.
     pub mtime: Time,
-    /// Creation, where the volume records it.
+    /// Creation, if the volume stores it.
     pub crtime: Time,
 }
 
 impl Times {
-    /// All the same.
+    /// Creates timestamps that are all `time`.
     pub fn all(time: Time) -> Times {
         Times { atime: time, ctime: time, mtime: time, crtime: time }
     }
 }
 
-/// What a rename does about the target.
+/// Treatment of the target of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameMode {
-    /// Replaces it.
+    /// Replace an existing target.
     #[default]
     Replace,
-    /// Refuses if it is there.
+    /// Fail if the target exists.
     NoReplace,
-    /// Exchanges the two.
+    /// Exchange source and target.
     Exchange,
 }
 
 impl Volume {
-    /// Makes an inode of any kind under a name. A symbolic link gets its target with
-    /// [`symlink`](Self::symlink).
+    /// Creates an inode of any type under a name. Use [`symlink`](Self::symlink) for a symbolic link, which
+    /// needs a target.
     pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
         self.begin()?;
         let kind = FileType::from_mode(new.mode)
@@ -88,7 +89,7 @@ impl Volume {
         }
         self.require_entry_space(dir, name, 2)?;
         let project = inherited_project(&*self.inode(dir)?);
-        // A directory whose entries do not lie in its inode begins with a block.
+        // A directory without inline entries starts with one block.
         let first = u64::from(kind == FileType::Directory && !self.options.inline_dentry);
         self.admit_new([new.uid, new.gid, project], first)?;
         let ino = Ino(self.take_nid()?.0);
@@ -114,8 +115,8 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Makes a file without a name, which is held: it goes with its [`release`](Self::release), unless it has been
-    /// [linked](Self::link) by then. The directory says what it inherits.
+    /// Creates a file without a name (`O_TMPFILE`) and holds it. [`release`](Self::release) removes it,
+    /// unless it has been [linked](Self::link) by then. It inherits from the directory `dir`.
     pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
         self.begin()?;
         let inode = self.directory(dir)?;
@@ -140,7 +141,7 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link must not be empty or have a zero in it".into()));
@@ -157,7 +158,7 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Gives an inode one more name.
+    /// Adds a name to an inode.
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.check_change(dir, name)?;
@@ -181,7 +182,8 @@ impl Volume {
         self.enter(dir, name, ino, kind)?;
         self.since_checkpoint.note_link(dir);
         if self.is_durable(ino)? {
-            // Recovery would find it under the name that it had: if that goes, this is a new name like any other.
+            // Recovery would find the inode under its earlier name; if that name is removed, this one is like
+            // any other new name.
             self.since_checkpoint.renamed.insert(ino);
         }
         let now = self.time();
@@ -192,14 +194,14 @@ impl Volume {
         inode.head_mut().advise &= !advise::LOST_PINO;
         inode.set_ctime(now);
         if self.orphans.remove(&ino) {
-            // The last checkpoint may call it an orphan, and roll-forward leaves those alone.
+            // The last checkpoint may list it as an orphan, and roll-forward skips orphans.
             self.since_checkpoint.renamed.extend([ino, dir]);
         }
         self.touch_dir(dir)
     }
 
-    /// Removes the name of anything but a directory. The inode goes with its last name, or when nobody holds it
-    /// any more.
+    /// Removes the name of an inode that is not a directory. The inode is removed with its last name, or with
+    /// its last [`release`](Self::release) if it is held.
     pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.check_change(dir, name)?;
@@ -217,12 +219,13 @@ impl Volume {
         drop(inode);
         let folds = self.inode(dir)?.has_flag(flag::CASEFOLD);
         if (stays || folds) && self.is_durable(found.ino)? {
-            // Recovery finds the name again: a new file there would take the old one's last link, though others were
-            // made since; and one whose name differs in its case would stand beside it.
+            // Recovery brings the name back. A new file of that name would then take the last link of the old
+            // one, even if other links have been created since. A new name that differs only in case would
+            // stand beside it.
             self.since_checkpoint.renamed.insert(dir);
         }
         if loses_name {
-            // Recovery would enter it under the name that goes.
+            // Recovery would enter the inode under the name that is being removed.
             self.inode_mut(found.ino)?.head_mut().advise |= advise::LOST_PINO;
         }
         self.leave(dir, &found)?;
@@ -252,7 +255,7 @@ impl Volume {
         }
         self.require_orphan_room(found.ino)?;
         if self.nat.is_checkpointed(&self.io, found.ino.into())? {
-            // Recovery finds it again, with all that it had: it must not give its name to a new file.
+            // Recovery brings the directory back with its content; a new file must not take its name.
             self.since_checkpoint.renamed.insert(dir);
         }
         self.leave(dir, &found)?;
@@ -263,7 +266,7 @@ impl Volume {
         self.drop_link(found.ino)
     }
 
-    /// Gives an inode another name, in the same or another directory.
+    /// Renames an inode, in the same or to another directory.
     pub fn rename(
         &mut self,
         from_dir: Ino,
@@ -276,8 +279,9 @@ impl Volume {
         self.move_name((from_dir, from), (to_dir, to), mode, &mut None)
     }
 
-    /// The same, and a new inode that is no directory has the old name then. Both happen or neither, in a checkpoint,
-    /// too. Where both names are of one inode nothing moves, and nothing is made.
+    /// Like [`rename`](Self::rename), but creates a new inode, not a directory, under the old name. Both
+    /// changes are atomic, also with respect to checkpoints. If both names refer to the same inode, nothing
+    /// is moved or created.
     pub fn rename_leaving(
         &mut self,
         (from_dir, from): (Ino, &[u8]),
@@ -315,7 +319,8 @@ impl Volume {
         self.note_name(from_dir, from, Some(ino))
     }
 
-    /// Moves a name; `left` is what has it then, if anything, and is taken once it has.
+    /// Moves a name. `left` is the inode that gets the old name, if any; it is set to `None` once it has been
+    /// entered.
     fn move_name(
         &mut self,
         (from_dir, from): (Ino, &[u8]),
@@ -402,7 +407,8 @@ impl Volume {
             (_, None) => {
                 self.require_entry_space(to_dir, to, 0)?;
                 self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
-                // Entering may move an inline directory's entries into blocks, which need not be read then.
+                // Entering a name may convert an inline directory to blocks, so the source entry must be
+                // looked up again.
                 let shifts = from_dir == to_dir && self.inode(from_dir)?.has_inline(inline::DENTRY);
                 self.enter(to_dir, to, source.ino, kind)?;
                 let source = match shifts {
@@ -417,7 +423,8 @@ impl Volume {
         self.touch_dir(to_dir)
     }
 
-    /// Reads all that moving an inode out of a directory changes, so that nothing is half done where it cannot be read.
+    /// Reads everything that moving an inode out of a directory changes, so that a read error cannot leave
+    /// the move half done.
     fn ready_to_move(&mut self, ino: Ino, from_dir: Ino, found: &Found, to_dir: Ino) -> Result<()> {
         self.ready_entry(from_dir, found)?;
         if from_dir != to_dir && self.inode(ino)?.is_directory() {
@@ -428,7 +435,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses names for an inode in a directory that hands on another project (Linux, `f2fs_link`).
+    /// Returns an error if a directory passes on a project other than that of the inode (Linux, `f2fs_link`).
     fn check_project(&self, dir: Ino, ino: Ino) -> Result<()> {
         let dir = self.inode(dir)?;
         if dir.has_flag(flag::PROJECT_INHERIT) && dir.project() != self.inode(ino)?.project() {
@@ -437,13 +444,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Keeps an inode although its last name may go: somebody has it open.
+    /// Holds an inode, for example while it is open, so that it outlives its last name.
     pub fn hold(&mut self, ino: Ino) {
         self.leaving.remove(&ino);
         *self.held.entry(ino).or_default() += 1;
     }
 
-    /// Gives up one [`hold`](Self::hold). An inode without a name goes with the last.
+    /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
     pub fn release(&mut self, ino: Ino) -> Result<()> {
         let Some(count) = self.held.get_mut(&ino) else { return Ok(()) };
         *count -= 1;
@@ -454,7 +461,7 @@ impl Volume {
         if self.orphans.contains(&ino) && self.read_only_reason().is_none() {
             self.leaving.insert(ino);
             self.begin()?;
-            // Unless a checkpoint was written already.
+            // The checkpoint that `begin` may have written can have removed it already.
             if self.leaving.contains(&ino) {
                 self.let_go(ino)?;
             }
@@ -462,8 +469,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes an inode that nobody uses any more. Where that fails it is an orphan: a damaged one waits for fsck, any
-    /// other goes when a checkpoint is written.
+    /// Removes an orphan inode that is no longer in use. If that fails, it stays an orphan: a damaged one
+    /// waits for fsck, any other is retried before the next checkpoint.
     fn let_go(&mut self, ino: Ino) -> Result<()> {
         let result = self.evict(ino);
         let is_waiting = result.as_ref().is_err_and(|error| !matches!(error, Error::Corrupt { .. }));
@@ -474,7 +481,7 @@ impl Volume {
         self.io.noted(result)
     }
 
-    /// Before a checkpoint: what could not be removed before goes, if it can be now.
+    /// Retries, before a checkpoint, to remove the inodes that could not be removed earlier.
     pub(super) fn let_go_of_leaving(&mut self) -> Result<()> {
         for ino in self.leaving.clone() {
             match self.let_go(ino) {
@@ -485,7 +492,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The node of an inode's attributes, to be removed: it must be the inode's own.
+    /// The xattr node of an inode that is to be removed; it must belong to the inode.
     pub(super) fn xattr_node(&self, ino: Ino) -> Result<Option<Nid>> {
         let nid = self.inode(ino)?.xattr_nid();
         if nid == Nid::NULL {
@@ -499,7 +506,8 @@ impl Volume {
         Ok(Some(nid))
     }
 
-    /// Removes an inode with all that it has. One that is damaged keeps what cannot be removed, and is an orphan then.
+    /// Removes an inode with all its blocks and nodes. A damaged inode keeps the parts that cannot be removed
+    /// and becomes an orphan.
     pub(super) fn evict(&mut self, ino: Ino) -> Result<()> {
         if self.require_orphans_fit().is_ok() {
             self.orphans.insert(ino);
@@ -507,7 +515,7 @@ impl Volume {
         let inode = self.inode(ino)?;
         let has_map = !inode.has_inline(inline::DATA | inline::DENTRY)
             && matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
-        // What was held over a checkpoint may not have changed since.
+        // An inode that was held over a checkpoint may not have changed since.
         self.note_charge(&inode);
         drop(inode);
         self.pages.discard(ino, 0, u64::MAX);
@@ -524,7 +532,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The inode block of a new inode.
+    /// Creates the inode block of a new inode that is named `name` in `dir`.
     pub(super) fn new_inode(
         &mut self,
         ino: Ino,
@@ -557,13 +565,13 @@ impl Volume {
         Ok(node)
     }
 
-    /// An inode block with everything that does not depend on where it is entered.
+    /// Creates an inode block with all fields that do not depend on its directory and name.
     pub(super) fn blank_inode(&mut self, ino: Ino, kind: FileType, new: &NewNode) -> NodeBlock {
         let options = &self.options;
         let mut bits = 0;
         match kind {
             FileType::Regular | FileType::Symlink if options.inline_data => bits |= inline::DATA,
-            // Linux does not mount a volume whose root has no blocks of its own (f2fs_fill_super).
+            // Linux refuses to mount a volume whose root directory has no blocks (`f2fs_fill_super`).
             FileType::Directory if options.inline_dentry && ino != self.superblock.root_ino => {
                 bits |= inline::DENTRY;
             }
@@ -590,7 +598,8 @@ impl Volume {
         node
     }
 
-    /// Tells an inode from earlier ones of its number: the seed decides, so that runs repeat.
+    /// The generation number, which distinguishes an inode from earlier ones with the same number. It depends
+    /// on the seed only, so that runs are reproducible.
     fn generation(&mut self, ino: Ino) -> u32 {
         let version = self.nat.get(&self.io, ino.into()).map_or(0, |entry| entry.version);
         let mut mixed = self.options.seed ^ u64::from(ino.0) << 8 ^ u64::from(version);
@@ -600,12 +609,13 @@ impl Volume {
         (mixed ^ mixed >> 31) as u32
     }
 
-    /// Refuses to make one more orphan where the checkpoint has no room for it.
+    /// Returns an error if removing the last name of `ino` would make one orphan more than the checkpoint has
+    /// room for.
     fn require_orphan_room(&self, ino: Ino) -> Result<()> {
         if self.held.contains_key(&ino) { self.require_orphans_fit() } else { Ok(()) }
     }
 
-    /// Refuses where the checkpoint has no room for one more orphan.
+    /// Returns an error if the checkpoint has no room for one more orphan.
     fn require_orphans_fit(&self) -> Result<()> {
         if self.orphans.len() >= orphan::most(self.superblock.cp_payload, self.geometry.block_size) {
             return Err(Error::no_space(self.geometry.block_size, 1, 0));
@@ -613,7 +623,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes one link from an inode; without links it goes, unless it is held.
+    /// Drops one link of an inode. Without links the inode is removed, or becomes an orphan if it is held.
     pub(super) fn drop_link(&mut self, ino: Ino) -> Result<()> {
         self.add_links(ino, -1)?;
         let now = self.time();
@@ -626,7 +636,7 @@ impl Volume {
             return Ok(());
         }
         match self.let_go(ino) {
-            // The name has gone all the same.
+            // The name has been removed nevertheless.
             Err(error) if self.stays_in_place(&error) => Ok(()),
             result => result,
         }
@@ -639,10 +649,10 @@ impl Volume {
         Ok(())
     }
 
-    /// What a move changes besides the entries: the inode's own idea of its name, and its "..".
+    /// Updates a moved inode: its own record of its name and parent, and its `..`.
     fn moved(&mut self, ino: Ino, is_dir: bool, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
-        // Roll-forward knows new names, but not that an old one went: what the old name leads to must not depend
-        // on it.
+        // Roll-forward recovers new names but not the removal of old ones, so the result must not depend on
+        // the old name.
         self.since_checkpoint.renamed.extend([ino, from_dir, to_dir]);
         let now = self.time();
         let inode = self.inode_mut(ino)?;
@@ -668,12 +678,12 @@ impl Volume {
     }
 }
 
-/// The project that new entries of a directory belong to.
+/// The project that a directory passes on to new entries.
 fn inherited_project(dir: &NodeBlock) -> u32 {
     if dir.has_flag(flag::PROJECT_INHERIT) { dir.project().unwrap_or(0) } else { 0 }
 }
 
-/// The hint that a file's name gives about its data (Linux, `set_file_temperature`).
+/// The temperature hint that a file's name gives (Linux, `set_file_temperature`).
 fn temperature(cold: &[String], hot: &[String], name: &[u8]) -> u8 {
     let has = |list: &[String]| list.iter().any(|extension| has_extension(name, extension.as_bytes()));
     if has(cold) {
@@ -685,7 +695,8 @@ fn temperature(cold: &[String], hot: &[String], name: &[u8]) -> u8 {
     }
 }
 
-/// Whether a name has an extension, also followed by something: "a.jpg", "a.JPEG" for "jp", "a.mp3.part".
+/// Returns true if a name has an extension that begins with `extension`, in any case and at any dot but a
+/// leading one: `a.jpg` and `a.JPEG` match `jp`, `a.mp3.part` matches `mp3`.
 fn has_extension(name: &[u8], extension: &[u8]) -> bool {
     if extension == b"*" {
         return true;

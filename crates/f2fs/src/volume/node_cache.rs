@@ -1,7 +1,7 @@
-//! Node blocks in memory: the changed ones, and a bounded number of others.
+//! Node blocks in memory: all dirty ones and a bounded number of clean ones.
 //!
-//! *Invariants*: a node is in `dirty` or in the clean cache, not in both; what is in the clean cache equals what
-//! the NAT's address for it holds.
+//! *Invariants*: a node is either in `dirty` or in the clean cache, never in both. A clean node equals the
+//! block at the address that the NAT has for it.
 
 use std::{
     collections::BTreeSet,
@@ -15,25 +15,26 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// Locks over the clean nodes.
+/// Number of locks that the clean nodes are distributed over.
 const SHARDS: usize = 16;
 
-/// What of a dirty node has changed. An fsync need not write an inode of which roll-forward finds all that has changed
-/// elsewhere.
+/// Which parts of a dirty node have changed. An fsync can skip an inode if roll-forward recovers all its
+/// changes from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change(u8);
 
 impl Change {
-    /// How many blocks a file has: recovery counts what it recovers.
+    /// The block count of a file; recovery counts the blocks that it recovers.
     pub const BLOCKS: Change = Change(1);
-    /// The size of a file, by blocks behind its end: recovery of such a block sets it to that block's end.
+    /// The size of a file, extended by blocks beyond its end; recovery of such a block sets the size to the
+    /// end of the block.
     pub const SIZE: Change = Change(2);
-    /// The times of a change of content.
+    /// The timestamps of a content change.
     pub const TIMES: Change = Change(4);
-    /// Anything else.
+    /// Any other change.
     pub const REST: Change = Change(8);
 
-    /// Whether one of the changes is this.
+    /// Returns true if the changes include this one.
     pub fn has(self, one: Change) -> bool {
         self.0 & one.0 != 0
     }
@@ -44,7 +45,7 @@ struct Dirty {
     change: Change,
 }
 
-/// The cache. Readers share it; the dirty part is only touched by whoever has the volume to itself.
+/// The node cache. Readers share the clean part; the dirty part changes only through `&mut self`.
 pub struct NodeCache {
     dirty: FxHashMap<Nid, Dirty>,
     /// The dirty nodes by file.
@@ -53,7 +54,8 @@ pub struct NodeCache {
     shard_nodes: usize,
 }
 
-/// Two generations: when the young one is full it becomes the old one, and what was not used since is dropped.
+/// A clean cache of two generations. When the young one is full, it becomes the old one, and nodes of the
+/// previous old one that were not used since are dropped.
 #[derive(Default)]
 struct Shard {
     young: FxHashMap<Nid, Arc<NodeBlock>>,
@@ -61,7 +63,7 @@ struct Shard {
 }
 
 impl NodeCache {
-    /// A cache of so many clean nodes.
+    /// Creates a cache for about `nodes` clean nodes.
     pub fn new(nodes: usize) -> NodeCache {
         NodeCache {
             dirty: FxHashMap::default(),
@@ -71,7 +73,7 @@ impl NodeCache {
         }
     }
 
-    /// A node, if it is here.
+    /// Returns a node if it is cached.
     pub fn get(&self, nid: Nid) -> Option<Arc<NodeBlock>> {
         if let Some(dirty) = self.dirty.get(&nid) {
             return Some(dirty.node.clone());
@@ -85,30 +87,30 @@ impl NodeCache {
         Some(node)
     }
 
-    /// Clean nodes that can be added at once so that none of them drops another: half of a generation, as their numbers
-    /// need not spread evenly.
+    /// Number of clean nodes that can be added at once without dropping one of them: half a generation,
+    /// because nids may be distributed unevenly over the shards.
     pub fn ahead_max(&self) -> usize {
         self.shard_nodes * SHARDS / 2
     }
 
-    /// Keeps a node that was read from the device.
+    /// Caches a node that was read from the device.
     pub fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
         self.keep(&mut self.shard(nid), nid, node);
     }
 
-    /// A node that is dirty already, to change this of it.
+    /// A node that is already dirty, to make this change to it.
     pub fn get_dirty(&mut self, nid: Nid, change: Change) -> Option<&mut NodeBlock> {
         let dirty = self.dirty.get_mut(&nid)?;
         dirty.change.0 |= change.0;
         Some(Arc::make_mut(&mut dirty.node))
     }
 
-    /// What of a node has changed, if it is dirty.
+    /// Returns the changes of a dirty node; `None` if the node is not dirty.
     pub fn change(&self, nid: Nid) -> Option<Change> {
         self.dirty.get(&nid).map(|dirty| dirty.change)
     }
 
-    /// Makes a node dirty by this change, or adds a new one.
+    /// Makes a node dirty with this change, or adds a new node.
     pub fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>, change: Change) -> &mut NodeBlock {
         let mut shard = self.shard(nid);
         shard.young.remove(&nid);
@@ -119,7 +121,7 @@ impl NodeCache {
         Arc::make_mut(&mut slot.node)
     }
 
-    /// Forgets a node.
+    /// Removes a node from the cache.
     pub fn remove(&mut self, nid: Nid) {
         if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
@@ -129,22 +131,22 @@ impl NodeCache {
         shard.old.remove(&nid);
     }
 
-    /// Count of dirty nodes.
+    /// Number of dirty nodes.
     pub fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
 
-    /// The dirty nodes' numbers, by file.
+    /// The nids of the dirty nodes, ordered by file.
     pub fn dirty_nids(&self) -> Vec<Nid> {
         self.by_file.iter().map(|(_, nid)| *nid).collect()
     }
 
-    /// The numbers of a file's dirty nodes.
+    /// The nids of a file's dirty nodes.
     pub fn dirty_of(&self, ino: Ino) -> Vec<Nid> {
         self.by_file.range((ino, Nid(0))..=(ino, Nid(u32::MAX))).map(|(_, nid)| *nid).collect()
     }
 
-    /// Moves a dirty node, which has been written, to the clean ones.
+    /// Marks a dirty node as clean after it has been written.
     pub fn set_clean(&mut self, nid: Nid) {
         if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
@@ -153,7 +155,8 @@ impl NodeCache {
     }
 
     fn shard(&self, nid: Nid) -> MutexGuard<'_, Shard> {
-        // A thread that panicked under the lock left whole nodes: the cache stays usable.
+        // The cache stays usable after a thread has panicked under the lock, because it holds only complete
+        // nodes.
         self.clean[nid.index() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 

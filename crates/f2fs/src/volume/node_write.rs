@@ -1,4 +1,4 @@
-//! Changing nodes: new ones, changed ones, removed ones, and their way to the logs.
+//! Creation, modification, removal and write-back of nodes.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::{
     units::{BlockAddr, Ino, Nid},
 };
 
-/// What fsync marks a node with, for roll-forward recovery.
+/// Footer marks that an fsync sets for roll-forward recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Marks {
-    /// Recovery counts the node.
+    /// The fsync mark: recovery takes the node into account.
     pub fsync: bool,
-    /// Recovery must make the directory entry too.
+    /// The dentry mark: recovery must also create the directory entry.
     pub dentry: bool,
 }
 
 impl Volume {
-    /// A node, to change it. It is written with the next write-back.
+    /// A node, to change it; it becomes dirty.
     pub(super) fn node_mut(&mut self, nid: Nid) -> Result<&mut NodeBlock> {
         self.node_for(nid, Change::REST)
     }
 
-    /// An inode, to change it.
+    /// An inode, to change it; it becomes dirty.
     pub(super) fn inode_mut(&mut self, ino: Ino) -> Result<&mut NodeBlock> {
         self.inode_for(ino, Change::REST)
     }
 
-    /// An inode, to change nothing but this.
+    /// An inode, to make only this change.
     pub(super) fn inode_for(&mut self, ino: Ino, change: Change) -> Result<&mut NodeBlock> {
         let node = self.node_for(ino.into(), change)?;
         if !node.is_inode() {
@@ -50,8 +50,7 @@ impl Volume {
         Ok(self.nodes.get_dirty(nid, change).expect("it was just found dirty"))
     }
 
-    /// Takes a nid for a node of `ino`, or of itself where that is `None`. The node exists with
-    /// [`add_node`](Self::add_node).
+    /// Allocates a nid. The node exists only after [`add_node`](Self::add_node).
     pub(super) fn take_nid(&mut self) -> Result<Nid> {
         let most = self.geometry.nids_end().0 - RESERVED_NIDS;
         if self.counters.valid_nodes >= most {
@@ -60,8 +59,8 @@ impl Volume {
         self.nat.take_free(&self.io)
     }
 
-    /// Adds a new node to the volume and counts it. The caller has made sure of the space for it, and counts it in
-    /// `i_blocks` where it is no inode.
+    /// Adds a new node to the volume and counts it. The caller has checked the space, and counts the node in
+    /// `i_blocks` if it is not an inode.
     pub(super) fn add_node(&mut self, node: NodeBlock) -> Result<()> {
         let (nid, ino) = (node.nid(), node.ino());
         let old = self.nat.get(&self.io, nid)?;
@@ -78,14 +77,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a node of an existing file.
+    /// Creates a node of an existing file.
     pub(super) fn add_child_node(&mut self, ino: Ino, offset: u32, cold: bool) -> Result<Nid> {
         let nid = self.take_nid()?;
         self.add_node(NodeBlock::new(self.format, nid, ino, offset, cold))?;
         Ok(nid)
     }
 
-    /// Removes a node, and counts it out.
+    /// Removes a node and updates the counters.
     pub(super) fn remove_node(&mut self, nid: Nid) -> Result<()> {
         let entry = self.nat.get(&self.io, nid)?;
         if entry.is_free() {
@@ -110,7 +109,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all dirty nodes to their logs, one log after the other: a card changes between units as rarely as can be.
+    /// Writes all dirty nodes, one log after the other, so that a card switches between erase units as rarely
+    /// as possible.
     pub(super) fn write_nodes(&mut self) -> Result<()> {
         let mut nids = self.nodes.dirty_nids();
         nids.sort_by_cached_key(|nid| {
@@ -132,7 +132,7 @@ impl Volume {
         let mut place = self.allocate(kind, owner)?;
         if marks.fsync {
             self.logs.get_mut(kind).synced += 1;
-            // That is for speed; the node has its place already, and must come to it.
+            // This only improves speed. The node already has its block and must be written there in any case.
             match self.nodes_follow() {
                 Ok(next) => place.next = next.unwrap_or(place.next),
                 Err(_) => self.since_checkpoint.no_zone = true,
@@ -159,8 +159,8 @@ impl Volume {
         self.nat.set(&self.io, nid, NatEntry { addr: place.addr, ..entry })
     }
 
-    /// The log that a node goes to. Direct nodes, inodes and xattr nodes of a file are warm, those of a directory
-    /// hot; indirect nodes are cold.
+    /// The log for a node. Indirect nodes are cold. Direct nodes, inodes and xattr nodes are warm if they
+    /// belong to a file, hot if they belong to a directory.
     fn log_of_node(&self, offset: u32, cold: bool) -> SegmentType {
         let best = match NodeKind::of(self.geometry.block_size, offset) {
             Some(NodeKind::Indirect | NodeKind::DoubleIndirect) => SegmentType::ColdNode,

@@ -1,8 +1,9 @@
-//! Work in progress on the device that a volume waits for: the flushes of a checkpoint, the first flush of an fsync.
+//! Device work that an operation waits for: the flushes of a checkpoint, or the first flush of an fsync.
 //!
-//! *Invariant*: between the volume's `begin_*` method and [`Volume::finish`] nothing of the volume changes, so whoever
-//! shares it lets readers go on meanwhile and keeps writers waiting. The order on the device is that of a checkpoint
-//! written in one go: everything but the last block, a flush, the last block, a flush.
+//! *Invariant*: between the `begin_*` method and [`Volume::finish`] the volume does not change. A caller that
+//! shares the volume can therefore admit readers in the meantime, and must keep writers waiting. The order of
+//! writes is that of a checkpoint written in one go: everything but the last block, a flush, the last block,
+//! a flush.
 
 use std::{io, sync::Arc};
 
@@ -17,9 +18,9 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// Device work that has to be done before an operation goes on. It needs the device only, not the volume.
+/// Device work that must be done before an operation can continue. It needs only the device, not the volume.
 ///
-/// The volume refuses changes until [`Volume::finish`] has the outcome.
+/// The volume refuses changes until [`Volume::finish`] has received the outcome.
 #[must_use = "the volume refuses changes until `Volume::finish` has the outcome"]
 pub struct PendingSync {
     io: Arc<Io>,
@@ -35,31 +36,31 @@ pub struct SyncOutcome {
     result: Result<()>,
 }
 
-/// Work on the device.
+/// Kinds of device work.
 pub(super) enum Work {
-    /// None: readers have a turn.
+    /// No work: gives readers a turn.
     Yield,
     /// One flush.
     Flush,
-    /// A flush, the last block of a checkpoint, a flush.
+    /// A flush, the last block of a checkpoint, and another flush.
     Commit(Box<Prepared>),
 }
 
-/// The step that follows once the work is done.
+/// The step that follows the device work.
 pub(super) enum Then {
-    /// None.
+    /// Nothing: the operation is complete.
     End,
-    /// Writes what a checkpoint could not write, or tells of it.
+    /// Writes the pages that a checkpoint could not write, or returns the error.
     WriteWaiting(Reason),
-    /// Writes what a checkpoint left of a file.
+    /// Writes the pages of a file that the checkpoint of an fsync could not write.
     WriteRest(Ino),
-    /// Writes the last node of an fsync, which has the mark.
+    /// Writes the last node of an fsync, which carries the fsync mark.
     Mark(LastNode),
-    /// Writes a label to the next copy of the superblock.
+    /// Writes the label to the next copy of the superblock.
     WriteLabel(NewLabel),
-    /// Goes on with the search for free sections.
+    /// Continues the search for free sections.
     MakeRoom(RoomStep),
-    /// Goes on with cleaning.
+    /// Continues cleaning.
     Clean(Box<Cleaning>),
 }
 
@@ -68,13 +69,13 @@ pub(super) enum Then {
 pub(super) struct LastNode {
     pub ino: Ino,
     pub nid: Nid,
-    /// Recovery would have to enter the file's name.
+    /// True if recovery would have to enter the file's name.
     pub is_new: bool,
 }
 
 impl PendingSync {
-    /// Whether all that is left is one flush of the device. Several such share one flush, and the volume takes changes
-    /// meanwhile; a flush that failed is reported to [`Volume::flushed`].
+    /// Returns true if only one flush of the device is left. Several operations can share such a flush, and
+    /// the volume accepts changes in the meantime. If the flush fails, report it to [`Volume::flushed`].
     pub fn is_only_flush(&self) -> bool {
         matches!((&self.work, &self.then), (Work::Flush, Then::End))
     }
@@ -91,8 +92,8 @@ impl PendingSync {
 }
 
 impl Volume {
-    /// Goes on with an operation once its device work is done; `Some` where there is more to do. An operation is
-    /// complete, successfully or not, with `None` or an error.
+    /// Continues an operation after its device work; returns `Some` if there is more to do. With `None` or an
+    /// error the operation is complete.
     pub fn finish(&mut self, outcome: SyncOutcome) -> Result<Option<PendingSync>> {
         self.is_syncing = false;
         let SyncOutcome { work, then, result } = outcome;
@@ -112,13 +113,13 @@ impl Volume {
         }
     }
 
-    /// How the flush went that was [all that was left](PendingSync::is_only_flush) and that others shared. After one
-    /// that failed the volume refuses changes: nobody knows what is on the device.
+    /// Reports the result of a shared flush ([`PendingSync::is_only_flush`]). After a failed flush the volume
+    /// refuses changes, because the content of the device is unknown.
     pub fn flushed(&mut self, result: io::Result<()>) -> Result<()> {
         self.fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
     }
 
-    /// Does all that is left of an operation at once, for callers that share the volume with nobody.
+    /// Runs the rest of an operation at once, for callers that do not share the volume.
     pub(super) fn complete(&mut self, pending: Option<PendingSync>) -> Result<()> {
         let mut next = pending;
         while let Some(pending) = next {
@@ -133,7 +134,7 @@ impl Volume {
         pending
     }
 
-    /// Begins a checkpoint, and what follows it.
+    /// Begins a checkpoint; `then` follows it.
     pub(super) fn checkpoint_then(&mut self, reason: Reason, then: Then) -> Result<PendingSync> {
         let prepared = self.prepare_checkpoint(reason)?;
         Ok(self.pending(Work::Commit(Box::new(prepared)), then))

@@ -1,4 +1,4 @@
-//! Inodes of a listing, read before they are asked for one by one.
+//! Read-ahead of the inodes of a directory listing.
 
 use super::Volume;
 use crate::{
@@ -7,14 +7,16 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// Blocks between two inodes that are read along with them: reading on costs a device less than another command.
+/// Maximum number of unneeded blocks between two inodes that are read along: this costs less than another
+/// command.
 const GAP_BLOCKS_MAX: u32 = 8;
-/// Blocks that are read at once.
+/// Maximum number of blocks in one read.
 const RUN_BLOCKS_MAX: u32 = 128;
 
 impl Volume {
-    /// Reads those of these inodes that are not in memory, neighbours on the device at once, as far as the cache of nodes
-    /// keeps them until they are used. One that cannot be read is left for its own turn, which says why.
+    /// Reads those of these inodes that are not cached, adjacent ones in one request, as far as the node
+    /// cache can keep them until they are used. Read errors are ignored here; reading the inode itself
+    /// reports them.
     pub fn read_inodes_ahead(&self, inos: impl IntoIterator<Item = Ino>) {
         let can_be = |nid: &Nid| *nid != Nid::NULL && *nid < self.geometry.nids_end();
         let missing =
@@ -39,7 +41,8 @@ impl Volume {
         }
     }
 
-    /// Reads inodes that lie close to one another, by rising addresses. A single one is read in its own turn as well.
+    /// Reads inodes that are close together, in ascending order of address. A single inode is not worth
+    /// reading ahead.
     fn read_inode_run(&self, run: &[(Nid, NatEntry)]) {
         let [(nid, first), .., (_, last)] = run else { return };
         let size = self.geometry.block_size.bytes();
@@ -76,7 +79,7 @@ mod tests {
         Options::new(Time::default)
     }
 
-    /// A volume with a directory of many files, all of it on the device.
+    /// Creates a volume with a directory of many files and unmounts it.
     fn with_many_files() -> (Arc<MemoryDevice>, Vec<Ino>) {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
@@ -96,7 +99,7 @@ mod tests {
         let (device, inos) = with_many_files();
         let counted = Arc::new(Counted::new(device));
         let volume = Volume::open(counted.clone(), options()).unwrap();
-        // The table of addresses is read by then.
+        // This fills the NAT cache.
         volume.stat(inos[0]).unwrap();
         let reads = || counted.counts().reads;
         let before = reads();

@@ -1,7 +1,7 @@
-//! New data of files, straight from where it is to the device: past the pending run of its log, where a copy of it would
-//! wait for neighbours ([`Options::straight_bytes`](super::Options)).
+//! Direct writes of new file data: from the caller's buffer to the device, without a copy in the pending run
+//! of a log ([`Options::straight_bytes`](super::Options)).
 //!
-//! *Invariant*: it leaves behind what its log gave out before.
+//! *Invariant*: the data is written after all blocks that its log allocated before.
 
 use super::{Volume, map_write::Slot};
 use crate::{
@@ -11,9 +11,10 @@ use crate::{
 };
 
 impl Volume {
-    /// How many whole blocks of `data`, which goes to a file from `slot` on, may leave straight: those that get a place for
-    /// the first time, so that nothing in memory is about them. None where they are few: what is short may change again
-    /// soon, which is cheapest in the run.
+    /// Number of whole blocks at the start of `data`, which begins at `slot`, that can be written directly:
+    /// new blocks without a dirty page. Zero if they hold less than
+    /// [`Options::straight_bytes`](super::Options): a short write may soon be overwritten, which is cheapest
+    /// in the pending run.
     pub(super) fn straight_blocks(&self, ino: Ino, slot: Slot, block: u64, data: &[u8]) -> Result<usize> {
         let Some(least) = self.options.straight_bytes.filter(|least| data.len() >= *least) else {
             return Ok(0);
@@ -32,8 +33,8 @@ impl Volume {
         Ok(if count << log < least { 0 } else { count })
     }
 
-    /// Gives [such blocks](Self::straight_blocks) neighbouring places in a log and writes them. Says how many of them had
-    /// places there, and how many blocks the file has gained.
+    /// Allocates consecutive blocks in a log for [such data](Self::straight_blocks) and writes them. Returns
+    /// the number of blocks written and the number of those that were holes before.
     pub(super) fn write_straight(
         &mut self,
         ino: Ino,
@@ -43,14 +44,14 @@ impl Volume {
     ) -> Result<(usize, u64)> {
         let log = self.geometry.block_size.log();
         let version = self.nat.get(&self.io, slot.nid)?.version;
-        // Everything that may fail comes before a block is given out.
+        // All steps that can fail come before the allocation.
         self.drop_extent(ino)?;
         self.node_mut(slot.nid)?;
         let owner = |n: usize| Owner { nid: slot.nid, version, offset: (slot.index + n) as u16 };
         let first = self.allocate(kind, owner(0))?;
         let (mut count, mut next) = (1, first.next);
         while count < data.len() >> log && next.0 == first.addr.0 + count as u32 {
-            // Who wants the next one gets the error.
+            // An error is left to the next allocation, which meets it again.
             let Ok(place) = self.allocate(kind, owner(count)) else { break };
             (count, next) = (count + 1, place.next);
         }

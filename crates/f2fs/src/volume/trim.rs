@@ -1,4 +1,4 @@
-//! Telling the device what is free: after checkpoints, and all of it at once.
+//! Discards: queued after checkpoints, or of all free space at once (trim).
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::{
     units::{BlockAddr, SegNo},
 };
 
-/// Segments that one step of trimming looks at: a device gets large requests, and a caller with a lock holds it briefly.
+/// Segments per step of a trim: enough for large requests, few enough to hold the caller's lock only briefly.
 const STEP_SEGMENTS: u32 = 16;
 
 impl Volume {
-    /// The discards that wait to be issued. Where [`Options::discard`](super::Options::discard) is set, each checkpoint
-    /// adds what it frees; the caller issues them when it likes, from any thread and without the volume.
+    /// The queue of discards. If [`Options::discard`](super::Options::discard) is set, each checkpoint adds
+    /// the blocks that it frees. The caller issues them at any time, from any thread, without the volume.
     pub fn discards(&self) -> &Arc<Discards> {
         &self.discards
     }
 
-    /// Tells the device about everything that is free, in runs of at least `least_blocks` within a segment, and says how
-    /// many blocks that were.
+    /// Discards all free space in runs of at least `least_blocks` within a segment, and returns the number of
+    /// blocks.
     pub fn trim(&mut self, least_blocks: u32) -> Result<u64> {
         let pending = self.begin_trim()?;
         self.complete(pending)?;
@@ -38,14 +38,16 @@ impl Volume {
         Ok(trimmed)
     }
 
-    /// Begins a [`trim`](Self::trim) with a checkpoint: only what the newest one does not need is free on the device.
+    /// Begins a [`trim`](Self::trim) with a checkpoint, because blocks that the last checkpoint needs cannot
+    /// be discarded.
     pub fn begin_trim(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         if self.changed { self.checkpoint_then(Reason::Sync, Then::End).map(Some) } else { Ok(None) }
     }
 
-    /// Adds what is free in some segments from `from` on to the [discards](Self::discards), and says how many blocks that
-    /// are, and where to go on. What a log is about to write is left out.
+    /// Queues [discards](Self::discards) for the free blocks of the next 16 segments from `from` on, except
+    /// the blocks that a log is going to write. Returns the number of blocks, and the segment to continue at
+    /// or `None` at the end.
     pub fn trim_from(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
         self.start()?;
         let end = self.geometry.segments.min(from.0.saturating_add(STEP_SEGMENTS));
@@ -68,12 +70,13 @@ impl Volume {
         Ok((trimmed, (end < self.geometry.segments).then_some(SegNo(end))))
     }
 
-    /// Before a log writes to a segment: no discard may reach what it writes.
+    /// Removes the discards of a segment from the queue and waits for those in flight, before a log writes to
+    /// the segment.
     pub(super) fn claim_segment(&self, segment: SegNo) {
         self.discards.claim(self.geometry.block(segment, 0), BLOCKS_PER_SEGMENT);
     }
 
-    /// The segments that discards are under way for.
+    /// The segments that discards in flight cover.
     pub(super) fn discarded_segments(&self) -> impl Iterator<Item = SegNo> + use<'_> {
         let segment_of = |block: u32| self.geometry.position(BlockAddr(block)).0.0;
         let runs = self.discards.under_way().into_iter();
