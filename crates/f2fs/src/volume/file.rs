@@ -16,7 +16,7 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-/// What lies at a place of a file.
+/// Kind of content in a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentKind {
     /// Data in blocks of the device.
@@ -29,31 +29,31 @@ pub enum ExtentKind {
     Compressed,
 }
 
-/// A part of a file that is no hole.
+/// A part of a file that is not a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Start in the file, in bytes.
     pub offset: u64,
     /// Length in the file, in bytes; may reach past the file's end.
     pub length: u64,
-    /// Start on the device in bytes; `None` where there is no such thing.
+    /// Start on the device, in bytes; `None` if the extent has no place of its own there.
     pub physical: Option<u64>,
-    /// What it is.
+    /// Kind of content.
     pub kind: ExtentKind,
 }
 
-/// A part of a file that cannot be found on the device, because a node above it cannot be read.
+/// A part of a file whose place on the device is unknown, because a node above it cannot be read.
 #[derive(Debug)]
 pub struct Hidden {
-    /// The bytes of the file, at least one; the end may lie past the file's.
+    /// Range in the file, in bytes; not empty. Its end may be past the end of the file.
     pub bytes: Range<u64>,
-    /// The reason.
+    /// The error that hides this part.
     pub error: Error,
 }
 
 impl Volume {
-    /// Reads from a regular file, at most up to its end, and says how many bytes were read. An encrypted file
-    /// is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
+    /// Reads from a regular file, at most up to its end, and returns the number of bytes. For an encrypted
+    /// file the result is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.regular(ino)?;
         if inode.has_advise(advise::ENCRYPT) {
@@ -62,18 +62,19 @@ impl Volume {
         self.read_content(&inode, offset, buf)
     }
 
-    /// As [`read`](Self::read), but of an encrypted file it gives the encrypted bytes.
+    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
     pub fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_content(&*self.regular(ino)?, offset, buf)
     }
 
-    /// The first part of a file at or after `offset` that is no hole; `None` where only a hole, or nothing,
-    /// follows. The part starts at `offset` where that lies inside it.
+    /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the
+    /// file follows. An extent that contains `offset` is returned from `offset` on.
     pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
         self.next_extent_or_hidden(ino, offset).map_err(|hidden| hidden.error)
     }
 
-    /// As [`next_extent`](Self::next_extent); an error says which bytes it hides, so that the caller can go on behind them.
+    /// Like [`next_extent`](Self::next_extent); the error states the bytes that it hides, so that the caller
+    /// can continue behind them.
     pub fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
         let log = self.superblock().block_size.log();
         let hidden = |Unmapped { blocks, error }| Hidden {
@@ -117,9 +118,10 @@ impl Volume {
         Ok(None)
     }
 
-    /// Where `length` bytes of a regular file from `offset` on lie on the device, in bytes and in order; at most up
-    /// to the file's end. `None` where some of them lie nowhere in a readable form: holes, what is inline,
-    /// compressed or encrypted, and what has changed and not left yet. Then [`read`](Self::read) gives them.
+    /// Returns the ranges on the device, in bytes and in order, that hold `length` bytes of a regular file
+    /// from `offset` on, at most up to the end of the file. Returns `None` if the device does not hold all of
+    /// them in readable form: holes, inline, compressed or encrypted data, and changes that are not written
+    /// yet. The caller then uses [`read`](Self::read).
     pub fn ranges_on_device(&self, ino: Ino, offset: u64, length: u64) -> Result<Option<Vec<Range<u64>>>> {
         let inode = self.regular(ino)?;
         let end = inode.head().size.get().min(offset.saturating_add(length));
@@ -151,8 +153,8 @@ impl Volume {
         Ok(Some(ranges))
     }
 
-    /// The first byte at or after `offset` that is data (`SEEK_DATA`); `None` where none follows. Reserved blocks
-    /// are passed over.
+    /// Returns the offset of the first data at or after `offset` (`SEEK_DATA`), or `None` if no data follows.
+    /// Reserved blocks are not data.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         let size = self.inode(ino)?.head().size.get();
         let mut at = offset;
@@ -171,8 +173,9 @@ impl Volume {
         Ok(None)
     }
 
-    /// The first byte at or after `offset` that is a hole (`SEEK_HOLE`), the end of the file being one; `None`
-    /// past the end. As in Linux, reserved blocks are neither found here nor by [`seek_data`](Self::seek_data).
+    /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end. The
+    /// end of the file counts as a hole. As in Linux, reserved blocks are neither holes nor data (see
+    /// [`seek_data`](Self::seek_data)).
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         let size = self.inode(ino)?.head().size.get();
         if offset >= size {
@@ -185,7 +188,7 @@ impl Volume {
         Ok(Some(at.min(size)))
     }
 
-    /// Reads from the content of any inode, at most up to `i_size`.
+    /// Reads from the content of an inode of any type, at most up to `i_size`.
     pub(super) fn read_content(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let left = inode.head().size.get().saturating_sub(offset);
         let length = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -193,7 +196,7 @@ impl Volume {
         Ok(length)
     }
 
-    /// Fills `buf` from the content of an inode, whatever `i_size` says: metadata of sealed files lies past it.
+    /// Fills `buf` from the content of an inode regardless of `i_size`: verity metadata lies past it.
     pub(super) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
         if inode.has_inline(inline::DATA) {
             let area = inode.inline_area();
@@ -227,7 +230,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The content of one block of a file, or `None` where it is a hole.
+    /// Returns the content of one block of a file, or `None` if it is a hole.
     pub(super) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Cow<'_, [u8]>>> {
         if let Some(page) = self.dirty_page(inode.ino(), block) {
             return Ok(Some(page.into()));
@@ -307,7 +310,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// Puts the changed pages over what the map said.
+    /// Copies dirty pages over content that was read from the device.
     fn overlay_pages(&self, ino: Ino, offset: u64, buf: &mut [u8]) {
         if self.pages.is_empty() || buf.is_empty() {
             return;
@@ -324,7 +327,7 @@ impl Volume {
         }
     }
 
-    /// The first byte of a reserved extent that a changed page has data for.
+    /// Returns the offset of the first byte of a reserved extent that a dirty page holds data for.
     fn written_page(&self, ino: Ino, extent: Extent) -> Option<u64> {
         let log = self.superblock().block_size.log();
         let end = (extent.offset + extent.length) >> log;

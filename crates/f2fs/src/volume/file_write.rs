@@ -1,9 +1,10 @@
 //! Writing files: data, size, holes.
 //!
-//! *Invariants*: a block that gets a place for the first time goes to its log at once, and changes in the log's
-//! pending run as long as it is there; only parts of blocks that are on the device already wait as pages, and
-//! blocks that an fsync is likely to overwrite in place; long data may go [straight](super::straight) to the device.
-//! So a file's blocks follow one another on the device as they follow one another in the file. Space is made sure of before anything changes.
+//! *Invariants*: a block that gets its first address goes to its log at once, and changes in the log's
+//! pending run as long as it is there. Only two sorts of blocks wait as dirty pages: blocks on the device
+//! that are overwritten in part, and blocks that an fsync is likely to update in place. Large writes may
+//! [bypass the log's buffer](super::straight). Therefore the blocks of a file have the same order on the
+//! device as in the file. Space is checked before anything changes.
 
 use std::ops::Range;
 
@@ -26,26 +27,27 @@ use crate::{
     units::{BlockAddr, Ino, Time},
 };
 
-/// So much of a file is reserved or given back as one operation: some hundred nodes of addresses. What is longer is
-/// several, between which nodes leave the memory, and a checkpoint makes room.
+/// Maximum number of bytes that are reserved or freed in one step: some hundred nodes of addresses. A longer
+/// range takes several steps, between which nodes are evicted from memory and a checkpoint frees space.
 const PIECE_BYTES: u64 = 1 << 30;
-/// Neighbours that are overwritten as one write, at most: eight commands of 120 KiB.
+/// Maximum number of adjacent blocks that are overwritten with one write: eight commands of 120 KiB.
 const NEIGHBOURS_MOST: usize = 240;
 
-/// So much is written as one operation: less than the sections hold that are always kept free.
+/// Maximum number of bytes that are written in one step: less than the sections hold that are always kept
+/// free.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// What one step has written.
+/// Result of one step of a write.
 struct Written {
-    /// Blocks, the last of which may be written in part.
+    /// Number of blocks; the last one may be written in part.
     blocks: usize,
-    /// Bytes.
+    /// Number of bytes.
     length: usize,
-    /// Blocks that the file has gained.
+    /// Number of blocks that were added to the file.
     gained: u64,
 }
 
-/// A range of a file in pieces that end where every cluster does.
+/// Splits a range of a file at multiples of 1 GiB, which are cluster boundaries as well.
 pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
     pieces_of(PIECE_BYTES, offset, end)
 }
@@ -56,7 +58,7 @@ fn pieces_of(bytes: u64, offset: u64, end: u64) -> impl Iterator<Item = Range<u6
 }
 
 impl Volume {
-    /// Writes to a regular file; it grows where the data reaches past its end.
+    /// Writes to a regular file, which grows if the data extends past its end.
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         let inode = self.writable_file(ino)?;
@@ -67,8 +69,9 @@ impl Volume {
         self.put(ino, offset, data, true)
     }
 
-    /// Writes to a regular file what a cache has of it, for who opened it before it became append-only. The times
-    /// stay where who has the cache [has them](Options::cache_has_times), too, and [sets](Self::set_attr) them.
+    /// Writes cached data to a regular file, for a program that may have opened it before it became
+    /// append-only. If the cache [holds the times](Options::cache_has_times), this leaves them alone, and the
+    /// caller [sets](Self::set_attr) them.
     pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.writable_file(ino)?);
@@ -83,7 +86,8 @@ impl Volume {
         if stamps { self.stamp(ino) } else { Ok(()) }
     }
 
-    /// Writes to a regular file; between pieces, a checkpoint makes room. All of it fits, or nothing is written.
+    /// Writes to a regular file in pieces, between which a checkpoint frees space. If not all of it fits,
+    /// nothing is written.
     fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let end = self.end_of(&inode, offset, data.len() as u64)?;
@@ -102,10 +106,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes to a regular file what a cache has of it, which knows no smaller pieces than blocks. To an append-only
-    /// file this is no appending: what is there stays, only zeroes become something, in whichever order that comes;
-    /// and it is not permitted where something else was to stand in place of what stays. The times are those of
-    /// [`overwrite_cached`](Self::overwrite_cached).
+    /// Writes cached data to a regular file, for a cache that tracks changes in whole blocks. In an
+    /// append-only file this does not append: existing bytes other than zero stay, and zeroes are replaced,
+    /// in whichever order the blocks come. If the data differs from bytes that stay, the result is
+    /// [`Error::NotPermitted`]. The times are handled as in [`overwrite_cached`](Self::overwrite_cached).
     pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
@@ -127,7 +131,7 @@ impl Volume {
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }
 
-    /// Sets the size of a regular file. What lies past it is gone; what is added reads as zeroes.
+    /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;
         let inode = self.changeable_file(ino)?;
@@ -137,7 +141,8 @@ impl Volume {
         self.end_of(&inode, size, 0)?;
         let cluster_bytes = (inode.layout().cluster_blocks() as u64) << self.geometry.block_size.log();
         if inode.has_inline(inline::COMPRESS_RELEASED) && size % cluster_bytes != 0 {
-            // There is no room for a cluster that becomes plain (Linux, `f2fs_setattr`).
+            // The last cluster would become plain, but its saved blocks are not reserved (Linux,
+            // `f2fs_setattr`).
             return Err(Error::Invalid("a released file is cut between clusters only".into()));
         }
         drop(inode);
@@ -145,8 +150,8 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// Makes a hole in a regular file: the range reads as zeroes, whole blocks of it are given back, and the size
-    /// stays.
+    /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
+    /// size stays.
     pub fn punch_hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let inode = self.writable_file(ino)?;
@@ -162,8 +167,8 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// Reserves blocks for a range of a regular file, which reads as zeroes where nothing was. Unless `keep_size`,
-    /// the file grows to its end.
+    /// Reserves blocks for a range of a regular file; former holes read as zeroes. Unless `keep_size`, the
+    /// file grows to the end of the range.
     pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.begin()?;
         let inode = self.writable_file(ino)?;
@@ -178,7 +183,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a hole from one byte of a file to another.
+    /// Punches a hole from byte `offset` to byte `reach` of a file.
     pub(super) fn punch(&mut self, ino: Ino, offset: u64, reach: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let size = inode.head().size.get();
@@ -188,7 +193,7 @@ impl Volume {
             return self.zero_inline(ino, offset, reach.min(size.max(offset)));
         }
         let log = self.geometry.block_size.log();
-        // The hole may reach past the end of the file, where blocks may be reserved.
+        // The hole may extend past the end of the file, where blocks may be reserved.
         let (first, last) = (offset.div_ceil(1 << log), reach >> log);
         if first > last {
             return self.zero_part(ino, offset, reach);
@@ -199,7 +204,7 @@ impl Volume {
         self.free_blocks(ino, first..last)
     }
 
-    /// Reserves blocks from one byte of a file to another, and sets the size.
+    /// Reserves blocks from byte `offset` to byte `end` of a file, and sets the size unless `keep_size`.
     pub(super) fn allocate_blocks(&mut self, ino: Ino, offset: u64, end: u64, keep_size: bool) -> Result<()> {
         let inode = self.inode(ino)?;
         let log = self.geometry.block_size.log();
@@ -224,12 +229,12 @@ impl Volume {
         } else if grows {
             inode.head_mut().advise |= advise::KEEP_SIZE;
         }
-        // Linux counts it as a change of the content (`f2fs_fallocate`).
+        // Linux treats this as a change of the content (`f2fs_fallocate`).
         self.stamp(ino)
     }
 
-    /// Notes the time of a change of content. Within one tick of the clock the inode stays as it is, so that an
-    /// fsync need not write it.
+    /// Sets mtime and ctime after a change of content. Within one tick of the clock the inode stays as it is,
+    /// so that an fsync need not write it.
     pub(super) fn stamp(&mut self, ino: Ino) -> Result<()> {
         let now = self.time();
         let inode = self.inode(ino)?;
@@ -243,7 +248,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes to the content of an inode of any kind, which must not be inline directory entries.
+    /// Writes to the content of an inode of any type, except to inline directory entries.
     pub(super) fn write_content(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (layout, size) = (inode.layout(), self.geometry.block_size);
@@ -265,8 +270,8 @@ impl Volume {
             false => self.write_blocks(ino, offset, data, kind),
         };
         if let Err(error) = written {
-            // What lies past the end must neither be counted nor come to light when the file grows. What was
-            // reserved there before stays.
+            // Blocks past the end must neither be counted nor become visible when the file grows. Blocks that
+            // are reserved outside the written range stay.
             let inode = self.inode(ino)?;
             let (end_of_file, has_reserved) = (inode.head().size.get(), inode.has_advise(advise::KEEP_SIZE));
             drop(inode);
@@ -296,7 +301,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes data whose addresses are all in one node, from `slot` on.
+    /// Writes data whose addresses are all in the node of `slot`, from that slot on.
     fn write_addrs(
         &mut self,
         ino: Ino,
@@ -317,7 +322,7 @@ impl Volume {
                     slot.left -= blocks;
                 }
                 Err(error) => {
-                    // What was written before counts all the same.
+                    // Data that was written before the error counts all the same.
                     result = Err(error);
                     break;
                 }
@@ -330,7 +335,7 @@ impl Volume {
         result
     }
 
-    /// Writes (part of) the next block, or several that leave at once.
+    /// Writes the next block or a part of it, or several blocks at once past the log's buffer.
     fn write_next(
         &mut self,
         ino: Ino,
@@ -351,7 +356,7 @@ impl Volume {
         Ok(Written { blocks: 1, length, gained })
     }
 
-    /// Writes (part of) one block, and says how many blocks the file has gained: 0 or 1.
+    /// Writes one block or a part of it. Returns the number of blocks that were added to the file, 0 or 1.
     fn write_one(
         &mut self,
         ino: Ino,
@@ -401,7 +406,7 @@ impl Volume {
         Ok(u64::from(old == BlockAddr::NULL))
     }
 
-    /// Overwrites a whole block of the content of an inode, as far as that goes.
+    /// Overwrites a block of the content of an inode, up to the end of the file.
     pub(super) fn overwrite_block(&mut self, ino: Ino, block: u64, bytes: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (kind, log) = (self.log_of_data(&inode), self.geometry.block_size.log());
@@ -415,8 +420,9 @@ impl Volume {
         self.write_one(ino, slot, block, 0, bytes, kind).map(drop)
     }
 
-    /// Whether an overwritten block waits as a page: an fsync that is likely to follow will write it in place, and
-    /// then no node has to be written for its address. Of a file that fits into memory all do: neighbours come together.
+    /// Returns true if an overwritten block waits as a dirty page: a likely fsync then updates it in place,
+    /// and need not write a node for a new address. In a file that fits into memory all overwritten blocks
+    /// wait, so that adjacent blocks are written together.
     fn waits_for_fsync(&self, ino: Ino) -> Result<bool> {
         if self.options.in_place != InPlace::Fsync {
             return Ok(false);
@@ -426,8 +432,9 @@ impl Volume {
         Ok(synced_few || size_blocks <= self.most_pages() as u64)
     }
 
-    /// Makes sure that a range of blocks can be written. The quick answers assume that all of it is new, or that the file
-    /// has all its blocks there; only between the two, the holes are counted.
+    /// Checks that a range of blocks can be written. It passes if there is space for a range that is
+    /// completely new, and fails if there is not even space for the range less all blocks of the file. Only
+    /// between the two, the holes are counted.
     pub(super) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let nodes = self.nodes_for(ino, blocks.clone())? + 1;
         let length = blocks.end - blocks.start;
@@ -439,7 +446,7 @@ impl Volume {
         self.require_blocks(ino, length.saturating_sub(had_blocks), 0)?;
         let mut holes = 0;
         if inode.has_inline(inline::DATA) {
-            // What is inline goes to block 0.
+            // Inline data goes to block 0.
             holes = length + u64::from(blocks.start > 0);
         } else {
             let mut at = blocks.start;
@@ -454,7 +461,8 @@ impl Volume {
         self.require_blocks(ino, holes + nodes, nodes)
     }
 
-    /// Refuses so many blocks, some of which are nodes, where the volume has fewer or the file's owners must not have them.
+    /// Fails if the volume has no space for `blocks` more blocks, `nodes` of which are nodes, or if a quota
+    /// of the file's owners does not admit them.
     fn require_blocks(&self, ino: Ino, blocks: u64, nodes: u64) -> Result<()> {
         self.require_space(blocks)?;
         if u64::from(self.free_nodes()) < nodes {
@@ -463,8 +471,8 @@ impl Volume {
         self.admit(ino, blocks)
     }
 
-    /// Moves inline data into a block; a file without inline data stays as it is, and so does one for whose data there is
-    /// no place.
+    /// Moves inline data into a block; a file without inline data stays as it is. If no block can be
+    /// allocated, the data stays inline.
     pub(super) fn leave_inline(&mut self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         if !inode.has_inline(inline::DATA) {
@@ -493,7 +501,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets the size; frees or leaves inline what has to go.
+    /// Sets the size. Content past it is freed or zeroed. Inline data moves into a block if the new size does
+    /// not fit inline.
     pub(super) fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let (old, layout) = (inode.head().size.get(), inode.layout());
@@ -508,7 +517,7 @@ impl Volume {
                 self.zero_inline(ino, size, old)?;
             }
         } else if size < old || size == old && past_end {
-            // Growing, the file keeps what is reserved past its end (Linux, `f2fs_setattr`).
+            // A file that grows keeps the blocks that are reserved past its end (Linux, `f2fs_setattr`).
             self.cut(ino, size)?;
         }
         let head = self.inode_mut(ino)?.head_mut();
@@ -522,7 +531,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees what lies in blocks past `size`, and zeroes the rest of the last one.
+    /// Frees the blocks past `size`, and zeroes the rest of the last block.
     pub(super) fn cut(&mut self, ino: Ino, size: u64) -> Result<()> {
         let log = self.geometry.block_size.log();
         let kept = size.div_ceil(1 << log);
@@ -531,7 +540,7 @@ impl Volume {
         self.free_from(ino, kept)
     }
 
-    /// Fills part of one block with zeroes, if there is a block.
+    /// Fills part of one block with zeroes, if the block exists.
     fn zero_part(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -561,7 +570,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets the size to the end of what was written, where that is more.
+    /// Sets the size to `end`, if that is larger.
     fn grow(&mut self, ino: Ino, end: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let size = inode.head().size.get();
@@ -569,7 +578,7 @@ impl Volume {
             return Ok(());
         }
         let last_block = (end - 1) >> self.geometry.block_size.log() << self.geometry.block_size.log();
-        // Recovery of the last block tells the size only if that block is new.
+        // Roll-forward derives the size from the last block only if that block is new.
         let follows = size <= last_block && !inode.has_inline(inline::DATA);
         drop(inode);
         let change = if follows { Change::SIZE } else { Change::REST };
@@ -577,10 +586,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes all pages to their logs. Of a regular file, one that has to stay where the device does not take it waits on, as
-    /// do those of which something cannot be read, their nodes or the rest of their cluster, and keeps back nobody else's;
-    /// [`write_waiting`](Self::write_waiting) tells. Names have to be on the device with what they lead to, and what was in a
-    /// cluster before it was opened has no other place.
+    /// Writes all dirty pages. A page of a regular file stays dirty, and holds up no other page, if the
+    /// device refuses its in-place update, or if its nodes or the rest of its cluster cannot be read;
+    /// [`write_waiting`](Self::write_waiting) reports it. Pages of directories and of clusters that were made
+    /// plain must be written: names have to reach the device together with their inodes, and the old content
+    /// of the cluster is stored nowhere else.
     pub(super) fn write_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
             match self.write_page(ino, block) {
@@ -591,8 +601,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the pages without which no checkpoint is whole, as far as that goes: as long as their nodes wait in memory, too,
-    /// nothing has to be read for them.
+    /// Writes the pages without which a checkpoint would be incomplete, as far as possible. While their nodes
+    /// are still in memory as well, nothing has to be read for this.
     pub(super) fn write_needed_pages(&mut self) -> Result<()> {
         for (ino, block) in self.pages.keys() {
             match self.pages.is_needed(ino, block).then(|| self.write_page(ino, block)) {
@@ -603,17 +613,18 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a checkpoint is whole without a page.
+    /// Returns true if a checkpoint is complete without a page.
     fn may_wait(&self, ino: Ino, block: u64) -> bool {
         !self.is_quota_ino(ino) && !self.pages.is_needed(ino, block)
     }
 
-    /// Writes what [`write_pages`](Self::write_pages) left, or says what keeps it waiting.
+    /// Writes the pages that [`write_pages`](Self::write_pages) left, or returns the error that keeps them
+    /// waiting.
     pub(super) fn write_waiting(&mut self) -> Result<()> {
         self.pages.keys().into_iter().try_for_each(|(ino, block)| self.write_page(ino, block))
     }
 
-    /// Writes a page, with what has to go with it.
+    /// Writes a page in place or to its log, with the rest of its cluster if it has one.
     fn write_page(&mut self, ino: Ino, block: u64) -> Result<()> {
         match self.own_place(ino, block)? {
             Some(addr) => self.write_neighbours(ino, &[block], addr),
@@ -621,8 +632,8 @@ impl Volume {
         }
     }
 
-    /// Writes the pages of a file for an fsync: in place where the policy says so, and then neighbours leave as one
-    /// write.
+    /// Writes the dirty pages of a file for an fsync. Adjacent pages that the policy updates in place leave
+    /// as one write.
     pub(super) fn write_pages_of(&mut self, ino: Ino) -> Result<()> {
         let blocks = self.pages.blocks_of(ino, 0, u64::MAX);
         let few = blocks.len() <= IN_PLACE_BLOCKS_MAX;
@@ -640,8 +651,9 @@ impl Volume {
         Ok(())
     }
 
-    /// How many of these pages of a file, from the first on, are neighbours in the file and on the device, and where the
-    /// first is there; as many as make a large write.
+    /// Returns the address of the first of these pages, if it can be updated in place, and the number of
+    /// pages from it on that are adjacent in the file and on the device. The number is at most that of one
+    /// large write.
     fn neighbours(&self, ino: Ino, blocks: &[u64]) -> Result<(Option<BlockAddr>, usize)> {
         let inode = self.inode(ino)?;
         let Some(first) = self.overwritable(&inode, blocks[0])? else { return Ok((None, 1)) };
@@ -655,7 +667,7 @@ impl Volume {
         Ok((Some(first), count))
     }
 
-    /// Overwrites these pages, which are neighbours, at `addr`.
+    /// Updates these adjacent pages in place, from `addr` on.
     fn write_neighbours(&mut self, ino: Ino, blocks: &[u64], addr: BlockAddr) -> Result<()> {
         let pages = blocks.iter().map(|block| self.pages.get(ino, *block).expect("it was listed"));
         let bytes = pages.collect::<Vec<_>>().concat();
@@ -666,7 +678,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The address of a page's block on the device, if it could be overwritten there.
+    /// Returns the address of a page's block on the device, if it can be updated in place.
     fn overwritable(&self, inode: &NodeBlock, block: u64) -> Result<Option<BlockAddr>> {
         if inode.compression().is_some() || inode.is_directory() {
             return Ok(None);
@@ -674,14 +686,15 @@ impl Volume {
         Ok(Some(self.address(inode, block)?).filter(|addr| addr.is_real()))
     }
 
-    /// Whether so many neighbours of a file are overwritten where they are. Those of quota never are: they belong to one
-    /// checkpoint (Linux, `f2fs_should_update_outplace`).
+    /// Returns true if `neighbours` adjacent blocks of a file are updated in place. Blocks of quota files
+    /// never are, because they belong to one checkpoint (Linux, `f2fs_should_update_outplace`).
     fn stays(&self, ino: Ino, asks: Asks, neighbours: usize) -> Result<bool> {
         let wanted = allocate::in_place(self.options.in_place, asks, neighbours) || self.is_pinned(ino)?;
         Ok(wanted && !self.is_quota_ino(ino))
     }
 
-    /// Where a page that nobody syncs is overwritten, if it does not go to its log.
+    /// Returns the address at which a page is updated in place without an fsync, or `None` if it goes to its
+    /// log.
     fn own_place(&self, ino: Ino, block: u64) -> Result<Option<BlockAddr>> {
         let addr = self.overwritable(&*self.inode(ino)?, block)?;
         Ok(if self.stays(ino, Asks::Nobody, 1)? { addr } else { None })
@@ -705,18 +718,18 @@ impl Volume {
         result
     }
 
-    /// The end of a range of a file, which must not lie beyond what a file can have.
+    /// Returns the end of a range of a file, which must not exceed the maximum file size.
     pub(super) fn end_of(&self, inode: &NodeBlock, offset: u64, length: u64) -> Result<u64> {
         let most = inode.layout().reach_blocks() << self.geometry.block_size.log();
         offset.checked_add(length).filter(|end| *end <= most).ok_or(Error::FileTooLarge)
     }
 
-    /// Whether the blocks of a file must not move.
+    /// Returns true if a file is pinned, so that its blocks must not move.
     fn is_pinned(&self, ino: Ino) -> Result<bool> {
         Ok(self.inode(ino)?.has_inline(inline::PIN))
     }
 
-    /// A regular file that may be written, unless what compression saves was released.
+    /// Returns a regular file that may be changed; the blocks that compression saves may be released.
     fn changeable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
         let inode = self.inode(ino)?;
         match inode.file_type() {
@@ -736,7 +749,7 @@ impl Volume {
         Ok(inode)
     }
 
-    /// A regular file of which the content may be written.
+    /// Returns a regular file whose content may be written.
     pub(super) fn writable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
         let inode = self.changeable_file(ino)?;
         match inode.has_inline(inline::COMPRESS_RELEASED) {
@@ -745,7 +758,7 @@ impl Volume {
         }
     }
 
-    /// The time, for stamps.
+    /// The current time, for timestamps.
     pub(super) fn time(&self) -> Time {
         (self.options.clock)()
     }
