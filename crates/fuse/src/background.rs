@@ -113,6 +113,8 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
             let _ = fs.sync();
             last_checkpoint = Instant::now();
         }
+        // As above.
+        let _ = fs.set_late_atimes_in_background();
         let requests = fs.requests();
         idle_ticks = if requests == seen { idle_ticks + 1 } else { 0 };
         if idle_ticks >= IDLE_TICKS && options.background_gc == BackgroundGc::On {

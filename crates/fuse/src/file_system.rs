@@ -38,7 +38,7 @@ use crate::{
     flusher::Flusher,
     inodes::Inodes,
     ioctl::{self, Request},
-    late_atimes::LateAtimes,
+    late_atimes::{self, LateAtimes},
     unwritten::Unwritten,
     volume_lock::{Reading, VolumeLock, Writing},
     waiting::Waiting,
@@ -192,9 +192,10 @@ impl FileSystem {
     fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
+        self.set_late_atimes(&mut volume);
+        // Last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
         self.settle(&mut volume, upkeep).map_err(to_errno)?;
-        self.late_atimes.apply(&mut volume);
         volume.set_privileged(privileged);
         Ok(volume)
     }
@@ -504,10 +505,13 @@ impl FileSystem {
                 return Err(Errno::PERM);
             }
         }
+        if set.atime.is_some() {
+            self.late_atimes.drop_of(ino);
+        }
         if only_status || set != SetAttr::default() {
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
-        volume.stat(ino).map_err(to_errno)
+        volume.stat(ino).map(|stat| self.late_atimes.seen(stat)).map_err(to_errno)
     }
 
     /// Executes an ioctl. `writes` is true if the file was opened for writing.
@@ -648,26 +652,54 @@ impl FileSystem {
     fn renew_atime(&self, ino: Ino) -> bool {
         let due = |volume: &Volume| {
             let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
+            let stat = self.late_atimes.seen(stat);
             let now = (volume.options().clock)();
             let wanted = match self.settings.atime {
                 Atime::Never => false,
                 Atime::Strict => true,
                 Atime::Relative => is_relatively_old(&stat, now),
             };
-            let set = SetAttr { atime: Some(now), ctime: Some(stat.ctime), ..SetAttr::default() };
-            (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(set)
+            (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(now)
         };
         if self.settings.atime == Atime::Never {
             return false;
         }
-        let Some(set) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
+        let Some(atime) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
         // Access times are best effort: a full volume can still be read, and a reader does not wait for a
-        // writer.
-        if self.volume.has_writers() {
-            return self.late_atimes.add(ino, set);
-        }
-        self.write_lock().and_then(|mut volume| volume.set_attr(ino, &set).map_err(to_errno)).is_ok()
+        // writer unless too many times are pending.
+        self.late_atimes.add(ino, atime)
+            || !self.volume.has_writers() && self.write_lock().is_ok() && self.late_atimes.add(ino, atime)
     }
+
+    /// Applies the pending access times. Readers have the volume for the upkeep that is due before each.
+    fn set_late_atimes(&self, volume: &mut Writing<'_>) {
+        if volume.read_only_reason().is_some() {
+            return;
+        }
+        for _ in 0..late_atimes::FILES_MAX {
+            let Some((ino, atime)) = self.late_atimes.take_one() else { return };
+            let upkeep = volume.begin_upkeep();
+            if self.settle(volume, upkeep).is_err() {
+                // The change that follows meets the same error, and has a caller who is told.
+                return;
+            }
+            let _ = set_atime(volume, ino, atime);
+        }
+    }
+
+    /// Applies the pending access times if no writer came to do it. Does not count as a request.
+    pub fn set_late_atimes_in_background(&self) -> Answer<()> {
+        if !self.late_atimes.is_empty() {
+            self.set_late_atimes(&mut self.quiet_write_lock()?);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the time of the last access without a change of status.
+fn set_atime(volume: &mut Volume, ino: Ino, atime: Time) -> f2fs::Result<()> {
+    let ctime = volume.stat(ino)?.ctime;
+    volume.set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })
 }
 
 /// Returns true if `relatime` renews the access time (Linux, `relatime_need_update`).

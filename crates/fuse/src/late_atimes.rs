@@ -1,52 +1,58 @@
-//! Access times of files that were read while a writer held the volume.
+//! Pending access times of files that were read.
 //!
-//! *Invariant*: the next writer applies them before it changes anything, so an inode number still refers to
-//! the file that was read.
+//! *Invariant*: a reader does not change the volume. The next writer applies these times before its own change; if
+//! there is none, a background thread does. Attributes that leave this crate show the [pending](LateAtimes::seen) time.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use f2fs::{
-    Volume,
-    units::Ino,
-    volume::{SetAttr, Stat},
+    units::{Ino, Time},
+    volume::Stat,
 };
 
-/// Maximum number of files with a pending access time; further accesses are not recorded.
-const FILES_MAX: usize = 4096;
+/// Maximum number of files with a pending access time.
+pub const FILES_MAX: usize = 4096;
 
 /// Pending access times.
 #[derive(Default)]
-pub struct LateAtimes(Mutex<HashMap<Ino, SetAttr>>);
+pub struct LateAtimes(Mutex<BTreeMap<Ino, Time>>);
 
 impl LateAtimes {
-    /// Adds a pending change for a file. Returns false if the table is full.
-    pub fn add(&self, ino: Ino, set: SetAttr) -> bool {
+    /// Adds the time of an access to a file. Returns false if the table is full.
+    pub fn add(&self, ino: Ino, atime: Time) -> bool {
         let mut waiting = self.lock();
         let has_room = waiting.len() < FILES_MAX || waiting.contains_key(&ino);
         if has_room {
-            waiting.insert(ino, set);
+            waiting.insert(ino, atime);
         }
         has_room
     }
 
-    /// Returns the attributes of a file with its pending access time.
+    /// Returns true if no time is pending.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// The attributes of a file with its pending access time.
     pub fn seen(&self, stat: Stat) -> Stat {
-        let atime = self.lock().get(&stat.ino).and_then(|set| set.atime);
+        let atime = self.lock().get(&stat.ino).copied();
         Stat { atime: atime.unwrap_or(stat.atime), ..stat }
     }
 
-    /// Applies all pending access times. Errors are ignored: a full volume can still be read.
-    pub fn apply(&self, volume: &mut Volume) {
-        let waiting = std::mem::take(&mut *self.lock());
-        for (ino, set) in waiting {
-            let _ = volume.set_attr(ino, &set);
-        }
+    /// Takes out one time for the caller to apply.
+    pub fn take_one(&self) -> Option<(Ino, Time)> {
+        self.lock().pop_first()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, SetAttr>> {
+    /// Drops the time of a file because a caller sets another one.
+    pub fn drop_of(&self, ino: Ino) {
+        self.lock().remove(&ino);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ino, Time>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -39,9 +39,7 @@ impl FileSystem {
     fn sync_lock(&self) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
-        if volume.read_only_reason().is_none() {
-            self.late_atimes.apply(&mut volume);
-        }
+        self.set_late_atimes(&mut volume);
         Ok(volume)
     }
 
@@ -209,6 +207,10 @@ impl FileSystem {
 
     fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
+        while let Some((ino, atime)) = self.late_atimes.take_one() {
+            // A volume without room for it is left clean all the same.
+            let _ = super::set_atime(volume, ino, atime);
+        }
         for ino in self.inodes.drain() {
             // A damaged inode stays on the volume; everything else becomes durable.
             ended = ended.and(volume.release(ino));
@@ -228,13 +230,13 @@ mod tests {
     use f2fs::{
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Time,
-        volume::{NewNode, Options, XattrMode},
+        volume::{NewNode, Options, SetAttr, XattrMode},
     };
 
     use super::*;
     use crate::{
         MountOptions, Settings,
-        file_system::{Caller, OpenMode, WriteMode},
+        file_system::{Caller, Change, OpenMode, WriteMode},
         ioctl::Request,
     };
 
@@ -357,6 +359,58 @@ mod tests {
         }
         let (flushes, _) = device.take();
         assert!(flushes > 2, "{flushes} flushes for three times as much as the volume has room for");
+    }
+
+    /// An fsync sets access times that wait, and before each it does the upkeep that a write made due.
+    #[test]
+    fn readers_have_the_volume_during_the_upkeep_before_a_late_access_time() {
+        let (device, fs) = mounted(&MountOptions::default());
+        let root = fs.root().unwrap();
+        let other = fs.lookup(root, b"other").unwrap().ino;
+        const KEPT: u32 = 20;
+        let name = |round: u32| round.to_string().into_bytes();
+        let mut flushes = 0;
+        for round in 0..300 {
+            let ino = create(&fs, &name(round));
+            if round >= KEPT {
+                fs.unlink(root, &name(round - KEPT)).unwrap();
+            }
+            fs.write(ROOT_USER, ino, 0, &vec![1; 1 << 20], WriteMode::default()).unwrap();
+            device.take();
+            fs.late_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
+            fs.fsync(ino, false).unwrap();
+            flushes = flushes.max(device.take().0);
+            fs.forget(ino, 1);
+            assert_eq!(fs.stat(other).unwrap().atime.seconds, i64::from(round));
+        }
+        assert!(flushes > 2, "the upkeep was never due when a file was synced");
+    }
+
+    #[test]
+    fn readers_leave_their_access_time_to_the_next_writer() {
+        let (device, fs) = mounted(&MountOptions { atime: crate::Atime::Strict, ..MountOptions::default() });
+        let root = fs.root().unwrap();
+        let other = fs.lookup(root, b"other").unwrap().ino;
+        // With the volume locked for reading, a reader that wanted to change something would wait for itself.
+        let reading = fs.read_lock().unwrap();
+        fs.open(ROOT_USER, other, OpenMode { only_reads: true, ..OpenMode::default() }).unwrap();
+        fs.read(other, 0, &mut [0; 8]).unwrap();
+        drop(reading);
+        assert!(!fs.late_atimes.is_empty());
+        fs.set_late_atimes_in_background().unwrap();
+        assert!(fs.late_atimes.is_empty());
+        // A time that a caller sets is newer than that of a reading before.
+        fs.late_atimes.add(other, Time { seconds: 5, nanoseconds: 0 });
+        let atime = Some(Time { seconds: 7, nanoseconds: 0 });
+        let set = SetAttr { atime, ..SetAttr::default() };
+        assert_eq!(
+            fs.change(ROOT_USER, other, &Change { set, ..Change::default() }).unwrap().atime.seconds,
+            7
+        );
+        fs.late_atimes.add(other, Time { seconds: 9, nanoseconds: 0 });
+        fs.unmount().unwrap();
+        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        assert_eq!(volume.stat(other).unwrap().atime.seconds, 9);
     }
 
     #[test]
