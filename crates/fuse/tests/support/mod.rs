@@ -1,5 +1,5 @@
-//! What the tests of mounts share: an image made by mkfs.f2fs, mounted by a process of its own, and judged by fsck.f2fs
-//! afterwards.
+//! Shared helpers of the mount tests: an image made by mkfs.f2fs, mounted by a separate process, and checked
+//! by fsck.f2fs afterwards.
 
 #![allow(dead_code)] // each test file uses its own part
 
@@ -11,19 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take that should be quick.
+/// Timeout for anything that should be quick.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the kernel is asked for a thing that it does in its own time, 10 ms apart: a minute.
+/// Number of attempts, 10 ms apart (one minute), for things that the kernel does asynchronously.
 pub const TRIES: u32 = 6000;
 
-/// An image and the directory that it is mounted on.
+/// An image and its mount point.
 pub struct Bench {
     dir: tempfile::TempDir,
-    /// The process that answers.
+    /// The process that answers requests.
     pub mounted: Option<Child>,
 }
 
-/// Whether this machine can mount; says why not.
+/// Returns true if this machine can mount; otherwise prints the reason.
 pub fn can_mount() -> bool {
     match File::options().read(true).write(true).open("/dev/fuse") {
         Ok(_) => true,
@@ -34,7 +34,8 @@ pub fn can_mount() -> bool {
     }
 }
 
-/// Options of a mount past its cache, where what is opened so can be mapped to be written (from Linux 6.6 on); else none.
+/// Returns `direct_write` if files with direct I/O can be mapped for writing (since Linux 6.6), otherwise no
+/// option.
 pub fn direct_write() -> &'static str {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux says which it is");
     let numbers: Vec<u32> =
@@ -46,7 +47,7 @@ pub fn direct_write() -> &'static str {
     ""
 }
 
-/// Skips a test where nothing can be mounted, or where a program that it uses is not installed.
+/// Skips a test if mounting is impossible, or if a program that it uses is not installed.
 #[macro_export]
 macro_rules! needs_fuse {
     ($($program:literal),*) => {
@@ -57,7 +58,7 @@ macro_rules! needs_fuse {
 }
 
 impl Bench {
-    /// Makes an image of so many MiB.
+    /// Creates an image of `mebibytes` MiB.
     pub fn new(mebibytes: u64, features: &[&str]) -> Bench {
         let bench = Bench::empty();
         let image = bench.image();
@@ -68,49 +69,49 @@ impl Bench {
         bench
     }
 
-    /// A bench for an image that the test brings itself.
+    /// Creates a bench without an image; the test supplies it.
     pub fn empty() -> Bench {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(dir.path().join("mnt")).expect("a directory to mount on");
         Bench { dir, mounted: None }
     }
 
-    /// A new image of so many MiB, mounted with the usual options.
+    /// Creates an image of `mebibytes` MiB and mounts it with the usual options.
     pub fn mounted(mebibytes: u64) -> Bench {
         let mut bench = Bench::new(mebibytes, &["-O", "extra_attr,inode_checksum,sb_checksum,inode_crtime"]);
         bench.mount("allow_other");
         bench
     }
 
-    /// The image.
+    /// Path of the image.
     pub fn image(&self) -> PathBuf {
         self.dir.path().join("image")
     }
 
-    /// A place beside the mount.
+    /// Path beside the mount point.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Where it is mounted, or a path there.
+    /// Path in the mounted directory; with an empty name, the mount point.
     pub fn path(&self, name: &str) -> PathBuf {
         let root = self.dir.path().join("mnt");
         if name.is_empty() { root } else { root.join(name) }
     }
 
-    /// Mounts it in a process of its own; the process's messages where it does not come to that.
+    /// Mounts the image in a separate process. `Err` holds the messages of that process.
     pub fn try_mount(&mut self, options: &str) -> Result<(), String> {
         self.mount_by(Command::new(mounter()), options)
     }
 
-    /// Mounts it in a namespace of mounts that only the process that answers is in.
+    /// Mounts the image in a separate mount namespace.
     pub fn mount_apart(&mut self) {
         let mut runner = Command::new("unshare");
         runner.args(["--mount", "--"]);
         self.mount_with(runner);
     }
 
-    /// Mounts it by a program that runs another one, whose command line follows its own.
+    /// Mounts the image through `runner`, a program that runs the command line after its own arguments.
     pub fn mount_with(&mut self, mut runner: Command) {
         runner.arg(mounter());
         self.mount_by(runner, "").expect("it can be mounted");
@@ -143,23 +144,23 @@ impl Bench {
         Err(messages)
     }
 
-    /// Mounts it.
+    /// Mounts the image; panics on failure.
     pub fn mount(&mut self, options: &str) {
         self.try_mount(options).expect("it can be mounted");
     }
 
-    /// The process that answers.
+    /// ID of the process that answers requests.
     pub fn pid(&self) -> u32 {
         self.mounted.as_ref().expect("it is mounted").id()
     }
 
-    /// Unmounts it, and waits until the process has ended.
+    /// Unmounts and waits until the process has ended.
     pub fn unmount(&mut self) {
         self.call_umount();
         self.wait_for_end();
     }
 
-    /// Unmounts it and wants a clean volume.
+    /// Unmounts and checks that the volume is clean.
     pub fn unmount_clean(&mut self) {
         self.unmount();
         self.assert_clean();
@@ -167,7 +168,7 @@ impl Bench {
 
     /// Calls umount(8).
     pub fn call_umount(&self) {
-        // A process that another test is just starting has copies of our files until it runs its program.
+        // A process that another test has just forked holds copies of our files until it calls exec.
         for left in (0..TRIES).rev() {
             let run = Command::new("umount").arg(self.path("")).output().expect("umount is there");
             if run.status.success() {
@@ -178,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// Waits until the process that answers has ended, and wants it to have ended well.
+    /// Waits until the process that answers has ended, and checks its exit status.
     pub fn wait_for_end(&mut self) {
         let mut child = self.mounted.take().expect("it is mounted");
         let started = Instant::now();
@@ -209,7 +210,7 @@ impl Bench {
         assert!(run.success());
     }
 
-    /// Kills the process that answers, and wants it to be gone soon, whatever it was doing.
+    /// Kills the process that answers, and checks that it ends soon.
     pub fn kill(&mut self) {
         let connection = self.connection();
         let mut child = self.mounted.take().expect("it is mounted");
@@ -217,7 +218,7 @@ impl Bench {
         let started = Instant::now();
         while child.try_wait().expect("it is our child").is_none() {
             if started.elapsed() > PATIENCE {
-                // Nothing on this machine could sync otherwise.
+                // Otherwise every sync on this machine would block.
                 let _ = connection.map(|path| std::fs::write(path.join("abort"), "1"));
                 let _ = Command::new("umount").arg("-l").arg(self.path("")).status();
                 panic!("it cannot be killed");
@@ -226,7 +227,7 @@ impl Bench {
         }
     }
 
-    /// Where the kernel's end of the mount can be controlled, if it is in the process's namespace.
+    /// Control directory of the FUSE connection, if the mount is visible in the process's namespace.
     fn connection(&self) -> Option<PathBuf> {
         let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).ok()?;
         let dir = self.path("").into_os_string().into_string().ok()?;
@@ -236,14 +237,14 @@ impl Bench {
         Some(PathBuf::from(format!("/sys/fs/fuse/connections/{device}")))
     }
 
-    /// Kills the process that answers, as a crash would, and clears the dead mount away.
+    /// Kills the process that answers, as a crash would, and removes the dead mount.
     pub fn crash(&mut self) {
         self.kill();
         let run = Command::new("umount").arg("-l").arg(self.path("")).status().expect("umount is there");
         assert!(run.success());
     }
 
-    /// Runs a shell script in the mounted directory and wants it to succeed; gives its output.
+    /// Runs a shell script in the mounted directory, checks that it succeeds, and returns its output.
     pub fn shell(&self, script: &str) -> String {
         let run = Command::new("bash")
             .args(["-euo", "pipefail", "-c", script])
@@ -254,7 +255,7 @@ impl Bench {
         String::from_utf8_lossy(&run.stdout).into_owned()
     }
 
-    /// What fsck.f2fs says of the image; it must find nothing at all.
+    /// Checks that fsck.f2fs finds nothing in the image.
     pub fn assert_clean(&self) {
         let run = tool("fsck.f2fs").args(["--dry-run", "-f"]).arg(self.image()).output().expect("fsck.f2fs");
         let said = text(&run);
@@ -269,7 +270,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if let Some(mut child) = self.mounted.take() {
-            // A test failed: nothing of it may stay behind.
+            // A failed test must leave nothing behind.
             let _ = Command::new("umount").arg("-l").arg(self.path("")).status();
             let _ = child.kill();
             let _ = child.wait();
@@ -277,7 +278,7 @@ impl Drop for Bench {
     }
 }
 
-/// Memory of so many bytes as O_DIRECT wants it.
+/// Calls `access` with a buffer of `length` bytes, aligned for O_DIRECT.
 pub fn with_aligned<T>(length: usize, access: impl FnOnce(&mut [u8]) -> T) -> T {
     const ALIGNMENT: usize = 4096;
     let mut room = vec![0; length + ALIGNMENT];
@@ -285,7 +286,8 @@ pub fn with_aligned<T>(length: usize, access: impl FnOnce(&mut [u8]) -> T) -> T 
     access(&mut room[from..from + length])
 }
 
-/// Returns true if this process has a capability, given by its number (capabilities(7)). In a container root lacks some.
+/// Returns true if this process has the capability with this number (capabilities(7)). In a container, root
+/// lacks some.
 pub fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
     let effective =
@@ -294,7 +296,7 @@ pub fn has_capability(number: u32) -> bool {
     bits >> number & 1 == 1
 }
 
-/// Whether a program is installed; says if it is not.
+/// Returns true if a program is installed; otherwise prints a message.
 pub fn has(program: &str) -> bool {
     let found =
         Command::new("sh").args(["-c", &format!("command -v {program}")]).output().expect("sh is there");
@@ -304,7 +306,7 @@ pub fn has(program: &str) -> bool {
     found.status.success()
 }
 
-/// The example that mounts, built beside the tests.
+/// Path of the example `mount`, built with the tests.
 fn mounter() -> PathBuf {
     let test = std::env::current_exe().expect("a running test has a path");
     let build = test.parent().and_then(Path::parent).expect("tests lie two levels deep");
@@ -313,7 +315,7 @@ fn mounter() -> PathBuf {
 
 fn tool(name: &str) -> Command {
     let mut command = Command::new(name);
-    // The tools live where ordinary users have no path to.
+    // The tools are in directories that are not in the PATH of ordinary users.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command

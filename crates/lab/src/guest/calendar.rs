@@ -1,6 +1,6 @@
-//! The calendar: who runs when (Linux, `include/uapi/linux/um_timetravel.h`).
+//! The time-travel server: decides when the guest runs (Linux, `include/uapi/linux/um_timetravel.h`).
 //!
-//! The guest asks for the time of its next timer, says that it waits, and is told when to run again. All
+//! The guest requests the time of its next timer, reports that it waits, and is told when to run again. All
 //! messages are 16 bytes, and each is acknowledged.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-/// Kinds of messages.
+/// Message codes.
 mod op {
     pub const ACK: u32 = 0;
     pub const START: u32 = 1;
@@ -23,60 +23,60 @@ mod op {
     pub const GET_TOD: u32 = 8;
 }
 
-/// What a message of the guest's was.
+/// Kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// Something about time, which is noted.
+    /// A request about time, which has been answered.
     Something,
-    /// It has acknowledged what it was told.
+    /// The acknowledgement of our RUN message.
     Acknowledged,
-    /// Nothing: it is gone.
+    /// End of file: the guest has ended.
     Goodbye,
 }
 
-/// One guest's calendar.
+/// The time-travel server of one guest.
 #[derive(Debug)]
 pub struct Calendar {
     stream: UnixStream,
     now_ns: u64,
-    /// Seconds since 1970 at the calendar's zero, in nanoseconds.
+    /// Wall-clock time at the server's time 0, in nanoseconds since 1970.
     epoch_ns: u64,
-    /// When the guest wants to run next.
+    /// Time at which the guest wants to run next.
     wanted_ns: Option<u64>,
     waiting: bool,
     told: u32,
 }
 
 impl Calendar {
-    /// A calendar that starts at zero, where the guest's date is `epoch_ns` since 1970.
+    /// Creates a server at time 0, which the guest sees as `epoch_ns` since 1970.
     pub fn new(stream: UnixStream, epoch_ns: u64) -> Calendar {
         Calendar { stream, now_ns: 0, epoch_ns, wanted_ns: None, waiting: false, told: 0 }
     }
 
-    /// The socket: when it can be read, [`listen`](Calendar::listen) has to be called.
+    /// Returns the socket. When it is readable, call [`listen`](Calendar::listen).
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// The time.
+    /// Returns the current virtual time.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Whether the guest waits to be given time.
+    /// Returns true if the guest waits to be run.
     pub fn is_waiting(&self) -> bool {
         self.waiting
     }
 
-    /// When the guest wants to run next, if it has said so.
+    /// Returns the time at which the guest wants to run next, if it has requested one.
     pub fn wanted_ns(&self) -> Option<u64> {
         self.wanted_ns
     }
 
-    /// Takes one message and acknowledges it.
+    /// Receives one message and acknowledges it.
     ///
     /// # Errors
-    /// The socket fails, or the message is none that a guest sends.
+    /// The socket fails, or the message has an unknown code.
     pub fn listen(&mut self) -> io::Result<Said> {
         let mut message = [0; 16];
         match self.stream.read(&mut message) {
@@ -95,7 +95,7 @@ impl Calendar {
             op::REQUEST => self.wanted_ns = Some(time_ns),
             op::WAIT => self.waiting = true,
             op::GET => answer_ns = self.now_ns,
-            // The guest moves its time itself up to where it was allowed to.
+            // The guest advances its time itself, up to the limit that it was given.
             op::UPDATE => self.now_ns = self.now_ns.max(time_ns),
             op::GET_TOD => answer_ns = self.epoch_ns,
             other => {
@@ -107,12 +107,12 @@ impl Calendar {
         Ok(Said::Something)
     }
 
-    /// Moves the time forward.
+    /// Advances the time.
     pub fn advance(&mut self, to_ns: u64) {
         self.now_ns = self.now_ns.max(to_ns);
     }
 
-    /// Lets the guest run at the time that it wants. It acknowledges that.
+    /// Lets the guest run at the time that it requested. It acknowledges that.
     pub fn run(&mut self) -> io::Result<()> {
         if let Some(wanted_ns) = self.wanted_ns.take() {
             self.advance(wanted_ns);

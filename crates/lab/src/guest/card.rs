@@ -1,4 +1,4 @@
-//! The disk under test: data, and a model that says how long each request takes.
+//! The disk under test: its data, and a model that determines the duration of each request.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use block::{Device, Verb, vhost_user::Ask};
 use flash::{Command, Completion, Entry, Model, Op, Refusal, Trace};
 use serde::{Deserialize, Serialize};
 
-/// Says when requests are done, from their times alone: an event model.
+/// A timing model: computes when a request is done from the times of the requests alone.
 pub trait EventModel {
     /// Serves a request that the host makes at `now_ns`. Requests come in the order of their times.
     fn submit(&mut self, now_ns: u64, op: Op) -> Result<Completion, Refusal>;
@@ -18,7 +18,7 @@ impl EventModel for Model {
     }
 }
 
-/// What the guest has asked of the disk.
+/// Counters of the guest's requests to the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it, units included")]
 pub struct Totals {
@@ -29,12 +29,12 @@ pub struct Totals {
     pub flushes: u64,
     pub discards: u64,
     pub discarded_bytes: u64,
-    /// From the start of each request on the card to its end, added up.
+    /// Sum of the time from the start of each request on the card to its end.
     pub busy_ns: u64,
 }
 
 impl Totals {
-    /// Adds what came in another time.
+    /// Adds the counters of another period.
     pub fn add(&mut self, other: &Totals) {
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
@@ -46,7 +46,7 @@ impl Totals {
         self.busy_ns += other.busy_ns;
     }
 
-    /// What came since `earlier`.
+    /// Returns the increase since `earlier`.
     pub fn since(&self, earlier: &Totals) -> Totals {
         Totals {
             reads: self.reads - earlier.reads,
@@ -61,7 +61,7 @@ impl Totals {
     }
 }
 
-/// A disk: where the data lies, and the model that gives it time.
+/// A disk: the device that holds the data, and the timing model.
 pub struct Card<M> {
     model: M,
     data: Box<dyn Device>,
@@ -70,34 +70,33 @@ pub struct Card<M> {
 }
 
 impl<M: EventModel> Card<M> {
-    /// A card whose data lies on `data`.
+    /// Creates a card whose data is on `data`.
     pub fn new(model: M, data: Box<dyn Device>) -> Card<M> {
         Card { model, data, totals: Totals::default(), trace: None }
     }
 
-    /// The same card, with every request remembered.
+    /// Enables recording of all requests.
     pub fn traced(mut self) -> Card<M> {
         self.trace = Some(Trace::default());
         self
     }
 
-    /// The model.
     pub fn model(&self) -> &M {
         &self.model
     }
 
-    /// What was asked of it so far.
+    /// Returns the counters of all requests so far.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// The requests so far, if they are remembered.
+    /// Returns the recorded requests, if recording is enabled.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
 
-    /// Does one request: the data moves at once, since nobody looks at it before the answer. Returns when the
-    /// guest has the answer, and the answer: what was read, nothing for the other verbs.
+    /// Executes one request. The data moves at once, since it is not visible before the answer. Returns the
+    /// time at which the guest gets the answer, and the answer: the data of a read, empty for other requests.
     pub(super) fn submit(&mut self, now_ns: u64, ask: Ask, data: &[u8]) -> (u64, io::Result<Vec<u8>>) {
         let op = op(ask);
         let completion = match self.model.submit(now_ns, op) {
@@ -119,7 +118,7 @@ impl<M: EventModel> Card<M> {
                 return Ok(read);
             }
             Verb::Write => self.data.write(ask.offset_bytes, data)?,
-            // The data of a guest that is gone is not kept: the disk it lies on need not be synced.
+            // The data does not outlive the guest, so the file that holds it need not be synced.
             Verb::Flush => {}
             Verb::Discard => self.data.discard(ask.offset_bytes, ask.length_bytes)?,
         }
@@ -147,7 +146,8 @@ impl<M: EventModel> Card<M> {
     }
 }
 
-/// A request as the model knows it. The guest's disks have no forced unit access: it flushes instead.
+/// Converts a request to one of the model. The guest's disks have no forced unit access; the guest flushes
+/// instead.
 fn op(ask: Ask) -> Op {
     match ask.verb {
         Verb::Read => Op::read(ask.offset_bytes, ask.length_bytes),

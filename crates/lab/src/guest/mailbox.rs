@@ -1,4 +1,4 @@
-//! The host's end of the way to the guest's agent: a disk that takes no time.
+//! The host's end of the channel to the guest's agent: a disk whose requests take no time.
 
 use block::{
     Geometry, Verb,
@@ -6,17 +6,17 @@ use block::{
 };
 use guest::mailbox::{CHANNEL_OFFSET, SERIAL, SIZE_BYTES};
 
-/// What the guest has said, and what it is to be told.
+/// The data received from the guest, and the data to send to it.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     said: Vec<u8>,
     to_say: Vec<u8>,
-    /// A read of the guest's that waits for something to be said.
+    /// A read of the guest that waits for data.
     listening: Option<(Request, Ask)>,
 }
 
 impl Mailbox {
-    /// What the guest sees of it.
+    /// Properties of the disk, as the guest sees it.
     pub fn traits() -> Traits {
         Traits {
             geometry: Geometry { size_bytes: SIZE_BYTES, sector_bytes: 512 },
@@ -27,7 +27,7 @@ impl Mailbox {
         }
     }
 
-    /// Does one request. Returns it with its answer, unless it has to wait for the host.
+    /// Executes one request. Returns it with its answer, or `None` if it has to wait for data to send.
     pub fn submit(&mut self, request: Request, ask: Ask, data: &[u8]) -> Option<(Request, Vec<u8>)> {
         match ask.verb {
             Verb::Read if ask.offset_bytes >= CHANNEL_OFFSET => {
@@ -43,14 +43,14 @@ impl Mailbox {
         }
     }
 
-    /// Says a line to the guest. If that is what it waits for, the request that it waits with is returned.
+    /// Sends a line to the guest. If the guest waits for one, returns its pending read with the answer.
     pub fn say(&mut self, line: &[u8]) -> Option<(Request, Vec<u8>)> {
         self.to_say.extend_from_slice(line);
         self.to_say.push(b'\n');
         self.deliver()
     }
 
-    /// The next line that the guest has said in full.
+    /// Receives the next complete line from the guest.
     pub fn hear(&mut self) -> Option<Vec<u8>> {
         let end = self.said.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.said.drain(..=end).collect();

@@ -1,16 +1,17 @@
-//! Real kernels' file systems in virtual time.
+//! File systems of real kernels in virtual time.
 //!
-//! The guest is user-mode Linux with time travel: its clock stands still while it computes and is moved by a
-//! *calendar*. One process of ours, with one thread, is the calendar and the guest's disks at once: when the
-//! guest has nothing to do but wait, it is given the time of the next event, be that its own timer or the end
-//! of a request to the modelled card. So a run takes as long as its computing takes, and device time comes out
-//! exact and repeatable.
+//! The guest is user-mode Linux with time travel: its clock stands still while it computes, and a
+//! *time-travel server* advances it. One single-threaded process of ours is both that server and the guest's
+//! disks. When the guest only waits, its time advances to the next event: its own timer, or the end of a
+//! request to the modelled card. So a run takes as long as its computation, and device time is exact and
+//! repeatable.
 //!
-//! *Invariant*: nothing here looks at the wall clock, except to give up on a guest that hangs; QEMU's does nothing
-//! else, and its figures are called indicative wherever they are shown.
+//! *Invariant*: nothing here reads the wall clock, except for timeouts of hanging guests. QEMU runs in
+//! wall-clock time; its figures are called indicative wherever they are shown.
 //!
-//! [`Uml`] starts the program and is what to use; [`World`] is calendar and disks; [`Card`] gives each request
-//! its time. [`Qemu`] is for machines where there is no such kernel: a stock one, in real time.
+//! [`Uml`] starts the guest and is the entry point; [`World`] is the event loop with the time-travel server
+//! and the disks; [`Card`] determines the duration of each request. [`Qemu`] serves machines without such a
+//! kernel: it runs a stock kernel in real time.
 
 mod calendar;
 mod card;
@@ -29,43 +30,43 @@ use std::{io, path::Path};
 
 use guest::{Op, op::Message};
 
-/// Why a guest did not do what it was to do. A study records it and goes on with another guest.
+/// Why an operation in a guest failed. A study records it and continues with another guest.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The guest ended, by a panic or by itself.
     #[error("the guest died at {at_ns} ns of its time\n{console}")]
     Died {
-        /// When, on its clock.
+        /// Guest time of the end.
         at_ns: u64,
-        /// The end of what its kernel said.
+        /// Last lines of its console.
         console: String,
     },
-    /// The guest says nothing any more, and computes or sleeps outside of its time.
+    /// The guest no longer sends anything: it computes, or sleeps outside virtual time.
     #[error(
         "the guest hangs at {at_ns} ns of its time: silent for {silent_s} s, waits for a processor not counted\n{console}"
     )]
     Hung {
-        /// When, on its clock.
+        /// Guest time.
         at_ns: u64,
-        /// Seconds that it was waited for, without those in which it waited for a processor.
+        /// Seconds of silence, without those in which the guest waited for a processor.
         silent_s: u64,
-        /// The end of what its kernel said.
+        /// Last lines of its console.
         console: String,
     },
-    /// An operation took more of the guest's time than it may.
+    /// An operation exceeded its limit of guest time.
     #[error("the operation takes more than {limit_ns} ns of the guest's time\n{console}")]
     TooLong {
-        /// What it may take.
+        /// The limit.
         limit_ns: u64,
-        /// The end of what its kernel said.
+        /// Last lines of its console.
         console: String,
     },
-    /// The guest waits, and nothing will ever happen.
+    /// The guest waits, and no event is pending.
     #[error("the guest waits at {at_ns} ns of its time, and nothing will happen\n{console}")]
     Stuck {
-        /// When, on its clock.
+        /// Guest time.
         at_ns: u64,
-        /// The end of what its kernel said.
+        /// Last lines of its console.
         console: String,
     },
     /// The guest's kernel refused an operation.
@@ -73,21 +74,21 @@ pub enum Failure {
     Refused {
         /// The operation.
         op: String,
-        /// Number of the error, 0 where it is not the kernel's.
+        /// The errno; 0 if the error is not one of the kernel.
         errno: i32,
-        /// The error in words, and what the kernel logged.
+        /// Error message, and the lines that the kernel logged.
         error: String,
     },
-    /// It was wished that the work ends.
+    /// A stop was requested.
     #[error("stopped")]
     Stopped,
-    /// A socket or a file of ours failed, or the guest broke a protocol.
+    /// A socket or file of ours failed, or the guest violated a protocol.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Failure {
-    /// What the agent says of an operation that was refused, with what the kernel logged.
+    /// Creates the failure for an operation that the agent reports as refused, with the kernel's log.
     fn refused(op: &Op, errno: i32, mut error: String, log: Vec<Message>) -> Failure {
         for message in log {
             error += &format!("\n<{}> {}", message.level, message.text);
@@ -95,7 +96,7 @@ impl Failure {
         Failure::Refused { op: format!("{op:?}"), errno, error }
     }
 
-    /// The same with what the guest's kernel said last.
+    /// Adds the last lines of the guest's console.
     fn with_console(mut self, text: String) -> Failure {
         match &mut self {
             Failure::Died { console, .. }
@@ -110,7 +111,7 @@ impl Failure {
 
 pub use guest::host::program as host_program;
 
-/// The operation that shows the host's files to the guest, read-only, for [`host_program`].
+/// Returns the operation that mounts the host's files read-only in the guest, for [`host_program`].
 pub fn host_files() -> Op {
     Op::Mount {
         source: "host".into(),
@@ -121,10 +122,10 @@ pub fn host_files() -> Op {
     }
 }
 
-/// The path of one of the host's files as the guest has it.
+/// Returns the path of a host file as the guest sees it.
 ///
 /// # Errors
-/// There is no such file.
+/// The file does not exist.
 pub fn host_file(path: &Path) -> io::Result<String> {
     let path = std::fs::canonicalize(path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;

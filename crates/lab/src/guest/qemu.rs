@@ -1,7 +1,8 @@
-//! A stock kernel in QEMU, in real time: for machines where there is no kernel with time travel.
+//! A stock kernel in QEMU, in real time: for machines without a kernel with time travel.
 //!
-//! The card is a disk over NBD whose requests take as long as the model says, on the host's clock. What the host and
-//! QEMU take comes on top, so that figures are indicative: they say who is ahead, not by how much.
+//! The card is an NBD disk whose requests take as long as the model says, on the host's clock. The overhead
+//! of the host and of QEMU comes on top. So figures are indicative: they show which file system is faster,
+//! not by how much.
 
 use std::{
     fs::File,
@@ -25,12 +26,13 @@ use tempfile::TempDir;
 use super::{Failure, Limits, Measured, console_end};
 use crate::system;
 
-/// What every machine of ours begins with: emulated, so that it works everywhere, and nothing that is not asked for.
+/// Options of every virtual machine: software emulation, which works everywhere, and no default devices.
 ///
-/// One processor, and room for a second: that makes QEMU keep the guest's barriers and atomic operations. Where there can
-/// be only one it translates them as if nothing else touched the memory, but its disks do, in a thread of their own. Then
-/// a request is missed once in a long while, and who waits for it waits for ever ("tcg: Do not elide memory barriers for
-/// !CF_PARALLEL", in QEMU 8.1, keeps the barriers; `lock`ed instructions are atomic only with room for two).
+/// One processor, with a maximum of two: this makes QEMU keep the guest's memory barriers and atomic
+/// operations. With a maximum of one it translates them as if no other thread accessed the memory, but its
+/// disk threads do. Then the guest occasionally misses the completion of a request and waits for it for ever.
+/// (QEMU 8.1 keeps the barriers, see "tcg: Do not elide memory barriers for !CF_PARALLEL"; `lock`ed
+/// instructions are atomic only with a maximum of two.)
 pub const MACHINE: [&str; 9] = [
     "-accel",
     "tcg",
@@ -42,43 +44,44 @@ pub const MACHINE: [&str; 9] = [
     "none",
     "-no-reboot",
 ];
-/// What every kernel in QEMU is told. A slow host must not look like a broken timer (no_timer_check), and the kernel does
-/// not hold back lines of our init, about which it would log a line itself (printk.devkmsg).
+/// Kernel command line of every virtual machine. A slow host must not look like a broken timer
+/// (no_timer_check). The kernel must not rate-limit lines of our init, which would add a log line of its own
+/// (printk.devkmsg).
 pub const KERNEL_LINE: &str =
     "loglevel=5 panic=-1 mitigations=off cryptomgr.notests no_timer_check printk.devkmsg=on";
 const PROGRAM: &str = "qemu-system-x86_64";
-/// The name of the port to the agent.
+/// Name of the serial port of the agent.
 const PORT: &str = "judge";
-/// The guest's clock when it is switched on.
+/// The guest's clock at boot.
 const BOOT_DATE: &str = "2024-02-29T12:00:00";
-/// Memory of the kernel itself and of its initial file system.
+/// Memory for the kernel and its initramfs.
 const KERNEL_MIB: u32 = 256;
-/// How often it is looked whether to end.
+/// Interval of the checks for a stop request.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The machine that a guest is.
+/// Configuration of a guest.
 #[derive(Debug, Clone)]
 pub struct QemuSetup {
     /// The compressed kernel.
     pub kernel: PathBuf,
-    /// Its initial file system, whose init is our agent.
+    /// Its initramfs, whose init is our agent.
     pub initial: PathBuf,
-    /// Memory, in MiB, beside the kernel's own.
+    /// Memory in MiB, in addition to that for the kernel.
     pub memory_mib: u32,
-    /// What the card is.
+    /// Profile of the card.
     pub profile: Profile,
-    /// How long it may take.
+    /// Time limits.
     pub limits: Limits,
 }
 
-/// A running guest; it is ended when this is dropped.
+/// A running guest. Dropping it kills it.
 pub struct Qemu {
     program: Child,
     input: ChildStdin,
     lines: Receiver<io::Result<String>>,
     work: TempDir,
     card: Arc<Card>,
-    /// Serves the card as long as the guest runs.
+    /// Serves the card while the guest runs.
     _server: Server,
     started: Instant,
     limits: Limits,
@@ -88,7 +91,7 @@ impl Qemu {
     /// Boots a guest with a card; the card is `/disk/card` there.
     ///
     /// # Errors
-    /// The program cannot be started, or its kernel does not come up.
+    /// QEMU cannot be started, or its kernel does not boot.
     pub fn boot(setup: &QemuSetup, card: Card) -> Result<Qemu, Failure> {
         let work = tempfile::tempdir()?;
         let card = Arc::new(card);
@@ -105,7 +108,7 @@ impl Qemu {
         let output = program.stdout.take().expect("standard output is a pipe");
         let (send, lines) = channel();
         thread::spawn(move || {
-            // Who does not listen any more has dropped the guest.
+            // The receiver is gone once the guest has been dropped.
             BufReader::new(output).lines().all(|line| send.send(line).is_ok())
         });
         let limits = setup.limits.clone();
@@ -117,12 +120,11 @@ impl Qemu {
         }
     }
 
-    /// The card.
     pub fn card(&self) -> &Card {
         &self.card
     }
 
-    /// Does one operation. What it asked of the card is for the card to tell.
+    /// Executes one operation. The result has no card counters; those come from [`card`](Self::card).
     ///
     /// # Errors
     /// The guest's kernel refuses it, or the guest fails.
@@ -180,7 +182,7 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has ended already.
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
@@ -188,7 +190,7 @@ impl Drop for Qemu {
 
 fn arguments(setup: &QemuSetup, work: &Path) -> Vec<String> {
     let QemuSetup { profile, .. } = setup;
-    // A comma inside an option is written twice (qemu(1)).
+    // A comma in an option value is doubled (qemu(1)).
     let at = |name: &str| work.join(name).display().to_string().replace(',', ",,");
     let host = &profile.host;
     let on = |is: bool| if is { "on" } else { "off" };

@@ -1,4 +1,4 @@
-//! User-mode Linux as a program: how it is started, told what to do, and ended.
+//! User-mode Linux as a process: starting it, sending it operations, and ending it.
 
 use std::{
     collections::BTreeSet,
@@ -33,17 +33,18 @@ use tempfile::TempDir;
 use super::{Card, EventModel, Failure, Limits, Totals, World};
 use crate::{patience::Patience, system};
 
-/// What lies beside the kernel and gives it random bytes that follow from the seed, in place of the host's. Without it,
-/// file systems that leave something to chance, as ext4 does, differ a little from run to run.
+/// Library beside the kernel that replaces the host's random bytes by ones derived from the seed. Without it,
+/// runs of file systems that make random choices, such as ext4, differ slightly.
 pub const RANDOM_BYTES: &str = "random.so";
-/// How long the program may take until it connects to its calendar, without the time in which it waits for a processor.
+/// Time until the program must connect to its time-travel server, without the time in which it waits for a
+/// processor.
 const START_TIME: Duration = Duration::from_secs(30);
-/// Lines of the console that a failure shows.
+/// Number of console lines in a failure message.
 const CONSOLE_LINES: usize = 25;
-/// A file system in memory from which programs can be run: the guest's memory is a file there.
+/// A tmpfs that permits executable mappings; the guest's memory is a file there.
 const MEMORY_DIR: &str = "/dev/shm";
 
-/// The machine that a guest is.
+/// Configuration of a guest.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The kernel: user-mode Linux with time travel.
@@ -52,40 +53,40 @@ pub struct Setup {
     pub agent: PathBuf,
     /// Memory, in MiB.
     pub memory_mib: u32,
-    /// Requests that the guest has under way at once on one disk.
+    /// Queue depth of each disk.
     pub queue_depth: u32,
-    /// What the guest sees of the card.
+    /// Properties of the card's disk, as the guest sees it.
     pub traits: Traits,
-    /// Whose time the guest has: its own, in which computing takes none and the card as long as its model says; or
-    /// the host's, in which computing takes what it takes, and the card nothing.
+    /// Clock of the guest. In virtual time, computation takes no time and the card takes as long as its model
+    /// says. In real time, computation takes its actual time and the card takes none.
     pub pace: Pace,
-    /// Seed of what it leaves to chance.
+    /// Seed of its random choices.
     pub seed: u64,
-    /// How long it may take.
+    /// Time limits.
     pub limits: Limits,
 }
 
-/// What an operation gave and what it took.
+/// Result and cost of an operation.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// When it was begun, on the guest's clock.
+    /// Guest time of the start.
     pub started_ns: u64,
-    /// When it was done.
+    /// Guest time of the end.
     pub ended_ns: u64,
-    /// What was asked of the card meanwhile. Writes that the guest still has in its memory are not in it.
+    /// Requests to the card meanwhile. They do not include writes that are still in the guest's memory.
     pub totals: Totals,
-    /// What its kernel computed meanwhile, in time of a processor; nothing where that is not told.
+    /// Processor time of the guest's kernel meanwhile; `None` if unknown.
     pub cpu_ns: Option<u64>,
-    /// What it answers with.
+    /// The answer of the operation.
     pub answer: Option<Answer>,
-    /// A manifest's entries.
+    /// Entries of a manifest.
     pub entries: Vec<Entry>,
-    /// What the kernel logged.
+    /// Messages that the kernel logged.
     pub log: Vec<Message>,
 }
 
 impl Measured {
-    /// This and what was done next, as one.
+    /// Combines this result with that of the next operation.
     pub fn and(mut self, next: Measured) -> Measured {
         self.ended_ns = next.ended_ns;
         self.totals.add(&next.totals);
@@ -96,13 +97,13 @@ impl Measured {
         self
     }
 
-    /// What it took, on the guest's clock.
+    /// Returns the duration in guest time.
     pub fn duration_ns(&self) -> u64 {
         self.ended_ns - self.started_ns
     }
 }
 
-/// A running guest; it is ended when this is dropped. What it has not written to the card by then is lost.
+/// A running guest. Dropping it kills it; data not yet written to the card is lost.
 pub struct Uml<M> {
     world: World<M>,
     program: Child,
@@ -114,7 +115,7 @@ impl<M: EventModel> Uml<M> {
     /// Boots a guest with a card; the card is `/disk/card` there.
     ///
     /// # Errors
-    /// The program cannot be started, or its kernel does not come up.
+    /// The program cannot be started, or its kernel does not boot.
     pub fn boot(setup: &Setup, card: Card<M>) -> Result<Uml<M>, Failure> {
         let work = tempfile::tempdir()?;
         let at = |name: &str| work.path().join(name);
@@ -122,7 +123,7 @@ impl<M: EventModel> Uml<M> {
         if fs::hard_link(&setup.agent, at("root/init")).is_err() {
             fs::copy(&setup.agent, at("root/init"))?;
         }
-        // The host's programs, when the guest sees them, look for their loader and libraries there.
+        // Host programs that run in the guest expect their loader and libraries there.
         for dir in ["lib", "lib64"] {
             symlink(format!("{}/{dir}", guest::host::DIR), at("root").join(dir))?;
         }
@@ -132,8 +133,8 @@ impl<M: EventModel> Uml<M> {
         File::open(&setup.kernel).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", setup.kernel.display()))
         })?;
-        // Names on its command line are the same each time, in a directory of its own: from that line, too, a kernel
-        // makes its random numbers.
+        // The command line uses relative names in a separate directory, so that it is the same in each run:
+        // the kernel seeds its random numbers from it, too.
         let kernel = std::path::absolute(&setup.kernel)?;
         let random = Some(kernel.with_file_name(RANDOM_BYTES)).filter(|library| library.is_file());
         let mut program = system::bound(&kernel)
@@ -168,17 +169,17 @@ impl<M: EventModel> Uml<M> {
         }
     }
 
-    /// The program's process.
+    /// Returns the process ID of the program.
     pub fn id(&self) -> Pid {
         id(&self.program)
     }
 
-    /// Calendar and card.
+    /// Returns the event loop, with the clock and the card.
     pub fn world(&self) -> &World<M> {
         &self.world
     }
 
-    /// Does one operation.
+    /// Executes one operation.
     ///
     /// # Errors
     /// The guest's kernel refuses it, or the guest fails.
@@ -205,8 +206,9 @@ impl<M: EventModel> Uml<M> {
         }
     }
 
-    /// What the guest's kernel has computed so far. In user-mode Linux that is the first process, and what runs in
-    /// it has processes of its own. In virtual time it would also be what time itself costs.
+    /// Returns the processor time of the guest's kernel so far. In user-mode Linux the kernel is the first
+    /// process; programs run in separate processes. In virtual time, the result would include the cost of
+    /// time travel itself, so it is `None`.
     fn cpu_ns(&self) -> Option<u64> {
         if self.pace == Pace::Virtual {
             return None;
@@ -215,8 +217,9 @@ impl<M: EventModel> Uml<M> {
         threads.map(|thread| ran_ns(&thread.ok()?.path())).sum()
     }
 
-    /// The host's processes in which the guest's programs run, each in one of its own: to the guest's kernel, all that
-    /// they compute is its own, so it cannot be asked. Nothing where the host's kernel does not list them.
+    /// Returns the host processes that run the guest's programs, one for each. The guest's own accounting
+    /// cannot tell their time from the kernel's. Returns `None` if the host's kernel does not list child
+    /// processes.
     pub fn programs(&self) -> Option<BTreeSet<u32>> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?.flatten();
         // Threads may end meanwhile.
@@ -226,14 +229,14 @@ impl<M: EventModel> Uml<M> {
         (!lists.is_empty()).then(|| programs.collect())
     }
 
-    /// What one of them has computed so far; nothing once it has ended.
+    /// Returns the processor time of one of these processes so far, or `None` if it has ended.
     pub fn computed_ns(&self, program: u32) -> Option<u64> {
         ran_ns(Path::new(&format!("/proc/{program}")))
     }
 
-    /// What all those have computed that have ended, as exactly as the host's kernel tells.
+    /// Returns the processor time of all ended child processes, in the resolution of the host's kernel.
     pub fn ended_computed_ns(&self) -> Option<u64> {
-        // proc(5), /proc/PID/stat: the 16th and 17th field, in ticks; the name in brackets may have blanks.
+        // proc(5), /proc/PID/stat: fields 16 and 17, in ticks; the name in brackets may contain blanks.
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.program.id())).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let ticks = fields.get(13)?.parse::<u64>().ok()? + fields.get(14)?.parse::<u64>().ok()?;
@@ -255,13 +258,14 @@ impl<M> Drop for Uml<M> {
     }
 }
 
-/// What a process or thread has computed (proc(5), schedstat: nanoseconds on a processor, waiting for one, times).
+/// Returns the processor time of a process or thread (proc(5), schedstat: nanoseconds on a processor, waiting
+/// for one, number of time slices).
 fn ran_ns(dir: &Path) -> Option<u64> {
     fs::read_to_string(dir.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
 fn kill(program: &mut Child) {
-    // Fails only if they have ended already.
+    // Fails only if the processes have ended already.
     let _ = kill_process_group(id(program), Signal::KILL);
     let _ = program.wait();
 }
@@ -282,7 +286,7 @@ fn arguments(setup: &Setup) -> Vec<String> {
         format!("virtio_blk.queue_depth={}", setup.queue_depth),
         "root=/dev/root".into(),
         "rootfstype=hostfs".into(),
-        // hostfs wants a name that begins at the root.
+        // hostfs requires an absolute path.
         "rootflags=/proc/self/cwd/root".into(),
         "rw".into(),
         "init=/init".into(),
@@ -294,7 +298,7 @@ fn arguments(setup: &Setup) -> Vec<String> {
     time.into_iter().chain(all).collect()
 }
 
-/// Waits for the program to connect to its calendar.
+/// Waits for the program to connect to its time-travel server.
 fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream, Failure> {
     let mut patience = Patience::new(START_TIME, Some(program.id()));
     while !patience.is_spent() {
@@ -310,13 +314,13 @@ fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream
     Err(Failure::Hung { at_ns: 0, silent_s: START_TIME.as_secs(), console: String::new() })
 }
 
-/// What the guest's kernel said when it panicked, or else last.
+/// Returns the console lines around a kernel panic, or else the last lines.
 pub(super) fn console_end(work: &Path) -> String {
     let text = fs::read(work.join("console")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.len().saturating_sub(CONSOLE_LINES);
-    // What led to a panic is in the lines before it; a backtrace comes after.
+    // The lines before a panic show its cause; a backtrace follows it.
     let panic = lines.iter().rposition(|line| line.contains("Kernel panic"));
     let first = panic.map_or(last, |n| n.saturating_sub(CONSOLE_LINES / 2));
     lines[first..lines.len().min(first + CONSOLE_LINES)].join("\n")

@@ -1,8 +1,8 @@
-//! Calendar and disks in one loop: the guest's world.
+//! The event loop of a guest: its time-travel server and its disks.
 //!
-//! The guest does one thing at a time and waits for an answer to all that it says, so there is one order of
-//! events, and the loop takes them in that order. A guest in real time runs on beside the loop, and every request
-//! of its is answered at once: then it is what the guest computes that takes time.
+//! The guest does one thing at a time and waits for an answer to every message, so events are totally
+//! ordered, and the loop processes them in that order. A guest in real time runs concurrently with the loop,
+//! and each of its requests is answered at once: then only the guest's computation takes time.
 
 use std::{
     collections::BTreeMap,
@@ -31,17 +31,18 @@ use crate::{
     stop::Stop,
 };
 
-/// The guest's date at the calendar's zero: 2024-02-29 12:00, so that what it writes does not depend on the day.
+/// The guest's date at time 0: 2024-02-29 12:00. It is fixed, so that written data does not depend on the
+/// current date.
 pub const EPOCH_NS: u64 = 1_709_208_000_000_000_000;
 
-/// How long a guest may take.
+/// Time limits of a guest.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How long it may be silent, on the wall clock, without the time in which it waits for a processor.
+    /// Maximum silence on the wall clock, without the time in which the guest waits for a processor.
     pub silence: Duration,
-    /// How long one operation may take, on the guest's clock.
+    /// Maximum duration of one operation, in guest time.
     pub operation_ns: u64,
-    /// Ends the guest early.
+    /// Stop request that ends the guest early.
     pub stop: Stop,
 }
 
@@ -55,32 +56,32 @@ impl Default for Limits {
     }
 }
 
-/// Which of the guest's disks.
+/// Index of a disk of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
     Card,
     Mailbox,
 }
 
-/// All that a guest is in touch with.
+/// The event loop of a guest, with everything that the guest communicates with.
 pub struct World<M> {
     clock: Clock,
     card: Card<M>,
     mailbox: Mailbox,
-    /// By [`Which`].
+    /// Indexed by [`Which`].
     ports: [Port; 2],
-    /// Requests under way, by the time of their end and the order in which they came.
+    /// Requests in flight, by the time of their end and the order of their arrival.
     under_way: BTreeMap<(u64, u64), Answer>,
     came: u64,
     limits: Limits,
     program: Option<Program>,
 }
 
-/// Whose time it is.
+/// Clock of the guest.
 enum Clock {
-    /// The guest's, which it asks for.
+    /// Virtual time, which the guest requests from the time-travel server.
     Calendar(Calendar),
-    /// The host's, since then.
+    /// The host's clock, since this instant.
     Wall(Instant),
 }
 
@@ -100,10 +101,10 @@ impl Clock {
     }
 }
 
-/// The process that is the guest.
+/// The process of the guest.
 struct Program {
     id: u32,
-    /// Can be read once it has ended.
+    /// A pidfd, readable once the process has ended.
     life: Option<OwnedFd>,
 }
 
@@ -114,8 +115,8 @@ struct Answer {
 }
 
 impl<M: EventModel> World<M> {
-    /// A world for a guest that will connect to its disks, and has connected to its calendar unless its time is
-    /// the host's.
+    /// Creates the event loop for a guest that will connect to its disks. In virtual time, the guest has
+    /// already connected to its time-travel server.
     pub fn new(
         calendar: Option<UnixStream>,
         card_listener: UnixListener,
@@ -142,34 +143,34 @@ impl<M: EventModel> World<M> {
         }
     }
 
-    /// The same for a guest that is this program: its end is noticed at once, also where children of its keep
-    /// the sockets open, and the time in which it waits for a processor is no silence of its.
+    /// Names the process of the guest. Then its end is noticed at once, even if its children keep the sockets
+    /// open, and time in which it waits for a processor does not count as silence.
     pub fn of_program(self, id: Pid) -> World<M> {
         let life = pidfd_open(id, PidfdFlags::empty()).ok();
         World { program: Some(Program { id: id.as_raw_nonzero().get() as u32, life }), ..self }
     }
 
-    /// The guest's time.
+    /// Returns the guest's time.
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// The disk under test.
+    /// Returns the disk under test.
     pub fn card(&self) -> &Card<M> {
         &self.card
     }
 
-    /// Says a line to the guest's agent. It hears it once the world goes on.
+    /// Sends a line to the guest's agent. It receives the line when the event loop continues.
     pub fn say(&mut self, line: &[u8]) {
         if let Some((request, answer)) = self.mailbox.say(line) {
             self.schedule(self.now_ns(), Which::Mailbox, request, Ok(answer));
         }
     }
 
-    /// Lets the world go on until the guest's agent has said a line.
+    /// Runs the event loop until a line from the guest's agent is received.
     ///
     /// # Errors
-    /// The guest dies, hangs, takes too long, or waits for what will never happen.
+    /// The guest dies, hangs, takes too long, or waits although no event is pending.
     pub fn hear(&mut self) -> Result<Vec<u8>, Failure> {
         let deadline_ns = self.now_ns().saturating_add(self.limits.operation_ns);
         loop {
@@ -187,7 +188,7 @@ impl<M: EventModel> World<M> {
         }
     }
 
-    /// Lets one thing happen.
+    /// Processes one event.
     fn go_on(&mut self) -> Result<(), Failure> {
         let next_ns = self.under_way.first_key_value().map(|((done_ns, _), _)| *done_ns);
         match (&mut self.clock, next_ns) {
@@ -205,7 +206,7 @@ impl<M: EventModel> World<M> {
         }
     }
 
-    /// Ends the earliest request and waits until the guest has noticed.
+    /// Completes the earliest request and waits until the guest has acknowledged the interrupt.
     fn answer(&mut self) -> Result<(), Failure> {
         let (_, Answer { disk: which, request, result }) =
             self.under_way.pop_first().expect("called with requests under way");
@@ -217,8 +218,9 @@ impl<M: EventModel> World<M> {
         if !disk.notify()? {
             return Ok(());
         }
-        // Meanwhile the guest puts the interrupt into its calendar; one in real time may be about to ask something
-        // and hear nothing before it has its answer.
+        // Before it acknowledges, the guest enters the interrupt into its timer queue at the time-travel
+        // server. A guest in real time may be sending a request just now, and handles no interrupt before
+        // that is answered.
         loop {
             let disk = self.ports[which as usize].disk.as_ref().ok_or_else(|| self.died())?;
             let channel = disk.back_channel().expect("what it is notified over");
@@ -233,7 +235,7 @@ impl<M: EventModel> World<M> {
         }
     }
 
-    /// Gives the guest the time that it wants, and waits until it has taken it.
+    /// Lets the guest run at the time that it requested, and waits for its acknowledgement.
     fn run(&mut self) -> Result<(), Failure> {
         let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
         calendar.run()?;
@@ -248,7 +250,7 @@ impl<M: EventModel> World<M> {
         }
     }
 
-    /// Takes one thing that the guest says.
+    /// Receives one message of the guest.
     fn listen(&mut self) -> Result<(), Failure> {
         let ready = self.wait_for(&self.sockets())?;
         let (card, mailbox, calendar) = (ready[0], ready[1], ready.get(2) == Some(&true));
@@ -264,7 +266,8 @@ impl<M: EventModel> World<M> {
         Ok(())
     }
 
-    /// All that the guest may say something on: card, mailbox, and calendar if there is one.
+    /// Returns all sockets on which the guest may send: card, mailbox, and in virtual time the time-travel
+    /// server.
     fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         self.ports.iter().map(Port::socket).chain(self.clock.socket()).collect()
     }
@@ -311,13 +314,14 @@ impl<M: EventModel> World<M> {
         self.under_way.insert((done_ns, self.came), Answer { disk, request, result });
     }
 
-    /// Waits until one of the sockets can be read; says which. A program that has ended is dead.
+    /// Waits until at least one of the sockets is readable, and returns which are. Fails if the program has
+    /// ended.
     fn wait_for(&self, sockets: &[BorrowedFd<'_>]) -> Result<Vec<bool>, Failure> {
         let life = self.program.as_ref().and_then(|program| program.life.as_ref());
         let all = sockets.iter().copied().chain(life.map(AsFd::as_fd));
         let mut waited_for: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
-        // Most waits are over before the first tick, and need no look at the program.
+        // Most waits end before the first tick, and need no check of the process.
         let mut patience: Option<Patience> = None;
         loop {
             match poll(&mut waited_for, Some(&tick)) {
@@ -336,7 +340,7 @@ impl<M: EventModel> World<M> {
                 Ok(_) => {
                     let of_guest = waited_for.iter().take(sockets.len());
                     let ready: Vec<bool> = of_guest.map(|socket| !socket.revents().is_empty()).collect();
-                    // What it has said before its end is heard first.
+                    // Messages sent before its end are received first.
                     return if ready.contains(&true) { Ok(ready) } else { Err(self.died()) };
                 }
             }
@@ -348,7 +352,7 @@ impl<M: EventModel> World<M> {
     }
 }
 
-/// Where one of the disks is plugged in.
+/// Connection of one of the disks.
 struct Port {
     listener: UnixListener,
     disk: Option<Disk>,
@@ -363,8 +367,9 @@ impl Port {
         }
     }
 
-    /// Takes a message, or the guest's connection; whether there may be requests now. A guest that hangs up
-    /// lets the next one in: what becomes of the machine, the calendar sees.
+    /// Receives a message, or accepts the guest's connection. Returns true if there may be requests now.
+    /// After a disconnect another connection is accepted; the time-travel server notices the end of the
+    /// guest.
     fn serve(&mut self) -> io::Result<bool> {
         let Some(disk) = &mut self.disk else {
             let (stream, _) = self.listener.accept()?;
