@@ -12,31 +12,32 @@ use f2fs::{
 
 use crate::render;
 
-/// An inode and all below it, each once, parents before children. It holds no volume, so that the caller can change one
-/// on the way.
+/// An inode and everything below it, each once, parents before children. It holds no volume, so the caller
+/// can change the volume between steps.
 pub struct Below {
-    /// The first, until it was given.
+    /// The first inode, until it is returned.
     top: Option<Ino>,
-    /// The directory whose entry led to the first; none for the root.
+    /// The directory that contains the first inode's entry; None for the root.
     parent: Option<Ino>,
-    /// Path of the first, for messages.
+    /// Path of the first inode, for messages.
     base: Vec<u8>,
     is_recursive: bool,
     walk: Walk,
-    /// Inodes that may have further names.
+    /// Visited inodes with several links.
     seen: HashSet<Ino>,
 }
 
 impl Below {
-    /// The inode at a path and, where `is_recursive`, everything below it. `follow` is whether a symbolic link that the
-    /// path ends with is followed.
+    /// Starts at the inode of a path. With `is_recursive`, includes everything below it. With `follow`,
+    /// follows a symbolic link at the end of the path.
     pub fn new(volume: &Volume, path: &[u8], follow: bool, is_recursive: bool) -> f2fs::Result<Below> {
         let (top, parent) = volume.resolve_with_parent(path, follow)?;
         let base = path.strip_suffix(b"/").unwrap_or(path).to_vec();
         Ok(Below { top: Some(top), parent, base, is_recursive, walk: Walk::default(), seen: HashSet::new() })
     }
 
-    /// The next inode and its kind. Damage is an error, and so is a directory that is found where it does not belong.
+    /// Returns the next inode and its kind. Fails on damage, and on a directory whose `..` names another
+    /// parent.
     pub fn next(&mut self, volume: &Volume) -> Result<Option<(Ino, FileType)>> {
         if let Some(top) = self.top.take() {
             let kind = volume.stat(top).with_context(|| self.shown())?.kind;
@@ -65,7 +66,7 @@ impl Below {
         Ok(None)
     }
 
-    /// Path of the last inode.
+    /// Returns the path of the last inode.
     pub fn path(&self) -> Vec<u8> {
         match self.walk.path() {
             b"" if self.base.is_empty() => b"/".to_vec(),
@@ -74,7 +75,7 @@ impl Below {
         }
     }
 
-    /// The same, for people.
+    /// Formats the path of the last inode for messages.
     pub fn shown(&self) -> String {
         render::name(&self.path())
     }

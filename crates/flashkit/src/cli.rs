@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::verbs;
 
-/// The end of the help.
+/// Text at the end of the help.
 const AFTER: &str = "Exit codes:
   0    success, also where the reader of standard output goes away
   1    failure; standard error says what happened
@@ -23,27 +23,27 @@ Examples:
 #[derive(Parser)]
 #[command(name = "flashkit", version, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
 pub struct Cli {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// Everything that the command can do.
+/// All verbs.
 #[derive(Subcommand)]
 pub enum Verb {
     /// Make a volume, empty or filled.
     Mkfs(Box<verbs::mkfs::Args>),
     /// Put a directory or tar archive into a volume.
     Import(Box<verbs::import::Args>),
-    /// Take a volume, or a part of it, out into a directory or tar archive.
+    /// Copy a volume, or a part of it, into a directory or tar archive.
     Export(verbs::export::Args),
-    /// Say what a volume is: geometry, features, use, state.
+    /// Print a volume's properties: geometry, features, usage, state.
     Info(verbs::info::Args),
     /// List a directory of a volume.
     Ls(verbs::ls::Args),
     /// Draw the tree of a volume.
     Tree(verbs::tree::Args),
-    /// Show everything that an inode says.
+    /// Show the metadata of a file.
     Stat(verbs::stat::Args),
     /// Print the content of files.
     Cat(verbs::cat::Args),
@@ -67,27 +67,27 @@ pub enum Verb {
     Setfattr(verbs::setfattr::Args),
     /// Show on-disk structures.
     Dump(verbs::dump::Args),
-    /// Report what compression saves, and what could be released.
+    /// Report the space saved by compression and the part that can be released.
     Compression(verbs::compression::Args),
-    /// Report what users, groups and projects use and may use, and set their limits.
+    /// Report usage and limits of users, groups and projects, and set limits.
     Quota(verbs::quota::Args),
-    /// Clean: gather what is valid, so that whole sections are free.
+    /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
-    /// Tell the device what holds nothing.
+    /// Tell the device which blocks are unused.
     Trim(verbs::trim::Args),
     /// Modelled flash devices: list, show, make, serve, count.
     Card(verbs::card::Args),
-    /// Find out what a card is, and how to format it.
+    /// Find out a card's properties and how to format it.
     Probe(verbs::probe::Args),
     /// Run the experiments on every file system, on a modelled card.
     Study(verbs::study::Args),
-    /// Run the experiments in a directory of a real device, again and again.
+    /// Run the experiments repeatedly in a directory of a real device.
     Bench(verbs::bench::Args),
-    /// Show what a study or a bench has found, or what changed between two.
+    /// Show the results of a study or bench, or compare two.
     Report(verbs::report::Args),
     /// Mount a volume through FUSE.
     Mount(verbs::mount::Args),
-    /// Print the completions of a shell.
+    /// Print shell completions.
     Completions(verbs::completions::Args),
     /// Write the man pages.
     Man(verbs::man::Args),

@@ -1,10 +1,10 @@
-//! The time of the host: the only place that reads it.
+//! The host's clock. Only this file reads it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use f2fs::units::Time;
 
-/// Now.
+/// Returns the current time.
 pub fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }

@@ -1,7 +1,7 @@
-//! The text of a failure: the event with its causes, and advice.
+//! The text of a failure: the event, its causes, and advice.
 //!
-//! *Invariant*: the only place where errors become text. Names in them are safe for a terminal, and the operating
-//! system's errors stand without their numbers.
+//! *Invariant*: only this file turns errors into text. Names in them are safe for a terminal, and errors of
+//! the operating system have no number.
 
 use std::io;
 
@@ -9,15 +9,15 @@ use f2fs::{Error, Place, printable};
 
 use crate::notice;
 
-/// How `std` ends the text of an error of the operating system, before its number and a bracket.
+/// Text before the number in an operating system error of `std`.
 const OS_ERROR: &str = " (os error ";
 
-/// Tells a failure on standard error.
+/// Prints a failure on standard error.
 pub fn tell(error: &anyhow::Error) {
     notice::write(&format!("flashkit: {}", text(error)));
 }
 
-/// A message without the numbers of the operating system's errors, safe for a terminal.
+/// Removes the numbers of operating system errors from a message and makes it safe for a terminal.
 pub fn plain(message: &str) -> String {
     let mut parts = message.split(OS_ERROR);
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -31,7 +31,8 @@ pub fn plain(message: &str) -> String {
     printable::message(&plain).into_owned()
 }
 
-/// An error with its causes, each said once (some errors tell their cause themselves), and advice where there is some.
+/// Formats an error with its causes and with advice, if there is any. A cause already contained in its
+/// error's text is not repeated.
 pub fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(|cause| plain(&cause.to_string())) {
@@ -47,7 +48,7 @@ pub fn text(error: &anyhow::Error) -> String {
     }
 }
 
-/// What to do about an error of the engine.
+/// Returns advice for an error of the engine.
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         // Most images are sparse files.
@@ -57,7 +58,7 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::NoSpace { .. } => Some(
             "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
         ),
-        // With most damage there nothing is opened, so nothing can be taken out.
+        // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
             "fsck.f2fs --dry-run says what else is wrong, and fsck.f2fs -f repairs what it can; a cut off image is to be \
              copied anew",

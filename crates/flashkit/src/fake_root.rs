@@ -1,15 +1,15 @@
-//! fakeroot and pseudo, under which builds of images see owners and device nodes that they could not make.
+//! fakeroot and pseudo, which simulate owners and device nodes for image builds by ordinary users.
 //!
-//! Both wrap functions of libc by a preloaded library. Calls go through libc (rustix's feature `use-libc`), so the library
-//! sees them; but nothing can be preloaded into a static program.
+//! Both wrap functions of libc with a preloaded library. Calls go through libc (rustix's feature `use-libc`),
+//! so the library sees them. A static program cannot load it.
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// Refuses to read a directory whose owners and device nodes this program cannot see as its build made them.
+/// Refuses to read a directory if this program cannot see the simulated owners and device nodes.
 pub fn require_seen(dir: &Path) -> Result<()> {
-    // Without /proc nothing is known of a dynamic program's libraries; a static one has none.
+    // Without /proc the libraries of a dynamic program are unknown. A static program has none.
     let maps = std::fs::read("/proc/self/maps");
     let loaded = |library: &str| match &maps {
         Ok(maps) => maps.windows(library.len()).any(|part| part == library.as_bytes()),
@@ -27,12 +27,12 @@ pub fn require_seen(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The program that pretends owners, if its library is not loaded.
+/// Returns the program that simulates owners, if its library is not loaded.
 fn unseen(variable: impl Fn(&str) -> Option<String>, loaded: impl Fn(&str) -> bool) -> Option<&'static str> {
     if variable("FAKEROOTKEY").is_some() && !loaded("libfakeroot") {
         return Some("fakeroot");
     }
-    // Yocto sets the prefix in every task, and says so where pseudo is to stay out.
+    // Yocto sets the prefix in every task, and a second variable where pseudo is disabled.
     let is_on = |name: &str| variable(name).is_some_and(|value| !value.is_empty() && value != "0");
     let pretends =
         variable("PSEUDO_PREFIX").is_some() && !is_on("PSEUDO_UNLOAD") && !is_on("PSEUDO_DISABLED");

@@ -1,4 +1,4 @@
-//! Ctrl-C and termination: what is under construction goes, and a line says what stays.
+//! Ctrl-C and termination: unfinished files are removed, and a line states the outcome.
 
 use std::{
     fs,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::notice::notice;
 
-/// Exit code after an interrupt, as shells have it.
+/// Exit code after an interrupt, as in shells.
 pub const INTERRUPTED: u8 = 130;
 
-/// What an interrupt finds.
+/// Work for an interrupt.
 struct Pending {
     is_watched: bool,
     unfinished: Vec<Box<dyn Fn() + Send>>,
@@ -22,35 +22,35 @@ struct Pending {
 static PENDING: Mutex<Pending> =
     Mutex::new(Pending { is_watched: false, unfinished: Vec::new(), outcome: None, undo: None });
 
-/// Removes a file under construction if an interrupt comes.
+/// Registers an unfinished file for removal on an interrupt.
 pub fn remove(path: &Path) {
     let path = path.to_path_buf();
-    // It may have its name already, or be gone.
+    // The file may already have its final name, or be gone.
     clean_up(move || _ = fs::remove_file(&path));
 }
 
-/// Does this if an interrupt comes.
+/// Registers an action for an interrupt.
 pub fn clean_up(clean_up: impl Fn() + Send + 'static) {
     watched().unfinished.push(Box::new(clean_up));
 }
 
-/// The outcome that an interrupt tells, as long as this value lives.
+/// The outcome that an interrupt reports while this value exists.
 #[must_use]
 pub struct Outcome(());
 
 impl Outcome {
-    /// From now on an interrupt tells this.
+    /// Sets the outcome that an interrupt reports.
     pub fn new(text: String) -> Outcome {
         watched().outcome = Some(text);
         Outcome(())
     }
 
-    /// From now on an interrupt does this before it tells the outcome.
+    /// Sets an action that an interrupt performs before it reports the outcome.
     pub fn undo(&self, undo: impl Fn() + Send + 'static) {
         pending().undo = Some(Box::new(undo));
     }
 
-    /// From now on an interrupt tells this instead.
+    /// Replaces the reported outcome.
     pub fn change(&self, text: String) {
         pending().outcome = Some(text);
     }
@@ -67,7 +67,8 @@ fn pending() -> MutexGuard<'static, Pending> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state, with a handler that ends the process. A verb that has a handler of its own ends in good order.
+/// Returns the state, and installs a handler that ends the process. A verb with a handler of its own ends in
+/// an orderly way.
 fn watched() -> MutexGuard<'static, Pending> {
     let mut pending = pending();
     if !pending.is_watched {
@@ -78,7 +79,7 @@ fn watched() -> MutexGuard<'static, Pending> {
 }
 
 fn end() {
-    // Held to the end: nothing becomes complete meanwhile without an outcome that says so.
+    // The lock is held to the end, so that nothing completes meanwhile without being reported.
     let pending = pending();
     pending.unfinished.iter().for_each(|clean_up| clean_up());
     if let Some(undo) = &pending.undo {

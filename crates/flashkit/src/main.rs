@@ -1,10 +1,10 @@
 //! The command: parse, open, run one verb, render.
 //!
-//! *Invariants*: no logic here; stdout is data and stderr is for people; a reader of stdout that goes away is success,
-//! and a closed stderr is ignored; the exit code is 0, 1 for a failure, 2 for a call that makes no sense, and 130
+//! *Invariants*: this file has no logic. stdout is data and stderr is for people. A closed stdout counts as
+//! success; a closed stderr is ignored. The exit code is 0, 1 for a failure, 2 for invalid usage, and 130
 //! after an interrupt.
 
-// They panic where nobody reads: `render` and `notice` do not.
+// The standard macros panic if the output is closed. `render` and `notice` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod below;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help or the version, or the error of a call that makes no sense.
+/// Prints help, the version, or a usage error.
 fn help(told: &clap::Error) -> Result<ExitCode> {
     let printed = told.print();
     if !told.use_stderr() {

@@ -1,5 +1,5 @@
-//! Lines on standard error, for people: names in them are made safe for a terminal, and a closed standard error is nobody's
-//! failure.
+//! Lines on standard error, for people. Names in them are made safe for a terminal, and a closed standard
+//! error is ignored.
 
 use std::{
     fmt,
@@ -8,19 +8,19 @@ use std::{
 
 use crate::failure;
 
-/// Tells a line, as `eprintln!` would.
+/// Prints a line on standard error, like `eprintln!`.
 macro_rules! notice {
     ($($argument:tt)*) => { $crate::notice::tell(format_args!($($argument)*)) };
 }
 pub(crate) use notice;
 
-/// Tells a line, made safe.
+/// Makes a line safe for a terminal and prints it.
 pub fn tell(line: fmt::Arguments<'_>) {
     write(&failure::plain(&line.to_string()));
 }
 
-/// Tells lines that are safe already.
+/// Prints lines that are already safe for a terminal.
 pub fn write(safe: &str) {
-    // Without a reader there is nobody to tell.
+    // Standard error may be closed, and then nothing can be reported.
     let _ = writeln!(io::stderr().lock(), "{safe}");
 }

@@ -1,4 +1,5 @@
-//! Where something new is made: a file that appears, or is replaced, only when it is complete; or a block device.
+//! Destinations of new content: a file that appears, or is replaced, only when it is complete; or a block
+//! device.
 
 use std::{
     fs, io,
@@ -17,16 +18,17 @@ use tempfile::TempPath;
 
 use crate::{interrupt, signature};
 
-/// Zeroes that are written to find out whether a file can be written past the page cache: a block of any size.
+/// Bytes of zeroes that test whether a file can be written past the page cache: a multiple of every block
+/// size.
 const PROBE_BYTES: usize = 16 << 10;
 
-/// Bytes of a file that are looked at together.
+/// Bytes of a file scanned at once.
 const SCAN_BYTES: usize = 1 << 20;
 
-/// How the names of files begin that are not complete.
+/// Name prefix of unfinished files.
 pub const HIDDEN: &str = ".flashkit-";
 
-/// What the name of a new volume stands for.
+/// The existing object under the name of a new volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// Nothing is there.
@@ -38,9 +40,9 @@ pub enum Existing {
 }
 
 impl Existing {
-    /// Looks at what is there, and always refuses what is mounted or in use. Without `force`, refuses a file that is not
-    /// all zeroes, and a block device that carries a known file system, array member or partition table: other old
-    /// content of a card says nothing.
+    /// Examines the existing object, and always refuses one that is mounted or in use. Without `force`,
+    /// refuses a file with nonzero data, and a block device with a known file system, array member or
+    /// partition table. A card's other old content means nothing.
     pub fn look(path: &Path, force: bool) -> Result<Existing> {
         let name = || path.display().to_string();
         if !path.try_exists().with_context(name)? {
@@ -68,7 +70,7 @@ impl Existing {
     }
 }
 
-/// The first byte of a file that is not zero. Holes are passed over, not read.
+/// Returns the offset of the first nonzero byte of a file. Holes are skipped, not read.
 fn first_data(path: &Path) -> io::Result<Option<u64>> {
     let file = fs::File::open(path)?;
     let size = file.metadata()?.len();
@@ -78,7 +80,7 @@ fn first_data(path: &Path) -> io::Result<Option<u64>> {
         at = match seek(&file, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // The file system does not tell holes.
+            // The file system does not report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(errno) => return Err(errno.into()),
         };
@@ -98,8 +100,8 @@ fn first_data(path: &Path) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A file under construction, on the file system of the place that it takes in the end. Dropped before, it is gone;
-/// it is, too, where the process ends before.
+/// An unfinished file, on the file system of its final place. It is removed if it is dropped or the process
+/// ends before it is finished.
 pub struct Fresh {
     kind: FreshKind,
     working: PathBuf,
@@ -107,17 +109,17 @@ pub struct Fresh {
 }
 
 enum FreshKind {
-    /// Without a name, so that nothing is left of it whatever ends the process.
+    /// A file without a name, of which nothing remains however the process ends.
     Unnamed(fs::File),
-    /// Where the file system has no such files.
+    /// A named file, if the file system supports no unnamed files.
     Named(TempPath),
 }
 
 impl Fresh {
-    /// A new, empty file. A file that is replaced hands on its permissions.
+    /// Makes a new, empty file with the permissions of the file that it will replace, if there is one.
     pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
-        // A symbolic link stays; what it points to is replaced, or made where nothing is there.
+        // A symbolic link stays. Its target is replaced or, if it is missing, created.
         let target = || fs::read_link(path).map(|target| folder(path).join(target));
         let path = fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf());
         path.file_name().with_context(name)?;
@@ -148,17 +150,17 @@ impl Fresh {
         Ok(Fresh { kind, working, path })
     }
 
-    /// Where it is until it is complete.
+    /// Returns the path of the unfinished file.
     pub fn working(&self) -> &Path {
         &self.working
     }
 
-    /// Gives it its name.
+    /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
         let name = || self.path.display().to_string();
         let temporary = match self.kind {
             FreshKind::Named(temporary) => temporary,
-            // A link does not replace what is there; renaming it does.
+            // link(2) cannot replace an existing file, but renaming the new link can.
             FreshKind::Unnamed(file) => tempfile::Builder::new()
                 .prefix(HIDDEN)
                 .make_in(folder(&self.path), |link| {
@@ -171,7 +173,7 @@ impl Fresh {
     }
 }
 
-/// An error of making a temporary file or directory without the name, which nobody has chosen.
+/// Removes the generated name from an error of making a temporary file or directory.
 pub fn without_path(error: io::Error) -> io::Error {
     let text = error.to_string();
     match text.split_once(" at path ") {
@@ -180,45 +182,45 @@ pub fn without_path(error: io::Error) -> io::Error {
     }
 }
 
-/// A file without a name in this directory, and the path that it is reached by.
+/// Makes a file without a name in this directory. Returns it and a path that reaches it.
 fn unnamed(folder: &Path) -> io::Result<(fs::File, PathBuf)> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?);
     let working = reached_by(&file);
-    // Without /proc it could neither be opened again nor get a name.
+    // Without /proc the file could neither be opened again nor be given a name.
     fs::metadata(&working)?;
     Ok((file, working))
 }
 
-/// The path of an open file that may have no name.
+/// Returns a path that reaches an open file, even one without a name.
 fn reached_by(file: &fs::File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A device that a volume is being made on.
+/// The device of a new volume.
 pub struct Output {
     /// The device.
     pub device: Arc<FileDevice>,
-    /// Whether it is known to read as zeroes.
+    /// True if the device is known to read as zeroes.
     pub is_blank: bool,
-    /// The file under construction; none for a block device.
+    /// The unfinished file; None for a block device.
     file: Option<Fresh>,
-    /// The file that it replaces, locked until then: nobody writes to what is about to go.
+    /// The file to be replaced, locked until then, so that no process writes to it meanwhile.
     _replaced: Option<FileDevice>,
 }
 
 impl Output {
-    /// The file under construction, where there is one.
+    /// Returns the path of the unfinished file, if there is one.
     pub fn working(&self) -> Option<&Path> {
         self.file.as_ref().map(Fresh::working)
     }
 
-    /// A new file of this size in the place of `path` once it is [finished](Output::finish).
+    /// Makes a file of this size, which takes the place of `path` when it is [finished](Output::finish).
     pub fn file(path: &Path, bytes: u64) -> Result<Output> {
         let name = || path.display().to_string();
         let options = OpenOptions { write: true, direct: false };
@@ -231,29 +233,29 @@ impl Output {
         Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file), _replaced: replaced })
     }
 
-    /// A block device, or a file that is part of a volume on several: written where it is.
+    /// Opens a block device, or a file of a volume on several devices, to be written in place.
     pub fn in_place(path: &Path) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
         let device = FileDevice::open(path, options).with_context(|| path.display().to_string())?;
         Ok(Output { device: Arc::new(device), is_blank: false, file: None, _replaced: None })
     }
 
-    /// Gives the file its name.
+    /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
         self.device.flush().context("flushing")?;
         self.file.map_or(Ok(()), Fresh::finish)
     }
 }
 
-/// The device of a new file. An image is written once, from front to back, and mostly past what the page cache
-/// holds: writing it past the cache takes half the time. Where the host cannot do that, the cache does.
+/// Opens the device of a new file. An image is written once, from front to back, and is usually larger than
+/// the page cache, so bypassing the cache halves the time. If the host cannot do that, the cache is used.
 fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     let open = |direct| {
         let mut device = FileDevice::open(path, OpenOptions { write: true, direct })?;
         device.set_size(bytes)?;
         Ok(device)
     };
-    // Some file systems open such files and refuse to write to them.
+    // Some file systems open such files and then refuse to write to them.
     let usable =
         |device: &FileDevice| bytes < PROBE_BYTES as u64 || device.write(0, &[0; PROBE_BYTES]).is_ok();
     match open(true).ok().filter(usable) {
@@ -262,7 +264,7 @@ fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     }
 }
 
-/// The mask that new files are made with.
+/// Returns the process's file mode creation mask.
 fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);

@@ -1,4 +1,4 @@
-//! Progress of long work, on a terminal only.
+//! Progress of long operations, shown only on a terminal.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::render;
 
-/// A bar that counts bytes, with rate and time left; hidden where stderr is no terminal or `quiet` is set.
-/// Without a total (a stream) it counts up.
+/// Makes a bar that counts bytes, with rate and remaining time. It is hidden if stderr is not a terminal or
+/// `quiet` is set. Without a total (a stream) it only counts up.
 pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -26,7 +26,7 @@ pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar
     bar
 }
 
-/// A bar that counts steps of one kind of work, with the time left; hidden as that of [`bytes`] is.
+/// Makes a bar that counts steps, with the remaining time. It is hidden like that of [`bytes`].
 pub fn steps(total: u64, quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -37,7 +37,7 @@ pub fn steps(total: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// Tells a bar how far an import or export is.
+/// Returns a callback that shows the progress of an import or export on a bar.
 pub fn teller(bar: &ProgressBar) -> impl FnMut(tree::Progress<'_>) + use<'_> {
     |at| {
         bar.set_position(at.bytes);

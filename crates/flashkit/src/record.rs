@@ -1,4 +1,4 @@
-//! The facts of an inode as a record: what `stat`, `ls` and `tree` print.
+//! Facts about an inode as a record, printed by `stat`, `ls` and `tree`.
 
 use f2fs::{
     Result,
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::render::{Name, keyed};
 
-/// An inode, with the name it was found under.
+/// An inode, with the name that led to it.
 #[derive(Serialize)]
 pub struct Entry {
     /// Name or path.
@@ -27,11 +27,11 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that the inode has.
+    /// Number of names.
     pub links: u32,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Space that it takes, in bytes.
+    /// Allocated space in bytes.
     pub allocated_bytes: u64,
     /// Last access.
     pub accessed: String,
@@ -39,10 +39,10 @@ pub struct Entry {
     pub modified: String,
     /// Last change of the inode.
     pub changed: String,
-    /// Creation, where the volume records it.
+    /// Creation, if the volume records it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link.
     #[serde(flatten, serialize_with = "keyed::target")]
     pub target: Option<Name>,
     /// Major and minor number of a device.
@@ -51,13 +51,13 @@ pub struct Entry {
     /// Project id.
     #[serde(skip_serializing_if = "is_zero")]
     pub project: u32,
-    /// Flags as chattr(1) names them, and further states.
+    /// Flags as named by chattr(1), and other states.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<&'static str>,
-    /// Algorithm and blocks of a cluster of a compressed file.
+    /// Algorithm and cluster size in blocks of a compressed file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
-    /// File type and permissions, to print them as `ls -l` does.
+    /// File type and permissions, for a listing like `ls -l`.
     #[serde(skip)]
     pub raw_mode: u16,
 }
@@ -67,7 +67,7 @@ fn is_zero(n: &u32) -> bool {
 }
 
 impl Entry {
-    /// Everything about an inode.
+    /// Collects the facts about an inode.
     pub fn of(volume: &Volume, ino: Ino, name: &[u8]) -> Result<Entry> {
         let stat = volume.stat(ino)?;
         let target = match stat.kind {
@@ -100,7 +100,7 @@ impl Entry {
     }
 }
 
-/// A kind of file in a word.
+/// Returns the word for a kind of file.
 pub fn kind(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "file",
@@ -113,7 +113,7 @@ pub fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// A time in ISO 8601, UTC, with all its nanoseconds; one that no calendar holds as seconds.
+/// Formats a time in ISO 8601, UTC, with nanoseconds. A time outside the calendar is formatted as seconds.
 pub fn time(time: Time) -> String {
     match Timestamp::new(time.seconds, time.nanoseconds as i32) {
         Ok(timestamp) => format!("{timestamp:.9}"),

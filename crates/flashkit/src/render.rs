@@ -1,4 +1,4 @@
-//! Records to text or JSON on standard output.
+//! Output of records as text or JSON on standard output.
 
 use std::{
     fmt,
@@ -10,11 +10,11 @@ use indicatif::HumanCount;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Standard output, whose errors say that they are its.
+/// Standard output, whose errors can be recognised as its own.
 pub struct Stdout(io::StdoutLock<'static>);
 
 impl Stdout {
-    /// For this thread alone.
+    /// Locks standard output for this thread.
     pub fn lock() -> Stdout {
         Stdout(io::stdout().lock())
     }
@@ -42,18 +42,18 @@ impl fmt::Display for OfStdout {
 
 impl std::error::Error for OfStdout {}
 
-/// An error of writing to standard output, which says so.
+/// Marks an error as one of standard output.
 pub fn of_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), OfStdout(error))
 }
 
-/// The error of writing to standard output among the causes of an error.
+/// Returns the error of standard output among an error's causes.
 fn stdout_error(error: &anyhow::Error) -> Option<&io::Error> {
     let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.into_iter().find(|cause| cause.get_ref().is_some_and(|inner| inner.is::<OfStdout>()))
 }
 
-/// Returns true if standard output cannot be written to.
+/// Returns true if writing to standard output failed.
 pub fn is_of_stdout(error: &anyhow::Error) -> bool {
     stdout_error(error).is_some()
 }
@@ -63,7 +63,7 @@ pub fn has_no_reader(error: &anyhow::Error) -> bool {
     stdout_error(error).is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints what `text` writes.
+/// Prints the output of `text`.
 pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let mut out = io::BufWriter::new(Stdout::lock());
     text(&mut out)?;
@@ -71,7 +71,7 @@ pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Prints a record: as JSON where that was asked for, else as `text` writes it.
+/// Prints a record as JSON if requested, otherwise as `text` writes it.
 pub fn print<R: Serialize>(
     record: &R,
     json: bool,
@@ -87,7 +87,7 @@ pub fn print<R: Serialize>(
     })
 }
 
-/// Prints rows as they come, however many: as a JSON array where that was asked for, else as a table whose
+/// Prints rows as they arrive, in any number: as a JSON array if requested, otherwise as a table whose
 /// columns are the fields of the first row.
 pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
     let mut out = io::BufWriter::new(Stdout::lock());
@@ -119,7 +119,7 @@ pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> 
     Ok(())
 }
 
-/// Prints a record of any depth: as JSON, or as indented lines of `field value`.
+/// Prints a record of any depth, as JSON or as indented lines of `field value`.
 pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
     fn walk(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
         let Value::Object(fields) = value else {
@@ -154,7 +154,7 @@ fn line(out: &mut dyn Write, cells: &[impl fmt::Display], widths: &[usize]) -> i
     writeln!(out, "{}", cells.join("  ").trim_end())
 }
 
-/// A value without quotes; lists by commas; in the place of a name's string its bytes, where it has some.
+/// Formats a value without quotes, and a list with commas. If a name has `bytes`, they replace its string.
 fn plain(value: &Value, bytes: Option<Vec<u8>>) -> String {
     match value {
         Value::Null => "-".into(),
@@ -164,17 +164,17 @@ fn plain(value: &Value, bytes: Option<Vec<u8>>) -> String {
     }
 }
 
-/// Bytes that are mostly text: a file name, a path, the value of an attribute. In JSON the key of one is always a string,
-/// exactly the name where that is UTF-8; where it is not, the string has its other bytes escaped, and a further key,
-/// with `_bytes` at its end, has all bytes ([`keyed`]). As text for people see [`name`].
+/// Bytes that are mostly text: a file name, a path, or the value of an attribute. In JSON its key always
+/// holds a string, which is the exact name if the name is UTF-8. Otherwise the string escapes the other
+/// bytes, and a second key that ends in `_bytes` holds all bytes ([`keyed`]). For text output, see [`name`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(pub Vec<u8>);
 
-/// The end of the key that has the bytes of a name.
+/// Suffix of the key that holds a name's bytes.
 const BYTES: &str = "_bytes";
 
 impl Name {
-    /// The fields of a name under this key.
+    /// Returns the JSON fields of a name under this key.
     pub fn fields(&self, key: &str) -> impl Iterator<Item = (String, Value)> + use<> {
         let (text, bytes) = match std::str::from_utf8(&self.0) {
             Ok(text) => (text.to_owned(), None),
@@ -198,22 +198,22 @@ pub mod keyed {
         map.end()
     }
 
-    /// Under `name`.
+    /// Writes the name under `name`.
     pub fn name<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
         under("name", Some(name), serializer)
     }
 
-    /// Under `path`.
+    /// Writes the name under `path`.
     pub fn path<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
         under("path", Some(name), serializer)
     }
 
-    /// Under `value`.
+    /// Writes the name under `value`.
     pub fn value<S: Serializer>(name: &Name, serializer: S) -> Result<S::Ok, S::Error> {
         under("value", Some(name), serializer)
     }
 
-    /// Under `target`, where there is one.
+    /// Writes the name under `target`, if there is one.
     pub fn target<S: Serializer>(name: &Option<Name>, serializer: S) -> Result<S::Ok, S::Error> {
         under("target", name.as_ref(), serializer)
     }
@@ -225,7 +225,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The fields that people are shown: all but the bytes of names.
+/// Returns the fields for text output: all except the bytes of names.
 fn shown(fields: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
     let is_bytes_of_a_name = |key: &str, value: &Value| {
         value.is_array() && key.strip_suffix(BYTES).is_some_and(|name| fields.contains_key(name))
@@ -236,17 +236,17 @@ fn shown(fields: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
         .filter(move |(key, value)| !is_bytes_of_a_name(key, value))
 }
 
-/// The bytes of the [`Name`] under a key, where it is no UTF-8.
+/// Returns the bytes of the [`Name`] under a key, if it is not UTF-8.
 fn bytes_of(fields: &Map<String, Value>, key: &str) -> Option<Vec<u8>> {
     serde_json::from_value(fields.get(&format!("{key}{BYTES}"))?.clone()).ok()
 }
 
-/// A file name, path, label or other text of an image or a host, safe for a terminal: see [`f2fs::printable`].
+/// Makes a file name, path, label or other foreign text safe for a terminal: see [`f2fs::printable`].
 pub fn name(bytes: &[u8]) -> String {
     f2fs::printable::name(bytes).into_owned()
 }
 
-/// A number of things: `1 section`, `1,234 sections`, `0 entries`, `2 flushes`.
+/// Formats a number of things: `1 section`, `1,234 sections`, `0 entries`, `2 flushes`.
 pub fn count(n: u64, one: &str) -> String {
     let many = match one.strip_suffix('y') {
         _ if n == 1 => one.to_owned(),
@@ -257,12 +257,12 @@ pub fn count(n: u64, one: &str) -> String {
     format!("{} {many}", HumanCount(n))
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `drwxr-xr-x` of a mode.
+/// Formats a mode as `drwxr-xr-x`.
 pub fn mode(mode: u32) -> String {
     let kind = match mode & 0o170_000 {
         0o040_000 => 'd',

@@ -1,4 +1,4 @@
-//! The recognised content of a device: before it is overwritten, and where a volume was expected.
+//! Recognition of a device's content, before it is overwritten and where a volume was expected.
 
 mod disk;
 mod table;
@@ -10,25 +10,25 @@ use block::Device;
 use disk::Disk;
 use table::{CONTAINERS, Signature, VOLUMES};
 
-/// Bytes of a device that are read at once.
+/// Bytes of a device read at once.
 const WINDOW_BYTES: u64 = 64 << 10;
-/// Bytes by which a window reaches into the next, so that each magic lies in one: a sector.
+/// Overlap of adjacent windows in bytes: one sector, so that each magic lies entirely in one window.
 const OVERLAP_BYTES: u64 = 512;
 
-/// The file system, array member or partition table that a device seems to carry.
+/// Returns the file system, array member or partition table that a device seems to carry.
 pub fn find(device: &dyn Device) -> io::Result<Option<&'static str>> {
     let mut windows = Windows::new(device);
     Ok(windows.first_of(VOLUMES.iter())?.map(|found| found.name))
 }
 
-/// As [`find`], and also archives, programs and images of disks that a file may hold.
+/// Does the work of [`find`], and also finds archives, programs and disk images that a file may hold.
 pub fn find_in_file(device: &dyn Device) -> io::Result<Option<&'static str>> {
     let mut windows = Windows::new(device);
     let containers = CONTAINERS.iter().map(|(signature, _)| signature);
     Ok(windows.first_of(containers.chain(VOLUMES))?.map(|found| found.name))
 }
 
-/// The content of a device that is not F2FS, and the way to a volume inside it, for a message.
+/// Describes a device's content that is not F2FS, and the way to a volume inside it, for a message.
 pub fn describe(device: &dyn Device) -> io::Result<Option<String>> {
     if let Some(disk) = Disk::read_gpt(device)? {
         return Ok(Some(disk.to_string()));
@@ -48,7 +48,7 @@ pub fn describe(device: &dyn Device) -> io::Result<Option<String>> {
     Ok(Some(format!("it carries {}", found.name)))
 }
 
-/// The parts of a device that were read.
+/// The windows of a device read so far.
 struct Windows<'a> {
     device: &'a dyn Device,
     size: u64,
@@ -85,7 +85,7 @@ impl<'a> Windows<'a> {
         Ok(false)
     }
 
-    /// The bytes from an offset on, a sector of them at least where the device does not end before.
+    /// Returns the bytes from an offset on: at least one sector, unless the device ends before.
     fn at(&mut self, offset: u64) -> io::Result<&[u8]> {
         let start = offset / WINDOW_BYTES * WINDOW_BYTES;
         if !self.read.contains_key(&start) {
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Large enough for every place of the table, and no multiple of a large unit.
+    /// Large enough for every place in the table, and not a multiple of a large unit.
     const BYTES: u64 = (80 << 20) + 12_288;
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Places and bytes written down apart from the table, from the formats' own documents.
+    /// Offsets and bytes from the formats' own documents, independent of the table.
     const INDEPENDENT: &[(&str, i64, &[u8])] = &[
         ("GPT", 512, b"EFI PART"),
         ("GPT", 4096, b"EFI PART"),
@@ -211,7 +211,8 @@ mod tests {
         }
     }
 
-    /// wipefs of util-linux reports what a magic and a checksum or two agree on: everything of it is refused.
+    /// wipefs of util-linux reports a format only if magic and checksums agree. Everything that it reports
+    /// must be found.
     #[test]
     #[allow(clippy::print_stderr)] // a test says what it passes over
     fn all_that_wipefs_reports_is_found() {
@@ -282,7 +283,7 @@ mod tests {
             assert!(!offsets.is_empty(), "{program} {arguments:?}: {reported}");
             let device = block::FileDevice::open(&path, block::OpenOptions::default()).unwrap();
             assert!(find(&device).unwrap().is_some(), "{program} {arguments:?}: {reported}");
-            // Each alone, too: nothing else of the volume is left.
+            // Each magic must also be found alone, without the rest of the volume.
             for offset in offsets {
                 let mut magic = [0; 32];
                 let length = file.metadata().unwrap().len();
@@ -290,7 +291,7 @@ mod tests {
                 File::open(&path).unwrap().read_exact_at(&mut magic[..kept], offset).unwrap();
                 let alone = MemoryDevice::new(length);
                 alone.write(offset, &magic[..kept]).unwrap();
-                // The jump of a boot sector is no signature without what follows it.
+                // A boot sector's jump alone is not a signature.
                 let is_jump = offset == 0 && magic[0] == 0xEB;
                 let found = find(&alone).unwrap().is_some();
                 assert!(found || is_jump, "{program} {arguments:?}: only {magic:x?} at {offset}");

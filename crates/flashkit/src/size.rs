@@ -1,9 +1,9 @@
-//! Sizes on the command line: `4096`, `64M`, `16GiB`, `16GB`. As truncate(1) and dd(1) have them: K, M, G, T, P, E alone and
-//! with `iB` are powers of 1024, with `B` powers of 1000.
+//! Sizes on the command line: `4096`, `64M`, `16GiB`, `16GB`. As in truncate(1) and dd(1), K, M, G, T, P, E
+//! alone or with `iB` are powers of 1024, and with `B` powers of 1000.
 
 use parse_size::Config;
 
-/// Bytes of a size.
+/// Parses a size. Returns bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let refused =
         |why: String| format!("{why}; write it as 64M or 64MiB (powers of 1024), or as 64MB (of 1000)");

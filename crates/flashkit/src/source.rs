@@ -1,4 +1,4 @@
-//! Where content comes from: a directory, a tar archive, standard input; and what is changed on the way.
+//! Sources of content (a directory, a tar archive, standard input) and changes to the content.
 
 use std::{
     fs::{File, Metadata},
@@ -16,33 +16,33 @@ use f2fs::{
 
 use crate::{fake_root, signature};
 
-/// Changes to what is put in.
+/// Changes to the content.
 #[derive(clap::Args)]
 #[command(next_help_heading = "What is changed on the way in")]
 pub struct Changes {
     /// Owner and group of everything.
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     pub all_owned_by: Option<(u32, u32)>,
-    /// Owner and group of the root directory; those of the source by default, and of a new volume without one
-    /// those of who makes it.
+    /// Owner and group of the root directory; by default those of the source, or of the caller for a new
+    /// volume without a source.
     #[arg(short = 'R', long, value_name = "UID:GID", value_parser = owner)]
     pub root_owner: Option<(u32, u32)>,
-    /// File of lines that map owners and groups; see flashkit-filling(7).
+    /// File that maps owners and groups; see flashkit-filling(7).
     #[arg(long, value_name = "FILE")]
     pub owner_map: Option<PathBuf>,
-    /// Android's fs_config: a line a path with uid, gid, mode and capabilities.
+    /// Android's fs_config: one line per path with uid, gid, mode and capabilities.
     #[arg(long, value_name = "FILE")]
     pub fs_config: Option<PathBuf>,
     /// SELinux's file_contexts: labels by path.
     #[arg(long, value_name = "FILE")]
     pub file_contexts: Option<PathBuf>,
-    /// Mount point of the volume, which begins the paths of fs_config and file_contexts; / by default.
+    /// Mount point of the volume, the prefix of paths in fs_config and file_contexts; / by default.
     #[arg(long, value_name = "PATH")]
     pub mount_point: Option<String>,
 }
 
 impl Changes {
-    /// Reads the files that are named.
+    /// Reads the files named by the options.
     pub fn read(&self) -> Result<Transform> {
         fn parsed<T>(path: Option<&PathBuf>, parse: impl Fn(&str) -> f2fs::Result<T>) -> Result<Option<T>> {
             path.map(|path| {
@@ -76,7 +76,8 @@ impl Changes {
 }
 
 impl Changes {
-    /// Refuses what changes a source where there is none; a new volume's root has an owner all the same.
+    /// Refuses options that change a source if there is no source. A new volume's root has an owner all the
+    /// same.
     pub fn refuse_without_source(&self) -> Result<()> {
         for (option, file) in [
             ("--owner-map", &self.owner_map),
@@ -91,7 +92,7 @@ impl Changes {
     }
 }
 
-/// What SOURCE_DATE_EPOCH says: the latest time that anything in a reproducible image may have.
+/// Returns SOURCE_DATE_EPOCH: the latest time that anything in a reproducible image may have.
 pub fn epoch() -> Result<Option<Time>> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => {
@@ -102,18 +103,18 @@ pub fn epoch() -> Result<Option<Time>> {
     }
 }
 
-/// Content that can be read, and where it can also be read again.
+/// A source of content. Some can be read repeatedly.
 pub enum Content {
-    /// A directory, and the files in it that are left out: those that it is put into.
+    /// A directory, and files in it to skip: the output files.
     Directory(PathBuf, Vec<HostId>),
     /// A tar archive in a file.
     Archive(PathBuf, File),
-    /// A tar archive on standard input: read once.
+    /// A tar archive on standard input, which can be read only once.
     Stream,
 }
 
 impl Content {
-    /// The source that `--from` or an import names. Its owners are those of the host, unless there is a map of `owners`.
+    /// Finds the source named by `--from` or an import. Its owners are the host's unless `owners` maps them.
     pub fn find(name: &Path, owners: Option<&OwnerMap>) -> Result<Content> {
         if name == Path::new("-") {
             return Ok(Content::Stream);
@@ -129,7 +130,7 @@ impl Content {
         Ok(Content::Archive(name.to_path_buf(), file))
     }
 
-    /// Without these files, where they lie in the directory: those that it is put into.
+    /// Skips these files if they lie in the directory: the output files.
     pub fn leaving_out<'a>(mut self, files: impl IntoIterator<Item = &'a Path>) -> Content {
         if let Content::Directory(_, left_out) = &mut self {
             let facts = files.into_iter().filter_map(|file| std::fs::metadata(file).ok());
@@ -139,7 +140,7 @@ impl Content {
         self
     }
 
-    /// Whether it can be opened again after it was read.
+    /// Returns true if the content can be read again from the start.
     pub fn is_repeatable(&self) -> bool {
         match self {
             Content::Directory(..) => true,
@@ -148,7 +149,7 @@ impl Content {
         }
     }
 
-    /// Copies a stream into a file without a name, so that it can be read again.
+    /// Copies a stream to a file without a name, so that it can be read again.
     pub fn keep(self) -> Result<Content> {
         if self.is_repeatable() {
             return Ok(self);
@@ -162,7 +163,7 @@ impl Content {
         Ok(Content::Archive("standard input".into(), file))
     }
 
-    /// Opens it from its start.
+    /// Opens the content from its start.
     pub fn open(&self) -> Result<Box<dyn Source + '_>> {
         Ok(match self {
             Content::Directory(path, left_out) => {
@@ -186,8 +187,8 @@ impl Content {
         })
     }
 
-    /// An error of filling `image`: one of the source is told without the image's name, and with the kind of file that it
-    /// is where that is no archive; any other as `of_image` has it.
+    /// Explains an error of filling `image`. An error of the source does not name the image; if the source is
+    /// not an archive, the message names the kind of file. For any other error, `of_image` makes the message.
     pub fn explain(
         &self,
         error: f2fs::Error,
@@ -209,13 +210,13 @@ impl Content {
     }
 }
 
-/// A tar archive, compressed or not.
+/// Opens a tar archive, compressed or not.
 fn tar<'a>(name: &str, stream: impl io::Read + 'a) -> Result<Box<dyn Source + 'a>> {
     let stream = decompressed(stream).with_context(|| name.to_string())?;
     Ok(Box::new(TarSource::named(name, stream)))
 }
 
-/// The disk, volume or program in a file that was taken for an archive.
+/// Returns the disk, volume or program in a file that was given as an archive.
 fn holds(path: &Path, file: &File) -> Option<String> {
     if !file.metadata().is_ok_and(|facts| facts.is_file()) {
         return None;
@@ -225,13 +226,13 @@ fn holds(path: &Path, file: &File) -> Option<String> {
         "F2FS" => {
             Some(format!("an F2FS volume; flashkit export {} - makes an archive of it", path.display()))
         }
-        // It is in there, and that was no archive.
+        // The file was decompressed, and its content is not an archive.
         compressed if compressed.ends_with("-compressed data") => None,
         _ => signature::describe(&device).ok()?,
     }
 }
 
-/// `UID:GID` as numbers.
+/// Parses `UID:GID` as numbers.
 fn owner(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').ok_or("write it as UID:GID, in numbers")?;
     let number =
@@ -239,7 +240,7 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
     Ok((number(uid)?, number(gid)?))
 }
 
-/// A number that a user or group can have. To Linux the highest is nobody (chown(2)).
+/// Parses a number that a user or group can have. Linux reserves the highest one (chown(2)).
 pub fn owner_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| *number != u32::MAX)
 }

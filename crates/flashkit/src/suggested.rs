@@ -1,4 +1,5 @@
-//! Arguments that are usually one of a few names, which help and completions show; other values are taken as well.
+//! Arguments that usually have one of a few names. Help and completions show the names; other values are
+//! accepted, too.
 
 use clap::{
     Arg, Command,
@@ -7,7 +8,7 @@ use clap::{
 };
 use std::ffi::OsStr;
 
-/// A text for which these names are suggested.
+/// A text argument with suggested names.
 #[derive(Clone)]
 pub struct Suggested(pub fn() -> Vec<&'static str>);
 

@@ -1,4 +1,4 @@
-//! What a verb works on: `IMAGE` or `IMAGE:PATH`.
+//! The object of a verb: `IMAGE` or `IMAGE:PATH`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -23,13 +23,13 @@ use crate::{clock, notice::notice, render, signature};
 pub struct Target {
     /// The file or block device.
     pub image: PathBuf,
-    /// Path inside the volume, `/` where none was given. A name may be any bytes.
+    /// Path inside the volume, `/` if none was given. A name may contain any bytes.
     pub path: Vec<u8>,
 }
 
 impl From<OsString> for Target {
-    /// The path starts after the first colon whose left side is an existing file; a file whose own name
-    /// holds a colon is therefore found too.
+    /// The path starts after the first colon whose left side is an existing file. So a file whose own name
+    /// contains a colon is found, too.
     fn from(text: OsString) -> Target {
         let bytes = text.as_bytes();
         let colons = || (0..bytes.len()).filter(|at| bytes[*at] == b':');
@@ -42,7 +42,8 @@ impl From<OsString> for Target {
     }
 }
 
-/// The path with one slash before each name, and one behind where there were any: it means a directory.
+/// Normalises a path: one slash before each name, and one at the end if there were any, which denotes a
+/// directory.
 fn absolute(path: &[u8]) -> Vec<u8> {
     let names: Vec<_> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
     let end = if path.ends_with(b"/") && !names.is_empty() { &b"/"[..] } else { b"" };
@@ -55,7 +56,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The image that a verb works on as a whole.
+/// The image that a verb processes as a whole.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Image {
     /// The image or block device.
@@ -64,19 +65,20 @@ pub struct Image {
     pub further: Further,
 }
 
-/// The further devices of a volume on several.
+/// The further devices of a multi-device volume.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Further {
-    /// A further device of a volume on several; repeat in the volume's order.
+    /// A further device of a multi-device volume; repeat in the volume's order.
     #[arg(long = "device", value_name = "FILE")]
     pub devices: Vec<PathBuf>,
 }
 
-/// Where what has a `name` and a `kind` goes that is put at a path: into it where that is a directory, else in its place.
+/// Returns the directory and name for an object with this `name` and `kind` put at a path: inside the path if
+/// that is a directory, otherwise in its place.
 pub fn destination(volume: &Volume, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
     match volume.resolve(&at.path, true) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
-        // The slash asks for a directory, and there is none.
+        // The final slash asks for a directory, and there is none.
         Err(error @ f2fs::Error::NotFound) if at.is_of_directory() && kind != FileType::Directory => {
             Err(error.into())
         }
@@ -93,7 +95,7 @@ pub fn open_device(path: &Path) -> Result<FileDevice> {
     open_file(path, OpenOptions::default())
 }
 
-/// Opens a file or block device; for reading also where somebody writes to it, and says so.
+/// Opens a file or block device. For reading, opens it even if another process writes to it, with a warning.
 fn open_file(path: &Path, how: OpenOptions) -> Result<FileDevice> {
     let device = FileDevice::open(path, how).with_context(|| path.display().to_string())?;
     if let Some(user) = device.writer() {
@@ -102,7 +104,7 @@ fn open_file(path: &Path, how: OpenOptions) -> Result<FileDevice> {
     Ok(device)
 }
 
-/// Says that an image is read while somebody writes to it, once for each.
+/// Warns that an image is read while another process writes to it, once per image.
 pub fn warn_of_writer(path: &Path, user: &InUse) {
     static TOLD: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,13 +114,13 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
     }
 }
 
-/// Opens a volume for reading only. One that was not unmounted is shown as recovery makes it; nothing is
-/// written to it.
+/// Opens a volume for reading only. A volume that was not unmounted is shown in its recovered state; nothing
+/// is written to it.
 pub fn open_read_only(image: &Path, further: &Further) -> Result<Volume> {
     open(image, further, OpenOptions::default(), Options::read_only(), Arc::new)
 }
 
-/// Opens a volume for changes that are stamped with `clock`.
+/// Opens a volume for changes, with times from `clock`.
 pub fn open_writable(
     image: &Path,
     further: &Further,
@@ -127,7 +129,7 @@ pub fn open_writable(
     open_with(image, further, Options::new(clock), Arc::new)
 }
 
-/// A volume with changes of which nothing is lasting before [`keep`](AllOrNothing::keep).
+/// A volume with changes, none of which is durable before [`keep`](AllOrNothing::keep).
 pub struct AllOrNothing {
     /// The volume.
     pub volume: Volume,
@@ -136,7 +138,7 @@ pub struct AllOrNothing {
 }
 
 impl AllOrNothing {
-    /// Opens a volume for changes that are stamped with `clock`.
+    /// Opens a volume for changes, with times from `clock`.
     pub fn open(
         image: &Path,
         further: &Further,
@@ -149,7 +151,7 @@ impl AllOrNothing {
             files.push(file.clone());
             file
         })?;
-        // Opening has recovered the volume, if it had to: that stays.
+        // Opening may have recovered the volume. That part stays.
         files.iter().for_each(|file| file.begin());
         let before = volume.last_checkpoint().version;
         Ok(AllOrNothing { volume, files, before })
@@ -157,29 +159,30 @@ impl AllOrNothing {
 
     /// Makes all changes durable.
     pub fn keep(self, image: &Path) -> Result<()> {
-        // From here on a failure may leave the volume with the changes.
+        // From here on, a failure may leave the changes on the volume.
         self.files.iter().for_each(|file| file.keep());
         close(self.volume, image)
     }
 
-    /// The work of an interrupt: as [`give_up`](Self::give_up), while the volume is being changed.
+    /// Returns the action for an interrupt: like [`give_up`](Self::give_up), but during a change of the
+    /// volume.
     pub fn undo(&self) -> impl Fn() + Send + 'static {
         let files = self.files.clone();
         move || {
             for file in &files {
-                // The process ends: there is nobody to tell.
+                // The process ends, so a failure cannot be reported.
                 let _ = file.give_back();
             }
         }
     }
 
-    /// Drops the changes, and gives the host's disk back the space that they took.
+    /// Discards the changes and returns their space to the host's disk.
     pub fn give_up(self) {
         let AllOrNothing { volume, files, before } = self;
         let is_untouched = volume.last_checkpoint().version == before;
         drop(volume);
         for file in files.iter().filter(|_| is_untouched) {
-            // The changes are gone all the same; there is another error to tell.
+            // The changes are gone all the same, and the caller already reports another error.
             let _ = file.give_back();
         }
     }
@@ -213,12 +216,12 @@ fn open<D: Device + 'static>(
     Volume::open(device, options).map_err(|error| not_opened(image, error))
 }
 
-/// An error of opening an image, with its name.
+/// Adds the image's name to an error of opening it.
 fn not_opened(image: &Path, error: f2fs::Error) -> anyhow::Error {
     with_content(image, anyhow::Error::from(error).context(image.display().to_string()))
 }
 
-/// An error of opening an image; of one that is not F2FS it names the content.
+/// Explains an error of opening an image. If the image is not F2FS, the message names its content.
 pub fn with_content(image: &Path, error: anyhow::Error) -> anyhow::Error {
     let content = || signature::describe(&FileDevice::open(image, OpenOptions::default()).ok()?).ok()?;
     let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
@@ -229,8 +232,8 @@ pub fn with_content(image: &Path, error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Image {
-    /// Changes the volume: what `change` did is on the device when this returns. Where it fails nothing of it is,
-    /// unless the volume was so full that room had to be made meanwhile, which takes a checkpoint.
+    /// Changes the volume. The changes are durable when this returns. If it fails, none of them is on the
+    /// device, unless the volume was so full that a checkpoint was needed meanwhile to make space.
     pub fn change<R>(&self, change: impl FnOnce(&mut Volume) -> f2fs::Result<R>) -> Result<R> {
         let name = || self.image.display().to_string();
         change_volume(&self.image, &self.further, |volume| change(volume).with_context(name))
@@ -244,7 +247,7 @@ fn change_volume<R>(
 ) -> Result<R> {
     let mut volume = open_writable(image, further, clock::now)?;
     let before = volume.last_checkpoint().version;
-    // An error drops the volume with everything that no checkpoint has made durable.
+    // On an error, the volume is dropped with everything that no checkpoint has made durable.
     let result = change(&mut volume).map_err(|error| match volume.last_checkpoint().version == before {
         true => error,
         false => error.context("done in part, for the volume was so full that room had to be made meanwhile"),
@@ -253,7 +256,7 @@ fn change_volume<R>(
     Ok(result)
 }
 
-/// Makes all changes durable, and says so where the volume asks for fsck from now on.
+/// Makes all changes durable. Warns if the volume has started to require fsck.
 pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
     volume.unmount().with_context(|| image.display().to_string())?;
     if volume.io().met_damage() && volume.asks_for_fsck() {
@@ -266,12 +269,12 @@ pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
 }
 
 impl Target {
-    /// Changes the volume as [`Image::change`] does.
+    /// Changes the volume like [`Image::change`].
     pub fn change(&self, further: &Further, mut change: impl FnMut(&mut Volume) -> Result<()>) -> Result<()> {
         Target::change_all(std::slice::from_ref(self), further, |volume, _| change(volume))
     }
 
-    /// Changes one after the other, in one image, so that all are changed or none.
+    /// Changes several paths of one image: either all or none.
     pub fn change_all(
         targets: &[Target],
         further: &Further,
@@ -284,22 +287,22 @@ impl Target {
         })
     }
 
-    /// Whether the path has a slash at its end, and so is a directory's.
+    /// Returns true if the path ends with a slash, which denotes a directory.
     pub fn is_of_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }
 
-    /// The path without the slash at its end.
+    /// Returns the path without a final slash.
     fn bare_path(&self) -> &[u8] {
         self.path.strip_suffix(b"/").unwrap_or(&self.path)
     }
 
-    /// The path's last part; nothing of the root directory.
+    /// Returns the path's last component; empty for the root directory.
     pub fn name(&self) -> &[u8] {
         self.bare_path().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
-    /// The directory that the path's last part is in, or is to be in, and that part.
+    /// Returns the directory of the path's last component, which need not exist, and the component.
     pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
         let path = self.bare_path();
         let (dir, name) = path.split_at(path.len() - self.name().len());
@@ -309,8 +312,8 @@ impl Target {
         Ok((volume.resolve(dir, true)?, name))
     }
 
-    /// As [`parent`](Self::parent), of what is there, and what it is. A slash behind the name of anything but a directory, be
-    /// it a link to one, is an error.
+    /// Returns the [`parent`](Self::parent) of an existing entry, and the entry's kind. Fails if a slash
+    /// follows the name of anything but a directory, even of a link to one.
     pub fn entry(&self, volume: &Volume) -> Result<(Ino, &[u8], FileType)> {
         let (dir, name) = self.parent(volume)?;
         let kind = volume.stat(volume.lookup(dir, name)?)?.kind;
@@ -321,7 +324,7 @@ impl Target {
         }
     }
 
-    /// Refuses a second path of another image.
+    /// Refuses a second path in another image.
     pub fn same_image(&self, other: &Target) -> Result<()> {
         if self.image != other.image {
             bail!("{self} and {other}: both paths must be in one image");
@@ -329,13 +332,12 @@ impl Target {
         Ok(())
     }
 
-    /// Opens the volume for reading only and finds the path. The last part of the path is not followed where
-    /// it is a symbolic link.
+    /// Opens the volume for reading only and finds the path. Does not follow a symbolic link at its end.
     pub fn find(&self, further: &Further) -> Result<(Volume, Ino)> {
         self.open_at(further, false)
     }
 
-    /// As [`find`](Self::find), and follows a symbolic link.
+    /// Does the work of [`find`](Self::find), but follows a symbolic link at the end.
     pub fn find_content(&self, further: &Further) -> Result<(Volume, Ino)> {
         self.open_at(further, true)
     }

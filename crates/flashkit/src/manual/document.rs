@@ -1,11 +1,11 @@
-//! A document in Markdown as a page.
+//! A man page from a Markdown document.
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::{reference, title};
 
-/// The page of a document: its title is the line of the name, its headings are the sections.
+/// Makes the page of a document. Its title becomes the NAME line, its headings the sections.
 pub fn page(name: &str, markdown: &str, section: &str, date: &str) -> Vec<u8> {
     let mut page =
         Page { roff: Roff::new(), name, line: Vec::new(), style: Style::Roman, is_code: false, cell: 0 };
@@ -25,11 +25,11 @@ enum Style {
 struct Page<'a> {
     roff: Roff,
     name: &'a str,
-    /// Text that waits for the end of its paragraph, heading or cell.
+    /// Text of the current paragraph, heading or cell.
     line: Vec<Inline>,
     style: Style,
     is_code: bool,
-    /// Of the row of a table that is being read.
+    /// Index of the cell in the current table row.
     cell: usize,
 }
 
@@ -91,7 +91,7 @@ impl Page<'_> {
                 self.roff.control("SH", []);
                 self.flush();
             }
-            // Pages have no heads of tables: the first cell of a row is a term, the others explain it.
+            // Pages have no table heads: the first cell of a row is a term, and the others explain it.
             TagEnd::TableHead => self.line.clear(),
             TagEnd::TableCell => {
                 if self.cell == 0 && !self.line.is_empty() {

@@ -1,9 +1,9 @@
-//! What a page says of a verb beside its help: section, exit status, environment, files, further pages.
+//! Facts about a verb beyond its help: section, exit status, environment, files, related pages.
 
-/// A thing and what it means.
+/// A term and its meaning.
 pub type Row = (&'static str, &'static str);
 
-/// Administration of systems, as mkfs(8) and mount(8).
+/// Verbs for system administration, like mkfs(8) and mount(8).
 const ADMINISTRATION: [&str; 7] = [
     "flashkit-gc",
     "flashkit-mkfs",
@@ -14,7 +14,7 @@ const ADMINISTRATION: [&str; 7] = [
     "flashkit-trim",
 ];
 
-/// The section of the page of a verb.
+/// Returns the manual section of a verb.
 pub fn section(name: &str) -> &'static str {
     if ADMINISTRATION.contains(&name) { "8" } else { "1" }
 }
@@ -27,7 +27,7 @@ pub const EXIT_STATUS: [Row; 4] = [
     ("130", "Interrupted by Ctrl-C, or terminated by a signal, where the verb ends in good order."),
 ];
 
-/// A further sentence on the exit code of some verbs.
+/// Returns an additional sentence on the exit code of some verbs.
 pub fn exit_note(name: &str) -> Option<&'static str> {
     Some(match name {
         "flashkit-cat" => "A file that cannot be read gives 1; the others are printed.",
@@ -39,7 +39,7 @@ pub fn exit_note(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Variables of the environment that a verb reads.
+/// Returns the environment variables that a verb reads.
 pub fn environment(name: &str) -> &'static [Row] {
     match name {
         "flashkit-mkfs" | "flashkit-import" => &[(
@@ -58,7 +58,7 @@ pub fn environment(name: &str) -> &'static [Row] {
     }
 }
 
-/// Files that a verb reads or makes.
+/// Returns the files that a verb reads or makes.
 pub fn files(name: &str) -> &'static [Row] {
     match name {
         "flashkit-mount" => &[
@@ -84,7 +84,7 @@ pub fn files(name: &str) -> &'static [Row] {
     }
 }
 
-/// Further pages beside the first one and the parts of a verb.
+/// Returns related pages, beyond the main page and the verb's subcommands.
 pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
     match name {
         "flashkit" => &[("flashkit-filling", "7"), ("flashkit-json", "7"), ("mkfs.f2fs", "8")],

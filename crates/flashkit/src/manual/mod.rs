@@ -1,4 +1,5 @@
-//! The manual: a page for each verb, from the same source as `--help`, and one for each document that they name.
+//! The manual: a page for each verb, from the same source as `--help`, and for each document that these pages
+//! name.
 
 mod document;
 mod facts;
@@ -9,9 +10,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-/// The day of this version, for pages that are the same whenever they are made.
+/// Date of this version. It makes the pages reproducible.
 const VERSION_DATE: &str = "2026-11-22";
-/// Documents: name, text.
+/// Documents: name and text.
 const DOCUMENTS: [(&str, &str); 2] = [
     ("flashkit-filling", include_str!("../../../../docs/FILLING.md")),
     ("flashkit-json", include_str!("../../../../docs/JSON.md")),
@@ -31,7 +32,7 @@ pub fn write(command: clap::Command, dir: &Path, date: &str) -> Result<()> {
     })
 }
 
-/// The date of pages without `SOURCE_DATE_EPOCH`.
+/// Returns the date of pages if `SOURCE_DATE_EPOCH` is not set.
 pub fn version_date() -> &'static str {
     VERSION_DATE
 }
@@ -49,7 +50,7 @@ fn put(dir: &Path, name: &str, section: &str, page: &[u8]) -> Result<()> {
     std::fs::write(&path, page).with_context(|| path.display().to_string())
 }
 
-/// The first line of a page, which is also its footer.
+/// Writes the title line of a page, which is also its footer.
 fn title(roff: &mut Roff, name: &str, section: &str, date: &str) {
     let source = concat!("flashkit ", env!("CARGO_PKG_VERSION"));
     roff.control("TH", [name.to_uppercase().as_str(), section, date, source, MANUAL]);

@@ -1,4 +1,4 @@
-//! The page of a verb.
+//! The man page of a verb.
 
 use anyhow::Result;
 use clap::{Arg, Command};
@@ -12,12 +12,12 @@ use super::{
     reference, title,
 };
 
-/// The name of a verb's page: `flashkit-card-new`.
+/// Returns the name of a verb's page: `flashkit-card-new`.
 pub fn name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-/// The page of a verb.
+/// Makes the page of a verb.
 pub fn page(command: &Command, date: &str) -> Result<Vec<u8>> {
     let name = name(command);
     let mut page = Vec::new();
@@ -63,7 +63,7 @@ pub fn page(command: &Command, date: &str) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// How the verb is called: its options with their values, arguments, and parts.
+/// Formats a verb's usage: options with their values, arguments, and subcommands.
 fn synopsis(command: &Command) -> Vec<Inline> {
     let mut line = vec![bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))];
     let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
@@ -90,7 +90,7 @@ fn synopsis(command: &Command) -> Vec<Inline> {
     line
 }
 
-/// The names of an argument's values; none of a flag.
+/// Returns the names of an argument's values, or None for a flag.
 fn values(arg: &Arg) -> Option<String> {
     let range = arg.get_num_args()?;
     if !range.takes_values() {
@@ -127,7 +127,7 @@ fn see_also(roff: &mut Roff, command: &Command) {
     let own = name(command);
     let parts = command.get_subcommands().filter(|it| !it.is_hide_set());
     let parts = parts.map(|part| (name(part).to_owned(), facts::section(name(part))));
-    // The verb above a part of one, and the program.
+    // The parent verb of a subcommand, and the program.
     let above = own.match_indices('-').map(|(at, _)| (own[..at].to_owned(), facts::section(&own[..at])));
     let further = facts::see_also(own).iter().map(|(name, section)| ((*name).to_owned(), *section));
     let mut pages: Vec<(String, &str)> = above.chain(parts).chain(further).collect();
@@ -141,13 +141,13 @@ fn see_also(roff: &mut Roff, command: &Command) {
     roff.control("SH", ["SEE ALSO"]).text(line);
 }
 
-/// A part of the text after the options: a paragraph, or one with indented lines below it.
+/// A part of the text after the options: a paragraph, or a heading with indented lines below it.
 struct Block<'a> {
     lead: Vec<&'a str>,
     indented: Vec<&'a str>,
 }
 
-/// The blocks of a help text. One ends at an empty line, or where the text is no longer indented.
+/// Splits a help text into blocks. A block ends at an empty line, or where the indentation ends.
 fn blocks(help: &str) -> impl Iterator<Item = Block<'_>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     let mut ended = true;
@@ -174,7 +174,7 @@ impl Block<'_> {
         matches!(self.lead[..], ["Example:" | "Examples:"])
     }
 
-    /// It has a section of its own.
+    /// Returns true for the exit codes, which have a section of their own.
     fn is_exit_status(&self) -> bool {
         self.lead == ["Exit codes:"]
     }

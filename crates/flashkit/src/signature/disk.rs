@@ -1,26 +1,26 @@
-//! Partitions of a disk, to say where on it a volume lies.
+//! Partitions of a disk, to tell where on it a volume lies.
 //!
-//! *Invariant*: a table of any content is read in bounded time and memory.
+//! *Invariant*: any table is read in bounded time and memory.
 
 use std::{fmt, io};
 
 use block::Device;
 
-/// F2FS's superblock in its block, and its magic (Linux, include/linux/f2fs_fs.h).
+/// Offset of F2FS's superblock in its block, and its magic (Linux, include/linux/f2fs_fs.h).
 const F2FS: (u64, [u8; 4]) = (1024, [0x10, 0x20, 0xF5, 0xF2]);
-/// Partitions of a GPT that are looked at; a table has 128.
+/// Maximum number of GPT partitions examined. A table usually has 128.
 const ENTRIES_MAX: u64 = 1024;
 const ENTRY_BYTES: std::ops::RangeInclusive<u64> = 128..=4096;
 
 /// A disk with partitions.
 pub struct Disk {
     table: &'static str,
-    /// Number and first byte of each partition that is F2FS.
+    /// Number and first byte of each F2FS partition.
     volumes: Vec<(usize, u64)>,
 }
 
 impl Disk {
-    /// The disk of a GPT with sectors of 512 or 4096 bytes.
+    /// Reads a GPT with sectors of 512 or 4096 bytes.
     pub fn read_gpt(device: &dyn Device) -> io::Result<Option<Disk>> {
         for sector in [512, 4096] {
             let Some(header) = bytes(device, sector, 92)? else { continue };
@@ -44,7 +44,7 @@ impl Disk {
         Ok(None)
     }
 
-    /// The disk of an MBR with partitions; a boot sector of anything else has none that make sense.
+    /// Reads an MBR with partitions. Any other boot sector has no plausible partitions.
     pub fn read_mbr(device: &dyn Device) -> io::Result<Option<Disk>> {
         let Some(sector) = bytes(device, 0, 512)? else { return Ok(None) };
         let mut starts = Vec::new();
@@ -90,7 +90,7 @@ impl fmt::Display for Disk {
     }
 }
 
-/// Bytes of a device, where it has them.
+/// Reads bytes of a device. Returns None if the device ends before.
 fn bytes(device: &dyn Device, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
     if !device.geometry().contains(offset, length as u64) {
         return Ok(None);
@@ -100,7 +100,7 @@ fn bytes(device: &dyn Device, offset: u64, length: usize) -> io::Result<Option<V
     Ok(Some(bytes))
 }
 
-/// A little-endian number of up to 8 bytes.
+/// Decodes a little-endian number of up to 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

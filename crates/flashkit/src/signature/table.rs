@@ -1,15 +1,15 @@
-//! Magic bytes of file systems, RAID members, encrypted volumes and partition tables, and of files that hold disks or
-//! archives.
+//! Magic bytes of file systems, RAID members, encrypted volumes and partition tables, and of files that hold
+//! disks or archives.
 //!
-//! Offsets and magics are facts of the formats, as util-linux's libblkid (2.41; libblkid/src/superblocks and
-//! libblkid/src/partitions) looks for them. Checksums and further fields, by which libblkid tells chance from intent, are
-//! not looked at: a false alarm costs an option, an overwritten volume costs the volume.
+//! Offsets and magics are those that util-linux's libblkid searches (2.41; libblkid/src/superblocks and
+//! libblkid/src/partitions). libblkid also checks checksums and further fields to rule out chance. This table
+//! does not: a false alarm costs an option, while an overwritten volume is lost.
 
-/// Places at which a magic may stand.
+/// The offsets at which a magic may lie.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     anchor: Anchor,
-    /// Distance in bytes of further places, and the count of all.
+    /// Distance of repeated places in bytes, and the number of all places.
     step: u64,
     count: u64,
 }
@@ -27,7 +27,7 @@ impl Place {
         Place { step, count, ..self }
     }
 
-    /// The places on a device of `size` bytes at which `length` bytes fit.
+    /// Returns the offsets at which `length` bytes fit on a device of `size` bytes.
     pub fn offsets(self, size: u64, length: u64) -> impl Iterator<Item = u64> {
         let first = match self.anchor {
             Anchor::Start(offset) => Some(offset),
@@ -46,12 +46,12 @@ const fn end(unit: u64, before: u64) -> Place {
     Place { anchor: Anchor::End { unit, before }, step: 0, count: 1 }
 }
 
-/// A sector counted from the end; 1 is the last.
+/// Returns the place of a sector counted from the end. 1 is the last.
 const fn last(sectors: u64) -> Place {
     end(512, 512 * sectors)
 }
 
-/// A format, the places of its magics, and the magics, of which any may stand at any of the places.
+/// A format with its places and magics. Any of the magics may lie at any of the places.
 pub struct Signature {
     /// The format's name.
     pub name: &'static str,
@@ -65,7 +65,7 @@ const fn sign(name: &'static str, places: &'static [Place], magics: &'static [&'
     Signature { name, places, magics }
 }
 
-/// Pages of 4 to 64 KiB, whose last ten bytes are the magic of a swap area.
+/// The last ten bytes of a page hold a swap area's magic; pages have 4 to 64 KiB.
 const SWAP: &[Place] = &[at(0xFF6), at(0x1FF6), at(0x3FF6), at(0x7FF6), at(0xFFF6)];
 /// The four labels of a ZFS member.
 const ZFS_LISTS: &[Place] =
@@ -76,7 +76,7 @@ const ZFS_UBERBLOCKS: &[Place] = &[
     end(256 << 10, 384 << 10).every(1 << 10, 128),
     end(256 << 10, 128 << 10).every(1 << 10, 128),
 ];
-/// `fs_magic` of UFS's four places of a superblock.
+/// `fs_magic` at the four places of UFS's superblock.
 const UFS: &[Place] = &[at(1372), at((8 << 10) + 1372), at((64 << 10) + 1372), at((256 << 10) + 1372)];
 /// Copies of the header of LUKS 2.
 const LUKS2: &[Place] = &[
@@ -105,11 +105,11 @@ const PROMISE: &[Place] = &[
     last(951),
     last(3087),
 ];
-/// Descriptors of volumes on optical media, one a sector.
+/// Volume descriptors on optical media, one per sector.
 const VOLUME_DESCRIPTORS: &[Place] = &[at(0x8001).every(2048, 64)];
 
-/// File systems, members of arrays, encrypted volumes and partition tables. Those with a short magic come last, for random
-/// bytes may look like them.
+/// File systems, array members, encrypted volumes and partition tables. Those with a short magic come last,
+/// because random bytes may match them.
 #[rustfmt::skip]
 pub const VOLUMES: &[Signature] = &[
     sign("F2FS", &[at(1024), at(5120), at(17408)], &[b"\x10\x20\xF5\xF2"]),
@@ -215,7 +215,8 @@ pub const VOLUMES: &[Signature] = &[
     sign("an MBR partition table", &[at(510)], &[b"\x55\xAA"]),
 ];
 
-/// Files that hold a disk, an archive or a program, each with the advice for a caller who takes it for a volume.
+/// Files that hold a disk, an archive or a program, each with advice for a caller who mistakes it for a
+/// volume.
 #[rustfmt::skip]
 pub const CONTAINERS: &[(Signature, &str)] = &[
     (sign("an Android sparse image", &[at(0)], &[b"\x3A\xFF\x26\xED"]), "convert it with simg2img"),
