@@ -28,20 +28,20 @@ Experiments, by name or number:
 Everything is done in a directory of its own, which is removed. Before reading, root drops the kernel's caches; who \
 is not root asks the kernel to forget the file, which not every file system heeds (ZFS keeps its own cache).")]
 pub struct Args {
-    /// The directory: of any mounted file system.
+    /// A directory on any mounted file system.
     dir: PathBuf,
-    /// Only this experiment; may be given several times.
+    /// Run only this experiment; repeat for more.
     #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
     experiments: Vec<Experiment>,
-    /// How often each experiment is done.
+    /// Number of runs of each experiment.
     #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     #[command(flatten)]
     sizes: Sizes,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 2012)]
     seed: u64,
-    /// Directory to keep the records in, for `report`.
+    /// Directory for the records, for `report`.
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// Print the records as JSON.
@@ -49,7 +49,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Measures.
+/// Runs the experiments.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let name = || args.dir.display().to_string();
     let bench = args.bench().with_context(name)?;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         done.push(record);
     }
     bar.finish_and_clear();
-    // What was measured is told also where it cannot be kept, or something else went wrong later.
+    // The measurements are printed even if they could not be saved, or if something failed later.
     render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
     failed?;
     if stop.is_wished() {
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Keeps a record; not one that was cut short in the place of another.
+/// Saves a record. An interrupted one does not replace another.
 fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<()> {
     match records.get(&record.cell, None) {
         Some(earlier) if stopped && record.failure.is_some() => {

@@ -27,20 +27,20 @@ pub struct Args {
     json: bool,
 }
 
-/// What can be done with cards.
+/// Operations on cards.
 #[derive(clap::Subcommand)]
 enum What {
-    /// List the built-in profiles, a line each.
+    /// List the built-in profiles, one per line.
     #[command(after_help = "Examples:
   flashkit card list
   flashkit card list --json | jq -r '.[].name'")]
     List,
-    /// Print a profile: a built-in one, a file, or a card's.
+    /// Print a profile: a built-in one, one from a file, or a card's.
     #[command(after_help = "Examples:
   flashkit card show transcend-16g-desktop
   flashkit card show sd.card > mine.toml")]
     Show {
-        /// Name of a profile, its file, or a card.
+        /// Name of a profile, a profile's file, or a card.
         #[arg(value_parser = profiles(), hide_possible_values = true)]
         profile: String,
     },
@@ -56,10 +56,10 @@ The card is two files: FILE holds its data, and FILE.card its profile, mapping a
         /// Name of a profile, or its file.
         #[arg(short, long, value_parser = profiles(), hide_possible_values = true)]
         profile: String,
-        /// Another size than the profile's.
+        /// Size, instead of the profile's.
         #[arg(long, value_parser = size::parse)]
         size: Option<u64>,
-        /// As if every address had been written once, which is what measurements want.
+        /// Start as if every address had been written once, as measurements require.
         #[arg(long)]
         preconditioned: bool,
     },
@@ -71,39 +71,39 @@ The card is two files: FILE holds its data, and FILE.card its profile, mapping a
     Serve {
         /// The card.
         file: PathBuf,
-        /// Where: unix:PATH or HOST:PORT, on loopback.
+        /// Address of the server: unix:PATH, or HOST:PORT on loopback.
         #[arg(long, value_name = "ADDRESS")]
         nbd: Address,
         /// Take as long as the card would, for clients that only know the wall clock.
         #[arg(long)]
         realtime: bool,
-        /// What goes wrong, as TOML: seed, power_cut_at, unreadable_bytes, loses_mapping, drops_flushes, jitter,
-        /// stall_chance, stall_ns.
+        /// Faults to inject, as TOML: seed, power_cut_at, unreadable_bytes, loses_mapping, drops_flushes,
+        /// jitter, stall_chance, stall_ns.
         #[arg(long, value_name = "FILE")]
         faults: Option<PathBuf>,
-        /// Keep what is asked of the card: as blkparse prints it in FILE.blkparse, as fio logs it in FILE.fio, else
-        /// as lines of JSON.
+        /// Record the requests: FILE.blkparse as blkparse prints them, FILE.fio as fio logs them, any other
+        /// name as lines of JSON.
         #[arg(long, value_name = "FILE")]
         trace: Option<PathBuf>,
     },
-    /// Ask a new card what was asked of another, and print what it counts.
+    /// Replay recorded requests on a new card, and print its counters.
     #[command(after_help = "Examples:
   flashkit card replay requests.fio --profile bergmann-stick
   flashkit card replay requests.blkparse --profile mine.toml --preconditioned --json")]
     Replay {
-        /// The requests: lines of JSON, blkparse's text, or a log of fio's.
+        /// The requests: lines of JSON, blkparse's text, or a log of fio.
         trace: PathBuf,
         /// Name of a profile, or its file.
         #[arg(short, long, value_parser = profiles(), hide_possible_values = true)]
         profile: String,
-        /// As if every address had been written once.
+        /// Start as if every address had been written once.
         #[arg(long)]
         preconditioned: bool,
-        /// Ask each at its own time, not as soon as the one before is done.
+        /// Issue each request at its recorded time, not as soon as the previous one is done.
         #[arg(long)]
         keep_times: bool,
     },
-    /// Print what a card has counted.
+    /// Print a card's counters.
     #[command(after_help = "Examples:
   flashkit card stats sd.card
   flashkit card stats sd.card --json | jq .write_amplification")]
@@ -113,7 +113,7 @@ The card is two files: FILE holds its data, and FILE.card its profile, mapping a
     },
 }
 
-/// Takes the name of a profile, or a file; the names are suggested.
+/// Parses the name of a profile, or a file. The names are suggested.
 pub fn profiles() -> Suggested {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     Suggested(|| {
@@ -122,7 +122,7 @@ pub fn profiles() -> Suggested {
     })
 }
 
-/// Does it.
+/// Runs the operation.
 pub fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::List => {
@@ -181,7 +181,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The form of a trace, by its file's name.
+/// Returns the format of a trace, according to its file's name.
 fn format_of(path: &Path) -> TraceFormat {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("blkparse") => TraceFormat::Blkparse,

@@ -10,7 +10,7 @@ use crate::{
     target::{Further, Target},
 };
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Arguments of `cat`.
@@ -26,13 +26,14 @@ pub struct Args {
     further: Further,
 }
 
-/// Prints the files one after the other. One that cannot be read keeps the others from nothing, and the exit code from 0.
+/// Prints the files one after the other. If one cannot be read, the others are still printed, and the exit
+/// code is not 0.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = render::Stdout::lock();
     let mut code = ExitCode::SUCCESS;
     for target in &args.targets {
         match print(target, &args.further, &mut out) {
-            // Nothing can follow it.
+            // No further output is possible.
             Err(error) if render::is_of_stdout(&error) => return Err(error),
             Err(error) => {
                 failure::tell(&error);

@@ -16,20 +16,20 @@ use crate::{
     after_help = "Examples:\n  flashkit chmod 4755 card.img:/bin/su\n  flashkit chmod -R u=rwX,go=rX card.img:/srv"
 )]
 pub struct Args {
-    /// Permissions in octal, or as chmod takes them: u+x,go-w.
+    /// Permissions in octal, or in chmod's notation: u+x,go-w.
     #[arg(allow_hyphen_values = true)]
     mode: Change,
-    /// The image, and a path inside it; any number of them, in one image.
+    /// The image and a path inside it; any number of them, in one image.
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     targets: Vec<Target>,
-    /// Everything below a directory, too; links in it are passed over.
+    /// Include everything below a directory; links in it are skipped.
     #[arg(short = 'R', long)]
     recursive: bool,
     #[command(flatten)]
     further: Further,
 }
 
-/// Changes them.
+/// Changes the permissions.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let mut below = Below::new(volume, &target.path, true, args.recursive)?;
@@ -46,16 +46,17 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// A change of permissions: octal digits, or clauses of who, how and what, as POSIX has them for chmod.
+/// A change of permissions: octal digits, or clauses of classes, operator and permissions, as POSIX defines
+/// for chmod.
 #[derive(Debug, Clone)]
 enum Change {
-    /// These, whatever there was: also of directories, whose set-ID bits GNU's chmod would keep.
+    /// Exact permissions. Unlike with GNU's chmod, directories do not keep their set-id bits.
     Octal(u16),
-    /// One after the other.
+    /// Clauses, applied in order.
     Clauses(Vec<Clause>),
 }
 
-/// One letter for how, and the letters around it.
+/// One operator with the letters before and after it.
 #[derive(Debug, Clone)]
 struct Clause {
     who: String,
@@ -90,7 +91,7 @@ impl FromStr for Change {
 }
 
 impl Change {
-    /// The permissions of a file after the change of those that it had.
+    /// Returns a file's permissions after the change.
     fn apply(&self, old: u16, is_directory: bool) -> u16 {
         match self {
             Change::Octal(permissions) => *permissions,
@@ -104,7 +105,7 @@ impl Change {
 impl Clause {
     fn apply(&self, old: u16, is_directory: bool) -> u16 {
         let everybody = self.who.is_empty() || self.who.contains('a');
-        // Bits of the classes meant, those of set-ID and the sticky one included.
+        // Bits of the selected classes, including the set-id and sticky bits.
         let classes = [('u', 0o4700), ('g', 0o2070), ('o', 0o1007)];
         let meant = classes.iter().filter(|(class, _)| everybody || self.who.contains(*class));
         let meant = meant.fold(0, |bits, (_, class)| bits | class);
@@ -125,14 +126,14 @@ impl Clause {
         match self.how {
             '+' => old | what,
             '-' => old & !what,
-            // Directories keep their set-ID bits where they are not named, as with GNU's chmod.
+            // Directories keep set-id bits that are not named, as with GNU's chmod.
             _ if is_directory => old & !(meant & 0o1777) | what,
             _ => old & !meant | what,
         }
     }
 }
 
-/// Permissions in octal digits.
+/// Parses permissions in octal digits.
 pub fn octal(text: &str) -> Result<u16, String> {
     match u16::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
@@ -176,7 +177,7 @@ mod tests {
                 let octal = change.parse::<u16>().is_ok();
                 for path in [&file, &dir].into_iter().take(if octal { 1 } else { 2 }) {
                     fs::set_permissions(path, PermissionsExt::from_mode(old)).unwrap();
-                    // A mask of 0, so that a change without who is for everybody.
+                    // With a mask of 0, a change without classes applies to all of them.
                     let mut chmod = Command::new("sh");
                     let status = chmod.args(["-c", "umask 0; chmod \"$@\"", "-", "--", change]);
                     assert!(status.arg(path).status().unwrap().success());

@@ -23,17 +23,17 @@ pub struct Args {
     /// Owner and group by number: UID, UID:GID or :GID.
     #[arg(value_name = "UID[:GID]", value_parser = owner)]
     owner: (Option<u32>, Option<u32>),
-    /// The image, and a path inside it; any number of them, in one image. A symbolic link is not followed.
+    /// The image and a path inside it; any number of them, in one image. Symbolic links are not followed.
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     targets: Vec<Target>,
-    /// Everything below a directory, too.
+    /// Include everything below a directory.
     #[arg(short = 'R', long)]
     recursive: bool,
     #[command(flatten)]
     further: Further,
 }
 
-/// Changes them.
+/// Changes owner and group.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let mut below = Below::new(volume, &target.path, false, args.recursive)?;
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// As chown(2), which takes what privilege a program gives with its owner: set-ID bits and capabilities.
+/// Changes owner and group like chown(2), which removes set-id bits and capabilities.
 fn change(volume: &mut Volume, ino: Ino, (uid, gid): (Option<u32>, Option<u32>)) -> f2fs::Result<()> {
     let stat = volume.stat(ino)?;
     let mut set = SetAttr { uid, gid, ..SetAttr::default() };

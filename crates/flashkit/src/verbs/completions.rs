@@ -1,4 +1,4 @@
-//! `completions`: what a shell sources to complete our command line.
+//! `completions`: scripts for a shell's completion of this command's arguments.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -16,7 +16,7 @@ pub struct Args {
 
 /// Prints the completions.
 pub fn run(args: &Args) -> Result<()> {
-    // The generator panics where it cannot write.
+    // The generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "flashkit", &mut script);
     render::text(|out| out.write_all(&script))

@@ -1,4 +1,4 @@
-//! `compression`: what compression saves on a volume, what could be released; and releasing and reserving it.
+//! `compression`: the space that compression saves on a volume, and its release or reservation.
 
 use std::io::Write;
 
@@ -26,10 +26,10 @@ pub struct Args {
     /// List each compressed file.
     #[arg(long)]
     files: bool,
-    /// Give back what compression saves, before the report. The files cannot be written from then on.
+    /// Release the space saved by compression, before the report. The files then cannot be written.
     #[arg(long, conflicts_with = "reserve")]
     release: bool,
-    /// Take what was released into reserve again, before the report.
+    /// Reserve the released space again, before the report.
     #[arg(long)]
     reserve: bool,
     /// Print JSON.
@@ -54,13 +54,13 @@ struct File {
 struct Report {
     regular_files: u64,
     compressed_files: u64,
-    /// Content of the compressed files.
+    /// Size of the compressed files' content.
     logical_bytes: u64,
-    /// What their clusters take, without those that compression saved.
+    /// Space of their clusters, without the blocks saved by compression.
     stored_bytes: u64,
-    /// Blocks that compression saved and that are still kept in reserve for the files.
+    /// Blocks saved by compression that are still reserved for the files.
     releasable_blocks: u64,
-    /// Blocks that compression saved and that have been given back.
+    /// Blocks saved by compression that have been released.
     released_blocks: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<Vec<File>>,
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&report, args.json, |report, out| report.text(out))
 }
 
-/// Releases or reserves what compression saves.
+/// Releases or reserves the space saved by compression.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let mut below = Below::new(volume, &args.target.path, true, true)?;

@@ -1,4 +1,4 @@
-//! `cp`: files into a volume, or out of it. `import` and `export` are for whole trees.
+//! `cp`: copies files into a volume, or out of it. `import` and `export` are for whole trees.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -38,7 +38,7 @@ use crate::{
     target::{Further, Target, destination},
 };
 
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Arguments of `cp`.
@@ -54,12 +54,12 @@ const CHUNK_BYTES: usize = 1 << 20;
 A file of the host appears when it is complete. One that is there is replaced only with -f; files of an image are \
 replaced.")]
 pub struct Args {
-    /// Files of the host, or - for standard input; or IMAGE:PATH, any number of them.
+    /// Files of the host, - for standard input, or IMAGE:PATH; any number of them.
     #[arg(required = true)]
     from: Vec<OsString>,
-    /// IMAGE:PATH, or a file or directory of the host, or - for standard output; of several files a directory.
+    /// IMAGE:PATH, a file or directory of the host, or - for standard output. For several files, a directory.
     to: OsString,
-    /// Replace a file of the host that is there.
+    /// Replace an existing file of the host.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -70,7 +70,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let (to, several) = (Target::from(args.to.clone()), args.from.len() > 1);
     let sources: Vec<_> = args.from.iter().map(|from| Target::from(from.clone())).collect();
-    // A path inside an image was split off; what exists as it stands is the host's.
+    // A target whose image differs from the text is a path inside an image. An existing file of exactly this
+    // name is the host's.
     let inside = |text: &OsString, target: &Target| target.image != Path::new(text);
     let mut from_inside = args.from.iter().zip(&sources).map(|(text, target)| inside(text, target));
     match inside(&args.to, &to) {
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// All of the files, or none.
+/// Copies either all of the files or none.
 fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
     to.change(further, |volume| {
         if files.len() > 1 || to.is_of_directory() {
@@ -110,7 +111,7 @@ fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
 }
 
 fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
-    // Asked by name first: opening a FIFO would wait for somebody.
+    // The kind is checked by name first: opening a FIFO would wait for a writer.
     if !std::fs::metadata(from)?.is_file() {
         bail!("is no regular file; import takes directories");
     }
@@ -118,7 +119,8 @@ fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
     let meta = file.metadata()?;
     let leaf = from.file_name().context("has no name")?.as_encoded_bytes();
     let ino = make(volume, to, leaf, (meta.mode() & 0o777) as u16)?;
-    // What has fewer blocks than bytes has holes; so seem files that the kernel makes up, where they end tells reading.
+    // A file with fewer blocks than bytes has holes. Files that the kernel generates look the same, and only
+    // a read finds their end.
     match meta.blocks() * 512 < meta.len() {
         true => put_around_holes(volume, ino, &mut file, meta.len())?,
         false => _ = put_content(volume, ino, 0, &mut file)?,
@@ -138,7 +140,7 @@ fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
     put_content(volume, ino, 0, &mut io::stdin().lock()).map(drop)
 }
 
-/// The empty file that content goes into; made where there is none, with these permissions.
+/// Empties the file that receives the content, or makes it with these permissions, and returns it.
 fn make(volume: &mut Volume, to: &Target, leaf: &[u8], permissions: u16) -> Result<Ino> {
     let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
     match volume.resolve_from(dir, &leaf, true) {
@@ -153,7 +155,7 @@ fn make(volume: &mut Volume, to: &Target, leaf: &[u8], permissions: u16) -> Resu
     }
 }
 
-/// What a file of so many bytes holds beside its holes.
+/// Copies the data of a file of `bytes` bytes and skips its holes.
 fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) -> Result<()> {
     let mut offset = 0;
     while offset < bytes {
@@ -161,7 +163,7 @@ fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) 
             Ok(start) => start,
             // The rest is a hole.
             Err(Errno::NXIO) => return Ok(volume.truncate(ino, bytes)?),
-            // Nobody knows where.
+            // The host does not report holes.
             Err(_) => offset,
         };
         let end = seek(&*file, SeekFrom::Hole(start)).unwrap_or(bytes);
@@ -174,7 +176,7 @@ fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) 
     Ok(())
 }
 
-/// Content from an offset on; says where it ended.
+/// Copies content to a file from an offset on. Returns the offset of its end.
 fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn Read) -> Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -189,8 +191,8 @@ fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn
     }
 }
 
-/// Copies a file out: to a stream as it comes, to a file so that it has its name only when it is complete. Says how
-/// many losses it has told.
+/// Copies a file out. A stream gets the data as it is read; a file gets its name only when it is complete.
+/// Returns the number of reported losses.
 fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     if to == Path::new("-") || to == Path::new("/dev/stdout") {
         let mut out = render::Stdout::lock();
@@ -221,7 +223,7 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     let dir = unfinished.dir.try_clone().with_context(shown)?;
     let mut sink = DirSink::at(dir, &folder, owners)?;
     let mut lost = |error: &f2fs::Error| {
-        // The reason has the path on the host.
+        // The source has the path on the host.
         let f2fs::Error::Lost { source, .. } = error else { return notice!("flashkit: {from}: {error}") };
         notice!("flashkit: {from}: {source}");
     };
@@ -241,15 +243,15 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     }
 }
 
-/// A file of the host under construction: in a directory of its own beside its place, which nobody else may write to. All
-/// is done through handles, so that others who may write to the folder cannot lead it elsewhere. Dropped, what is left is
-/// removed.
+/// An unfinished file of the host, in its own directory beside its final place, which no other user may write
+/// to. All operations use handles, so other users with write access to the folder cannot redirect them.
+/// Dropping it removes the remains.
 struct Unfinished {
     folder: OwnedFd,
     dir: OwnedFd,
     /// Name of the directory.
     dir_name: OsString,
-    /// Name of the file, here and there.
+    /// Name of the file, in both directories.
     name: OsString,
 }
 
@@ -265,7 +267,7 @@ impl Unfinished {
             .map_err(output::without_path)
             .with_context(shown)?
             .into_parts();
-        // From here on it is removed through the handles.
+        // From here on, the directory is removed through the handles.
         let dir_name = leaf(&temporary.keep().with_context(shown)?);
         let unfinished = Arc::new(Unfinished { folder, dir, dir_name, name: name.to_owned() });
         let interrupted = Arc::downgrade(&unfinished);
@@ -277,11 +279,12 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    /// Gives the file its place; replaces another only with `force`.
+    /// Moves the file to its final place. Replaces another only with `force`.
     fn finish(&self, force: bool) -> Result<(), Errno> {
         if !force {
             match renameat_with(&self.dir, &self.name, &self.folder, &self.name, RenameFlags::NOREPLACE) {
-                // The host's file system does not know the flag; that nothing was there has been asked before.
+                // The host's file system does not know the flag. The caller has checked that the name is
+                // free.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
                 done => return done,
             }
@@ -290,7 +293,7 @@ impl Unfinished {
     }
 
     fn remove(&self) {
-        // The file may have its place already.
+        // The file may already be in its final place.
         let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
         let _ = unlinkat(&self.folder, &self.dir_name, AtFlags::REMOVEDIR);
     }
@@ -302,7 +305,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// The directory of the host that a file goes to, and its name there.
+/// Returns the host's directory that receives a file, and its name there.
 fn place(from: &Target, to: &Path) -> Result<(PathBuf, OsString)> {
     if to.is_dir() {
         return Ok((to.to_path_buf(), OsStr::from_bytes(from.name()).to_owned()));

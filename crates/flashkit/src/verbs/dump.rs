@@ -1,4 +1,4 @@
-//! `dump`: on-disk structures, under the names that the kernel and f2fs-tools have for them.
+//! `dump`: on-disk structures, under the names used by the kernel and f2fs-tools.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -59,7 +59,7 @@ enum What {
         #[command(flatten)]
         image: Image,
     },
-    /// The NAT: which inode a node belongs to and where it is; nodes in use only, or the one asked for.
+    /// The NAT: inode and address of each node; only used nodes, or the requested one.
     #[command(after_help = "Examples:\n  flashkit dump nat card.img\n  flashkit dump nat card.img --nid 3")]
     Nat {
         #[command(flatten)]
@@ -68,7 +68,7 @@ enum What {
         #[arg(long)]
         nid: Option<u32>,
     },
-    /// The SIT: kind, valid blocks and time of segments; used segments only, or the one asked for.
+    /// The SIT: kind, valid blocks and time of segments; only used segments, or the requested one.
     #[command(
         after_help = "Examples:\n  flashkit dump sit card.img\n  flashkit dump sit card.img --segment 7"
     )]
@@ -79,7 +79,7 @@ enum What {
         #[arg(long)]
         segment: Option<u32>,
     },
-    /// A segment's summary: which node owns each of its valid blocks.
+    /// A segment's summary: the node that owns each of its valid blocks.
     #[command(after_help = "Example:\n  flashkit dump ssa card.img --segment 7")]
     Ssa {
         #[command(flatten)]
@@ -107,7 +107,7 @@ enum What {
         target: Target,
         #[command(flatten)]
         further: Further,
-        /// The inode, where it has no path.
+        /// The inode number, instead of a path.
         #[arg(long)]
         ino: Option<u32>,
     },
@@ -120,7 +120,7 @@ enum What {
         #[command(flatten)]
         further: Further,
     },
-    /// The map of a file: which blocks of it lie where.
+    /// The map of a file: the addresses of its blocks.
     #[command(after_help = "Example:\n  flashkit dump map card.img:/var/log/syslog --json")]
     Map {
         /// The image, and the path of a file inside it.
@@ -180,7 +180,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// An object of the named fields of a struct of little-endian numbers.
+/// Makes an object of the named fields of a struct of little-endian numbers.
 macro_rules! numbers {
     ($from:expr; $($field:ident),* $(,)?) => {{
         let from = $from;
@@ -274,7 +274,7 @@ fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
     Ok(())
 }
 
-/// A node that is in use.
+/// Returns a node that is in use.
 fn node(volume: &Volume, nid: Nid) -> Result<Arc<NodeBlock>> {
     check_range(volume, nid)?;
     if !volume.nat_entry(nid)?.addr.is_real() {
@@ -381,14 +381,14 @@ fn node_fields(node: &NodeBlock) -> Value {
 fn inode_fields(node: &NodeBlock) -> Value {
     let head = node.head();
     let layout = node.layout();
-    // In octal, as `ls` has the permissions; with the type, as it is on the volume.
+    // Octal, like the permissions in `ls`, but with the file type, as on the volume.
     let mut fields: serde_json::Map<_, _> =
         [("mode".to_owned(), json!(format!("{:07o}", head.mode.get())))].into_iter().collect();
     fields.extend(numbers!(head;
         uid, gid, links, size, blocks, generation, current_depth, xattr_nid, flags, pino, namelen,
     ));
     let kept = node.layout().addrs();
-    // Up to the last one in use; of an inode with content there are none.
+    // Up to the last address in use. An inode with inline content has none.
     let has_content = node.has_inline(inline::DATA) || node.has_inline(inline::DENTRY);
     let mut addresses: Vec<u32> = (0..kept).map(|n| node.addr(n).0).collect();
     let used = addresses.iter().rposition(|addr| *addr != 0).map_or(0, |last| last + 1);
@@ -416,7 +416,7 @@ fn inode_fields(node: &NodeBlock) -> Value {
     Value::Object(fields)
 }
 
-/// An entry of a directory, and where it lies.
+/// An entry of a directory, with its location.
 #[derive(Serialize)]
 struct DirRow {
     block: u64,
@@ -459,7 +459,7 @@ fn dir_rows(ino: Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRow>> {
         .collect()
 }
 
-/// Blocks of a file that lie one after the other.
+/// Consecutive blocks of a file.
 #[derive(Serialize)]
 struct RunRow {
     file_block: u64,

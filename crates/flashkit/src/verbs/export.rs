@@ -1,4 +1,4 @@
-//! `export`: a volume, or a part of it, into a directory or tar archive.
+//! `export`: copies a volume, or a part of it, into a directory or tar archive.
 
 use std::{
     fs::File,
@@ -33,37 +33,37 @@ pub struct Args {
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
-    /// A directory, which is made if it is not there; a tar archive named *.tar, *.tar.gz (*.tgz), *.tar.xz (*.txz)
+    /// A directory, made if it does not exist; a tar archive named *.tar, *.tar.gz (*.tgz), *.tar.xz (*.txz)
     /// or *.tar.zst (*.tzst), which appears when it is complete; or - for a tar archive on standard output.
     destination: PathBuf,
     #[command(flatten)]
     further: Further,
-    /// Files with holes stay sparse in a tar archive (GNU's format 1.0 for pax).
+    /// Keep files with holes sparse in a tar archive (GNU's format 1.0 for pax).
     #[arg(long)]
     sparse: bool,
-    /// Everything belongs to who runs this; by default owners are kept where root's rights allow it.
+    /// Give everything to the calling user; by default owners are kept if root's rights allow it.
     #[arg(long)]
     no_owners: bool,
-    /// Take encrypted files out as they are stored.
+    /// Export encrypted files as they are stored.
     #[arg(long)]
     raw: bool,
-    /// Go on where something cannot be read or written: each loss is told with its path, and of a file's content with its
-    /// bytes, which are zeroes in the copy. The exit code is 1 then.
+    /// Continue after read and write errors. Each loss is reported with its path, and with the lost bytes of
+    /// a file's content, which are zeroes in the copy. The exit code is then 1.
     #[arg(short, long)]
     keep_going: bool,
-    /// Replace files that are in the directory already, as after an export that was interrupted; directories are filled
-    /// further.
+    /// Replace existing files in the directory, for example after an interrupted export; directories are
+    /// merged.
     #[arg(long)]
     overwrite: bool,
     /// Print nothing but errors.
     #[arg(short, long)]
     quiet: bool,
-    /// Print what was done as JSON; not with a tar archive on standard output.
+    /// Print a summary as JSON; not with a tar archive on standard output.
     #[arg(long)]
     json: bool,
 }
 
-/// What was done.
+/// Summary of an export.
 #[derive(Serialize)]
 struct Record {
     source: String,
@@ -74,12 +74,13 @@ struct Record {
     lost: Vec<Loss>,
 }
 
-/// A part of the tree that was lost.
+/// A lost part of the tree.
 #[derive(Serialize)]
 struct Loss {
     #[serde(flatten, serialize_with = "keyed::path")]
     path: Name,
-    /// The first byte that is lost, and the one behind the last; null where it is more than a part of a file's content.
+    /// The first lost byte, and the byte after the last; null if more than a part of a file's content is
+    /// lost.
     from_byte: Option<u64>,
     to_byte: Option<u64>,
     reason: String,
@@ -97,7 +98,7 @@ impl Loss {
     }
 }
 
-/// Takes everything out.
+/// Exports the tree.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let (volume, root) = args.target.find(&args.further)?;
@@ -150,7 +151,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Takes everything to the place that the arguments name: an archive that is compressed so, or a directory.
+/// Exports to the destination that the arguments name: a compressed archive or a directory.
 fn carry_to(
     args: &Args,
     archive: Option<Compression>,
@@ -184,7 +185,7 @@ fn carry_to(
     }
 }
 
-/// Takes everything from a source to a sink. The losses are kept where JSON is wanted.
+/// Copies everything from a source to a sink. Collects the losses if JSON is requested.
 fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Result<(Exported, Vec<Loss>)> {
     let bar = progress::bytes("exporting", None, args.quiet || args.json);
     let mut tell = progress::teller(&bar);

@@ -12,10 +12,10 @@ use crate::{render, target::Image};
 pub struct Args {
     #[command(flatten)]
     image: Image,
-    /// Sections to clean at most.
+    /// Maximum number of sections to clean.
     #[arg(short, long, default_value_t = u32::MAX, hide_default_value = true)]
     sections: u32,
-    /// How sections are chosen.
+    /// Policy to choose sections.
     #[arg(long, value_enum, default_value = "cost-benefit")]
     policy: How,
     /// Print JSON.
@@ -23,14 +23,14 @@ pub struct Args {
     json: bool,
 }
 
-/// How sections are chosen.
+/// Policies to choose sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum How {
-    /// Those with the least to move.
+    /// The sections with the fewest valid blocks.
     Greedy,
-    /// Little to move that has not changed for long.
+    /// Sections with few valid blocks that have not changed for long.
     CostBenefit,
-    /// The same among the oldest, and none of the last week.
+    /// Like cost-benefit, among the oldest sections and none of the last week.
     AgeThreshold,
 }
 
@@ -44,14 +44,14 @@ impl From<How> for Policy {
     }
 }
 
-/// What was done.
+/// Result of cleaning.
 #[derive(Serialize)]
 struct Record {
     sections: u32,
     moved_blocks: u64,
 }
 
-/// Cleans.
+/// Cleans sections.
 pub fn run(args: &Args) -> Result<()> {
     let cleaned = args.image.change(|volume| volume.clean(args.sections, args.policy.into()))?;
     let record = Record { sections: cleaned.sections, moved_blocks: cleaned.moved_blocks };

@@ -29,7 +29,7 @@ pub struct Args {
     json: bool,
 }
 
-/// An attribute: its value as text where it is text, and always as hexadecimal digits.
+/// An attribute: its value as text if it is text, and always as hexadecimal digits.
 #[derive(Serialize)]
 struct Attribute {
     #[serde(flatten, serialize_with = "keyed::name")]

@@ -1,4 +1,4 @@
-//! `import`: a directory or tar archive into a volume that is there.
+//! `import`: copies a directory or tar archive into an existing volume.
 
 use std::path::PathBuf;
 
@@ -24,10 +24,10 @@ use crate::{
   flashkit import photos/ card.img:/DCIM
   zstdcat backup.tar.zst | flashkit import - /dev/mmcblk0p2")]
 pub struct Args {
-    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input. An image that lies in
-    /// the directory is left out.
+    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input. The image
+    /// itself is skipped if it lies in the directory.
     source: PathBuf,
-    /// The image, and a directory inside it that is there. Directories below it that are there are added to, files are
+    /// The image and an existing directory inside it. Existing directories are merged, existing files
     /// replaced.
     #[arg(value_name = "IMAGE[:PATH]")]
     target: Target,
@@ -36,14 +36,14 @@ pub struct Args {
     /// Print nothing but errors.
     #[arg(short, long)]
     quiet: bool,
-    /// Print what was done as JSON.
+    /// Print a summary as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     changes: Changes,
 }
 
-/// What was done.
+/// Summary of an import.
 #[derive(Serialize)]
 struct Imported {
     target: String,
@@ -52,7 +52,7 @@ struct Imported {
     free_bytes: u64,
 }
 
-/// Puts the content in. It is all there with the last checkpoint, or nothing of it is.
+/// Imports the content. The last checkpoint makes either all or nothing of it durable.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     let volume = &mut import.volume;
     let into = volume.resolve(&args.target.path, true).with_context(name)?;
     if content.is_repeatable() {
-        // Not a block is written of what does not fit.
+        // If the content does not fit, not a block is written.
         let mut source = content.open()?;
         let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options());
         let need = need.map_err(|error| content.explain(error, &args.target.image, Into::into))?;

@@ -1,4 +1,4 @@
-//! `info`: what a volume is.
+//! `info`: a volume's properties.
 
 use std::io::{self, Write};
 
@@ -29,13 +29,13 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints what the volume is.
+/// Prints the properties.
 pub fn run(args: &Args) -> Result<()> {
     let volume = open_read_only(&args.image.image, &args.image.further)?;
     render::print(&Info::of(&volume), args.json, Info::text)
 }
 
-/// Everything that superblock and checkpoint say, and what follows from it.
+/// The properties in superblock and checkpoint, and those that follow from them.
 #[derive(Serialize)]
 struct Info {
     uuid: String,

@@ -13,25 +13,25 @@ use crate::target::{Further, Target, destination};
     after_help = "Examples:\n  flashkit ln card.img:/bin/busybox card.img:/bin/ls\n  flashkit ln -s busybox card.img:/bin/sh"
 )]
 pub struct Args {
-    /// The image and the path that gets another name; with -s the text of the link.
+    /// The image and the path that gets another name; with -s, the target of the link.
     #[arg(value_name = "IMAGE:PATH|TEXT")]
     from: OsString,
     /// The image, and the new name.
     #[arg(value_name = "IMAGE:NAME")]
     to: Target,
-    /// A symbolic link.
+    /// Make a symbolic link.
     #[arg(short, long)]
     symbolic: bool,
     #[command(flatten)]
     further: Further,
 }
 
-/// Links.
+/// Makes the link.
 pub fn run(args: &Args) -> Result<()> {
     args.to.change(&args.further, |volume| {
         if args.symbolic {
             let text = args.from.as_bytes();
-            // In a directory it is called as what it leads to, as with ln(1).
+            // In a directory, the link gets the name of its target, as with ln(1).
             let own_name =
                 text.split(|byte| *byte == b'/').rfind(|name| !name.is_empty()).unwrap_or_default();
             let (dir, name) = destination(volume, &args.to, own_name, FileType::Symlink)?;

@@ -26,13 +26,13 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     further: Further,
-    /// One entry a line, with mode, links, owner, group, size and time.
+    /// One entry per line, with mode, links, owner, group, size and time.
     #[arg(short, long)]
     long: bool,
-    /// Also names that begin with a dot.
+    /// Include names that begin with a dot.
     #[arg(short, long)]
     all: bool,
-    /// In the order of the directory, not sorted by name.
+    /// Keep the order of the directory instead of sorting by name.
     #[arg(short = 'U', long)]
     unsorted: bool,
     /// Print JSON.
@@ -40,8 +40,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Lists the directory; of another file, the file itself. Of a link to a directory, the directory, unless what the link
-/// is has been asked for (ls(1)).
+/// Lists a directory, or any other file itself. Follows a link to a directory, unless the details of the link
+/// are requested, as with ls(1).
 pub fn run(args: &Args) -> Result<()> {
     let (volume, mut ino) = args.target.find(&args.further)?;
     let context = || args.target.to_string();
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     )
 }
 
-/// The entries of a directory, without "." and "..".
+/// Returns the entries of a directory, without "." and "..".
 pub fn children(volume: &Volume, dir: Ino) -> f2fs::Result<Vec<DirEntry>> {
     let dots = |name: &[u8]| matches!(name, b"." | b"..");
     volume.entries(dir, 0)?.filter(|entry| !entry.as_ref().is_ok_and(|entry| dots(&entry.name))).collect()

@@ -1,4 +1,4 @@
-//! `man`: the man pages, one a verb, from the same source as `--help`.
+//! `man`: the man pages, one per verb, from the same source as `--help`.
 
 use std::path::PathBuf;
 

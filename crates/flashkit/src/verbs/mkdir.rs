@@ -5,7 +5,7 @@ use f2fs::{format::FileType, volume::NewNode};
 
 use crate::target::{Further, Target};
 
-/// Kind and permissions of the directories that are made on the way to one.
+/// Kind and permissions of created parent directories.
 const PARENTS_MODE: u16 = FileType::Directory.mode_bits() | 0o755;
 
 /// Arguments of `mkdir`.
@@ -15,7 +15,7 @@ pub struct Args {
     /// The image, and the path of the directory to make; any number of them, in one image.
     #[arg(value_name = "IMAGE:PATH", required = true)]
     targets: Vec<Target>,
-    /// Make what is missing above it too; no error where it is there.
+    /// Make missing parents too; an existing directory is no error.
     #[arg(short, long)]
     parents: bool,
     /// Permissions in octal.
@@ -25,7 +25,7 @@ pub struct Args {
     further: Further,
 }
 
-/// Makes all of them, or nothing.
+/// Makes either all of them or none.
 pub fn run(args: &Args) -> Result<()> {
     let mode = FileType::Directory.mode_bits() | args.mode;
     Target::change_all(&args.targets, &args.further, |volume, target| {

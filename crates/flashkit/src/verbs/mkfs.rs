@@ -1,4 +1,4 @@
-//! `mkfs`: a new volume, empty or filled. The short flags are mkfs.f2fs's.
+//! `mkfs`: makes a new volume, empty or filled. The short flags are those of mkfs.f2fs.
 
 use std::{
     io::{self, Write},
@@ -31,7 +31,7 @@ use crate::{
     suggested::Suggested,
 };
 
-/// Bytes that may wait to be written while the source is read on.
+/// Maximum number of bytes queued for writing while the source is read.
 const WAITING_BYTES: usize = 16 << 20;
 
 /// Arguments of `mkfs`.
@@ -44,29 +44,29 @@ const WAITING_BYTES: usize = 16 << 20;
   flashkit mkfs sd.img --size 1900M --card bergmann-stick
   flashkit mkfs /dev/mmcblk0p2 --probe")]
 pub struct Args {
-    /// The image file, which is made where there is none, or the block device.
+    /// The image file, made if it does not exist, or the block device.
     image: PathBuf,
-    /// Sectors to use, as mkfs.f2fs takes them. Everything by default.
+    /// Sectors to use, as with mkfs.f2fs; all by default.
     #[arg(value_name = "SECTORS", conflicts_with = "size")]
     sectors: Option<u64>,
     /// Size of the volume: 64M and 64MiB in powers of 1024, 64MB in powers of 1000. An image file is made or resized to it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Fill the volume from a directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on
-    /// standard input. An image that lies in the directory is left out.
+    /// standard input. The image itself is skipped if it lies in the directory.
     #[arg(long, value_name = "SOURCE")]
     from: Option<PathBuf>,
     /// Make the image file as small as the content allows.
     #[arg(long, requires = "from", conflicts_with_all = ["size", "sectors"])]
     minimize: bool,
-    /// Free space that --minimize leaves, in percent of what the content takes.
+    /// Free space that --minimize leaves, in percent of the content's space.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "minimize")]
     free: f64,
-    /// Shape the volume for a card: the name of a profile, its file, or a card's file. What -s and -z say
-    /// counts more.
+    /// Shape the volume for a card: the name of a profile, its file, or a card's file. -s and -z take
+    /// precedence.
     #[arg(long, value_name = "PROFILE|FILE", conflicts_with = "probe", value_parser = super::card::profiles(), hide_possible_values = true)]
     card: Option<String>,
-    /// Find out what the device is first, by writing to it, and shape the volume for it, as far as what is found is
+    /// First probe the device by writing to it, and shape the volume for it as far as the findings are
     /// certain.
     #[arg(long)]
     probe: bool,
@@ -74,13 +74,13 @@ pub struct Args {
     /// or a partition table.
     #[arg(short, long)]
     force: bool,
-    /// Say what would be made, and write nothing.
+    /// Print the result without writing anything.
     #[arg(long)]
     dry_run: bool,
     /// Print nothing but errors.
     #[arg(short, long)]
     quiet: bool,
-    /// Print what was made as JSON.
+    /// Print a summary as JSON.
     #[arg(long)]
     json: bool,
 
@@ -90,7 +90,7 @@ pub struct Args {
     changes: Changes,
 }
 
-/// What the volume is like.
+/// Properties of the new volume.
 #[derive(clap::Args)]
 #[command(next_help_heading = "What the volume is like")]
 struct Shape {
@@ -103,16 +103,16 @@ struct Shape {
     /// Features by name, separated by commas; repeat for more.
     #[arg(short = 'O', long, value_name = "FEATURES", value_parser = Suggested(all_features), hide_possible_values = true)]
     features: Vec<String>,
-    /// Segments in a section.
+    /// Segments per section.
     #[arg(short = 's', long, value_name = "SEGMENTS", value_parser = clap::value_parser!(u32).range(1..))]
     segments_per_section: Option<u32>,
-    /// Sections in a zone.
+    /// Sections per zone.
     #[arg(short = 'z', long, value_name = "SECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     sections_per_zone: Option<u32>,
-    /// Space that is set aside for cleaning, in percent; 0 is the default, which leaves users the most.
+    /// Space reserved for cleaning, in percent; 0 is the default, which leaves users the most.
     #[arg(short, long, value_name = "PERCENT")]
     overprovision: Option<f64>,
-    /// Room for many nodes: a large NAT bitmap.
+    /// Make a large NAT bitmap, for many nodes.
     #[arg(short = 'i', long)]
     large_nat_bitmap: bool,
     /// Sector size in bytes.
@@ -121,13 +121,13 @@ struct Shape {
     /// Block size: 4K or 16K.
     #[arg(short = 'b', long, value_name = "SIZE", default_value = "4K", value_parser = block_size)]
     block_size: BlockSize,
-    /// Extensions of cold files, besides the built-in ones, separated by commas.
+    /// Extensions of cold files beyond the built-in ones, separated by commas.
     #[arg(short = 'e', long, value_name = "EXTENSIONS", value_delimiter = ',')]
     cold: Vec<String>,
-    /// Extensions of hot files, besides the built-in ones, separated by commas.
+    /// Extensions of hot files beyond the built-in ones, separated by commas.
     #[arg(short = 'E', long, value_name = "EXTENSIONS", value_delimiter = ',')]
     hot: Vec<String>,
-    /// Encoding of names for directories that ignore case, with flags: utf8, utf8:strict.
+    /// Encoding of names for case-insensitive directories, with flags: utf8, utf8:strict.
     #[arg(short = 'C', long, value_name = "ENCODING", num_args = 0..=1, default_missing_value = "utf8")]
     encoding: Option<String>,
     /// Defaults of a platform: android.
@@ -136,16 +136,16 @@ struct Shape {
     /// Further devices of the volume, separated by commas; repeat for more.
     #[arg(short = 'c', long = "device", value_name = "DEVICES", value_delimiter = ',')]
     devices: Vec<PathBuf>,
-    /// Whether a block device is discarded first: 0 or 1.
+    /// Discard a block device first: 0 (no) or 1 (yes).
     #[arg(short = 't', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     trim: u8,
-    /// Time of everything that has none of its own, in seconds since 1970; SOURCE_DATE_EPOCH by default, or
+    /// Time of everything without a time of its own, in seconds since 1970; SOURCE_DATE_EPOCH by default, or
     /// now.
     #[arg(short = 'T', long, value_name = "SECONDS")]
     timestamp: Option<i64>,
 }
 
-/// What was made.
+/// Summary of a new volume.
 #[derive(Serialize)]
 struct Made {
     image: String,
@@ -165,13 +165,13 @@ struct Made {
     content_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     used_bytes: Option<u64>,
-    /// For what card it was shaped.
+    /// Properties of the card that the volume is shaped for.
     #[serde(skip_serializing_if = "Option::is_none")]
     card: Option<Shaped>,
     written: bool,
 }
 
-/// What follows from the card beside the volume's own figures.
+/// Advice for the card beyond the volume's own geometry.
 #[derive(Clone, Serialize)]
 struct Shaped {
     alignment_bytes: u64,
@@ -200,7 +200,7 @@ pub fn run(args: &Args) -> Result<()> {
     let into = std::iter::once(&args.image).chain(&args.shape.devices);
     let content = content.map(|content| content.leaving_out(into.map(PathBuf::as_path)));
     let content = match content {
-        // What is read twice must be there twice.
+        // Content that is read twice must be repeatable.
         Some(content) if args.minimize || args.dry_run => Some(content.keep()?),
         other => other,
     };
@@ -241,7 +241,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.shape.trim == 1 && !is_blank {
         device.discard(0, device.geometry().size_bytes).with_context(name)?;
     }
-    // Reading the source and writing the image take turns on one thread; on two they overlap.
+    // On one thread, reading the source and writing the image would alternate; on two they overlap.
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
     let mut new = NewVolume::begin(device, &plan, is_blank, engine(time)).with_context(name)?;
     let mut filled = (0, 0);
@@ -267,7 +267,7 @@ pub fn run(args: &Args) -> Result<()> {
     report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
 }
 
-/// Says what to do about a volume that is too small for its content.
+/// Adds advice to the error of a volume that is too small for its content.
 fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Error {
     if !matches!(error, f2fs::Error::NoSpace { .. } | f2fs::Error::NoInodes) {
         return error.into();
@@ -284,7 +284,7 @@ fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Err
     }
 }
 
-/// What suits the card that the volume is for, if one is named or to be found out.
+/// Returns the advice for the volume's card, if one is named or to be probed.
 fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
     if let Some(card) = &args.card {
         return Ok(Some(Findings::of(&verbs::profile(card)?).advice()));
@@ -305,7 +305,7 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
     }
 }
 
-/// The time of everything that has none of its own.
+/// Returns the time of everything that has none of its own.
 fn time(args: &Args) -> Result<Time> {
     if let Some(seconds) = args.shape.timestamp {
         return Ok(Time { seconds, nanoseconds: 0 });
@@ -313,7 +313,7 @@ fn time(args: &Args) -> Result<Time> {
     Ok(epoch()?.unwrap_or_else(crate::clock::now))
 }
 
-/// How the engine is run: everything has one time, so that the image depends on nothing else.
+/// Returns the engine's options. One time for everything makes the image reproducible.
 fn engine(time: Time) -> volume::Options {
     volume::Options::new(move || time)
 }
@@ -339,7 +339,7 @@ impl Shape {
         options.sections_per_zone =
             self.sections_per_zone.map_or_else(|| advised(|advice| advice.sections_per_zone), Ok)?;
         options.overprovision = match self.overprovision {
-            // As mkfs.f2fs takes 0.
+            // As in mkfs.f2fs, 0 means the default.
             None | Some(0.0) => Overprovision::Automatic,
             Some(percent) => Overprovision::Percent(percent),
         };
@@ -350,7 +350,7 @@ impl Shape {
             options.encoding = Encoding::parse(encoding)?;
             options.features = options.features.with(Features::CASEFOLD);
         }
-        // As mkfs.f2fs has it: the caller may write to the volume.
+        // As in mkfs.f2fs, the caller may write to the volume.
         options.root_owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         if self.defaults.is_some() {
             options = options.android();
@@ -365,7 +365,7 @@ impl Shape {
     }
 }
 
-/// The devices of the volume, each with the bytes that it gives.
+/// Returns the devices of the volume, each with its size in bytes.
 fn sizes(
     args: &Args,
     existing: Existing,
@@ -516,7 +516,7 @@ fn report(args: &Args, made: &Made) -> Result<()> {
     render::print(made, args.json, Made::text)
 }
 
-/// `4K` or `16K`, or the same in bytes.
+/// Parses `4K` or `16K`, or the same in bytes.
 fn block_size(text: &str) -> Result<BlockSize, String> {
     match size::parse(text)? {
         4096 => Ok(BlockSize::B4K),

@@ -1,4 +1,4 @@
-//! One file a verb: its arguments, and what it does with them.
+//! One file per verb: its arguments and its action.
 
 pub mod bench;
 pub mod card;
@@ -38,7 +38,7 @@ use anyhow::Result;
 
 use crate::cli::Verb;
 
-/// Runs a verb; says how the program ends.
+/// Runs a verb. Returns the program's exit code.
 pub fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Study(args) => return study::run(&args),

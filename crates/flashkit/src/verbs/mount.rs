@@ -1,4 +1,4 @@
-//! `mount`: a volume in the tree of the host, through FUSE.
+//! `mount`: mounts a volume on the host through FUSE.
 
 use std::{
     ffi::OsString,
@@ -14,8 +14,8 @@ use crate::{
     target::{Image, warn_of_writer, with_content},
 };
 
-/// Names under which the program is a helper of mount(8). It takes the second for what root has mounted, whose type
-/// that is: to remount.
+/// Names under which mount(8) calls the program as a helper. It uses the second to remount a mount made by
+/// root, which has that type.
 const HELPER_NAMES: [&str; 3] = ["mount.fuse.flashkit", "mount.fuseblk.flashkit", "mount.flashkit"];
 
 /// Arguments of `mount`.
@@ -26,13 +26,13 @@ pub struct Args {
     image: Image,
     /// The directory to mount on.
     dir: PathBuf,
-    /// Options, separated by commas; `--help` lists them.
+    /// Mount options, separated by commas; `--help` lists them.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground.
     #[arg(short, long)]
     foreground: bool,
-    /// This is the process that stays, started by the one that returns.
+    /// True in the background process, which the returning process starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     stays: bool,
 }
@@ -50,13 +50,13 @@ const EXAMPLES: &str = "An image or device that another program writes to, or th
     /sbin/mount.fuseblk.flashkit; without it, it hands back all options, and Linux refuses. \
     `mount --options-mode ignore -o ...` does not.";
 
-/// The help with all that `-o` takes.
+/// Returns the help with all options that `-o` accepts.
 fn with_options() -> String {
     let lines = fuse::KNOWN_OPTIONS.map(|(spelling, does)| format!("  {spelling}\n          {does}\n"));
     format!("Options of the mount (with what holds without them):\n{}\n{EXAMPLES}", lines.concat())
 }
 
-/// Mounts; returns once it is mounted, or at the end in the foreground.
+/// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
 pub fn run(args: &Args) -> Result<()> {
     let mut options = MountOptions::default();
     args.options.iter().try_for_each(|list| options.apply(list))?;
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.foreground && !args.stays {
         return match spawn_daemon(daemon_arguments(args)?)? {
             Ok(()) => Ok(()),
-            // It has said why.
+            // The background process has printed the reason.
             Err(status) => std::process::exit(status.code().unwrap_or(1)),
         };
     }
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The error of a directory that cannot be looked at, and what to do about it.
+/// Explains the error of a directory that cannot be examined, with advice.
 fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
     let dir = dir.display();
     match error.kind() {
@@ -106,7 +106,7 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
-/// The command line of the process that stays.
+/// Returns the command line of the background process.
 fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
     let mut list: Vec<OsString> = vec!["mount".into(), "--stays".into()];
@@ -120,7 +120,7 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     Ok(list)
 }
 
-/// The command line that a call under the name of a mount(8) helper stands for; `None` where the name is another.
+/// Translates a command line under the name of a mount(8) helper. Returns `None` if the name is another.
 ///
 /// mount(8) calls `mount.fuse.flashkit SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 pub fn helper_call(arguments: &[OsString]) -> Option<Result<Vec<OsString>>> {
@@ -138,7 +138,7 @@ fn translate(arguments: &[OsString]) -> Result<Vec<OsString>> {
                 let options = arguments.next().context("-o without options")?;
                 list.extend(["-o".into(), options.clone()]);
             }
-            // The type is ours, or mount(8) would not have called us.
+            // mount(8) calls this helper only for the helper's own types.
             Some("-t" | "-N") => _ = arguments.next(),
             Some(flags)
                 if flags.starts_with('-') && flags[1..].chars().all(|flag| "sfnvrw".contains(flag)) =>

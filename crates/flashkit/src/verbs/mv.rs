@@ -9,10 +9,10 @@ use crate::target::{Further, Target, destination};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  flashkit mv card.img:/etc/hosts card.img:/etc/hosts.old")]
 pub struct Args {
-    /// The image, and the path that is there.
+    /// The image and an existing path.
     #[arg(value_name = "IMAGE:FROM")]
     from: Target,
-    /// The same image, and the new path; what is there is replaced, and a directory is moved into.
+    /// The same image and the new path; an existing file is replaced, and a directory is moved into.
     #[arg(value_name = "IMAGE:TO")]
     to: Target,
     /// Replace nothing.
@@ -22,7 +22,7 @@ pub struct Args {
     further: Further,
 }
 
-/// Renames.
+/// Renames the file.
 pub fn run(args: &Args) -> Result<()> {
     args.from.same_image(&args.to)?;
     let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };

@@ -1,4 +1,4 @@
-//! `probe`: what a card is, and how to format it.
+//! `probe`: a card's properties and how to format it.
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},
@@ -30,25 +30,25 @@ pub struct Args {
     /// A block device, a file, a card, a profile or its file, or an NBD server (unix:PATH, HOST:PORT or its
     /// URI).
     target: String,
-    /// Write too, which is what finds erase blocks. Destroys everything on the device.
+    /// Write as well, which finds erase blocks. Destroys everything on the device.
     #[arg(long)]
     write: bool,
     /// Do not ask before writing.
     #[arg(short, long)]
     yes: bool,
-    /// Bytes that may be written.
+    /// Maximum number of bytes to write.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
     budget: u64,
-    /// Seconds that it may take.
+    /// Time limit in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     time: u64,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write a page with plots of what was measured.
+    /// Write a page with plots of the measurements.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the profile of a card that behaves alike, for card new.
+    /// Write the profile of a card with the same behaviour, for card new.
     #[arg(long, value_name = "FILE", requires = "write")]
     profile: Option<PathBuf>,
     /// Print JSON.
@@ -56,7 +56,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Probes.
+/// Probes the card.
 pub fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(&args.target)?;
     if args.write {
@@ -79,25 +79,25 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&findings, args.json, |findings, out| write!(out, "{}", findings.to_text()))
 }
 
-/// Probes what is at `target`.
+/// Probes the subject named `target`.
 pub fn look(target: &str, options: Options, quiet: bool) -> Result<Findings> {
     Subject::find(target)?.look(target, options, quiet)
 }
 
-/// What is probed.
+/// The subject of a probe.
 enum Subject {
-    /// A modelled card that holds nothing and is gone afterwards.
+    /// An empty modelled card in memory, discarded afterwards.
     Profile(Box<Profile>),
     /// A modelled card in a file.
     Card(PathBuf),
-    /// What an NBD server serves.
+    /// The device of an NBD server.
     Served(Address),
     /// A block device, or a file.
     Device(PathBuf),
 }
 
 impl Subject {
-    /// What is there counts before what has a name: a file may be called as a profile is.
+    /// Existing files take precedence over names: a file may be called like a profile.
     fn find(target: &str) -> Result<Subject> {
         let path = Path::new(target);
         if path.try_exists().with_context(|| target.to_owned())? {
@@ -152,7 +152,7 @@ impl Subject {
         }
     }
 
-    /// Refuses what is in use, and asks before anything is destroyed.
+    /// Refuses a subject that is in use, and asks before anything is destroyed.
     fn agree(&self, args: &Args) -> Result<()> {
         match self {
             Subject::Profile(_) => return Ok(()),

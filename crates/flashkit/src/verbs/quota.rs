@@ -1,4 +1,4 @@
-//! `quota`: what users, groups and projects use and may use; and setting that.
+//! `quota`: usage and limits of users, groups and projects.
 
 use std::{io::Write, path::PathBuf};
 
@@ -43,7 +43,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Set the limits of a user, group or project; what is not named stays.
+    /// Set the limits of a user, group or project; other limits stay.
     Set(Set),
 }
 
@@ -68,7 +68,7 @@ struct Set {
     /// A project, by number.
     #[arg(long, value_name = "ID", group = "who")]
     project: Option<u32>,
-    /// Limits of space: sizes as 64M or 16GiB, or blocks of 1 KiB as setquota takes them.
+    /// Limits of space: sizes such as 64M or 16GiB, or blocks of 1 KiB as with setquota.
     #[arg(long, value_name = "SOFT:HARD", group = "limit", value_parser = space)]
     blocks: Option<Pair>,
     /// Limits of inodes.
@@ -83,7 +83,7 @@ struct Pair {
     hard: u64,
 }
 
-/// What one of them uses and may use; 0 is no limit.
+/// Usage and limits of one user, group or project; 0 means no limit.
 #[derive(Serialize)]
 struct Row {
     kind: &'static str,
@@ -93,7 +93,7 @@ struct Row {
     inodes: u64,
     inodes_soft: u64,
     inodes_hard: u64,
-    /// Until when the soft limit may be exceeded; none where it is not.
+    /// End of the grace time of a soft limit; null if the limit is not exceeded.
     inodes_until: Option<String>,
 }
 
@@ -105,7 +105,7 @@ struct Space {
     bytes_until: Option<String>,
 }
 
-/// Reports, or sets.
+/// Prints the report, or sets limits.
 pub fn run(args: &Args) -> Result<()> {
     match (&args.what, &args.image) {
         (Some(What::Set(set)), _) => set.run(),
@@ -219,7 +219,7 @@ fn name_of(kind: QuotaKind) -> &'static str {
     }
 }
 
-/// Limits of space in KiB.
+/// Parses limits of space in KiB.
 fn space(text: &str) -> Result<Pair, String> {
     let kib = |text: &str| match text.parse() {
         Ok(kib) => Ok(kib),

@@ -1,4 +1,4 @@
-//! `report`: what studies have found, as text, CSV, JSON or a page; and two of them beside each other.
+//! `report`: the results of a study as text, CSV, JSON or a page, or a comparison of two.
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,12 @@ use crate::{notice::notice, render};
 pub struct Args {
     /// Directory of a study.
     study: PathBuf,
-    /// Another one: what changed from the first to this one.
+    /// Another study to compare: prints the changes from the first to this one.
     other: Option<PathBuf>,
     /// Print all figures as comma-separated values.
     #[arg(long, conflicts_with_all = ["json", "other"])]
     csv: bool,
-    /// Write a page with tables and charts, which needs nothing else.
+    /// Write a self-contained page with tables and charts.
     #[arg(long, value_name = "FILE", conflicts_with = "other")]
     html: Option<PathBuf>,
     /// Print all records as JSON.
@@ -33,7 +33,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Reports.
+/// Prints the report.
 pub fn run(args: &Args) -> Result<()> {
     let records = read(&args.study)?;
     if let Some(other) = &args.other {
@@ -60,7 +60,7 @@ pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
     std::fs::write(file, page).with_context(|| file.display().to_string())
 }
 
-/// All records of a study; what is none of this program's is told.
+/// Reads all records of a study. Reports files that are not records.
 pub fn read(dir: &Path) -> Result<Vec<Record>> {
     let told = &mut |path: &Path, error: &_| notice!("{}: passed over: {error}", path.display());
     Records::of(dir).all(told).with_context(|| format!("{}: no study that can be read", dir.display()))

@@ -20,14 +20,14 @@ pub struct Args {
     /// The image, and the path to remove; any number of them, in one image.
     #[arg(value_name = "IMAGE:PATH", required = true)]
     targets: Vec<Target>,
-    /// A directory with everything in it.
+    /// Remove a directory with everything in it.
     #[arg(short, long)]
     recursive: bool,
     #[command(flatten)]
     further: Further,
 }
 
-/// Removes all of them, or nothing.
+/// Removes either all of them or none.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let (dir, name, _) = target.entry(volume)?;

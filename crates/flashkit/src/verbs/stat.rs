@@ -1,4 +1,4 @@
-//! `stat`: everything that an inode says.
+//! `stat`: the metadata of a file.
 
 use anyhow::{Context, Result};
 
@@ -22,7 +22,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the facts.
+/// Prints the metadata.
 pub fn run(args: &Args) -> Result<()> {
     let (volume, ino) = args.target.find(&args.further)?;
     let entry = Entry::of(&volume, ino, &args.target.path).with_context(|| args.target.to_string())?;

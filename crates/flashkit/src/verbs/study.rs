@@ -46,56 +46,55 @@ pub struct Args {
     /// Directory for the records and the report.
     #[arg(short, long, default_value = "study")]
     output: PathBuf,
-    /// Only this experiment; may be given several times.
+    /// Run only this experiment; repeat for more.
     #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
     experiments: Vec<Experiment>,
-    /// Only this file system, with mount and mkfs options; may be given several times.
+    /// Use only this file system, with mount and mkfs options; repeat for more.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
-    /// The machine: desktop (the default), phone, stick, nor or nand; may be given several times.
+    /// The machine: desktop (the default), phone, stick, nor or nand; repeat for more.
     #[arg(short, long = "preset", value_name = "PRESET", value_parser = presets(), hide_possible_values = true)]
     presets: Vec<Preset>,
-    /// Only the cell of this name, as --list prints it.
+    /// Run only the cell of this name, as --list prints it.
     #[arg(long, value_name = "CELL")]
     cell: Option<String>,
     #[command(flatten)]
     sizes: Sizes,
-    /// Another number of writes whose times are taken. On the preset nor it is 100000 and then 10000 a part, as in 2003,
-    /// where it is not said.
+    /// Number of timed writes. By default, the preset nor has 100000 and then 10000 per part, as in 2003.
     #[arg(long)]
     writes: Option<u64>,
-    /// How much of the file of buffered writes may wait in the guest's memory before it is written back, in percent;
-    /// writers wait at twice that. At least 8 MiB.
+    /// Share of the file of buffered writes that may be dirty in the guest's memory before write-back starts,
+    /// in percent, but at least 8 MiB. Writers wait at twice that.
     #[arg(long, value_name = "PERCENT", default_value_t = DIRTY_PERCENT, value_parser = clap::value_parser!(u64).range(1..=100))]
     dirty: u64,
-    /// Another size of the card than its own.
+    /// Size of the card, instead of its own.
     #[arg(long, value_parser = size::parse)]
     card_size: Option<u64>,
-    /// Age file systems before: all room is written so often, and they are so full from then on (60 % where it is not
-    /// said). The card is cut to twelve times the file.
+    /// First age the file systems: write the whole capacity TIMES times and leave them PERCENT full (60 by
+    /// default). The card is cut to twelve times the file.
     #[arg(long, value_name = "TIMES[:PERCENT]")]
     age: Option<plan::Age>,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 2012)]
     seed: u64,
-    /// Cells at once; as many as there are processors where it is not said.
+    /// Cells run at once; by default the number of processors.
     #[arg(short, long)]
     jobs: Option<usize>,
     /// Directory with the lab's kernel (`linux`) and its init (`guest-agent`).
     #[arg(long, value_name = "DIR", default_value = "var/uml")]
     guest: PathBuf,
-    /// Directory for the cards' data while it is needed.
+    /// Directory for the cards' temporary data.
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
     /// Only list the cells.
     #[arg(long)]
     list: bool,
-    /// Instead: run this job file of fio's in the guest, on a new volume of each of the kernel's file systems.
+    /// Run this fio job file in the guest instead, on a new volume of each of the kernel's file systems.
     #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full"])]
     fio: Option<PathBuf>,
 }
 
-/// Takes the name of a preset.
+/// Parses the name of a preset.
 fn presets() -> impl TypedValueParser<Value = Preset> {
     Suggested(|| Preset::ALL.map(Preset::name).to_vec()).try_map(|name| name.parse())
 }
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         render::text(|out| plan.cells.iter().try_for_each(|cell| writeln!(out, "{}", cell.id())))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A study of our own file system alone lacks nothing.
+    // A study of our own file system alone needs no further programs.
     let has_rivals = args.file_systems().iter().any(|file_system| file_system.kind != OURS);
     if has_rivals && plan.programs.is_none() {
         notice!(
@@ -141,12 +140,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
     notice!("{}: tables and charts of everything that was measured there", page.display());
-    // Last, since nobody may listen any more.
+    // Printed last, because standard output may already be closed.
     render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
     summary(args, &plan, outcome)
 }
 
-/// Runs a job file of fio's on each file system, and prints what the card and fio say.
+/// Runs a fio job file on each file system, and prints the results of the card and of fio.
 fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> {
     let programs = programs.filter(|programs| programs.machine == Machine::Virtual);
     let job = lab::guest::host_file(job)?;
@@ -182,7 +181,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
             seed: args.seed,
             stop: stop.clone(),
         };
-        // A directory for each: no file system may find what another left.
+        // Each file system has its own directory, so that none finds another's files.
         let work = tempfile::tempdir_in(args.work())?;
         let image = work.path().join("card");
         let run = lab::fio::run(&setting, &image, &[job.as_str()]);
@@ -236,7 +235,7 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// Those that are named, or else all.
+    /// Returns the named file systems, or else all.
     fn file_systems(&self) -> Vec<FileSystem> {
         match self.file_systems.is_empty() {
             true => plan::file_systems(),
@@ -244,7 +243,7 @@ impl Args {
         }
     }
 
-    /// Where the cards' data lie.
+    /// Returns the directory for the cards' data.
     fn work(&self) -> PathBuf {
         self.work.clone().unwrap_or_else(std::env::temp_dir)
     }
@@ -297,7 +296,7 @@ impl Args {
     }
 }
 
-/// The guest's programs, if they are in `dir`: the exact ones before the indicative.
+/// Returns the guest's programs, if they are in `dir`. Exact ones take precedence over indicative ones.
 fn programs(dir: &Path) -> Option<Programs> {
     let dir = std::path::absolute(dir).ok()?;
     let flashkit = std::env::current_exe().ok();
@@ -311,8 +310,8 @@ fn programs(dir: &Path) -> Option<Programs> {
     programs.into_iter().find(|programs| programs.kernel.is_file() && programs.agent.is_file())
 }
 
-/// What is told while the study runs: a line for each cell that is done, and on a terminal below them what is
-/// under way, and how long it still takes.
+/// Progress of a study: a line for each finished cell and, on a terminal, the running cells and the remaining
+/// time below.
 struct Live {
     bars: MultiProgress,
     all: ProgressBar,
@@ -376,7 +375,7 @@ impl Live {
         }
         match self.all.is_hidden() {
             true => notice!("{line}"),
-            // What cannot be shown any more is in the record.
+            // A line that cannot be shown is in the record anyway.
             false => drop(self.bars.println(failure::plain(&line))),
         }
         self.all.inc(1);

@@ -1,4 +1,4 @@
-//! `tree`: a volume, or a part of it, drawn as a tree.
+//! `tree`: draws a volume, or a part of it, as a tree.
 
 use std::io::{self, Write};
 
@@ -28,7 +28,7 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     further: Further,
-    /// Levels to go down.
+    /// Maximum depth.
     #[arg(short, long, value_name = "LEVELS")]
     depth: Option<usize>,
     /// Print JSON: an array of all entries, each with its path as name.
@@ -84,25 +84,25 @@ struct Counts {
     files: u64,
 }
 
-/// One entry on the way.
+/// One entry of the drawing.
 struct Branch {
     path: Vec<u8>,
     name: Vec<u8>,
     ino: Ino,
     kind: FileType,
-    /// For each level, whether this branch is the last one there.
+    /// For each level, true if this branch is the last one there.
     lasts: Vec<bool>,
 }
 
-/// The entries below a directory, depth first, sorted by name. Damage ends them with an error, and so does a directory
-/// that was seen before, which only a damaged volume has.
+/// The entries below a directory, depth first, sorted by name. Ends with an error at damage and at a
+/// directory seen before, which only a damaged volume has.
 struct Branches<'a> {
     volume: &'a Volume,
     /// Path of the directory.
     base: Vec<u8>,
     depth: usize,
     walk: Walk,
-    /// The directory that is entered next.
+    /// The directory to enter next.
     next: Option<Ino>,
 }
 

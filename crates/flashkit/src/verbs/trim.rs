@@ -1,4 +1,4 @@
-//! `trim`: the device is told what holds nothing.
+//! `trim`: tells the device which blocks are unused.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::{render, size, target::Image};
 pub struct Args {
     #[command(flatten)]
     image: Image,
-    /// Leave alone what is free in shorter runs than this.
+    /// Skip free runs that are shorter than this.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     least: u64,
     /// Print JSON.
@@ -19,13 +19,13 @@ pub struct Args {
     json: bool,
 }
 
-/// What was done.
+/// Result of a trim.
 #[derive(Serialize)]
 struct Record {
     trimmed_bytes: u64,
 }
 
-/// Trims.
+/// Trims the volume.
 pub fn run(args: &Args) -> Result<()> {
     let trimmed_bytes = args.image.change(|volume| {
         let block_bytes = volume.superblock().block_size.bytes() as u64;
