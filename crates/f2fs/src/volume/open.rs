@@ -1,4 +1,5 @@
-//! Opening: superblock, newest checkpoint and its journals; nothing else is read before it is needed.
+//! Opening of a volume: reads the superblock, the newest checkpoint and its journals, and nothing else before
+//! it is needed.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -32,7 +33,7 @@ use crate::{
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
-/// Features that this code can write. Volumes with others open read-only.
+/// Features that this code can write. Volumes with other features open read-only.
 const WRITABLE: Features = Features(
     Features::ENCRYPT.0
         | Features::EXTRA_ATTR.0
@@ -49,7 +50,7 @@ const WRITABLE: Features = Features(
 );
 
 impl Volume {
-    /// Opens the volume on a device. Several devices are to be concatenated before.
+    /// Opens the volume on a device. The caller concatenates the devices of a multi-device volume first.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
@@ -120,8 +121,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Before the first change: reads the logs' summaries, checks the logs against the segment table, and counts
-    /// the used segments. Who only reads does not pay for it.
+    /// Prepares for the first change: reads the summaries of the logs, checks the logs against the SIT, and
+    /// counts the used segments. Read-only use skips this.
     pub(super) fn prepare_logs(&mut self) -> Result<()> {
         if self.logs_ready {
             return Ok(());
@@ -156,14 +157,15 @@ impl Volume {
         Ok(())
     }
 
-    /// The summary of a node log's segment from the nodes themselves; packs of mounted volumes lack it.
+    /// Rebuilds the summary of a node log's segment from the node footers (Linux,
+    /// `f2fs_restore_node_summary`); only packs with the unmount or fastboot flag store it.
     fn restore_summary(&mut self, kind: SegmentType) -> Result<()> {
         let size = self.geometry.block_size.bytes();
         let segment = self.logs.get(kind).segment;
         let (start, at) = (self.geometry.block(segment, 0), Place::Ssa(segment));
         let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
         if self.io.read(start, at, &mut bytes).is_err() {
-            // Only what is in use matters. What cannot be read of that is nobody's, and cleaning lets it be.
+            // Only blocks in use matter. An unreadable one gets no owner, so cleaning leaves it alone.
             let map = self.sit.segment(&self.io, segment)?.map;
             for (block, offset) in bytes.chunks_exact_mut(size).zip(0..) {
                 let in_use = bits::msb(&map, offset);
@@ -172,7 +174,7 @@ impl Volume {
                 }
                 block.fill(0);
                 if in_use {
-                    // The next summary does not say whose it is: fsck finds out.
+                    // The summary will lack the owner of this block, so fsck has to find it.
                     let unknown = Error::corrupt(at, format!("block {offset} of a log cannot be read"));
                     let _ = self.io.noted::<()>(Err(unknown));
                 }
@@ -186,12 +188,13 @@ impl Volume {
     }
 }
 
-/// Reads the superblock: the first copy, or the second where the first is damaged. Also says which. The
-/// volume must fit into `size` bytes: the device's, or those of all its devices together.
+/// Reads the superblock from the first copy, or from the second if the first is damaged, and returns it with
+/// the number of the copy. The volume must fit into `size` bytes, the size of the device or of all devices of
+/// the volume together.
 pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8)> {
     let read = |copy: u8, block_bytes: u64| -> Result<Superblock> {
         let at = Place::Superblock(copy);
-        // Whole sectors: real devices read nothing smaller.
+        // Read whole sectors: real devices do not read smaller units.
         let skipped = match device.geometry().sector_bytes as usize {
             sector if sector > 0 && superblock::OFFSET % sector == 0 => superblock::OFFSET,
             _ => 0,
@@ -220,9 +223,9 @@ pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8
     Err(first)
 }
 
-/// A superblock copy as it lies on the device, with nothing checked but that it is one.
+/// Reads a superblock copy from the device and checks only its magic number.
 pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::raw::Superblock> {
-    // Where the second copy lies depends on the block size, which only a superblock says.
+    // The position of the second copy depends on the block size, which only a superblock tells.
     let at = Place::Superblock(copy);
     for block_size in [BlockSize::B4K, BlockSize::B16K] {
         let mut block = vec![0; 4096];
@@ -237,12 +240,12 @@ pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::
     Err(Error::NotF2fs(format!("no magic number in superblock copy {copy}").into()))
 }
 
-/// Reads the newest checkpoint pack that is whole, as far as opening needs it: up to its journals; and says which one
-/// it is. Which one is newer the first sectors tell; on a card a request costs more than what it is for, so the rest
-/// is two: what comes first, and the copy of the head.
+/// Reads the newest valid checkpoint pack up to the end of its journals and returns it with its number. The
+/// first sectors of the packs tell which one is newer. The rest takes two requests, since on a card a request
+/// costs more than its data: one for the head up to the journals, one for the copy of the head at the end.
 ///
-/// A pack that the device does not give may be the newest. Only who writes nothing takes the other one then: writing
-/// would go on from what is older, over what the newest has.
+/// A pack that cannot be read may be the newest. Then only a read-only volume falls back to the other pack:
+/// writing from the older one would overwrite blocks of the newest.
 fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock, read_only: bool) -> Result<(u8, Vec<u8>)> {
     let at = Place::Checkpoint;
     let start = |pack: u8| -> Result<PackStart> {
@@ -281,7 +284,7 @@ fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock, read_only: bo
     }
 }
 
-/// Where the journals of a pack end, in bytes from its start; what cannot be is cut off.
+/// The end of a pack's journals, in bytes from its start; implausible values are clamped.
 fn journals_end(start: &PackStart, geometry: &Geometry) -> usize {
     let size = geometry.block_size.bytes();
     let end = match start.flags.has(Flags::COMPACT_SUM) {
@@ -291,10 +294,10 @@ fn journals_end(start: &PackStart, geometry: &Geometry) -> usize {
     end.clamp(size, size * BLOCKS_PER_SEGMENT as usize)
 }
 
-/// Data summaries of a pack that are not in the compact form.
+/// Number of data summary blocks in a pack without compact summaries.
 const DATA_SUMMARIES: usize = 3;
 
-/// What the first part of a pack holds besides the checkpoint itself.
+/// The contents of the first part of a pack besides the checkpoint itself.
 struct PackTail {
     nat_journal: Vec<(Nid, NatEntry)>,
     sit_journal: Vec<(SegNo, SitEntry)>,
@@ -339,7 +342,7 @@ impl PackTail {
     }
 }
 
-/// Entries of a log's summary that the compact form keeps.
+/// Number of summary entries of a log that the compact form stores.
 fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
     match checkpoint.logs[kind.index()] {
         LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
@@ -347,7 +350,7 @@ fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
     }
 }
 
-/// Blocks of a pack that hold the summaries of the data logs.
+/// Number of blocks in a pack that hold the data summaries.
 fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
     let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
     match checkpoint.flags.has(Flags::COMPACT_SUM) {
@@ -358,16 +361,16 @@ fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
 
 const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
 
-/// What only those need of a pack who change the volume, or clean it.
+/// The parts of a pack that only changes and cleaning need.
 struct PackSummaries {
-    /// Of the logs' current segments.
+    /// Summaries of the current segments.
     summaries: [Summary; 6],
-    /// Kilobytes written to the volume, ever, where the pack says so.
+    /// KiB written over the volume's life, if the pack stores it; else 0.
     written_kilobytes: u64,
 }
 
 impl Volume {
-    /// The summary of a log's segment, before there were changes.
+    /// The summary of a log's segment as the newest checkpoint stores it; valid only before the first change.
     pub(super) fn packed_summary(&self, kind: SegmentType) -> Result<Summary> {
         Ok(self.read_pack_summaries()?.summaries[kind.index()].clone())
     }
@@ -381,7 +384,8 @@ impl Volume {
         self.io.read(start, at, &mut bytes)?;
 
         let data_blocks = data_summary_blocks(checkpoint, &self.geometry);
-        // That the pack has as many blocks was seen when it was opened, and is so of what we write.
+        // The number of blocks was checked when the volume was opened, and holds for every pack that we
+        // write.
         let block = |n: usize| &bytes[n * size..(n + 1) * size];
         let data = match checkpoint.flags.has(Flags::COMPACT_SUM) {
             true => {
@@ -408,7 +412,7 @@ impl Volume {
     }
 }
 
-/// Whether a volume can be written.
+/// Determines if a volume can be written.
 fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access {
     let refused = Features(sb.features.0 & !WRITABLE.0);
     let flags = checkpoint.flags;
@@ -424,7 +428,7 @@ fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access
     } else if flags.has(Flags::DISABLED) {
         Access::ReadOnly("checkpoints of the volume are disabled".into())
     } else if sb.main.end() > u64::from(BlockAddr::COMPRESS.0) {
-        // A block put there could not be told from a hole or a compressed cluster.
+        // A block at one of these addresses would look like a reserved block or a compressed cluster.
         Access::ReadOnly("the last two of its 2^32 blocks have addresses that are none".into())
     } else {
         Access::ReadWrite

@@ -1,107 +1,110 @@
-//! How a volume is opened.
+//! Options for opening a volume.
 
 use std::fmt;
 
 use crate::{format::inode::Compression, units::Time};
 
-/// Tells the time. The engine never asks the host.
+/// Source of the current time. The engine never reads the host's clock.
 pub type Clock = Box<dyn Fn() -> Time + Send + Sync>;
 
-/// How many of the six logs are written to.
+/// Number of logs in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ActiveLogs {
     /// One for data, one for nodes.
     Two,
     /// Directory data and other data; direct nodes of files and other nodes.
     Four,
-    /// Hot, warm and cold, of data and of nodes.
+    /// Hot, warm and cold logs, for data and for nodes each.
     #[default]
     Six,
 }
 
-/// When a block of a file is written where it already is, instead of to a log.
+/// Policy for in-place updates (IPU) of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum InPlace {
-    /// Never: everything goes to the logs.
+    /// Never: all blocks go to the logs.
     Never,
-    /// When an fsync writes few blocks, so that no node has to be written for them; or many neighbours, which a log
-    /// would take in no fewer commands.
+    /// On fsync, for few blocks, so that no node has to be written for them; or for a long run of adjacent
+    /// blocks, which a log would take in no fewer commands.
     #[default]
     Fsync,
-    /// Whenever the block has an address.
+    /// For every block that has an address.
     Always,
 }
 
-/// What follows a write that the device refuses.
+/// Behaviour after a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnError {
     /// The volume refuses changes until it is opened again.
     #[default]
     ReadOnly,
-    /// What could not be written is kept, who asked for it to be durable is told, and it is written with the next
-    /// attempt. Only where nobody can know any more what the device has (a flush failed, or the last block of a
-    /// checkpoint), or where too much waits, the volume refuses changes all the same.
+    /// The failed blocks are kept in memory, the caller that asked for durability gets the error, and the
+    /// next attempt writes them again. The volume refuses changes only if the content of the device is
+    /// unknown (after a failed flush or a failed last block of a checkpoint), or if too many blocks wait.
     Continue,
 }
 
 /// The names that an fsync makes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FsyncNames {
-    /// The name of the file, and those without which recovery cannot enter it.
+    /// The name of the file, and the names that recovery needs to enter it.
     #[default]
     Own,
     /// In addition every rename before the fsync, so that the whole path to the file is durable (Linux,
-    /// `FSYNC_MODE_STRICT`). It costs a checkpoint where something was renamed since the last one.
+    /// `FSYNC_MODE_STRICT`). This costs a checkpoint if anything was renamed since the last one.
     Renamed,
 }
 
-/// How a volume is opened.
+/// Options for opening a volume.
 pub struct Options {
-    /// The time, for timestamps and for the age of segments.
+    /// The clock for timestamps and for the age of segments.
     pub clock: Clock,
-    /// Seed of everything that is random: generations of inodes.
+    /// Seed of all random values, which are the generation numbers of inodes.
     pub seed: u64,
-    /// Memory for caches, in bytes: half of it for nodes, a quarter for dirty pages, an eighth for what is remembered
-    /// of directories, and a sixteenth each for the NAT and the SIT.
+    /// Memory for caches in bytes: half for nodes, a quarter for dirty pages, an eighth for indexes of
+    /// directories, and a sixteenth each for the NAT and the SIT.
     pub cache_bytes: usize,
-    /// Logs to write to.
+    /// Number of logs in use.
     pub active_logs: ActiveLogs,
-    /// When to overwrite in place.
+    /// Policy for in-place updates.
     pub in_place: InPlace,
     /// The names that an fsync makes durable.
     pub fsync_names: FsyncNames,
-    /// Refuse changes, and write nothing: an unclean volume is recovered in memory.
+    /// True to refuse changes and write nothing; an unclean volume is then recovered in memory.
     pub read_only: bool,
-    /// Bring back what was fsynced after the last checkpoint.
+    /// True to recover fsynced changes after the last checkpoint (roll-forward).
     pub roll_forward: bool,
-    /// Small files live in their inode.
+    /// True to store small files in their inode.
     pub inline_data: bool,
-    /// Small directories live in their inode.
+    /// True to store small directories in their inode.
     pub inline_dentry: bool,
-    /// Inodes keep room for xattrs.
+    /// True to reserve room for xattrs in inodes.
     pub inline_xattr: bool,
-    /// How files are compressed that become so: the settings stay with the file.
+    /// Compression settings for files that become compressed; each file stores its own.
     pub compression: Compression,
-    /// Extensions of new files that are compressed, whatever their directory says; `*` is every name.
+    /// Extensions of new files that are compressed regardless of their directory; `*` matches every name.
     pub compressed_extensions: Vec<String>,
-    /// Extensions of new files that are not, even in a directory that says so.
+    /// Extensions of new files that are not compressed, even in a compressed directory.
     pub plain_extensions: Vec<String>,
-    /// Queue what a checkpoint frees; the caller issues [`Volume::discards`](super::Volume::discards).
+    /// True to queue discards for the blocks that a checkpoint frees; the caller issues
+    /// [`Volume::discards`](super::Volume::discards).
     pub discard: bool,
-    /// What follows a write that the device refuses.
+    /// Behaviour after a failed write.
     pub on_error: OnError,
-    /// New data of a file of so many bytes leaves at once, from where it is; `None`: all waits in its log for neighbours,
-    /// which makes large commands of a good size. What gathers neighbours itself, as a page cache does, needs none.
+    /// Minimum size in bytes of a write of new data that goes to the device directly from the caller's
+    /// buffer. `None` keeps all data in the pending run of its log, where adjacent blocks are joined to large
+    /// commands. A caller that joins writes itself, like a page cache, needs no second copy there.
     pub straight_bytes: Option<usize>,
-    /// Who writes what a cache had sets the times of the change as well; else the volume does.
+    /// True if the caller caches writes and sets the timestamps of a change itself; otherwise the volume sets
+    /// them.
     pub cache_has_times: bool,
-    /// Write checkpoints only when asked to: until then everything that was done can be dropped as a whole, by
-    /// dropping the volume. What is freed meanwhile cannot be used again.
+    /// True to write checkpoints only on request. Until then, dropping the volume discards all changes as a
+    /// whole. Blocks freed in the meantime cannot be reused.
     pub checkpoint_when_asked: bool,
 }
 
 impl Options {
-    /// The usual options, with this clock.
+    /// Default options with this clock.
     pub fn new(clock: impl Fn() -> Time + Send + Sync + 'static) -> Options {
         Options {
             clock: Box::new(clock),
@@ -126,37 +129,37 @@ impl Options {
         }
     }
 
-    /// The usual options for reading only. The clock stands still, for nothing is stamped.
+    /// Default options for read-only use. The clock is constant because nothing is stamped.
     pub fn read_only() -> Options {
         Options { read_only: true, ..Options::new(Time::default) }
     }
 
-    /// Bytes of blocks of nodes, clean and dirty.
+    /// Bytes of the node cache, clean and dirty.
     pub(super) fn node_bytes(&self) -> usize {
         self.cache_bytes / 2
     }
 
-    /// Bytes of dirty pages, and of dirty nodes, from which on they are written.
+    /// Bytes of dirty pages, and of dirty nodes, above which they are written back.
     pub(super) fn dirty_bytes(&self) -> usize {
         self.cache_bytes / 4
     }
 
-    /// Bytes of blocks of the NAT.
+    /// Bytes of cached NAT blocks.
     pub(super) fn nat_bytes(&self) -> usize {
         self.cache_bytes / 16
     }
 
-    /// Bytes of blocks of the SIT.
+    /// Bytes of cached SIT blocks.
     pub(super) fn sit_bytes(&self) -> usize {
         self.cache_bytes / 16
     }
 
-    /// Bytes of what is remembered about the names of directories.
+    /// Bytes of the indexes of directory names.
     pub(super) fn name_bytes(&self) -> usize {
         self.cache_bytes / 32 * 3
     }
 
-    /// Bytes of what is remembered about stray names of directories.
+    /// Bytes of the records of stray directory names.
     pub(super) fn stray_bytes(&self) -> usize {
         self.cache_bytes / 32
     }

@@ -1,43 +1,44 @@
-//! Changed blocks of files that wait for an address: directories' blocks and partly written ones.
+//! Dirty pages that have no block in a log yet: directory blocks and partly written file blocks.
 //!
-//! *Invariant*: each page's block is reserved in the file's map ([`BlockAddr::NEW`](crate::units::BlockAddr) or
-//! a real address), so that writing it back cannot run out of space.
+//! *Invariant*: the block of each page is reserved in the file's map
+//! ([`BlockAddr::NEW`](crate::units::BlockAddr) or a real address), so that writing it back cannot run out of
+//! space.
 
 use std::collections::BTreeMap;
 
 use crate::units::Ino;
 
-/// The pages, in the order of files and blocks, which is the order in which they are written.
+/// The dirty pages, ordered by file and block, which is also the order of write-back.
 #[derive(Default)]
 pub struct Pages {
     map: BTreeMap<(Ino, u64), Page>,
-    /// Clusters of compressed files that have pages, by their first blocks.
+    /// Clusters of compressed files that have dirty pages, by file and first block.
     clusters: BTreeMap<(Ino, u64), Cluster>,
-    /// Blocks of those clusters, less their pages.
+    /// Number of blocks in those clusters that are not dirty pages.
     beside: usize,
 }
 
-/// A page.
+/// A dirty page.
 pub struct Page {
     /// Its content.
     pub bytes: Box<[u8]>,
-    /// No checkpoint is whole without it.
+    /// True if every checkpoint must write it to be consistent.
     pub is_needed: bool,
 }
 
-/// A cluster that is written as a whole when one page of it is.
+/// A cluster of a compressed file, which is written as a whole if any of its pages is dirty.
 struct Cluster {
     blocks: usize,
     pages: usize,
 }
 
 impl Pages {
-    /// A page, if it is here.
+    /// Returns a page if it is dirty.
     pub fn get(&self, ino: Ino, block: u64) -> Option<&[u8]> {
         self.map.get(&(ino, block)).map(|page| &*page.bytes)
     }
 
-    /// A page, to change it.
+    /// A dirty page, to change it.
     pub fn get_mut(&mut self, ino: Ino, block: u64) -> Option<&mut [u8]> {
         self.map.get_mut(&(ino, block)).map(|page| &mut *page.bytes)
     }
@@ -48,12 +49,12 @@ impl Pages {
         self.get_mut(ino, block).expect("it was just inserted")
     }
 
-    /// Whether no checkpoint is whole without a page.
+    /// Returns true if every checkpoint must write this page to be consistent.
     pub fn is_needed(&self, ino: Ino, block: u64) -> bool {
         self.map.get(&(ino, block)).is_some_and(|page| page.is_needed)
     }
 
-    /// Adds a page of a compressed file, whose clusters have so many blocks.
+    /// Adds a page of a compressed file with clusters of `blocks` blocks.
     pub fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
         if self.map.insert((ino, block), page).is_none() {
             let start = block - block % blocks as u64;
@@ -64,7 +65,7 @@ impl Pages {
         }
     }
 
-    /// Takes a page out.
+    /// Removes a page and returns it.
     pub fn remove(&mut self, ino: Ino, block: u64) -> Option<Page> {
         let page = self.map.remove(&(ino, block))?;
         let before = self.clusters.range_mut(..=(ino, block)).next_back();
@@ -80,7 +81,7 @@ impl Pages {
         Some(page)
     }
 
-    /// Blocks of a file, from `from` up to but not including `to`, that have a page, ascending.
+    /// The blocks of a file in `from..to` that have a dirty page, ascending.
     pub fn blocks_of(&self, ino: Ino, from: u64, to: u64) -> Vec<u64> {
         if from >= to {
             return Vec::new();
@@ -88,12 +89,12 @@ impl Pages {
         self.map.range((ino, from)..(ino, to)).map(|((_, block), _)| *block).collect()
     }
 
-    /// Whether a file has fewer pages than `most`.
+    /// Returns true if a file has fewer than `most` dirty pages.
     pub fn has_fewer(&self, ino: Ino, most: usize) -> bool {
         self.map.range((ino, 0)..(ino, u64::MAX)).take(most).count() < most
     }
 
-    /// Drops the pages of a file from `from` up to but not including `to`.
+    /// Drops the pages of a file in `from..to`.
     pub fn discard(&mut self, ino: Ino, from: u64, to: u64) {
         for block in self.blocks_of(ino, from, to) {
             self.remove(ino, block);
@@ -105,17 +106,18 @@ impl Pages {
         self.map.keys().copied().collect()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no dirty pages.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Count of pages.
+    /// Number of dirty pages.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Blocks that writing all pages takes at most: of a compressed file it is the whole cluster.
+    /// Upper bound of the blocks that writing all pages takes; a page of a compressed file counts as its
+    /// whole cluster.
     pub fn blocks_to_write(&self) -> usize {
         self.map.len() + self.beside
     }

@@ -1,9 +1,9 @@
-//! Ranges of files: zeroed, taken out, put in.
+//! Operations on ranges of files: zero, collapse, insert.
 //!
-//! *Invariants*: what moves inside a file is copied, as cleaning does it: the summary of a segment on the device may
-//! only name an owner that the last checkpoint knows, too. A range moves piece by piece, in the order in which nothing
-//! is overwritten that is still to be moved; between pieces there may be a checkpoint where room runs short, so that
-//! files larger than what is free can be shifted.
+//! *Invariants*: blocks that move inside a file are copied, as cleaning copies them, because the summary of a
+//! segment on the device may only name owners that the last checkpoint knows as well. A range moves piece by
+//! piece, in an order that never overwrites blocks still to be moved. If space runs short, a checkpoint may
+//! be written between pieces, so that files larger than the free space can be shifted.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-/// Blocks that move at once.
+/// Maximum number of blocks in a piece.
 const PIECE_BLOCKS: u64 = 256;
-/// Blocks that a piece may need more than it gives back, for a moment.
+/// Blocks that a piece may need temporarily beyond those that it frees.
 const SPARE_BLOCKS: u64 = 4;
 
 impl Volume {
-    /// Makes a range of a regular file read as zeroes, with blocks reserved for all of it. Unless `keep_size`, the file
-    /// grows to its end.
+    /// Makes a range of a regular file read as zeroes, with all its blocks reserved. Without `keep_size`, the
+    /// file grows to the end of the range.
     pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.begin()?;
         let inode = self.writable_file(ino)?;
@@ -40,8 +40,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes a range out of a regular file: what follows moves up to `offset`, and the size shrinks (Linux,
-    /// `f2fs_collapse_range`). The range consists of whole blocks and ends before the file does.
+    /// Removes a range from a regular file: the content behind it moves to `offset`, and the file shrinks
+    /// (Linux, `f2fs_collapse_range`). The range must consist of whole blocks and end before the end of the
+    /// file.
     pub fn collapse_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let size = self.check_shift(ino, offset, length)?;
@@ -67,8 +68,9 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// Puts a hole into a regular file: what begins at `offset` moves on by `length`, and the size grows (Linux,
-    /// `f2fs_insert_range`). Both are whole blocks, and `offset` lies before the file's end.
+    /// Inserts a hole into a regular file: the content from `offset` on moves up by `length`, and the file
+    /// grows (Linux, `f2fs_insert_range`). The range must consist of whole blocks, and `offset` must be
+    /// before the end of the file.
     pub fn insert_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let size = self.check_shift(ino, offset, length)?;
@@ -81,9 +83,10 @@ impl Volume {
         let (start, shift) = (offset >> log, length >> log);
         let used = self.used_ranges(ino, start, size.div_ceil(1 << log))?;
         self.require_nodes(ino, &used, |block| block + shift)?;
-        // What was reserved past the end would be in the way.
+        // Blocks reserved beyond the end would be in the way.
         self.set_size(ino, size)?;
-        // First of all: where this ends early, by a power cut after a checkpoint or an error, nothing is past the end.
+        // Grow the file first: if the operation ends early, by an error or by a power cut after a checkpoint,
+        // no block is beyond the end.
         self.inode_mut(ino)?.head_mut().size.set(new_size);
         for range in used.into_iter().rev() {
             let mut at = range.end;
@@ -96,7 +99,7 @@ impl Volume {
         self.stamp(ino)
     }
 
-    /// What must hold before blocks of a file change their places in it. Says its size.
+    /// Checks the conditions for shifting blocks of a file, and returns the size of the file.
     fn check_shift(&self, ino: Ino, offset: u64, length: u64) -> Result<u64> {
         let inode = self.writable_file(ino)?;
         if inode.has_flag(flag::APPEND) {
@@ -120,7 +123,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The parts of a range of blocks that are no holes. Small holes between them do not count.
+    /// The parts of a block range that are not holes. Holes shorter than 256 blocks count as used.
     fn used_ranges(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<Range<u64>>> {
         let inode = self.inode(ino)?;
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -137,7 +140,8 @@ impl Volume {
         Ok(ranges)
     }
 
-    /// Makes sure of the nodes that are needed where parts of a file go.
+    /// Checks that the nodes needed at the new positions can be allocated; `place` maps a block to its new
+    /// position.
     fn require_nodes(&self, ino: Ino, parts: &[Range<u64>], place: impl Fn(u64) -> u64) -> Result<()> {
         let mut nodes = 0;
         for part in parts {
@@ -150,7 +154,7 @@ impl Volume {
         self.admit(ino, nodes + 1)
     }
 
-    /// Moves blocks of a file to where it has holes. The two ranges do not meet.
+    /// Moves blocks of a file into a hole. The two ranges must not overlap.
     fn move_blocks(&mut self, ino: Ino, from: Range<u64>, to: u64) -> Result<()> {
         self.make_room()?;
         let size = self.geometry.block_size;
