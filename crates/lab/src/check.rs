@@ -1,4 +1,4 @@
-//! Each file system's own checker, on what an experiment has left.
+//! Runs each file system's own checker on the volume that an experiment has left.
 
 use std::{io, path::Path, process::Stdio};
 
@@ -9,39 +9,39 @@ use crate::{
     target::{OURS, THROUGH_FUSE},
 };
 
-/// Longest output that is kept, in bytes.
+/// Maximum length of the recorded output, in bytes.
 const SAID_BYTES: usize = 2000;
 
-/// What a checker said.
+/// Result of a checker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// It found nothing.
+    /// No errors were found.
     Clean {
-        /// The program.
+        /// Name of the checker.
         program: String,
     },
-    /// It found something.
+    /// Errors were found.
     Faults {
-        /// The program.
+        /// Name of the checker.
         program: String,
-        /// The end of what it said.
+        /// End of its output.
         said: String,
     },
-    /// It could not be asked.
+    /// The volume was not checked.
     NotChecked {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
 impl Check {
-    /// Whether it found something.
+    /// Returns true if errors were found.
     pub fn has_faults(&self) -> bool {
         matches!(self, Check::Faults { .. })
     }
 
-    /// Whether it could not be asked, and could be now: its program is here.
+    /// Returns true if the volume was not checked, but could be now because the checker is installed.
     pub fn is_due(&self, kind: &str) -> bool {
         let is_here = |(program, _)| system::find(program).is_some();
         matches!(self, Check::NotChecked { .. }) && checker(kind).is_some_and(is_here)
@@ -78,7 +78,7 @@ impl Check {
     }
 }
 
-/// The checker of a type of file system, and what makes it change nothing.
+/// Returns the checker for a type of file system, and the arguments that make it read-only.
 fn checker(kind: &str) -> Option<(&'static str, &'static [&'static str])> {
     Some(match kind {
         "ext4" => ("e2fsck", &["-f", "-n"]),
@@ -104,7 +104,7 @@ mod tests {
             FileSystem::new(kind).format(&image, 64 << 20).unwrap();
             assert!(matches!(Check::of(kind, &image), Check::Clean { .. }), "{kind}");
             let mut bytes = std::fs::read(&image).unwrap();
-            // Metadata of both: ext4's first group's bitmaps and tables, f2fs's NAT.
+            // Metadata of both: bitmaps and tables of ext4's first group, f2fs's NAT.
             bytes[4096..8 << 20].iter_mut().for_each(|byte| *byte ^= 0x5a);
             std::fs::write(&image, bytes).unwrap();
             assert!(matches!(Check::of(kind, &image), Check::Faults { .. }), "{kind}");

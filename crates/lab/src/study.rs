@@ -1,6 +1,7 @@
-//! Running a plan: cell by cell, several at once, each of them with a record whatever comes of it.
+//! Execution of a plan: runs its cells, several in parallel, and records each result, including failures.
 //!
-//! *Invariant*: a cell that fails, and a guest that dies, end that cell only; what it had measured is in its record.
+//! *Invariant*: a cell that fails, or a guest that dies, ends only that cell; its record keeps what was
+//! measured before.
 
 use std::{
     io,
@@ -26,34 +27,34 @@ use crate::{
     target::{OURS, Setting, suited},
 };
 
-/// What a study tells while it runs.
+/// Progress of a study.
 #[derive(Debug)]
 pub enum Event {
     /// A cell has a record already.
     Kept(Cell),
     /// A cell begins.
     Begun(Cell),
-    /// A cell has ended, well or not.
+    /// A cell has ended, successfully or not.
     Done(Box<Record>),
 }
 
-/// How a study ended.
+/// Numbers of cells of a study by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Cells that were done now.
+    /// Cells completed by this run.
     pub done: usize,
-    /// Cells that had been done before.
+    /// Cells that already had a record.
     pub kept: usize,
     /// Cells that failed.
     pub failed: usize,
-    /// Cells that were not begun, or not ended, because it was wished so.
+    /// Cells not begun or not completed because of a stop request.
     pub stopped: usize,
 }
 
-/// Runs what of a plan has no record yet.
+/// Runs all cells of a plan that have no record yet.
 ///
 /// # Errors
-/// A record cannot be written, or there is no such card; then the study ends.
+/// A record cannot be written, or a card's profile is invalid; then the study ends.
 pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Event)) -> io::Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut todo = Vec::new();
@@ -75,7 +76,7 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
             scope.spawn(move || {
                 while !stop.is_wished() {
                     let Some(cell) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                    // Nobody listens any more only where the study has ended.
+                    // The receiver is gone only if the study has ended.
                     let _ = send.send(Event::Begun((*cell).clone()));
                     let kept = run_cell(plan, cell, stop).and_then(|record| {
                         record.as_ref().map_or(Ok(()), |record| records.put(record))?;
@@ -113,10 +114,10 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
     Ok(outcome)
 }
 
-/// Does one cell; nothing where it was stopped.
+/// Runs one cell; returns `None` if it was stopped.
 ///
 /// # Errors
-/// There is no such card.
+/// The card's profile is invalid.
 pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Record>> {
     let started = Instant::now();
     let setting = setting(plan, cell, stop)?;
@@ -126,8 +127,8 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
         Err(Failure::Stopped) => return Ok(None),
         Err(failure) => record.failure = Some(failure.to_string()),
     }
-    // Single writes are timed on the card's clock only, what file systems cost is asked of new ones, and QEMU computes for
-    // its guest.
+    // No costs for single writes, which are timed only on the card's clock; none for aged file systems,
+    // because costs are those of new ones; none in QEMU, which needs processor time for its guest.
     let has_costs = cell.experiment != Experiment::Latency && plan.age.is_none() && !setting.is_indicative();
     if record.failure.is_none() && has_costs {
         match costs(plan, &setting, &mut record) {
@@ -140,7 +141,7 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
     Ok(Some(record))
 }
 
-/// What a cell's target is made from.
+/// Returns the configuration of a cell's target.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = cell.preset.profile().map_err(io::Error::other)?;
     let scale = plan.scale_of(cell);
@@ -168,7 +169,7 @@ fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     })
 }
 
-/// A cell's record before anything was measured.
+/// Returns a cell's record before any measurement.
 fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
     let (chosen, profile) = (&setting.file_system, &setting.profile);
     let is_ours = chosen.kind == OURS;
@@ -211,7 +212,7 @@ fn measure(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Fa
     Ok(())
 }
 
-/// The same again in real time: what it costs of processor and memory, which virtual time does not show.
+/// Repeats the experiment in real time for its processor and memory costs, which virtual time does not show.
 fn costs(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Failure> {
     let work = tempfile::tempdir_in(&plan.work)?;
     let setting = Setting { pace: Pace::RealTime, ..setting.clone() };
@@ -235,7 +236,7 @@ fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
     }
 }
 
-/// The release of the lab's kernel, as its build has noted it beside it.
+/// Returns the release of the lab's kernel from the note that its build has written beside it.
 fn release(kernel: &Path) -> Option<String> {
     let note: serde_json::Value =
         serde_json::from_slice(&std::fs::read(kernel.with_extension("json")).ok()?).ok()?;

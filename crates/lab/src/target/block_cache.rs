@@ -1,5 +1,5 @@
-//! The blocks that a kernel has in memory because they were read or written since the mount: directories, tables and
-//! data that an engine in this process would ask the card for again.
+//! A cache of blocks read or written since the mount (directories, metadata, data), as a kernel has one.
+//! Without it, an engine in this process would read them from the card again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +22,8 @@ pub(super) struct BlockCache {
 
 struct Blocks {
     content: HashMap<u64, Block>,
-    /// Numbers and turns of the blocks in the order in which they came, and of some that have been forgotten since.
+    /// Numbers and insertion turns of the blocks in the order of insertion, including some that have been
+    /// evicted since.
     order: VecDeque<(u64, u64)>,
     turn: u64,
     most: usize,
@@ -30,12 +31,12 @@ struct Blocks {
 
 struct Block {
     bytes: Box<[u8]>,
-    /// When it came.
+    /// Turn of its insertion.
     turn: u64,
 }
 
 impl BlockCache {
-    /// An empty cache of at most `memory_bytes`.
+    /// Creates an empty cache of at most `memory_bytes`.
     pub fn new(device: Arc<dyn Device>, memory_bytes: u64) -> BlockCache {
         let most = (memory_bytes as usize / PAGE_BYTES).max(1);
         let blocks = Blocks { content: HashMap::new(), order: VecDeque::new(), turn: 0, most };
@@ -68,7 +69,7 @@ impl Blocks {
 
     fn forget(&mut self, offset_bytes: u64, length_bytes: u64) {
         let range = numbers(offset_bytes, length_bytes);
-        // A range may be as large as the device.
+        // The range may be as large as the device.
         if range.end - range.start > self.content.len() as u64 {
             self.content.retain(|number, _| !range.contains(number));
         } else {
@@ -86,7 +87,7 @@ impl Blocks {
         self.content.get(&number).is_some_and(|block| block.turn == turn)
     }
 
-    /// Fills `buf` if all of it is here.
+    /// Fills `buf` and returns true if all of it is cached.
     fn get(&self, offset_bytes: u64, buf: &mut [u8]) -> bool {
         let numbers = numbers(offset_bytes, buf.len() as u64);
         let found: Option<Vec<&[u8]>> = numbers.map(|n| Some(&*self.content.get(&n)?.bytes)).collect();
@@ -96,12 +97,12 @@ impl Blocks {
     }
 }
 
-/// Returns true if a range is of whole blocks.
+/// Returns true if a range consists of whole blocks.
 fn is_whole(offset_bytes: u64, length: usize) -> bool {
     offset_bytes % PAGE_BYTES as u64 == 0 && length % PAGE_BYTES == 0
 }
 
-/// The blocks that a range touches.
+/// Returns the numbers of the blocks that a range touches.
 fn numbers(offset_bytes: u64, length_bytes: u64) -> std::ops::Range<u64> {
     let page = PAGE_BYTES as u64;
     offset_bytes / page..(offset_bytes + length_bytes).div_ceil(page)

@@ -1,5 +1,5 @@
-//! Bare flash in the guest: our own driver, which has the chip's data in the guest's memory and its times from the
-//! profile.
+//! Raw flash in the guest: our own driver, which keeps the chip's data in the guest's memory and takes its
+//! timing from the profile.
 
 use std::{io, path::Path};
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{CHIP, GET_KERNEL, UBI_VOLUME};
 use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
-/// The driver, beside the lab's kernel.
+/// Module file of the driver, beside the lab's kernel.
 const MODULE: &str = "lab_flash.ko";
 /// File with the driver's counters.
 const TOLD: &str = "/proc/flash";
@@ -26,7 +26,7 @@ pub(super) struct Told {
     program_ns: u64,
     erases: u64,
     erase_ns: u64,
-    /// Erases of each sector.
+    /// Erase count of each sector.
     pub wear: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn told<M: EventModel>(uml: &mut Uml<M>) -> Result<Told, Failure> {
     }
 }
 
-/// Has UBI make one volume of the whole chip.
+/// Creates one UBI volume on the whole chip.
 pub(super) fn attach_ubi<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
     let (_, flash) = CHIP.split_once(':').expect("it has a kind and a name");
     let (_, volume) = UBI_VOLUME.split_once(':').expect("it has a device and a name");
@@ -59,8 +59,8 @@ pub(super) fn attach_ubi<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure>
     Ok(())
 }
 
-/// The chip's figures as parameters of the driver. The cost of a page of NOR is spread over its bytes,
-/// because NOR is programmed so.
+/// Returns the chip's timing as module parameters. NOR is programmed by bytes, so the cost of a page is
+/// divided by its bytes.
 fn parameters(profile: &Profile) -> String {
     let Profile { time, flash, .. } = profile;
     let ps_a_byte = |bytes_per_s: u64| 1_000_000_000_000_u64.checked_div(bytes_per_s).unwrap_or(0);
@@ -87,7 +87,7 @@ fn parameters(profile: &Profile) -> String {
 }
 
 impl Told {
-    /// As a modelled card counts.
+    /// Converts to the counters of a modelled card.
     pub(super) fn counters(&self, profile: &Profile) -> Counters {
         let pages = |bytes: u64| bytes / u64::from(profile.flash.page_bytes);
         let mut counters = Counters::default();
@@ -102,7 +102,7 @@ impl Told {
         counters
     }
 
-    /// As the guest's disks count.
+    /// Converts to the counters of the guest's disks.
     pub(super) fn totals(&self) -> Totals {
         Totals {
             reads: self.reads,

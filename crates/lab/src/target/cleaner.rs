@@ -1,7 +1,7 @@
-//! nilfs2's cleaner: a program, which mount(8) starts with the mount.
+//! The nilfs2 cleaner: a user-space program that mount(8) starts with the mount.
 //!
-//! It has a configuration of its own. By default it skips segments younger than an hour, and cleans a few
-//! segments every few seconds: on a small card that is written without a pause it would never clean.
+//! It has its own configuration. By default it skips segments younger than an hour, and cleans a few segments
+//! every few seconds. On a small card under continuous writes it would never clean.
 
 use std::io;
 
@@ -9,17 +9,17 @@ use guest::{Op, op::Answer};
 
 use crate::guest::{EventModel, Failure, Uml, host_program};
 
-/// The program.
+/// Path of the program.
 const PROGRAM: &str = "/sbin/nilfs_cleanerd";
 const CONFIGURATION: &str = "/nilfs_cleanerd.conf";
-/// It locks itself with a semaphore, which the C library keeps there.
+/// The C library keeps the semaphore there that the program locks.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Line that it prints when it goes into the background.
+/// Prefix of the line with the process ID that it prints when it goes into the background.
 const PROCESS: &str = "NILFS_CLEANERD_PID=";
 
-/// Those that are the program's default are not said: it begins when less than a tenth of the segments is clean, and ends
-/// with a fifth. Checkpoints are given up at once; it looks every tenth of a second, and cleans without pauses, but no
-/// segment of which less than a tenth can be freed.
+/// Settings that differ from the defaults. By default, cleaning starts when less than 10 % of the segments
+/// are clean, and stops at 20 %. Here checkpoints are not protected, the program checks every 0.1 s and
+/// cleans without pauses, and it skips segments of which less than 10 % can be freed.
 const SETTINGS: &str = "protection_period 0
 clean_check_interval 0.1
 cleaning_interval 0
@@ -30,7 +30,7 @@ use_set_suinfo
 use_mmap
 ";
 
-/// Prepares the files that the program needs; called once for a guest that sees the host's files.
+/// Prepares the files that the program needs. Called once for a guest that can access the host's files.
 pub(super) fn prepare<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
     uml.run(&Op::Mount {
         source: "shm".into(),
@@ -44,7 +44,7 @@ pub(super) fn prepare<M: EventModel>(uml: &mut Uml<M>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts it on the mounted volume; returns its process, which runs in the background.
+/// Starts the program on the mounted volume; returns its process ID.
 pub(super) fn start<M: EventModel>(uml: &mut Uml<M>, source: &str, dir: &str) -> Result<u32, Failure> {
     let program = host_program(PROGRAM, &["-c", CONFIGURATION, source, dir])?;
     match uml.run(&program)?.answer {
@@ -58,7 +58,7 @@ pub(super) fn start<M: EventModel>(uml: &mut Uml<M>, source: &str, dir: &str) ->
     }
 }
 
-/// Ends it, or the volume could not be unmounted.
+/// Ends the program; otherwise the volume could not be unmounted.
 pub(super) fn end<M: EventModel>(uml: &mut Uml<M>, process: u32) -> Result<(), Failure> {
     uml.run(&Op::End { process })?;
     Ok(())

@@ -1,4 +1,4 @@
-//! A directory of this machine, in real time: whatever file system and device are behind it.
+//! A directory on this machine, in real time, on whatever file system and device hold it.
 
 use std::{
     fs::{self, File},
@@ -28,10 +28,10 @@ use crate::{
     stop::Stop,
 };
 
-/// The kernel's switch that empties its caches.
+/// Kernel interface to drop caches.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// A directory of its own below the measured one; it is removed on drop. Here mounting has no effect, and
+/// A temporary directory inside the measured one, removed on drop. Mounting has no effect here, and
 /// unmounting is a sync.
 pub struct DirectoryTarget {
     dir: TempDir,
@@ -42,10 +42,10 @@ pub struct DirectoryTarget {
 }
 
 impl DirectoryTarget {
-    /// Makes a directory in `dir`.
+    /// Creates a temporary directory in `dir`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn new(dir: &Path, stop: &Stop) -> io::Result<DirectoryTarget> {
         let dir = tempfile::Builder::new().prefix("flashkit-bench-").tempdir_in(dir)?;
         let top = MOUNT_POINT.strip_prefix('/').expect("it is an absolute path");
@@ -90,14 +90,14 @@ impl DirectoryTarget {
         UntilStopped { of, stop: self.stop.clone() }
     }
 
-    /// Only this file system, not the whole machine.
+    /// Syncs only this file system, not the whole machine.
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.dir.path())?.as_fd())?)
     }
 }
 
-/// Runs work record by record, or file by file, until a stop is requested. A single call of the kernel, such
-/// as writing back all dirty data, is not interrupted.
+/// Runs work record by record, or file by file, until a stop is requested. A single system call, such as
+/// writing back all dirty data, is not interrupted.
 struct UntilStopped<T> {
     of: T,
     stop: Stop,
@@ -231,7 +231,8 @@ pub fn can_drop_caches() -> bool {
     File::options().write(true).open(DROP_CACHES).is_ok()
 }
 
-/// Asks the kernel to forget the content of all files below; it need not, and keeps names and inodes.
+/// Asks the kernel to drop the cached content of all files below a directory. The request is advisory, and
+/// names and inodes stay cached.
 fn forget(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -245,7 +246,8 @@ fn forget(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory with its content, by the calls of [`fs::remove_dir_all`], as long as `go_on` succeeds.
+/// Removes a directory with its content, by the system calls of [`fs::remove_dir_all`], as long as `go_on`
+/// succeeds.
 fn remove_tree(
     parent: impl AsFd,
     name: impl Arg,
@@ -335,7 +337,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and nothing is left of it");
     }
 
-    /// Entries below a directory.
+    /// Returns the number of entries below a directory.
     fn walk(dir: &Path) -> io::Result<usize> {
         fs::read_dir(dir)?.try_fold(0, |count, entry| {
             let entry = entry?;

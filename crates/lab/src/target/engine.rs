@@ -1,4 +1,4 @@
-//! Our own file system, in this process: the engine on the modelled card in virtual time.
+//! Our own file system in this process: the engine on the modelled card in virtual time.
 //!
 //! This target adds only the work of a kernel: it caches pages and blocks, reads ahead, and writes a
 //! checkpoint at the mount's interval. Writes go to the engine at once.
@@ -37,13 +37,13 @@ use crate::{
     wear::Wear,
 };
 
-/// Linux's number of the error that there is no space.
+/// Linux errno for a full device.
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
-/// The guest's kernel stamps files with a clock that ticks a hundred times a second.
+/// Tick of the clock for timestamps, as in the guest's kernel: 10 ms.
 const TICK_NS: u64 = 10_000_000;
 
-/// The most memory that blocks are kept in, however large the machine is.
+/// Maximum size of the block cache, independent of the machine's memory.
 const BLOCK_CACHE_BYTES_MAX: u64 = 512 << 20;
 
 /// The device of the volume.
@@ -51,7 +51,8 @@ const BLOCK_CACHE_BYTES_MAX: u64 = 512 << 20;
 pub(super) enum Disk {
     /// The modelled card, with its clock.
     Card(Arc<Card>),
-    /// Only its data, in real time since then: the processor time of the model is no cost of a file system.
+    /// Only the card's data, in real time since this instant: the model's processor time is not a cost of the
+    /// file system.
     Data(Arc<FileDevice>, Instant),
 }
 
@@ -81,7 +82,7 @@ impl Disk {
 /// The engine with its card.
 pub struct EngineTarget {
     disk: Disk,
-    /// The largest command of the card.
+    /// Maximum length of a request to the card.
     request_bytes: u64,
     options: MountOptions,
     memory_bytes: u64,
@@ -96,7 +97,7 @@ impl EngineTarget {
         EngineTarget::on(setting, make(setting, image)?)
     }
 
-    /// Works on the file `image`, which has a volume already.
+    /// Opens the file `image`, which contains a volume.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<EngineTarget, Failure> {
         let data = FileDevice::open(image, OpenOptions { write: true, direct: false })?;
         EngineTarget::on(setting, Arc::new(data))
@@ -107,9 +108,9 @@ impl EngineTarget {
         let spec = &setting.file_system;
         let mut options = MountOptions::default();
         let memory_bytes = u64::from(setting.preset.memory_mib(&setting.scale)) << 20;
-        // A kernel would keep nodes in the page cache: wherever there is memory.
+        // A kernel would cache nodes in the page cache, limited only by the memory.
         options.cache_bytes = memory_bytes as usize;
-        // The card gets requests as the engine makes them: no page cache gathers them on the way.
+        // The card gets the requests of the engine unchanged: no page cache merges them.
         options.direct = true;
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
         let disk = match setting.pace {
@@ -238,12 +239,12 @@ impl Target for EngineTarget {
     }
 }
 
-/// An open volume and the caches of a kernel.
+/// An open volume, with the state of a kernel's caches.
 pub(super) struct Mounted {
     pub volume: Volume,
     pub disk: Disk,
     pub memory_bytes: u64,
-    /// Written data that may not be on the card yet.
+    /// Maximum amount of dirty data in bytes.
     pub dirty_bytes: u64,
     pub request_bytes: u64,
     interval_ns: u64,
@@ -252,7 +253,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Between two requests: ends early where that is wished, and writes a checkpoint where one is due.
+    /// Called between two requests. Fails if a stop was requested, and writes a checkpoint if one is due.
     pub fn tick(&mut self) -> io::Result<()> {
         if self.stop.is_wished() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "stopped"));
@@ -342,13 +343,13 @@ impl Mounted {
         Ok(())
     }
 
-    /// The inode at a path of the mount.
+    /// Returns the inode at a path of the mount.
     pub fn resolve(&self, path: &[u8]) -> io::Result<Ino> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
         self.volume.resolve(below, true).map_err(to_io)
     }
 
-    /// The directory that a path of the mount lies in, and its name there.
+    /// Returns the parent directory and the name of a path of the mount.
     pub fn parent(&self, path: &[u8]) -> io::Result<(Ino, Vec<u8>)> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
         let at = below.iter().rposition(|byte| *byte == b'/').ok_or(io::ErrorKind::NotFound)?;
@@ -357,7 +358,7 @@ impl Mounted {
     }
 }
 
-/// A file of the engine, with the pages that a kernel would keep of it.
+/// A file of the engine, with its pages in the page cache.
 struct EngineFile<'a> {
     mounted: &'a mut Mounted,
     ino: Ino,
@@ -383,7 +384,7 @@ impl RecordFile for EngineFile<'_> {
     }
 }
 
-/// Plants trees in a directory of the engine.
+/// Creates file trees in a directory of the engine.
 struct EnginePlanter<'a> {
     mounted: &'a mut Mounted,
     dir: Vec<u8>,
@@ -409,8 +410,8 @@ impl Planter for EnginePlanter<'_> {
     }
 }
 
-/// The file system with the options that suit the card, where none were named: the same that mkfs --card and the
-/// probe advise.
+/// Returns the file system with the options that suit the card, unless options were given: those that `mkfs
+/// --card` and the probe advise.
 pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
     let advice = Findings::of(profile).advice();
     if !spec.is_ours() || !spec.is_plain() || profile.is_raw() {
@@ -420,17 +421,18 @@ pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
     spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options)
 }
 
-/// Processor time of this thread so far.
+/// Returns the processor time of this thread so far.
 fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Processor time for making the content of records, a tree or a load, which is no cost of a file system.
+/// Returns the processor time for generating the content of records, a tree or a workload, which is not a
+/// cost of the file system.
 fn making_of(op: &Op) -> u64 {
     let before = thread_cpu_ns();
     let made = match op {
-        // A reader makes the same records, to compare.
+        // A reader generates the same records for comparison.
         Op::Pattern { pattern, .. } => {
             Pattern { access: Access::Create, ..*pattern }.run_on(&mut NullTarget).map(|_| ())
         }
@@ -445,7 +447,7 @@ fn making_of(op: &Op) -> u64 {
     thread_cpu_ns() - before
 }
 
-/// Makes the file `image` and an empty volume in it.
+/// Creates the file `image` with an empty volume.
 pub(super) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, Failure> {
     let size_bytes = setting.profile.size_bytes;
     let data = Arc::new(FileDevice::create(image, size_bytes)?);
@@ -453,7 +455,7 @@ pub(super) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, F
     Ok(data)
 }
 
-/// Makes an empty volume. Its options are mkfs.f2fs's.
+/// Creates an empty volume. Its options are those of mkfs.f2fs.
 fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Result<()> {
     let mut options = mkfs::Options::new(UUID_BYTES);
     for pair in given.chunks(2) {
@@ -481,7 +483,7 @@ fn bad_option(option: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// The card's counters, in the form of the guest's disk.
+/// Converts the card's counters to those of the guest's disks.
 pub(super) fn totals(counters: &Counters) -> Totals {
     let HostCounters { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, .. } =
         counters.host;
@@ -489,7 +491,7 @@ pub(super) fn totals(counters: &Counters) -> Totals {
     Totals { reads, read_bytes, writes, written_bytes, flushes, discards, discarded_bytes, busy_ns }
 }
 
-/// The time of day at a time of the card: the guest's, whose clock ticks.
+/// Converts the card's time to the guest's time of day, which advances in ticks.
 fn time(now_ns: u64) -> Time {
     let ns = EPOCH_NS + now_ns / TICK_NS * TICK_NS;
     Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }

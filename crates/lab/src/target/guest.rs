@@ -22,13 +22,13 @@ use crate::{
     wear::Wear,
 };
 
-/// The only disk of the guest that is a card.
+/// Queue directory of the guest's disk that is the card.
 const QUEUE: &str = "/sys/block/vda/queue";
 
-/// What mount(2) answers for a file system that the kernel does not know: ENODEV of errno(3).
+/// Error of mount(2) for a file system unknown to the kernel: ENODEV.
 const NO_SUCH_DEVICE: i32 = 19;
 
-/// Bytes of a program's name that the kernel keeps (proc(5), comm).
+/// Maximum length in bytes of a program's name in the kernel (proc(5), comm).
 const NAME_BYTES: usize = 15;
 
 /// A guest with the card, and its settings.
@@ -36,13 +36,13 @@ pub struct GuestTarget {
     uml: Option<Uml<Model>>,
     setting: Setting,
     image: PathBuf,
-    /// The card's counters when the previous guest ended.
+    /// Counters of the card when the previous guest ended.
     counted: Counters,
-    /// Counters of bare flash so far.
+    /// Counters of raw flash so far.
     told: Option<Told>,
-    /// The host's processes in which the guest's init runs.
+    /// Host processes that run the guest's init.
     own_programs: BTreeSet<u32>,
-    /// Process of the cleaner of the mounted volume.
+    /// Process ID of the cleaner of the mounted volume.
     cleaner: Option<u32>,
 }
 
@@ -50,10 +50,10 @@ impl GuestTarget {
     /// Formats the file `image`, and boots a guest on it.
     ///
     /// # Errors
-    /// It cannot be formatted, or the guest does not come up.
+    /// Formatting or booting fails.
     pub fn start(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
         match setting.preset.is_raw() {
-            // Erased flash is an empty file system, and lies in the guest's memory.
+            // Erased flash is an empty file system, and is in the guest's memory.
             true => drop(FileDevice::create(image, setting.profile.size_bytes)?),
             false if setting.file_system.is_ours() => drop(engine::make(setting, image)?),
             false => setting.file_system.format(image, setting.profile.size_bytes)?,
@@ -61,7 +61,7 @@ impl GuestTarget {
         GuestTarget::start_on(setting, image)
     }
 
-    /// Boots a guest on the file `image`, which has a volume already.
+    /// Boots a guest on the file `image`, which contains a volume.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
         let mut target = GuestTarget {
             uml: None,
@@ -132,8 +132,8 @@ impl GuestTarget {
         self.uml.as_mut().ok_or_else(|| io::Error::other("the guest did not come up again").into())
     }
 
-    /// Runs one operation; on our own file system with the further steps of a guest whose kernel does not
-    /// know it.
+    /// Runs one operation. For our own file system it adds the steps of a guest whose kernel does not know
+    /// it.
     fn perform(&mut self, op: &Op) -> Result<Measured, Failure> {
         match op {
             Op::Mount { source, dir, options, .. } if self.is_through_fuse() => {
@@ -163,7 +163,7 @@ impl GuestTarget {
         }
     }
 
-    /// Runs our program, which comes back when the volume is mounted.
+    /// Runs our mount program, which returns when the volume is mounted.
     fn mount_through_fuse(
         &mut self,
         source: &Bytes,
@@ -193,7 +193,7 @@ impl GuestTarget {
         }
     }
 
-    /// Memory of the program that mounts our file system.
+    /// Returns the memory of the process that serves our mount, in bytes.
     fn daemon_bytes(&mut self) -> Result<u64, Failure> {
         let programs = self.setting.programs.as_ref();
         let program = programs.and_then(|it| it.flashkit.as_ref()?.file_name());
@@ -216,7 +216,7 @@ impl GuestTarget {
         Some(running_ns + uml.ended_computed_ns()?)
     }
 
-    /// Returns true if the usage of a program of ours is counted.
+    /// Returns true if the costs include those of the process that serves our mount.
     fn counts_daemon(&self) -> bool {
         self.setting.pace == Pace::RealTime && self.is_through_fuse()
     }
@@ -227,7 +227,7 @@ impl Target for GuestTarget {
         let before_ns = if self.counts_daemon() { self.computed_ns() } else { None };
         let mut measured = self.perform(op)?;
         if self.counts_daemon() {
-            // The time of ended processes is less exact than that of running ones.
+            // The processor time of ended processes is less exact than that of running ones.
             let used_ns =
                 self.computed_ns().zip(before_ns).map(|(after, before)| after.saturating_sub(before));
             measured.cpu_ns = measured.cpu_ns.zip(used_ns).map(|(kernel_ns, used_ns)| kernel_ns + used_ns);
@@ -286,7 +286,7 @@ impl Target for GuestTarget {
     }
 }
 
-/// Adds what to do where the guest's kernel does not know a file system.
+/// Adds a remedy if the guest's kernel does not know the file system.
 fn of_mount(failure: Failure, fs: &str) -> Failure {
     match failure {
         Failure::Refused { op, errno: NO_SUCH_DEVICE, error } => {
@@ -300,7 +300,7 @@ fn of_mount(failure: Failure, fs: &str) -> Failure {
     }
 }
 
-/// Memory that is neither free nor holds pages of files or of programs (proc(5), meminfo).
+/// Returns the memory that is neither free nor holds pages of files or programs (proc(5), meminfo).
 fn kernel_bytes(meminfo: &str) -> Option<u64> {
     let kib = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -310,7 +310,7 @@ fn kernel_bytes(meminfo: &str) -> Option<u64> {
     Some(kib("MemTotal")?.saturating_sub(others) << 10)
 }
 
-/// Settings that give a guest's kernel the limits of a machine.
+/// Returns the settings that give a guest's kernel the limits of a machine.
 pub(super) fn tunes(preset: Preset, profile: &Profile, scale: &Scale) -> Vec<Op> {
     let dirty = preset.dirty_bytes(scale);
     let values = [
@@ -325,7 +325,7 @@ pub(super) fn tunes(preset: Preset, profile: &Profile, scale: &Scale) -> Vec<Op>
     values.into_iter().map(tune).collect()
 }
 
-/// Properties of a card of this profile as a guest's disk.
+/// Returns the properties of the guest's disk for a card of this profile.
 pub fn traits(profile: &Profile) -> Traits {
     Traits {
         geometry: Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 },

@@ -1,7 +1,7 @@
-//! Loads on the engine in this process, with the page cache that a kernel would have for their files.
+//! Workloads on the engine in this process, with the page cache that a kernel would have for their files.
 //!
-//! Written data waits, as in a page cache, until it is synced, until there is too much of it, or until it
-//! expires; the data of a file removed before that is never written.
+//! Written data stays dirty, as in a page cache, until it is synced, until there is too much of it, or until
+//! it expires; the data of a file removed before that is never written.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -16,13 +16,13 @@ use super::{
     read_ahead::Pages,
 };
 
-/// Files that a kernel surely has no page of any more, and this keeps none of either.
+/// Maximum number of files with cached pages. Of so many files a kernel would not keep pages, either.
 const KEPT_FILES: usize = 4096;
 
-/// Longest time that written data waits (Linux, dirty_expire_interval).
+/// Age at which dirty data expires (Linux, dirty_expire_interval).
 const WAITS_NS: u64 = 30_000_000_000;
 
-/// Runs a stage of a load in a directory; returns the durations of its units.
+/// Runs a stage of a workload in a directory; returns the durations of its units.
 pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) -> io::Result<Vec<u64>> {
     let mut files = EngineFiles {
         mounted,
@@ -33,20 +33,20 @@ pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) 
         waiting_bytes: 0,
     };
     let times = load.run_on(stage, &mut files)?;
-    // Whoever comes next does not find it in this cache.
+    // The next stage does not see the dirty data of this cache.
     files.write_all()?;
     Ok(times)
 }
 
-/// A directory of the engine.
+/// A directory of the engine, with the page cache of its files.
 struct EngineFiles<'a> {
     mounted: &'a mut Mounted,
     dir: Vec<u8>,
-    /// Files by their paths.
+    /// Files by path.
     inodes: HashMap<String, (Ino, Pages)>,
-    /// In the order in which they came.
+    /// Paths in the order of insertion.
     order: VecDeque<String>,
-    /// Dirty data, by file.
+    /// Dirty data by file.
     waiting: BTreeMap<Ino, Waiting>,
     waiting_bytes: u64,
 }
@@ -72,7 +72,7 @@ impl EngineFiles<'_> {
         }
     }
 
-    /// A file, which is made where there is none and that is asked for.
+    /// Returns the inode of a file; creates the file if it is missing and `make` is set.
     fn file(&mut self, path: &str, make: bool) -> io::Result<Ino> {
         self.mounted.tick()?;
         if let Some((ino, _)) = self.inodes.get(path) {
@@ -105,13 +105,13 @@ impl EngineFiles<'_> {
         Ok(())
     }
 
-    /// Writes all that waits, in the order of the inodes: files that were made together lie together.
+    /// Writes all dirty data in inode order, so that files created together are adjacent.
     fn write_all(&mut self) -> io::Result<()> {
         let inodes: Vec<Ino> = self.waiting.keys().copied().collect();
         inodes.into_iter().try_for_each(|ino| self.write_back(ino))
     }
 
-    /// Writes expired data.
+    /// Writes expired data; all data if there is too much of it.
     fn write_due(&mut self) -> io::Result<()> {
         if self.waiting_bytes > self.mounted.dirty_bytes {
             return self.write_all();
@@ -191,7 +191,7 @@ impl Files for EngineFiles<'_> {
         self.mounted.volume.fsync(ino, data_only).map_err(to_io)
     }
 
-    /// Its pages are kept.
+    /// The pages stay cached.
     fn close(&mut self, _: &str) -> io::Result<()> {
         Ok(())
     }

@@ -38,23 +38,22 @@ use crate::{
     wear::Wear,
 };
 
-/// The name of our own file system, in this process.
+/// Name of our own file system in this process.
 pub const OURS: &str = "flashkit";
-/// The same as users have it: mounted through FUSE, in the guest.
+/// Name of our own file system mounted through FUSE in the guest.
 pub const THROUGH_FUSE: &str = "flashkit-fuse";
 /// Path of the card's disk in targets.
 pub const DISK: &str = "/disk/card";
-/// Source of a mount of bare flash: JFFS2 by the flash's name, UBIFS by that of the only volume of UBI's on
-/// it.
+/// Mount source for raw flash: JFFS2 takes the name of the flash, UBIFS that of the only UBI volume on it.
 pub const CHIP: &str = "mtd:flash";
 #[allow(missing_docs, reason = "the one before says it")]
 pub const UBI_VOLUME: &str = "ubi0:lab";
 /// Mount point.
 pub const MOUNT_POINT: &str = "/mnt";
 
-/// A file system that is formatted and not mounted yet, on its card.
+/// A formatted file system on its card, not yet mounted.
 pub trait Target {
-    /// Does one operation.
+    /// Executes one operation.
     ///
     /// # Errors
     /// The file system refuses it, or the target fails.
@@ -63,22 +62,22 @@ pub trait Target {
     /// Reboots the machine; the card keeps its power, and no file system is mounted afterwards.
     ///
     /// # Errors
-    /// The machine does not come up.
+    /// The machine does not boot.
     fn reboot(&mut self) -> Result<(), Failure>;
 
-    /// The card's counters.
+    /// Returns the card's counters.
     fn counters(&self) -> Counters;
 
-    /// Erases of the flash by place; `None` if they are not known.
+    /// Returns the erase counts of the flash by location; `None` if unknown.
     fn wear(&self) -> Option<Wear> {
         None
     }
 
-    /// The requests since the machine was switched on last, if they are remembered.
+    /// Returns the requests since the last boot, if they are recorded.
     fn trace(&self) -> Option<Trace>;
 
-    /// Memory that the kernel uses for itself, without pages of files, in bytes; `None` if it is not
-    /// reported.
+    /// Returns the memory in bytes that the kernel uses for itself, without pages of files; `None` if
+    /// unknown.
     ///
     /// # Errors
     /// The target fails.
@@ -90,13 +89,13 @@ pub trait Target {
 /// Kind of guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Machine {
-    /// User-mode Linux with time travel: device time, exact.
+    /// User-mode Linux with time travel: exact device time.
     Virtual,
     /// A stock kernel in QEMU: real time, indicative.
     Stock,
 }
 
-/// The way to a kernel for the guest. An installed program has no sources beside it.
+/// Instructions for getting a kernel for the guest. An installed program has no sources beside it.
 pub const GET_KERNEL: &str = "`cargo xtask uml-kernel` in a checkout of flashkit's sources builds one, and --guest names its directory \
                               (var/uml there)";
 
@@ -107,30 +106,30 @@ pub struct Programs {
     pub machine: Machine,
     /// The kernel.
     pub kernel: PathBuf,
-    /// Its init; for a stock kernel the initial file system with it.
+    /// Its init; for a stock kernel the initramfs that contains it.
     pub agent: PathBuf,
-    /// Mounts our file system in the guest, where that is asked for.
+    /// Program that mounts our file system in the guest, if needed.
     pub flashkit: Option<PathBuf>,
 }
 
-/// All that a target is made from.
+/// Configuration of a target.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The file system and its options, with those that suit the card.
+    /// The file system and its options, including those that suit the card.
     pub file_system: FileSystem,
-    /// The machine.
+    /// Preset of the machine.
     pub preset: Preset,
-    /// The card.
+    /// Profile of the card.
     pub profile: Profile,
     /// Sizes.
     pub scale: Scale,
     /// The guest's programs, for the kernel's file systems.
     pub programs: Option<Programs>,
-    /// Measured in the card's time, or in the machine's.
+    /// Clock of the measurement: the card's or the machine's.
     pub pace: Pace,
     /// True if requests to the card are recorded.
     pub traced: bool,
-    /// True if a program that cleans in the background runs beside a file system that has one.
+    /// True if the file system's background cleaner runs, for those that have one.
     pub cleaned: bool,
     /// Seed of the guest's random choices.
     pub seed: u64,
@@ -139,7 +138,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns true if figures are of the host's clock, with a stock kernel in QEMU.
+    /// Returns true if figures come from the host's clock, with a stock kernel in QEMU.
     pub fn is_indicative(&self) -> bool {
         let is_stock = self.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock);
         is_stock && self.file_system.kind != OURS
@@ -148,7 +147,7 @@ impl Setting {
     /// Formats the file `image` and starts a target on it.
     ///
     /// # Errors
-    /// It cannot be formatted, or the guest does not come up.
+    /// Formatting or booting fails.
     pub fn start(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
         Ok(match self.file_system.kind == OURS {
             true => Box::new(EngineTarget::start(self, image)?),
@@ -157,10 +156,10 @@ impl Setting {
         })
     }
 
-    /// Starts a target on the file `image`, which has a volume already.
+    /// Starts a target on the file `image`, which contains a volume.
     ///
     /// # Errors
-    /// It cannot be opened, or the guest does not come up.
+    /// Opening or booting fails.
     pub fn start_on(&self, image: &Path) -> Result<Box<dyn Target>, Failure> {
         Ok(match self.file_system.kind == OURS {
             true => Box::new(EngineTarget::start_on(self, image)?),
@@ -170,7 +169,7 @@ impl Setting {
     }
 }
 
-/// Operations of the flash during a part of an experiment.
+/// Flash operations during a part of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it, units included")]
 pub struct FlashWork {
@@ -178,9 +177,9 @@ pub struct FlashWork {
     pub page_reads: u64,
     pub block_erases: u64,
     pub copied_pages: u64,
-    /// The card's time by cause.
+    /// Busy time of the card by cause.
     pub time_ns: BTreeMap<String, u64>,
-    /// log2 of the bytes -> write commands.
+    /// Number of write commands by the log2 of their length in bytes.
     pub writes_by_log2_bytes: BTreeMap<u32, u64>,
 }
 

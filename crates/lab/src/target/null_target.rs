@@ -1,10 +1,10 @@
-//! A null target that keeps no data: an operation on it costs only the making of its content.
+//! A null target that keeps no data: an operation on it costs only the generation of its content.
 
 use std::io;
 
 use guest::{load::Files, pattern::RecordFile, tree::Planter};
 
-/// Takes everything.
+/// Accepts all operations.
 pub(super) struct NullTarget;
 
 impl Planter for NullTarget {

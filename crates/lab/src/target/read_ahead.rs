@@ -1,54 +1,54 @@
-//! A page cache with read-ahead, as a kernel has in front of a file system. The engine in this process gets
-//! the same, so that its reads are comparable with those of a mounted file system.
+//! A page cache with readahead, as a kernel has in front of a file system. It makes reads of the engine in
+//! this process comparable with those of a mounted file system.
 //!
-//! The rules are Linux's (`ondemand_readahead`): a sequential reader gets windows that grow; a random reader
-//! that reaches a page whose predecessors are cached already counts as one of several sequential readers; any
-//! other gets the requested page only. One page of each window is marked: a reader that reaches it triggers
-//! the next window before it needs it.
+//! The rules are Linux's (`ondemand_readahead`). A sequential reader gets growing windows. A random reader
+//! that reaches a page whose predecessors are cached counts as one of several sequential readers. Any other
+//! reader gets only the requested page. One page of each window is marked: reading it triggers the next
+//! window before that is needed.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     io,
 };
 
-/// Size of a page.
+/// Page size.
 pub const PAGE_BYTES: usize = 4096;
-/// Linux's default read-ahead (`VM_READAHEAD_PAGES`).
+/// Linux's default readahead (`VM_READAHEAD_PAGES`).
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
-/// Pages of one file.
+/// Cached pages of one file.
 #[derive(Debug, Default)]
 pub struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
-    /// In the order in which they came.
+    /// Page numbers in the order of insertion.
     order: VecDeque<u64>,
     most_pages: usize,
     most_ahead: u64,
-    /// Pages of which the next window is read.
+    /// Pages that trigger the next window.
     marked: HashSet<u64>,
-    /// The last window, in pages, and its mark.
+    /// Length of the last window in pages, and its marked page.
     window: u64,
     last_mark: u64,
-    /// The page that was asked for last.
+    /// The page requested last.
     last: Option<u64>,
 }
 
 impl Pages {
-    /// No page yet, room for `memory_bytes`, in front of a card with commands of at most `request_bytes`: windows
-    /// are whole commands.
+    /// Creates an empty cache of `memory_bytes` in front of a card with requests of at most `request_bytes`.
+    /// Windows are multiples of the request length.
     pub fn new(memory_bytes: u64, request_bytes: u64) -> Pages {
         let request_bytes = (request_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64).max(PAGE_BYTES as u64);
         let most_ahead = READ_AHEAD_BYTES.next_multiple_of(request_bytes) / PAGE_BYTES as u64;
-        // A window that was read is there until it was used.
+        // A whole window always fits, so that it stays until it is used.
         let most_pages = (memory_bytes as usize / PAGE_BYTES).max(most_ahead as usize);
         Pages { most_pages, most_ahead, ..Pages::default() }
     }
 
-    /// Fills `buf` from byte `at` of a file of `size` bytes; `read` fetches whole pages from a byte offset on, and
-    /// says how many bytes there were.
+    /// Fills `buf` from byte `at` of a file of `size` bytes. `read` fetches whole pages from a byte offset
+    /// on, and returns the number of bytes read.
     ///
     /// # Errors
-    /// Those of `read`, and the end of the file.
+    /// Errors of `read`, and a range beyond the end of the file.
     pub fn read(
         &mut self,
         at: u64,
@@ -96,7 +96,8 @@ impl Pages {
         }
     }
 
-    /// Reads the missing ones of `count` pages from `index` on, not past `end`, and marks one of them.
+    /// Reads the missing pages among `count` pages from `index` on, up to `end`, and marks page `marked` if
+    /// it is among them.
     fn fetch(
         &mut self,
         index: u64,
@@ -125,14 +126,14 @@ impl Pages {
         Ok(())
     }
 
-    /// The size of the window after one of this size.
+    /// Returns the length of the window that follows one of this length.
     fn grown(&self, window: u64) -> u64 {
         let most = self.most_ahead;
         if window < most / 16 { 4 * window } else { (2 * window).min(most) }
     }
 
-    /// Number of pages to read if `index` is missing and `wanted` pages are requested, and the page among
-    /// them to mark; a page past them if none is marked.
+    /// Returns the number of pages to read if `index` is missing and `wanted` pages are requested, and the
+    /// page to mark. The latter is past the window if no page is to be marked.
     fn plan(&mut self, index: u64, wanted: u64) -> (u64, u64) {
         let most = self.most_ahead;
         let is_next = match self.last {
@@ -172,7 +173,7 @@ impl Pages {
 mod tests {
     use super::*;
 
-    /// Reads pages in this order; returns the fetched runs: first page and count.
+    /// Reads pages in this order; returns the fetched runs as first page and count.
     fn fetched(order: impl IntoIterator<Item = u64>, pages: &mut Pages) -> Vec<(u64, u64)> {
         let mut seen = Vec::new();
         for index in order {

@@ -1,4 +1,4 @@
-//! The kernel's file systems where there is no virtual time: a stock kernel in QEMU, on the modelled card in real time.
+//! The kernel's file systems without virtual time: a stock kernel in QEMU, on the modelled card in real time.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ pub struct StockTarget {
     qemu: Option<Qemu>,
     setting: Setting,
     image: PathBuf,
-    /// The card's counters when the previous guest ended.
+    /// Counters of the card when the previous guest ended.
     counted: Counters,
 }
 
@@ -28,13 +28,13 @@ impl StockTarget {
     /// Formats the file `image`, and boots a guest on it.
     ///
     /// # Errors
-    /// It cannot be formatted, or the guest does not come up.
+    /// Formatting or booting fails.
     pub(super) fn start(setting: &Setting, image: &Path) -> Result<StockTarget, Failure> {
         setting.file_system.format(image, setting.profile.size_bytes)?;
         StockTarget::start_on(setting, image)
     }
 
-    /// Boots a guest on the file `image`, which has a volume already.
+    /// Boots a guest on the file `image`, which contains a volume.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<StockTarget, Failure> {
         if setting.preset.is_raw() {
             let what = "QEMU has no bare flash that takes time";
