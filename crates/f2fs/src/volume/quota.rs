@@ -1,10 +1,10 @@
 //! Usage and limits of users, groups and projects.
 //!
-//! *Invariants*: the quota files say what was true at the last checkpoint. Whatever changes an inode first tells what
-//! it was charged for until then; the checkpoint compares, and writes the differences. A difference is kept until its
-//! file has it, and as long as it has not, checkpoints ask for fsck. Of the few ids that have limits, what they use is
-//! also known at any time; all others cost nothing before the checkpoint. An operation asks for what it may need before
-//! it changes anything.
+//! *Invariants*: the quota files contain the usage at the last checkpoint. Before an inode changes for the
+//! first time after it, its current charge is recorded; the next checkpoint compares and writes the
+//! differences. A difference is kept until it is in its file, and as long as it is not, checkpoints ask for
+//! fsck. For the few ids with limits the current usage is also kept in memory; other ids cost nothing before
+//! the checkpoint. An operation checks the limits before it changes anything.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -23,10 +23,10 @@ use crate::{
     units::Ino,
 };
 
-/// What an inode is charged for, and to whom.
+/// The owners of an inode, and the blocks that they are charged for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Charge {
-    /// User, group, project.
+    /// User, group and project.
     ids: [u32; 3],
     blocks: u64,
 }
@@ -38,57 +38,57 @@ impl Charge {
         Charge { ids, blocks: head.blocks.get().saturating_sub(1) }
     }
 
-    /// Those of other owners that are not the owners already.
+    /// Those of the ids `to` that differ from the current owners.
     fn changed(self, to: [Option<u32>; 3]) -> [Option<u32>; 3] {
         std::array::from_fn(|n| to[n].filter(|id| *id != self.ids[n]))
     }
 }
 
-/// How the usage of an id has changed.
+/// Change of the usage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Change {
     inodes: i64,
     bytes: i64,
 }
 
-/// How the usage of each id has changed, by kind.
+/// Changes of the usage, by quota type and id.
 type Changes = [BTreeMap<u32, Change>; 3];
 
-/// What inodes were charged for; `None` where they were not there.
+/// Charges of inodes; `None` for an inode that did not exist.
 type Charges = BTreeMap<Ino, Option<Charge>>;
 
-/// What the quota files do not say yet.
+/// Changes that the quota files do not contain yet.
 #[derive(Debug, Default)]
 pub(super) struct Unsaid {
-    /// What the inodes that changed were charged for before; `None` where they were not there.
+    /// The charges that changed inodes had at the last checkpoint; `None` for an inode that did not exist.
     charges: Charges,
-    /// The same of those that could not be read when the files were written last.
+    /// Such charges of inodes that could not be read when the files were last written.
     unread: Charges,
-    /// Changes of others, added up.
+    /// The changes of usage of all other inodes, added up.
     changes: Changes,
-    /// They may say something else than is true, which fsck has to mend.
+    /// True if the quota files may be wrong, which fsck has to repair.
     is_wrong: bool,
 }
 
 impl Unsaid {
-    /// As a checkpoint has it.
+    /// Creates the state that follows a checkpoint with these flags.
     pub fn new(flags: Flags) -> Unsaid {
         Unsaid { is_wrong: flags.has(Flags::QUOTA_NEED_FSCK), ..Unsaid::default() }
     }
 
-    /// Whether the quota files need fsck as they are, although they were just written.
+    /// Returns true if the quota files need fsck even though they have just been written.
     pub fn needs_fsck(&self) -> bool {
         self.is_wrong || !self.unread.is_empty() || self.changes.iter().any(|changes| !changes.is_empty())
     }
 }
 
-/// What those use that have limits, as of now, and for how many seconds the soft ones of space and of inodes may be
-/// exceeded.
+/// Current usage of the ids that have limits, with the grace times in seconds of the soft limits for space
+/// and for inodes.
 #[derive(Debug, Default)]
 pub(super) struct Limited {
     kinds: [BTreeMap<u32, QuotaRecord>; 3],
     graces: [(u32, u32); 3],
-    /// Not all files could be read.
+    /// True if not all files could be read.
     is_partial: bool,
 }
 
@@ -98,40 +98,41 @@ impl Limited {
     }
 }
 
-/// A quota file, of which everything was read that changing it needs.
+/// A quota file, with everything that changing it needs read into memory.
 struct QuotaFile {
     kind: QuotaKind,
     ino: Ino,
-    /// For how many seconds the soft limits of space and inodes may be exceeded.
+    /// Grace times in seconds of the soft limits for space and for inodes.
     graces: (u32, u32),
-    /// The records by their ids.
+    /// The records, by id.
     records: BTreeMap<u32, Located>,
-    /// The blocks that they lie in.
+    /// The blocks of the file that contain the records.
     blocks: BTreeMap<u64, Box<[u8]>>,
 }
 
-/// Limits of a user, group or project; 0 is none.
+/// Limits of a user, group or project; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
-    /// Space at most, in KiB.
+    /// Hard limit of space in KiB.
     pub space_hard_kib: u64,
-    /// Space that may be exceeded for a time, in KiB.
+    /// Soft limit of space in KiB, which may be exceeded for the grace time.
     pub space_soft_kib: u64,
-    /// Inodes at most.
+    /// Hard limit of inodes.
     pub inodes_hard: u64,
-    /// Inodes that may be exceeded for a time.
+    /// Soft limit of inodes, which may be exceeded for the grace time.
     pub inodes_soft: u64,
 }
 
-/// Decides whether more may be used (Linux, `dquot_add_space` and `dquot_add_inodes`): `usage` is what it would be
-/// then, `until` when the time over the soft limit ends, 0 where that is not exceeded yet.
+/// Returns true if the limits permit `usage` (Linux, `dquot_add_space` and `dquot_add_inodes`). `until` is
+/// the end of the grace time, or 0 if the soft limit is not exceeded yet.
 pub fn admits(usage: u64, hard: u64, soft: u64, until: u64, now: u64) -> bool {
     let over = |limit: u64| limit != 0 && usage > limit;
     let too_long = until != 0 && now >= until;
     !(over(hard) || over(soft) && too_long)
 }
 
-/// When the time over a soft limit ends: begins with what exceeds the limit, and ends with what does not.
+/// Returns the end of the grace time, or 0 if `usage` does not exceed the soft limit. The grace time starts
+/// when the limit is first exceeded.
 pub fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_seconds: u32) -> u64 {
     match (soft != 0 && usage > soft, until) {
         (false, _) => 0,
@@ -141,13 +142,14 @@ pub fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_seconds: u32
 }
 
 impl Volume {
-    /// Says whether who asks from now on may exceed the limits of quota, as the administrator may
-    /// (`CAP_SYS_RESOURCE`). At first he may.
+    /// Sets if the callers of the following operations may exceed quota limits, as the administrator may
+    /// (`CAP_SYS_RESOURCE`). Initially they may.
     pub fn set_privileged(&mut self, privileged: bool) {
         self.privileged = privileged;
     }
 
-    /// Sets the limits of a user, group or project. [`Error::Unsupported`] where the volume has no such quota.
+    /// Sets the limits of a user, group or project. Returns [`Error::Unsupported`] if the volume has no such
+    /// quota.
     pub fn set_quota_limits(&mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
         self.begin()?;
         let ino = self
@@ -161,7 +163,7 @@ impl Volume {
         record.block_soft_limit.set(limits.space_soft_kib);
         record.inode_hard_limit.set(limits.inodes_hard);
         record.inode_soft_limit.set(limits.inodes_soft);
-        // The file goes on to say what was used at the last checkpoint.
+        // The file keeps the usage at the last checkpoint.
         let mut now = *record;
         apply(&mut now, changes[kind.index()].get(&id));
         set_times(&mut now, file.graces, self.quota_now());
@@ -171,7 +173,7 @@ impl Volume {
         self.load_limits()
     }
 
-    /// What a user, group or project uses and may use, as of now.
+    /// Current usage and limits of a user, group or project.
     pub fn quota_of(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
         if let Some(record) = self.limited.as_ref().and_then(|limited| limited.kinds[kind.index()].get(&id)) {
             return Ok(*record);
@@ -183,18 +185,18 @@ impl Volume {
         Ok(record)
     }
 
-    /// Whether anybody has limits.
+    /// Returns true if any id has limits.
     pub(super) fn has_limits(&self) -> bool {
         self.limited.as_ref().is_some_and(|limited| !limited.is_empty())
     }
 
-    /// Before the first change: who has limits?
+    /// Loads the limits before the first change.
     pub(super) fn load_limits(&mut self) -> Result<()> {
         if self.limited.is_some() {
             return Ok(());
         }
         let mut limited = Limited::default();
-        // Where the files may be wrong, nobody is held to what they say (Linux, `f2fs_enable_quotas`).
+        // If the files may be wrong, limits are not enforced (Linux, `f2fs_enable_quotas`).
         if self.has_quotas() && !self.unsaid.is_wrong {
             let now = self.quota_now();
             let changes = match self.quota_changes() {
@@ -216,7 +218,7 @@ impl Volume {
                             set_times(record, graces, now);
                         }
                     }
-                    // The next checkpoint asks fsck to see to it.
+                    // The next checkpoint asks for fsck.
                     Err(Error::Corrupt { .. }) => {}
                     Err(error) if self.stays_in_place(&error) => limited.is_partial = true,
                     Err(error) => return Err(error),
@@ -227,12 +229,12 @@ impl Volume {
         Ok(())
     }
 
-    /// After a checkpoint: limits that could not be read are looked for again.
+    /// Drops limits that were read only in part, after a checkpoint, so that they are read again.
     pub(super) fn forget_partial_limits(&mut self) {
         self.limited = self.limited.take().filter(|limited| !limited.is_partial);
     }
 
-    /// Refuses more blocks to a file where its owners must not have them.
+    /// Returns an error if the limits do not permit `blocks` more blocks for a file.
     pub(super) fn admit(&self, ino: Ino, blocks: u64) -> Result<()> {
         if blocks == 0 || self.is_quota_ino(ino) {
             return Ok(());
@@ -240,12 +242,14 @@ impl Volume {
         self.admit_ids(|| Ok(Charge::of(&*self.inode(ino)?).ids.map(Some)), 0, blocks)
     }
 
-    /// Refuses a new inode with so many blocks besides its own to those that it would belong to.
+    /// Returns an error if the limits of its owners do not permit a new inode with `blocks` blocks besides
+    /// its own.
     pub(super) fn admit_new(&self, ids: [u32; 3], blocks: u64) -> Result<()> {
         self.admit_ids(|| Ok(ids.map(Some)), 1, blocks)
     }
 
-    /// Refuses inodes and blocks to those who must not have them, unless who asks may exceed limits.
+    /// Returns an error if the limits of `ids` do not permit these inodes and blocks, unless the caller may
+    /// exceed limits.
     fn admit_ids(
         &self,
         ids: impl FnOnce() -> Result<[Option<u32>; 3]>,
@@ -284,7 +288,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses an inode to other owners that have no room for it.
+    /// Returns an error if the limits of the new owners do not permit the inode.
     pub(super) fn admit_owner(&self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
         if !self.has_limits() || self.is_quota_ino(ino) {
             return Ok(());
@@ -293,7 +297,7 @@ impl Volume {
         self.admit_ids(|| Ok(charge.changed(to)), 1, charge.blocks)
     }
 
-    /// Charges other owners for an inode, before they get it.
+    /// Moves the charge of an inode to its new owners, before the owners change.
     pub(super) fn charge_owner(&mut self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
         if !self.has_limits() || self.is_quota_ino(ino) {
             return Ok(());
@@ -306,7 +310,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A file has got blocks, or has given some back.
+    /// Updates the usage after a file has gained or lost blocks.
     pub(super) fn charge_blocks(&mut self, ino: Ino, blocks: i64) -> Result<()> {
         if self.has_limits() && !self.is_quota_ino(ino) {
             let ids = Charge::of(&*self.inode(ino)?).ids;
@@ -315,7 +319,7 @@ impl Volume {
         Ok(())
     }
 
-    /// An inode comes (1) or goes (-1) with the blocks that it has.
+    /// Updates the usage for an inode that is created (`sign` 1) or removed (-1) with its blocks.
     pub(super) fn charge_inode(&mut self, node: &NodeBlock, sign: i64) {
         if node.is_inode() && self.has_limits() && !self.is_quota_ino(node.ino()) {
             let charge = Charge::of(node);
@@ -334,7 +338,7 @@ impl Volume {
         }
     }
 
-    /// Seconds of the clock, by which times over soft limits are counted.
+    /// Current time in seconds, for grace times.
     fn quota_now(&self) -> u64 {
         self.time().seconds.max(0) as u64
     }
@@ -343,12 +347,12 @@ impl Volume {
         self.superblock.quota_inos.contains(&ino)
     }
 
-    /// The hidden inode that holds a quota, if the volume has it.
+    /// The hidden inode of a quota file, if the volume has this quota.
     pub fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
         Some(self.superblock().quota_inos[kind.index()]).filter(|ino| ino.0 != 0)
     }
 
-    /// All records of a quota; none where the volume does not have it.
+    /// All records of a quota; none if the volume does not have it.
     pub fn quota_records(&self, kind: QuotaKind) -> Result<Vec<Located>> {
         let Some(ino) = self.quota_ino(kind) else { return Ok(Vec::new()) };
         Ok(self.read_quota(kind, ino)?.records.into_values().collect())
@@ -383,27 +387,27 @@ impl Volume {
         Ok(QuotaFile { kind, ino, graces: (info.block_grace.get(), info.inode_grace.get()), records, blocks })
     }
 
-    /// Before an inode changes for the first time since the last checkpoint.
+    /// Records the charge of an inode before its first change since the last checkpoint.
     pub(super) fn note_charge(&mut self, inode: &NodeBlock) {
         if self.is_charged(inode) {
             self.unsaid.charges.entry(inode.ino()).or_insert_with(|| Some(Charge::of(inode)));
         }
     }
 
-    /// Before an inode comes into being.
+    /// Records that an inode did not exist at the last checkpoint, before it is created.
     pub(super) fn note_new(&mut self, inode: &NodeBlock) {
         if self.is_charged(inode) {
             self.unsaid.charges.entry(inode.ino()).or_insert(None);
         }
     }
 
-    /// Whether a node is an inode that somebody is charged for.
+    /// Returns true if a node is an inode that counts for quota.
     fn is_charged(&self, node: &NodeBlock) -> bool {
         node.is_inode() && self.has_quotas() && !self.is_quota_ino(node.ino())
     }
 
-    /// Brings the quota files up to date. One that cannot be read is left for the next checkpoint; where one is damaged, or
-    /// was written in part, it is for fsck to mend. Nobody's checkpoint waits for either (Linux, `f2fs_quota_sync`).
+    /// Updates the quota files. An unreadable file is retried at the next checkpoint; a damaged or partly
+    /// written one is left to fsck. Neither makes the checkpoint fail (Linux, `f2fs_quota_sync`).
     pub(super) fn write_quotas(&mut self) -> Result<()> {
         let mut charges = std::mem::take(&mut self.unsaid.charges);
         charges.append(&mut self.unsaid.unread);
@@ -436,8 +440,8 @@ impl Volume {
         Ok(())
     }
 
-    /// After a checkpoint that failed, the quota files know of all that has changed until now, as they do after one that
-    /// counts. What has changed then is still waiting to be written, and may change again.
+    /// Records the charges of all dirty inodes after a failed checkpoint. Its quota files contain all changes
+    /// up to now, as after a successful one, but the inodes are still dirty and may change again.
     pub(super) fn note_waiting_charges(&mut self) {
         for nid in self.nodes.dirty_nids() {
             let node = self.nodes.get(nid).expect("the node is dirty");
@@ -449,7 +453,7 @@ impl Volume {
         self.superblock.quota_inos.iter().any(|ino| ino.0 != 0)
     }
 
-    /// How the usage of each id has changed since the quota files were written, by kind.
+    /// Changes of the usage since the quota files were written.
     fn quota_changes(&self) -> Result<Changes> {
         let mut changes = self.unsaid.changes.clone();
         let mut charges = self.unsaid.charges.clone();
@@ -461,7 +465,7 @@ impl Volume {
         Ok(changes)
     }
 
-    /// What an inode is charged for now, if it is there.
+    /// The current charge of an inode; `None` if it does not exist.
     fn charge_now(&self, ino: Ino) -> Result<Option<Charge>> {
         match self.nat.get(&self.io, ino.into())?.is_free() {
             true => Ok(None),
@@ -479,8 +483,8 @@ impl Volume {
             set_times(record, file.graces, now);
             let limited = self.limited.as_mut();
             if let Some(limited) = limited.and_then(|limited| limited.kinds[file.kind.index()].get_mut(id)) {
-                // The time over a soft limit began with what exceeded it. What is used is the same, unless the file
-                // was wrong; then both go on with what it says.
+                // The grace time started when the limit was exceeded. The usage of both records is the same
+                // unless the file was wrong; then the file's value counts for both.
                 (record.block_time, record.inode_time) = (limited.block_time, limited.inode_time);
                 *limited = *record;
             }
@@ -489,12 +493,12 @@ impl Volume {
         self.store_quota(file, &changed)
     }
 
-    /// Writes a quota file: the records of the ids that `changed` where they are, unless ids came or went. Nothing is read
-    /// for it, so that what can be read is not left half written.
+    /// Writes a quota file. The records of `changed` are overwritten in place unless records were added or
+    /// removed. Nothing is read here, so a read error cannot leave the file half written.
     fn store_quota(&mut self, mut file: QuotaFile, changed: &[u32]) -> Result<()> {
         let size = self.geometry.block_size;
         let stays = |record: &QuotaRecord| *record != blank(record.id.get());
-        // A new record has no place yet: at the start of the file there is none.
+        // A new record has no offset yet; offset 0, the start of the file, holds no record.
         if !file.records.values().all(|located| located.offset != 0 && stays(&located.record)) {
             let kept = file.records.into_values().map(|located| located.record).filter(stays);
             let mut content = quota::encode_records(file.kind, file.graces, kept);
@@ -519,7 +523,7 @@ impl Volume {
     }
 }
 
-/// Adds to the changes of usage that an inode is charged for something else.
+/// Adds the difference between two charges of an inode to `changes`.
 fn add_difference(changes: &mut Changes, before: Option<Charge>, after: Option<Charge>, size: BlockSize) {
     for (charge, sign) in [(before, -1), (after, 1)] {
         let Some(charge) = charge else { continue };
@@ -534,7 +538,7 @@ fn add_difference(changes: &mut Changes, before: Option<Charge>, after: Option<C
     }
 }
 
-/// Adds to what a record says is used.
+/// Adds a change to the usage in a record.
 fn apply(record: &mut QuotaRecord, change: Option<&Change>) {
     let change = change.copied().unwrap_or_default();
     record.inodes.set(record.inodes.get().saturating_add_signed(change.inodes));
@@ -547,7 +551,7 @@ fn has_limit(record: &QuotaRecord) -> bool {
     limits.iter().any(|limit| limit.get() != 0)
 }
 
-/// Brings the ends of the times over soft limits up to date with what is used.
+/// Updates the ends of the grace times for the current usage.
 fn set_times(record: &mut QuotaRecord, graces: (u32, u32), now: u64) {
     let block_soft = record.block_soft_limit.get().saturating_mul(1024);
     let block_time = grace_end(record.space.get(), block_soft, record.block_time.get(), now, graces.0);
@@ -557,7 +561,7 @@ fn set_times(record: &mut QuotaRecord, graces: (u32, u32), now: u64) {
     record.inode_time.set(inode_time);
 }
 
-/// The record of an id that uses nothing and has no limits.
+/// A record with no usage and no limits.
 fn blank(id: u32) -> QuotaRecord {
     let mut record = QuotaRecord::new_zeroed();
     record.id.set(id);

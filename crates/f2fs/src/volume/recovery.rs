@@ -1,12 +1,14 @@
-//! Roll-forward: what was fsynced after the last checkpoint comes back when the volume is opened; and orphans go.
+//! Roll-forward recovery of fsynced files when a volume is opened, and removal of orphan inodes.
 //!
-//! Nodes that were written after the checkpoint form a chain: it starts where the warm node log goes on, each
-//! node says where the next one is, and all carry the checkpoint's version. Of a file that has a marked node in the
-//! chain, everything up to its last marked node is taken over. (Linux, `f2fs_recover_fsync_data`.)
+//! The nodes written after the last checkpoint form a chain. It starts at the position of the warm node log;
+//! each node contains the address of the next one, and all carry the version of the checkpoint. Each file
+//! with an fsync mark in the chain is recovered up to its last marked node. (Linux,
+//! `f2fs_recover_fsync_data`.)
 //!
-//! *Invariants*: until the checkpoint that ends recovery counts, nothing of the chain, and no block that it names, is
-//! overwritten, so that a cut during recovery only means another recovery: they are protected in the segment table, as
-//! what a session fsyncs itself is. The chain is finite: a walk that meets a node again stops.
+//! *Invariants*: until the checkpoint that ends recovery is durable, neither the chain nor a block that it
+//! refers to is overwritten, so a power cut during recovery only leads to another recovery. These blocks are
+//! protected in the SIT, like the fsynced blocks of the current session. The chain is finite: a walk stops
+//! when it meets an address again.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -33,24 +35,25 @@ use crate::{
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
-/// Bytes of the hash that follows a name in an inode, where the directory is encrypted and casefolded.
+/// Size in bytes of the hash that follows the name in an inode if the directory is encrypted and casefolded.
 const HASH_BYTES: usize = 4;
 
 /// The nodes that were written after the last checkpoint.
 #[derive(Default)]
 struct Chain {
-    /// Their addresses, in the order in which they were written.
+    /// Addresses of the nodes, in the order in which they were written.
     addrs: Vec<BlockAddr>,
     /// The files to recover.
     files: BTreeMap<Ino, ChainFile>,
-    /// What must not be overwritten, by segment: the chain, the place after its end, and the blocks that it names.
+    /// Blocks that must not be overwritten, by segment: the chain, the block after its end, and the blocks
+    /// that it refers to.
     needed: BTreeMap<SegNo, Needed>,
 }
 
-/// Blocks of a segment that recovery needs.
+/// The blocks of a segment that recovery needs.
 struct Needed {
     map: ValidMap,
-    /// Nodes of the chain are among them.
+    /// True if nodes of the chain are among them.
     has_nodes: bool,
 }
 
@@ -62,19 +65,20 @@ impl Chain {
     }
 }
 
-/// A file with a marked node in the chain; the numbers are places in the chain.
+/// A file with a marked node in the chain; the numbers are indexes into the chain.
 #[derive(Default, Clone, Copy)]
 struct ChainFile {
-    /// Its last marked node.
+    /// The last marked node.
     last: usize,
-    /// The first inode with its name that makes it, where the checkpoint does not have it.
+    /// The first marked node, an inode with the dentry mark, if the file is not in the checkpoint.
     birth: Option<usize>,
-    /// The last inode with its name.
+    /// The last inode with the dentry mark.
     name: Option<usize>,
 }
 
 impl Volume {
-    /// Whether a node was written where a chain would start; its footer says so.
+    /// Returns true if the block at the start of the chain is a node written after the checkpoint, by its
+    /// footer.
     pub(super) fn has_chain(&self) -> Result<bool> {
         let (addr, size) = (self.chain_start(), self.geometry.block_size.bytes());
         if !self.geometry.in_main(addr) {
@@ -84,12 +88,14 @@ impl Volume {
         Ok(self.checkpoint.is_written_after(NodeFooter::of(&footer).cp_ver))
     }
 
-    /// Brings back what was fsynced and removes orphans. Unless the volume was unmounted and nothing is to be done, it
-    /// has a new checkpoint then: there may be nodes of the old version further on, of which the first was lost, and
-    /// no chain of this session may run into them.
+    /// Recovers fsynced files and removes orphans. It then writes a checkpoint, unless the volume was
+    /// unmounted cleanly and there is nothing to do. The new version is needed because later nodes of the old
+    /// version may exist even if the first one was lost, and the chain of this session must not run into
+    /// them.
     ///
     /// # Errors
-    /// There is something to bring back, and that is not wanted (Linux refuses as well): what follows would mix with it.
+    /// If there are fsynced changes to recover but roll-forward is disabled (Linux refuses as well): new
+    /// nodes would mix with the old chain.
     pub(super) fn recover(&mut self) -> Result<()> {
         let has_chain = self.has_chain()?;
         if has_chain && !self.options.roll_forward {
@@ -111,7 +117,7 @@ impl Volume {
         self.evict(ino)
     }
 
-    /// Recovers in memory only; the device is not written.
+    /// Recovers in memory only, without writing to the device.
     pub(super) fn recover_in_memory(&mut self) -> Result<()> {
         let chain = self.wanted_chain(self.has_chain()?)?;
         let reason = std::mem::replace(&mut self.access, Access::ReadWrite);
@@ -129,7 +135,7 @@ impl Volume {
         }
     }
 
-    /// Takes over a chain, removes orphans, and writes a checkpoint if there was anything to do.
+    /// Recovers a chain, removes orphans, and writes a checkpoint if there was anything to do.
     fn take_over(&mut self, chain: &Chain) -> Result<()> {
         if chain.addrs.is_empty() && self.orphans.is_empty() {
             return Ok(());
@@ -149,7 +155,8 @@ impl Volume {
             self.recovering = Some(fresh);
             for kind in SegmentType::ALL {
                 match self.open_segment(kind, false) {
-                    // Nothing else is left: then it goes on beside what the chain has in its segment.
+                    // No free segment is left: continue in the holes that the chain leaves in the log's
+                    // segment.
                     Err(Error::NoSpace { .. }) => self.fill_holes(kind)?,
                     result => result?,
                 }
@@ -159,7 +166,7 @@ impl Volume {
             let result = self.remove_orphan(ino);
             match self.io.noted(result) {
                 Ok(()) => {}
-                // It stays on the list, and harms nobody but itself.
+                // It stays in the orphan list and affects nothing else.
                 Err(error) if self.stays_in_place(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -170,7 +177,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Lets a log go on in what is free of its own segment.
+    /// Lets a log continue in the holes of its current segment (SSR).
     fn fill_holes(&mut self, kind: SegmentType) -> Result<()> {
         let log = self.logs.get(kind);
         let hole = self.sit.segment(&self.io, log.segment)?.next_hole(log.offset);
@@ -184,8 +191,8 @@ impl Volume {
         self.geometry.block(log.segment, log.offset)
     }
 
-    /// The node of the chain at an address, or `None` where the chain has ended: there is another block, or one
-    /// that was torn while it was written, so that nobody was told it is safe.
+    /// The chain's node at an address, or `None` at the end of the chain: another block, or a node that was
+    /// torn by a power cut, so that its fsync never returned.
     fn chain_node(&self, addr: BlockAddr) -> Result<Option<NodeBlock>> {
         if !self.geometry.in_main(addr) {
             return Ok(None);
@@ -220,13 +227,13 @@ impl Volume {
             addr = footer.next_addr;
         }
         if self.geometry.in_main(addr) {
-            // A node there would be taken for one of the chain.
+            // A node at this address would be taken for a part of the chain.
             chain.need(self.geometry.position(addr), true);
         }
         Ok(chain)
     }
 
-    /// Takes note of a marked node; `chain` does not have it yet.
+    /// Records a marked node before it is added to `chain`.
     fn note_mark(&self, chain: &mut Chain, node: &NodeBlock, footer: NodeFooter) -> Result<()> {
         if !footer.fsync {
             return Ok(());
@@ -255,7 +262,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes over the files of the chain.
+    /// Recovers the files of the chain.
     fn recover_files(&mut self, chain: &Chain) -> Result<()> {
         let node_at = |volume: &Volume, place: usize| -> Result<NodeBlock> {
             let addr = chain.addrs[place];
@@ -272,7 +279,7 @@ impl Volume {
             let ino = node.ino();
             let Some(file) = chain.files.get(&ino).filter(|file| place <= file.last) else { continue };
             if self.nat.get(&self.io, ino.into())?.is_free() {
-                // A file of the same name has taken its place since.
+                // A later file of the same name has replaced it.
                 continue;
             }
             if node.is_inode() {
@@ -289,7 +296,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a file that the checkpoint does not have, without content and name.
+    /// Creates a file that is not in the checkpoint, without content and without a name.
     fn recover_birth(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         let mut node = from.clone();
         let has_map = has_map(&node);
@@ -305,7 +312,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes over what an inode says about itself (Linux, `recover_inode`).
+    /// Recovers the attributes of an inode (Linux, `recover_inode`).
     fn recover_attributes(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         let source = from.head().clone();
         let project = from.project();
@@ -337,7 +344,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Enters a file under its name; what has the name loses it.
+    /// Enters a file under its name and unlinks any other inode of that name.
     fn recover_name(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         let dir = Ino(from.head().pino.get());
         let name = from.last_name().to_vec();
@@ -367,8 +374,8 @@ impl Volume {
             self.leave(dir, &found)?;
             let victim_is_dir = self.inode(found.ino)?.is_directory();
             if victim_is_dir {
-                // Linux lets a file be synced that took the name of a directory which the checkpoint still has with
-                // entries; what they lead to is lost then, and so it is here (Linux, `recover_dentry`).
+                // Linux lets an fsynced file take the name of a directory that has entries in the checkpoint.
+                // The inodes of these entries are then lost, in Linux (`recover_dentry`) as here.
                 self.add_links(dir, -1)?;
                 self.add_links(found.ino, -1)?;
             }
@@ -376,11 +383,11 @@ impl Volume {
         }
         let kind = self.inode(ino)?.file_type();
         self.enter_with_hash(dir, hash, &name, ino, kind)?;
-        // Who only reads has no clock.
+        // A read-only volume has no clock.
         if self.options.read_only { Ok(()) } else { self.touch_dir(dir) }
     }
 
-    /// Takes over what a node holds: inline content, xattrs, addresses (Linux, `do_recover_data`).
+    /// Recovers the content of a node: inline data, xattrs and addresses (Linux, `do_recover_data`).
     fn recover_content(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         if from.footer().offset == XATTR_NODE_OFFSET {
             return self.recover_xattr_node(ino, from);
@@ -439,7 +446,7 @@ impl Volume {
         self.add_blocks(ino, 1)
     }
 
-    /// Makes a block that was written after the checkpoint belong to a file.
+    /// Assigns a block written after the checkpoint to a file.
     fn take_recovered(
         &mut self,
         ino: Ino,
@@ -474,7 +481,7 @@ impl Volume {
         self.set_owner(segment, offset, Owner { nid: slot.nid, version, offset: slot.index as u16 })
     }
 
-    /// A block that belongs to something else moves: its old owner loses it.
+    /// Takes a block away from its old owner, because it now belongs to another one.
     fn take_from_owner(&mut self, addr: BlockAddr, segment: SegNo, offset: u16) -> Result<()> {
         let at = Place::Ssa(segment);
         let owner = self.summary(segment)?.owners[usize::from(offset)];
@@ -495,7 +502,7 @@ impl Volume {
         self.free_blocks(ino, block..block + 1)
     }
 
-    /// Records the owner of a block in its segment's summary.
+    /// Records the owner of a block in the summary of its segment.
     pub(super) fn set_owner(&mut self, segment: SegNo, offset: u16, owner: Owner) -> Result<()> {
         let kinds = SegmentType::ALL.into_iter();
         if let Some(kind) = kinds.into_iter().find(|kind| self.logs.get(*kind).segment == segment) {
@@ -544,8 +551,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes over inline data, or that there is none any more. Says whether the inode holds all of the content
-    /// (Linux, `f2fs_recover_inline_data`).
+    /// Recovers inline data, or its absence. Returns true if the inode now holds the whole content (Linux,
+    /// `f2fs_recover_inline_data`).
     fn recover_inline_data(&mut self, ino: Ino, from: &NodeBlock) -> Result<bool> {
         let was = self.inode(ino)?.has_inline(inline::DATA);
         let is = from.has_inline(inline::DATA);
@@ -571,14 +578,14 @@ impl Volume {
     }
 }
 
-/// Whether an inode's address area holds addresses of blocks.
+/// Returns true if the address area of an inode holds block addresses.
 fn has_map(node: &NodeBlock) -> bool {
     node.is_inode()
         && !node.has_inline(inline::DATA | inline::DENTRY)
         && matches!(node.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink)
 }
 
-/// Leaves an inode without content.
+/// Removes the content of an inode block.
 fn clear_content(node: &mut NodeBlock, has_map: bool) {
     if has_map {
         for index in 0..node.addr_count() {

@@ -1,4 +1,4 @@
-//! What an inode says about itself.
+//! File attributes (`stat`) and volume statistics (`statfs`).
 
 use super::Volume;
 use crate::{
@@ -15,20 +15,20 @@ use crate::{
 
 /// The set-user-ID bit of a mode (`S_ISUID`).
 const SET_UID: u16 = 0o4000;
-/// The set-group-ID bit of a mode: new inodes of such a directory take over its group (`S_ISGID`).
+/// The set-group-ID bit of a mode (`S_ISGID`): new inodes in such a directory inherit its group.
 pub const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Facts of an inode, as `statx` gives them.
+/// Attributes of an inode, as in `statx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Its number.
+    /// Inode number.
     pub ino: Ino,
-    /// Kind of the file.
+    /// File type.
     pub kind: FileType,
-    /// Kind and permissions.
+    /// File type and permissions.
     pub mode: u16,
-    /// Names that it has.
+    /// Number of links.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -38,7 +38,8 @@ pub struct Stat {
     pub project: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Units of 512 bytes that it takes: its blocks without the inode's own, or of inline content the size.
+    /// Allocated size in units of 512 bytes: the blocks except the inode's own, or the size of inline
+    /// content.
     pub sectors: u64,
     /// Last access.
     pub atime: Time,
@@ -46,35 +47,35 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// Creation, where it is recorded.
+    /// Creation, if the inode stores it.
     pub crtime: Option<Time>,
-    /// The device that a device node stands for.
+    /// Device number, for a device node.
     pub device: Option<DeviceNumber>,
-    /// Tells the inode from earlier ones of the same number.
+    /// Generation number, which distinguishes the inode from earlier ones with the same number.
     pub generation: u32,
     /// Flags as `chattr` shows them; see [`flag`](crate::format::inode::flag).
     pub flags: u32,
-    /// Content, or names in the directory, are encrypted.
+    /// True if the content, or the names in the directory, are encrypted.
     pub encrypted: bool,
-    /// The content, or the directory's entries, lie in the inode.
+    /// True if the content, or the directory entries, are stored in the inode.
     pub inline: bool,
-    /// Sealed with fs-verity.
+    /// True if the file is sealed with fs-verity.
     pub sealed: bool,
-    /// The blocks must not move.
+    /// True if the file is pinned: its blocks must not move.
     pub pinned: bool,
-    /// How the file is compressed.
+    /// Compression settings of a compressed file.
     pub compression: Option<Compression>,
-    /// Blocks that compression saves.
+    /// Blocks saved by compression.
     pub saved_blocks: u64,
-    /// The blocks that compression saves have been given back.
+    /// True if the blocks saved by compression have been released.
     pub released: bool,
-    /// It has extended attributes, or may have some: those in a node of their own are not looked at.
+    /// True if the inode has extended attributes, or has an xattr node, whose content is not checked.
     pub has_xattrs: bool,
 }
 
 impl Stat {
-    /// The flags that `lsattr` shows: the stored ones that Linux passes on, and those that stand for other facts
-    /// (Linux, `f2fs_fileattr_get`).
+    /// The flags that `lsattr` shows: the stored ones that Linux passes on, and those derived from other
+    /// attributes (Linux, `f2fs_fileattr_get`).
     pub fn shown_flags(&self) -> u32 {
         let facts = [
             (self.encrypted, flag::ENCRYPT),
@@ -88,15 +89,16 @@ impl Stat {
     }
 }
 
-/// Returns true if an inode says that it may have extended attributes.
+/// Returns true if an inode may have extended attributes.
 fn may_have_xattrs(inode: &NodeBlock) -> bool {
     let at = Place::Xattr(inode.ino());
     inode.xattr_nid() != Nid::NULL
         || xattr::entries(inode.inline_xattrs(), at).map_or(true, |mut entries| entries.next().is_some())
 }
 
-/// The permissions that are left when a mode loses its privilege, if it has any. The set-group-id bit of a file that
-/// the group cannot execute stays when somebody of the group takes it (Linux, `setattr_should_drop_sgid`).
+/// Returns the permissions that remain after the set-user-ID and set-group-ID bits are dropped; `None` if
+/// neither is dropped. The set-group-ID bit of a file that is not executable by its group stays if the caller
+/// belongs to the group (Linux, `setattr_should_drop_sgid`).
 pub fn without_privilege(mode: u16, is_in_group: impl FnOnce() -> bool) -> Option<u16> {
     let mut lost = mode & SET_UID;
     if mode & SET_GID != 0 && (mode & GROUP_EXECUTE != 0 || !is_in_group()) {
@@ -105,21 +107,21 @@ pub fn without_privilege(mode: u16, is_in_group: impl FnOnce() -> bool) -> Optio
     (lost != 0).then_some(mode & !lost & 0o7777)
 }
 
-/// Room of a volume, as `statfs` gives it.
+/// Space of a volume, as in `statfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Blocks from the checkpoint area on.
+    /// Total blocks, from the checkpoint area on.
     pub blocks: u64,
-    /// Blocks that files may still take.
+    /// Blocks available to files.
     pub free_blocks: u64,
-    /// Inodes that there can be.
+    /// Total inodes.
     pub inodes: u64,
-    /// Inodes that can still be made.
+    /// Inodes that can still be created.
     pub free_inodes: u64,
 }
 
 impl Volume {
-    /// Room of the volume (Linux, `f2fs_statfs`).
+    /// Space of the volume (Linux, `f2fs_statfs`).
     pub fn space(&self) -> Space {
         let (sb, counters) = (self.superblock(), self.counters());
         let user_blocks = self.last_checkpoint().user_blocks;
@@ -139,7 +141,7 @@ impl Volume {
         }
     }
 
-    /// Facts of an inode.
+    /// Attributes of an inode.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
         let head = inode.head();
@@ -177,7 +179,7 @@ impl Volume {
             has_xattrs: may_have_xattrs(&inode),
         };
         if stat.kind == FileType::Symlink && stat.encrypted {
-            // The size must be that of the target that readers see (Linux, fscrypt_symlink_getattr).
+            // The size must be that of the target as readers see it (Linux, `fscrypt_symlink_getattr`).
             stat.size = self.read_link(ino)?.len() as u64;
         }
         Ok(stat)

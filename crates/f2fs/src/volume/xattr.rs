@@ -11,18 +11,19 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// Full names of attributes with their values.
+/// Full names of attributes, with their values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Volume {
-    /// The value of an attribute by its full name, such as `user.note`. ACLs come in the form that programs use.
+    /// The value of an attribute by its full name, such as `user.note`. An ACL is converted to the format of
+    /// the system calls.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let (index, short) = xattr::split_name(name).ok_or(Error::NoAttribute)?;
         self.stored_xattr(ino, index, short)?
             .map_or(Err(Error::NoAttribute), |value| shown_value(index, value, ino))
     }
 
-    /// The full names of all attributes that programs see, in the order in which they are stored.
+    /// The full names of all attributes visible to programs, in the order in which they are stored.
     pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let stream = self.xattr_stream(&*self.inode(ino)?)?;
         let mut names = Vec::new();
@@ -32,7 +33,7 @@ impl Volume {
         Ok(names)
     }
 
-    /// All attributes that programs see, with their values.
+    /// All attributes visible to programs, with their values.
     pub fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
         let stream = self.xattr_stream(&*self.inode(ino)?)?;
         let mut found = Vec::new();
@@ -45,11 +46,11 @@ impl Volume {
         Ok(found)
     }
 
-    /// All attributes that programs see and that can be read, with their values, and the damage that hides others.
+    /// All readable attributes visible to programs, with their values, and the errors that hide others.
     pub fn readable_xattrs(&self, ino: Ino) -> Result<(Xattrs, Vec<Error>)> {
         let inode = self.inode(ino)?;
         let (mut found, mut damage) = (Vec::new(), Vec::new());
-        // Without the xattr node, the entries that lie in the inode are whole, but for the last one perhaps.
+        // Without the xattr node, the entries in the inode are still complete, except possibly the last one.
         let stream = self.xattr_stream(&inode).unwrap_or_else(|error| {
             damage.push(error);
             inode.inline_xattrs().to_vec()
@@ -69,7 +70,7 @@ impl Volume {
             });
             match shown {
                 Ok(shown) => found.extend(shown),
-                // The entry that reaches into the xattr node follows from the node's damage.
+                // An entry that continues in the xattr node is cut by the error already reported.
                 Err(_) if is_cut => {}
                 Err(error) => damage.push(self.io.noted::<()>(Err(error)).expect_err("it is an error")),
             }
@@ -77,7 +78,7 @@ impl Volume {
         Ok((found, damage))
     }
 
-    /// The value of an attribute as it is stored, by its index and short name; also of those that programs do
+    /// The value of an attribute as stored, by its index and short name; includes attributes that programs do
     /// not see.
     pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let stream = self.xattr_stream(&*self.inode(ino)?)?;
@@ -90,7 +91,7 @@ impl Volume {
         Ok(None)
     }
 
-    /// The stream of all attributes: the inline area, then the xattr node.
+    /// All attributes as one stream: the inline area, then the xattr node.
     pub(super) fn xattr_stream(&self, inode: &NodeBlock) -> Result<Vec<u8>> {
         let mut stream = inode.inline_xattrs().to_vec();
         let nid = inode.xattr_nid();
@@ -110,7 +111,7 @@ impl Volume {
     }
 }
 
-/// The value that programs see.
+/// Converts a stored value to the form that programs see.
 fn shown_value(index: u8, value: Vec<u8>, ino: Ino) -> Result<Vec<u8>> {
     match index {
         index::ACL_ACCESS | index::ACL_DEFAULT => Ok(Acl::from_disk(&value, Place::Xattr(ino))?.to_system()),

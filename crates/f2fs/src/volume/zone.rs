@@ -1,9 +1,10 @@
-//! Zones that the two logs of fsyncs share where free sections are not plenty.
+//! Shared zones for the warm data log and the warm node log, for volumes short of free sections.
 //!
-//! A zone is what a card keeps open. An fsync that puts data into one and nodes into another makes the card change
-//! between them twice. On a volume that has been used for long no zone is free as a whole; but there are some with holes
-//! for data beside a free section, or beside holes for nodes. Nodes may take sections down to those that cleaning needs:
-//! fsyncs write the same nodes over and over, so the next checkpoint gives most of what they took back.
+//! A zone corresponds to the unit that a card keeps open. An fsync that writes data to one zone and nodes to
+//! another makes the card switch between them twice. A long-used volume has no completely free zone, but it
+//! has zones with holes for data beside a free section or beside holes for nodes. The node log may take free
+//! sections down to those that cleaning needs: fsyncs write the same nodes again and again, so the next
+//! checkpoint frees most of their blocks.
 
 use super::{
     ActiveLogs, Volume,
@@ -15,12 +16,12 @@ use crate::{
     units::{BlockAddr, SecNo, SegNo},
 };
 
-/// Blocks that an fsync writes to the data log at most, for it to be worth a change of both logs.
+/// Maximum number of data blocks per fsync for which moving both logs pays off.
 const FEW_BLOCKS: u32 = 8;
-/// Blocks that there must be for each of the two logs, or they would soon have to leave again.
+/// Minimum number of free blocks for each of the two logs; with fewer they would soon have to move again.
 const LEAST_ROOM: u16 = 16;
 
-/// Where a log could go on.
+/// A segment in which a log could continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Spot {
     room: u16,
@@ -28,14 +29,14 @@ struct Spot {
     fills_holes: bool,
 }
 
-/// Where the two logs could go on in a zone.
+/// The best segments of a zone for the two logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Spots {
     data: Option<Spot>,
     nodes: Option<Spot>,
 }
 
-/// Which of the logs may take a free section.
+/// Permission for each log to take a free section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fresh {
     data: bool,
@@ -43,13 +44,13 @@ struct Fresh {
 }
 
 impl Spots {
-    /// Blocks that both find; nothing where it is not worth it.
+    /// The number of blocks available to each of the two logs; `None` if it is too small.
     fn room(&self) -> Option<u16> {
         let room = self.data?.room.min(self.nodes?.room);
         (room >= LEAST_ROOM).then_some(room)
     }
 
-    /// A section is free.
+    /// Adds a free section.
     fn add_free(&mut self, segment: SegNo, fresh: Fresh) {
         let spot = Some(Spot { room: BLOCKS_PER_SEGMENT as u16, segment, fills_holes: false });
         if fresh.nodes && self.nodes.is_none_or(|nodes| nodes.fills_holes) {
@@ -59,7 +60,7 @@ impl Spots {
         }
     }
 
-    /// A segment of nodes or of data has so many holes.
+    /// Adds a node or data segment with `room` free blocks.
     fn add_holes(&mut self, segment: SegNo, room: u16, is_node: bool) {
         let spot = if is_node { &mut self.nodes } else { &mut self.data };
         if spot.is_none_or(|spot| spot.room < room) {
@@ -69,7 +70,7 @@ impl Spots {
 }
 
 impl Volume {
-    /// Whether it is worthwhile to look for a zone that both logs can share.
+    /// Returns true if it is worthwhile to look for a zone that both logs can share.
     fn may_share(&self) -> bool {
         self.geometry.sections_per_zone > 1
             && self.options.active_logs == ActiveLogs::Six
@@ -77,15 +78,15 @@ impl Volume {
             && !self.since_checkpoint.no_zone
     }
 
-    /// Brings the two logs of fsyncs, which lie in different zones, into one, and gives the address that the node log
-    /// goes on at, if it went.
+    /// Moves the two logs that fsyncs use into one zone. Returns the address at which the node log continues,
+    /// if it moved.
     pub(super) fn meet(&mut self) -> Result<Option<BlockAddr>> {
         if !self.may_share() {
             return Ok(None);
         }
         let current = self.closed_segments();
         let fresh = self.fresh(&current)?;
-        // Nodes come to the data where they can.
+        // Move the node log to the zone of the data log if possible.
         let data = self.logs.get(SegmentType::WarmData).segment;
         let beside = self.spots(self.geometry.section_of(data), &current, fresh)?.nodes;
         if let Some(nodes) = beside.filter(|nodes| nodes.room >= LEAST_ROOM) {
@@ -103,8 +104,8 @@ impl Volume {
         }
     }
 
-    /// Holes for the data log where free sections are short and few blocks are synced at a time: beside the node log, or
-    /// in a zone that this can come to.
+    /// Finds a segment with holes for the data log when free sections are short and fsyncs write few blocks:
+    /// in the zone of the node log, or in a zone to which the node log can move.
     pub(super) fn holes_to_share(&mut self, current: &[SegNo]) -> Result<Option<SegNo>> {
         if !self.may_share() {
             return Ok(None);
@@ -132,7 +133,7 @@ impl Volume {
         })
     }
 
-    /// The zone with most room for both logs, as places for data and nodes.
+    /// Finds the zone with most room for both logs, and returns the segments for data and for nodes.
     fn shared_zone(&mut self, current: &[SegNo], fresh: Fresh) -> Result<Option<(Spot, Spot)>> {
         let mut best = (None, None);
         for first in (0..self.geometry.sections).step_by(self.geometry.sections_per_zone as usize) {
@@ -144,7 +145,7 @@ impl Volume {
         Ok(best.1)
     }
 
-    /// What the zone of a section has for the two logs.
+    /// The best segments for the two logs in the zone of a section.
     fn spots(&mut self, section: SecNo, current: &[SegNo], fresh: Fresh) -> Result<Spots> {
         let mut spots = Spots::default();
         for section in self.geometry.zone_of(section) {
