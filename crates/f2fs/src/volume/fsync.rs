@@ -1,8 +1,9 @@
-//! fsync without a checkpoint: the file's data, and its changed nodes in the warm node log, the last of them
-//! marked; then one flush. Opening the volume finds them there, see [`recovery`](super::recovery).
+//! fsync without a checkpoint: writes the file's data, and its dirty nodes to the warm node log, the last of
+//! them with the fsync mark; then one flush. Roll-forward finds them when the volume is opened, see
+//! [`recovery`](super::recovery).
 //!
-//! Names of directories are not in that chain but those of new files, each in its inode. So an fsync of a directory is
-//! a checkpoint, unless nothing has to be brought back but such names.
+//! This chain of nodes holds no directory entries. Recovery restores only the names of new files, which are
+//! in their inodes. So an fsync of a directory is a checkpoint, unless there are no other names to restore.
 
 use std::collections::BTreeMap;
 
@@ -29,54 +30,57 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// An fsync of so many blocks overwrites in place (Linux, `DEF_MIN_FSYNC_BLOCKS`).
+/// Maximum number of dirty pages that an fsync updates in place even if they are not adjacent (Linux,
+/// `DEF_MIN_FSYNC_BLOCKS`).
 pub(super) const IN_PLACE_BLOCKS_MAX: usize = 8;
-/// Files that are remembered as synced.
+/// Maximum number of files that are remembered as synced.
 const SYNCED_MAX: usize = 4096;
-/// Changed names that are remembered of a directory.
+/// Maximum number of changed names that are remembered for a directory.
 const NAMES_MAX: usize = 16;
-/// Directories of which changed names are remembered.
+/// Maximum number of directories whose changed names are remembered.
 const NAMED_DIRS_MAX: usize = 4096;
 
-/// What fsync has to know about the time since the last checkpoint.
+/// Changes since the last checkpoint, as far as fsync depends on them.
 #[derive(Default)]
 pub(super) struct SinceCheckpoint {
-    /// Inodes that changed their name, and the directories that they moved between.
+    /// Inodes whose fsync must be a checkpoint, and directories for whose files it must be: after a rename,
+    /// after the removal of a name that recovery would restore, or after a change of flags.
     pub renamed: FxHashSet<Ino>,
     /// New inodes that recovery would find with their name.
     named: FxHashSet<Ino>,
-    /// Files whose content was durable and was copied: out of the inode, or by cleaning. A cut between the node that
-    /// names the copy and the copy itself would lose what was durable.
+    /// Files whose content was durable and was copied: out of the inode, or by cleaning. If power failed
+    /// after the node that refers to the copy was written, and before the copy itself was, the durable
+    /// content would be lost.
     moved_out: FxHashSet<Ino>,
-    /// Files that lost a node of addresses or attributes that the device has: recovery takes over what nodes say, and
-    /// none says that this one has gone.
+    /// Files that lost a node of addresses or attributes that is on the device: recovery applies the nodes
+    /// that it finds, and none of them records the removal.
     pub shrunk: FxHashSet<Ino>,
-    /// Files of which nodes were written without a mark.
+    /// Files with nodes that were written without the fsync mark.
     pub unmarked: FxHashSet<Ino>,
-    /// Directories in which names were made or removed, but not moved.
+    /// Directories in which names were created or removed, but not moved.
     names: FxHashMap<Ino, ChangedNames>,
-    /// There are more of them than are remembered.
+    /// True if there are more such directories than are remembered.
     names_elsewhere: bool,
-    /// Blocks that were taken, whatever was given back.
+    /// Number of blocks that were taken; blocks that were released are not subtracted.
     pub taken_blocks: u64,
-    /// No zone was found that data and nodes of fsyncs could share.
+    /// True if no zone was found that data and nodes of fsyncs could share.
     pub no_zone: bool,
-    /// A node of the chain found no place for one after it, so the chain ends there.
+    /// True if the last node of the chain has no address for a next one, so that the chain ends there.
     pub chain_ended: bool,
-    /// Blocks that were given back: the next checkpoint makes them usable.
+    /// Number of blocks that were released; the next checkpoint makes them usable.
     pub freed_blocks: u64,
 }
 
-/// The names of a directory that are not what they were in the last checkpoint.
+/// The names of a directory that have changed since the last checkpoint.
 enum ChangedNames {
-    /// These: the new inode that has the name, or `None` where it was removed.
+    /// The changed names, each with the new inode that it refers to, or `None` if it was removed.
     Few(BTreeMap<Box<[u8]>, Option<Ino>>),
-    /// More than are remembered, or others than of new inodes.
+    /// More names than are remembered, or names of inodes that are not new.
     Others,
 }
 
 impl SinceCheckpoint {
-    /// Notes that a name was made for a new inode, or removed.
+    /// Records that a name was created for a new inode, or removed.
     fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
         let Some(changed) = self.changed_names(dir) else { return };
         if let ChangedNames::Few(names) = changed {
@@ -87,7 +91,7 @@ impl SinceCheckpoint {
         }
     }
 
-    /// Notes that a name was made for an inode that has or had others.
+    /// Records that a name was created for an inode that has or had other names.
     pub fn note_link(&mut self, dir: Ino) {
         if let Some(changed) = self.changed_names(dir) {
             *changed = ChangedNames::Others;
@@ -102,8 +106,8 @@ impl SinceCheckpoint {
         Some(self.names.entry(dir).or_insert_with(|| ChangedNames::Few(BTreeMap::new())))
     }
 
-    /// Whether recovery brings back the names of a directory as they are now. Of a name that was removed it would
-    /// bring back what had it, unless a new file has it since.
+    /// Returns true if recovery restores the names of a directory as they are now. It would also restore a
+    /// name that was removed, unless a new file has that name.
     fn brings_names_back(&self, dir: Ino) -> bool {
         match self.names.get(&dir) {
             None => !self.names_elsewhere,
@@ -116,15 +120,15 @@ impl SinceCheckpoint {
 }
 
 impl Volume {
-    /// Makes the content and the attributes of an inode durable. `data_only` promises no more than that the content
-    /// can be read back.
+    /// Makes the content and the attributes of an inode durable. With `data_only`, only attributes that are
+    /// needed to read the content are guaranteed.
     pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let pending = self.begin_fsync(ino, data_only)?;
         self.complete(pending)
     }
 
-    /// Begins an [`fsync`](Self::fsync): writes all that needs the volume. What is left is nothing, a flush that several
-    /// files can share, or a checkpoint.
+    /// Begins an [`fsync`](Self::fsync): does all that needs access to the volume. The work that is left is
+    /// none, a flush that several files can share, or a checkpoint.
     pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
         self.start()?;
         let inode = self.inode(ino)?;
@@ -154,16 +158,16 @@ impl Volume {
         self.synced.insert(ino);
         self.write_pages_of(ino)?;
         if self.changed && self.checkpoint.flags.has(Flags::UMOUNT) {
-            // The first one after a clean end: now a volume that is cut with a chain is always one that was not
-            // unmounted, which gets a new version when it is opened, and no chain runs into nodes that a session
-            // before has left.
+            // The first fsync after a clean unmount becomes a checkpoint. So after a power cut, a volume with
+            // a chain is never marked as unmounted: it gets a new checkpoint version when it is opened, and
+            // no chain runs into nodes that an earlier session left.
             return self.checkpoint_then(Reason::Sync, Then::End).map(Some);
         }
         self.write_marked(ino, data_only).map(Some)
     }
 
-    /// Writes what the checkpoint of an fsync has left: it leaves what it cannot write. Who asks for it is told, unless it
-    /// can be written now.
+    /// Writes the pages of a file that the checkpoint for its fsync could not write. Returns the error if
+    /// they still cannot be written.
     pub(super) fn write_rest(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
         if self.pages.has_fewer(ino, 1) {
             return Ok(None);
@@ -172,13 +176,13 @@ impl Volume {
         self.checkpoint_then(Reason::Sync, Then::End).map(Some)
     }
 
-    /// Sends the logs on their way, and leaves the flush to be done.
+    /// Writes the logs. The flush is left to be done.
     fn flush_logs(&mut self) -> Result<PendingSync> {
         self.write_logs()?;
         Ok(self.pending(Work::Flush, Then::End))
     }
 
-    /// Sends what an fsync has put into the logs on its way, data before the nodes that name it.
+    /// Writes the pending runs of an fsync, data before the nodes that refer to it.
     fn write_logs(&mut self) -> Result<()> {
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
@@ -189,17 +193,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the changed nodes of a file that roll-forward can use: the inode last, and only the last one marked,
-    /// so that recovery takes all of them or none. An inode that says nothing new is left for the checkpoint.
+    /// Writes the dirty nodes of a file that roll-forward can use. The inode is the last, and only the last
+    /// node has the fsync mark, so that recovery applies all of them or none. An inode without a relevant
+    /// change is left for the checkpoint.
     ///
-    /// The xattr node has no checksum, and half of it would be half of an attribute. So it is on the device before the
-    /// mark is, which the inode then has.
+    /// The xattr node has no checksum, and a torn one would hold a part of an attribute. So it is flushed
+    /// before the mark is written, and the inode then has the mark.
     fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<PendingSync> {
         let own = Nid::from(ino);
         let is_new = !self.nat.is_checkpointed(&self.io, own)? && !self.since_checkpoint.named.contains(&ino);
         let attributes_first = self.has_unflushed_attributes(ino)?;
         if is_new || attributes_first || self.since_checkpoint.unmarked.contains(&ino) {
-            // The mark must follow all that was written without one, and the name must be in the inode.
+            // The inode must be written: the mark must follow all nodes that were written without it, and a
+            // new inode must hold its name.
             self.node_mut(own)?;
         }
         let mut nids = Vec::new();
@@ -225,7 +231,7 @@ impl Volume {
         self.write_mark(last)
     }
 
-    /// Writes the last node of an fsync, with the mark.
+    /// Writes the last node of an fsync, with the fsync mark.
     pub(super) fn write_mark(&mut self, last: LastNode) -> Result<PendingSync> {
         let LastNode { ino, nid, is_new } = last;
         self.write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
@@ -236,14 +242,14 @@ impl Volume {
         self.flush_logs()
     }
 
-    /// Whether the node with a file's attributes has changed, or may have been written without a mark.
+    /// Returns true if a file's xattr node has changed, or may have been written without the fsync mark.
     fn has_unflushed_attributes(&self, ino: Ino) -> Result<bool> {
         let nid = self.inode(ino)?.xattr_nid();
         Ok(nid != Nid::NULL
             && (self.nodes.change(nid).is_some() || self.since_checkpoint.unmarked.contains(&ino)))
     }
 
-    /// Whether an inode has changed in what recovery does not find out from the other nodes (Linux,
+    /// Returns true if an inode has changes that recovery does not derive from the other nodes (Linux,
     /// `f2fs_skip_inode_update`).
     fn must_write_inode(&self, ino: Ino, data_only: bool) -> Result<bool> {
         let Some(change) = self.nodes.change(ino.into()) else { return Ok(false) };
@@ -256,17 +262,17 @@ impl Volume {
             || (change.has(Change::SIZE) && !tells_size))
     }
 
-    /// Notes that a name of a directory was made for a new inode, or removed.
+    /// Records that a name of a directory was created for a new inode, or removed.
     pub(super) fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) -> Result<()> {
         match self.inode(dir)?.has_flag(flag::CASEFOLD) {
-            // There names that differ may be the same.
+            // In a casefolded directory, names that differ may be the same.
             true => self.since_checkpoint.note_link(dir),
             false => self.since_checkpoint.note_name(dir, name, ino),
         }
         Ok(())
     }
 
-    /// Notes that content of a file is copied elsewhere, without being changed.
+    /// Records that content of a file is copied elsewhere without being changed.
     pub(super) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
         if self.is_durable(ino)? {
             self.since_checkpoint.moved_out.insert(ino);
@@ -274,7 +280,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether an inode and what it holds are as in the last checkpoint.
+    /// Returns true if an inode and its content are as in the last checkpoint.
     fn is_as_checkpointed(&self, ino: Ino) -> bool {
         let since = &self.since_checkpoint;
         !self.nat.is_changed(ino.into())
@@ -287,7 +293,8 @@ impl Volume {
                 .any(|set| set.contains(&ino))
     }
 
-    /// Whether recovery finds all names of a directory once the logs are flushed. Its times it does not find.
+    /// Returns true if recovery finds all names of a directory once the logs are flushed. It does not find
+    /// the times of the directory.
     fn names_are_written(&self, dir: Ino) -> Result<bool> {
         let since = &self.since_checkpoint;
         Ok(!since.renamed.contains(&dir)
@@ -295,19 +302,19 @@ impl Volume {
             && self.nat.is_checkpointed(&self.io, dir.into())?)
     }
 
-    /// Whether opening the volume after a cut would find this inode, by the checkpoint or by an fsync.
+    /// Returns true if an open after a power cut would find this inode, by the checkpoint or by an fsync.
     pub(super) fn is_durable(&self, ino: Ino) -> Result<bool> {
         Ok(self.nat.is_checkpointed(&self.io, ino.into())? || self.since_checkpoint.named.contains(&ino))
     }
 
-    /// Whether what happened to a file is more than roll-forward can bring back (Linux, `need_do_checkpoint`; and
-    /// more careful about renames).
+    /// Returns true if roll-forward cannot restore the changes of a file (Linux, `need_do_checkpoint`, with
+    /// stricter rules for renames).
     fn needs_checkpoint(&self, inode: &NodeBlock) -> Result<bool> {
         let head = inode.head();
         let parent = Ino(head.pino.get());
         let since = &self.since_checkpoint;
         let log = super::allocate::log_for(self.options.active_logs, SegmentType::WarmNode, false);
-        // Recovery enters names into directories that may have no room for them.
+        // Recovery enters names into directories, which may need new blocks for them.
         let names_blocks = (since.named.len() as u64 + 1) * ENTRY_BLOCKS;
         Ok(inode.file_type() != FileType::Regular
             || inode.compression().is_some()

@@ -1,7 +1,8 @@
-//! Cleaning: the valid blocks of a section move elsewhere, so that the section becomes free.
+//! Cleaning: moves the valid blocks of a section elsewhere, so that the section becomes free.
 //!
-//! *Invariants*: a moved block is copied, never changed; its old place stays as it is until a checkpoint counts, like
-//! that of every block. What is moved goes where the logs go, but never into the section that is cleaned.
+//! *Invariants*: a moved block is copied, never changed. Its old place stays intact until a checkpoint is
+//! committed, like that of every block. Moved blocks go to the logs, but never into the section that is being
+//! cleaned.
 
 use rustc_hash::FxHashSet;
 
@@ -27,54 +28,59 @@ use super::{
     sit::Segment,
 };
 
-/// How a section to clean is chosen.
+/// Policy for choosing the section to clean (the victim).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// The fewest valid blocks: quickest, for when space is needed now.
+    /// Fewest valid blocks: fastest, for when space is needed at once.
     #[default]
     Greedy,
     /// Few valid blocks that have not changed for long: best in the long run, for idle times.
     CostBenefit,
-    /// The same among the oldest only, and none that has changed within a week: what is still changing is left to
-    /// empty itself.
+    /// Like `CostBenefit`, but among the oldest sections only, and none that has changed within a week:
+    /// sections that still change are left to empty themselves.
     AgeThreshold,
 }
 
-/// What cleaning did.
+/// Result of cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cleaned {
-    /// Sections that were emptied.
+    /// Number of sections that were emptied.
     pub sections: u32,
-    /// Blocks that were moved for that.
+    /// Number of blocks that were moved.
     pub moved_blocks: u64,
 }
 
-/// Sections that one operation cleans at most before it goes on.
+/// Maximum number of sections that an operation cleans before it goes on.
 const FOREGROUND_SECTIONS: u32 = 8;
-/// Blocks that one operation moves at most before it goes on; it empties one section in any case.
+/// Number of moved blocks at which an operation stops cleaning and goes on; it empties one section in any
+/// case.
 const FOREGROUND_BLOCKS: u64 = FOREGROUND_SECTIONS as u64 * BLOCKS_PER_SEGMENT as u64;
-/// Blocks that are moved between two turns of readers: 128 KiB, each read for itself.
+/// Number of blocks that are moved between two turns of readers: 128 KiB, each block read by itself.
 const SLICE_BLOCKS: u32 = 32;
-/// For each section that is to be emptied so many are tried at most by who waits for something else, or tried again.
+/// Maximum number of victims tried for each section to be emptied, if the caller waits for another operation
+/// or will try again.
 const TRIES: usize = 4;
-/// Below so many free sections there is cleaning: each of the six logs can still open one, and two more.
+/// Number of free sections at which cleaning starts: each of the six logs can still open one, and two are
+/// left.
 const LEAST_FREE_SECTIONS: u32 = 8;
-/// While holes are filled, a checkpoint is worth its blocks once it turns so many freed blocks into holes.
+/// Number of released blocks that make a checkpoint worthwhile during SSR, because it turns them into holes.
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
-/// Decides whether a checkpoint is written to make what was freed usable.
+/// Returns true if a checkpoint should be written to make released blocks usable.
 pub fn checkpoint_for_room(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
     (free_sections <= least && freed_blocks > 0)
         || (free_sections <= reserved && freed_blocks >= FREED_BLOCKS)
 }
 
-/// Seconds of mounted time for which a section must not have changed (Linux, `DEF_GC_THREAD_AGE_THRESHOLD`).
+/// Minimum time since the last change of a section, in seconds of mounted time (Linux,
+/// `DEF_GC_THREAD_AGE_THRESHOLD`).
 const AGE_SECONDS: u64 = 7 * 24 * 3600;
-/// Of the sections that are old enough, this share of the oldest is looked at, and so many at least (Linux,
-/// `DEF_GC_THREAD_CANDIDATE_RATIO`, `DEF_GC_THREAD_MAX_CANDIDATE_COUNT`).
+/// Share of the sufficiently old sections that is considered, oldest first, and the minimum number of them
+/// (Linux, `DEF_GC_THREAD_CANDIDATE_RATIO`, `DEF_GC_THREAD_MAX_CANDIDATE_COUNT`).
 const OLDEST_PERCENT: usize = 20;
 const OLDEST_MIN: usize = 10;
-/// What age counts for, of a hundred; the rest is for the space gained (Linux, `DEF_GC_THREAD_AGE_WEIGHT`).
+/// Weight of the age in percent; the rest is the weight of the space gained (Linux,
+/// `DEF_GC_THREAD_AGE_WEIGHT`).
 const AGE_WEIGHT: u64 = 60;
 
 /// A section that could be cleaned.
@@ -82,17 +88,17 @@ const AGE_WEIGHT: u64 = 60;
 pub struct Candidate {
     /// The section.
     pub section: SecNo,
-    /// Blocks of it that would have to be moved.
+    /// Number of its valid blocks, which would have to be moved.
     pub valid_blocks: u32,
-    /// When it last changed, in seconds of mounted time.
+    /// Time of its last change, in seconds of mounted time.
     pub mtime: u64,
 }
 
-/// Decides which section is cleaned by age: of those that have not changed for `age_seconds` before the one that
-/// changed last, the oldest are weighed by age and by the space gained. `blocks` is how many a section has. (Linux,
-/// `atgc_lookup_victim`.)
+/// Returns the section to clean by age. Of the sections that last changed at least `age_seconds` before the
+/// most recently changed one, the oldest are weighed by age and by the space gained. `blocks` is the number
+/// of blocks in a section. (Linux, `atgc_lookup_victim`.)
 pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option<SecNo> {
-    /// Steps in which a share is told.
+    /// Fixed-point scale of shares.
     const WHOLE: u64 = 10_000;
     let newest = candidates.iter().map(|one| one.mtime).max()?;
     let oldest = candidates.iter().map(|one| one.mtime).min()?;
@@ -109,14 +115,16 @@ pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option
     old.into_iter().max_by_key(worth).map(|one| one.section)
 }
 
-/// How worthwhile it is to clean a section: more is better. `valid_blocks` of `blocks` would have to be moved, and
-/// the section last changed at `mtime` of `now`, in seconds of mounted time. (Rosenblum and Ousterhout's formula:
-/// free space gained times age, by what it costs to read all and write the valid part.)
+/// Returns the benefit of cleaning a section; more is better. `valid_blocks` of its `blocks` would have to be
+/// moved. It last changed at `mtime`, and it is `now`, both in seconds of mounted time. (Rosenblum and
+/// Ousterhout's formula: free space gained times age, divided by the cost of reading the section and writing
+/// its valid blocks.)
 pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: u64) -> u64 {
     let free = u64::from(blocks - valid_blocks.min(blocks));
     match policy {
         Policy::Greedy => free,
-        // By age sections are compared with one another, see [`by_age`]; alone, one is worth this.
+        // `AgeThreshold` compares sections with one another, see [`by_age`]; this is the benefit of a single
+        // one.
         Policy::CostBenefit | Policy::AgeThreshold => {
             let age = now.saturating_sub(mtime).min(1 << 32) + 1;
             // Scaled, so that quotients below one still differ.
@@ -125,39 +133,40 @@ pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: 
     }
 }
 
-/// Which sections come into question.
+/// Sections that are considered as victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victims {
-    /// Those that nobody has tried in vain, or that have changed since.
+    /// Sections without a failed attempt, or changed since their last one.
     New,
-    /// Those, too, that nobody has tried since the newest checkpoint: what could not be read may have been so once.
+    /// Also sections without a failed attempt since the newest checkpoint: an unreadable block may be
+    /// readable again.
     Older,
-    /// All.
+    /// All sections.
     All,
 }
 
-/// What is known of a section that could not be emptied.
+/// A failed attempt to empty a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stuck {
-    /// The blocks that were valid then.
+    /// Number of valid blocks after the attempt.
     valid_blocks: u32,
-    /// The newest checkpoint then.
+    /// Newest checkpoint at the time of the attempt.
     version: CheckpointVer,
 }
 
-/// The purpose of cleaning, which says what follows it.
+/// Purpose of cleaning, which determines the step after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Empty sections, for a caller who asked for them: a failure is an error.
+    /// A caller asked for empty sections: a failure is an error.
     Clean,
-    /// Room for an operation: what cannot be moved is nothing to it.
+    /// An operation needs space: a block that cannot be moved is no error.
     Room,
 }
 
-/// Where a search for free sections stands.
+/// Step of the search for free sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoomStep {
-    /// A checkpoint may free some.
+    /// A checkpoint may free sections.
     Free,
     /// Sections may have to be cleaned.
     Clean,
@@ -165,17 +174,17 @@ pub(super) enum RoomStep {
     End,
 }
 
-/// Cleaning under way. It stops between any two blocks to give readers a turn.
+/// Cleaning in progress. It can pause between any two blocks to give readers a turn.
 pub(super) struct Cleaning {
     purpose: Purpose,
     policy: Policy,
     victims: Victims,
-    /// Sections that come into question where those of `victims` gave nothing.
+    /// Sections that are considered next if no block of `victims` was moved.
     others: Option<Victims>,
-    /// Sections to empty, and tries, at most.
+    /// Maximum number of sections to empty, and of victims to try.
     sections: u32,
     tries: usize,
-    /// Blocks to move, at most, once a section was emptied.
+    /// Number of moved blocks at which cleaning stops, once a section was emptied.
     blocks: u64,
     tried: FxHashSet<SecNo>,
     victim: Option<Victim>,
@@ -186,12 +195,12 @@ pub(super) struct Cleaning {
 /// The section that is being cleaned.
 struct Victim {
     section: SecNo,
-    /// The segment at work, what it held when that began, and the next block to look at.
+    /// The current segment, its state and summary when its cleaning began, and the next block to examine.
     number: SegNo,
     segment: Option<(Segment, Summary)>,
     offset: u16,
     moved_blocks: u64,
-    /// Blocks that have to stay.
+    /// Number of blocks that had to stay.
     left_blocks: u64,
 }
 
@@ -227,20 +236,20 @@ impl Cleaning {
 }
 
 impl Volume {
-    /// Cleans up to `sections` sections, and writes a checkpoint so that they are free.
+    /// Cleans up to `sections` sections, and writes a checkpoint that frees them.
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         let others = Some(Victims::All);
         let cleaning = Cleaning { others, ..Cleaning::new(Purpose::Clean, sections, policy, usize::MAX) };
         self.clean_all(cleaning)
     }
 
-    /// Cleans one section without keeping other callers waiting for long: after a few that cannot be emptied, which may
-    /// take seconds each, it ends; the next call goes on with others.
+    /// Cleans one section without blocking other callers for long. It stops after a few sections that cannot
+    /// be emptied, each of which may take seconds; the next call continues with others.
     pub fn clean_a_little(&mut self, policy: Policy) -> Result<Cleaned> {
         self.clean_all(Self::a_little(policy))
     }
 
-    /// Begins to [clean one section](Self::clean_a_little); readers have a turn after every few blocks.
+    /// Begins to [clean one section](Self::clean_a_little); readers get a turn after every few blocks.
     pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
         self.write_back()?;
@@ -262,13 +271,13 @@ impl Volume {
         Ok(cleaning.cleaned)
     }
 
-    /// Cleans on, and then goes on with what the cleaning was for.
+    /// Continues cleaning, and then the operation that needs it.
     pub(super) fn go_on_cleaning(&mut self, mut cleaning: Box<Cleaning>) -> Result<Option<PendingSync>> {
         let is_for_room = cleaning.purpose == Purpose::Room;
         match self.clean_slice(&mut cleaning, SLICE_BLOCKS) {
             Ok(true) => return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
             Ok(false) => {}
-            // What cannot be moved is nothing to whoever does something else.
+            // An operation that only needs space ignores blocks that cannot be moved.
             Err(error) if is_for_room && self.stays_in_place(&error) => cleaning.cleaned.sections = 0,
             Err(Error::NoSpace { .. }) if is_for_room => return Ok(None),
             Err(error) => return Err(error),
@@ -281,7 +290,8 @@ impl Volume {
         }
     }
 
-    /// Whether cleaning in idle times is worthwhile: more than half of what is free is in segments that are in use.
+    /// Returns true if cleaning in idle times is worthwhile: more than half of the free space is in segments
+    /// that are in use.
     pub fn is_fragmented(&self) -> bool {
         let all = u64::from(self.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
         let free = all.saturating_sub(self.counters.valid_blocks);
@@ -289,15 +299,15 @@ impl Volume {
         whole < free / 2
     }
 
-    /// Sees that the logs find segments, once one has opened another. A checkpoint gives back what only the last one
-    /// needs; where that is not enough, sections are cleaned. That there is no room is no error here: what is about to
-    /// be done may be what makes some, as removing does.
+    /// Ensures that the logs find segments, after one of them has opened another. A checkpoint frees the
+    /// blocks that only the last one needs; if that is not enough, sections are cleaned. A lack of space is
+    /// not an error here, because the operation that follows may free some, as a removal does.
     pub(super) fn make_room(&mut self) -> Result<()> {
         let pending = self.make_room_from(RoomStep::Free)?;
         self.complete(pending)
     }
 
-    /// The same from a step on.
+    /// Continues [`make_room`](Self::make_room) from a step on.
     pub(super) fn make_room_from(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
         if step == RoomStep::Free
             && (!std::mem::take(&mut self.opened_segment) || self.options.checkpoint_when_asked)
@@ -329,12 +339,12 @@ impl Volume {
                 return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning))));
             }
         }
-        // What cleaning opened is no reason to look again.
+        // Segments that cleaning opened are no reason to look again.
         self.opened_segment = false;
         Ok(None)
     }
 
-    /// Begins a checkpoint that frees what only the last one needs.
+    /// Begins a checkpoint that frees the blocks that only the last one needs.
     fn checkpoint_for(&mut self, then: RoomStep) -> Result<Option<PendingSync>> {
         match self.checkpoint_then(Reason::Sync, Then::MakeRoom(then)) {
             Err(Error::NoSpace { .. }) => Ok(None),
@@ -342,7 +352,7 @@ impl Volume {
         }
     }
 
-    /// Below so many free sections there is cleaning.
+    /// Number of free sections at which cleaning starts.
     pub(super) fn least_free_sections(&self) -> u32 {
         LEAST_FREE_SECTIONS.min(self.reserved_sections())
     }
@@ -351,8 +361,8 @@ impl Volume {
         self.sit.free_sections(&self.io, &self.logs.segments())
     }
 
-    /// Cleans on until about so many blocks were moved; whether there is more to do. A section of which something cannot be
-    /// read stays; that is an error where no other was emptied.
+    /// Cleans until about `budget_blocks` blocks were moved. Returns true if there is more to do. A section
+    /// with a block that cannot be read stays; this is an error only if no other section was emptied.
     fn clean_slice(&mut self, cleaning: &mut Cleaning, budget_blocks: u32) -> Result<bool> {
         let mut budget_blocks = budget_blocks;
         loop {
@@ -394,7 +404,8 @@ impl Volume {
                         continue;
                     }
                 }
-                // There is nowhere to move to; what has been moved so far is free with the next checkpoint.
+                // There is no space to move blocks to. The old places of moved blocks become free with the
+                // next checkpoint.
                 Err(Error::NoSpace { .. }) => {
                     cleaning.sections = cleaning.cleaned.sections;
                     cleaning.others = None;
@@ -422,7 +433,7 @@ impl Volume {
         Ok(blocks)
     }
 
-    /// The section that is most worth cleaning and was not tried.
+    /// Returns the section that is most worth cleaning and was not tried yet.
     fn find_victim(
         &mut self,
         policy: Policy,
@@ -473,14 +484,15 @@ impl Volume {
             }
         })?;
         if policy == Policy::AgeThreshold {
-            // On a volume that is itself younger than that, nothing could be old enough.
+            // On a volume that is younger than the threshold, no section could be old enough.
             let age_seconds = if now < AGE_SECONDS { 0 } else { AGE_SECONDS };
             return Ok(by_age(&candidates, blocks, age_seconds));
         }
         Ok(best.map(|(_, section)| section))
     }
 
-    /// Moves on what is in a section until the budget is used up; whether all of it was looked at.
+    /// Moves the valid blocks of a section until the budget is used up. Returns true if the whole section was
+    /// examined.
     fn clean_section(&mut self, victim: &mut Victim, budget_blocks: &mut u32) -> Result<bool> {
         let end = (victim.section.0 + 1) * self.geometry.segments_per_section;
         while victim.number.0 < end {
@@ -521,7 +533,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// A segment with its summary, unless nothing of it is in use.
+    /// Returns a segment with its summary, or `None` if no block of it is valid.
     fn segment_to_clean(&mut self, number: SegNo) -> Result<Option<(Segment, Summary)>> {
         let segment = self.sit.segment(&self.io, number)?;
         if segment.valid_blocks == 0 {
@@ -546,7 +558,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Moves a block of a file; `false` where the file is pinned.
+    /// Moves a block of a file. Returns false if the file is pinned.
     fn move_data(&mut self, segment: SegNo, addr: BlockAddr, owner: Owner) -> Result<bool> {
         let node = self.node(owner.nid)?;
         let (ino, index) = (node.ino(), usize::from(owner.offset));
@@ -562,7 +574,7 @@ impl Volume {
             return Ok(false);
         }
         let kind = log_for(self.options.active_logs, SegmentType::ColdData, inode.is_directory());
-        // What is stored for a compressed cluster moves as it is, even where its content waits to be replaced.
+        // Blocks of a compressed cluster move as they are, even if dirty pages are about to replace them.
         let page = self.pages.get(ino, block).filter(|_| inode.compression().is_none());
         let slot = Slot { nid: owner.nid, index, left: 1 };
         if let Some(page) = page {
@@ -580,7 +592,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// The block of its file that an address of a node is for.
+    /// Returns the block number in the file that an address of a node stands for.
     pub(super) fn block_of(&self, node: &NodeBlock, index: usize) -> Result<Option<u64>> {
         let layout = self.inode(Ino(node.ino().0))?.layout();
         let kind = NodeKind::of(self.geometry.block_size, node.footer().offset);
@@ -611,14 +623,14 @@ mod tests {
         assert_eq!(choose(&[]), None);
         assert_eq!(choose(&[of(1, 10, 950), of(2, 300, 1000)]), None, "both are young");
         assert_eq!(choose(&[of(1, 1, 950), of(2, 500, 900), of(3, 9, 1000)]), Some(SecNo(2)));
-        // Among the old, both count.
+        // Among old sections, age and space both count.
         assert_eq!(choose(&[of(1, 500, 100), of(2, 10, 150), of(3, 1, 1000)]), Some(SecNo(2)));
         assert_eq!(choose(&[of(1, 300, 100), of(2, 290, 700), of(3, 1, 1000)]), Some(SecNo(1)));
-        // What is not among the oldest fifth is not looked at, however empty it is.
+        // Sections outside the oldest fifth are not considered, however empty they are.
         let mut many: Vec<Candidate> = (0..100).map(|n| of(n, 400, u64::from(n))).collect();
         many[50].valid_blocks = 1;
         assert!(by_age(&many, 512, 0).is_some_and(|section| section < SecNo(20)));
-        // Times of any kind do no harm.
+        // Extreme times do no harm.
         assert_eq!(by_age(&[of(1, 600, 0), of(2, 1, u64::MAX)], 512, 1), Some(SecNo(1)));
         assert_eq!(by_age(&[of(1, 600, u64::MAX)], 512, 0), Some(SecNo(1)));
     }

@@ -1,4 +1,4 @@
-//! Where things lie: pure arithmetic over the superblock's numbers.
+//! Layout of the areas: pure arithmetic on the numbers of the superblock.
 
 use crate::{
     format::{
@@ -49,7 +49,7 @@ impl Geometry {
         }
     }
 
-    /// Whether a block lies in the main area.
+    /// Returns true if a block lies in the main area.
     pub fn in_main(&self, addr: BlockAddr) -> bool {
         addr >= self.main.start && u64::from(addr.0) < self.main.end()
     }
@@ -57,7 +57,7 @@ impl Geometry {
     /// Segment of a block of the main area, and the block's index in it.
     ///
     /// # Panics
-    /// Where the block is not in the main area: a bug of the caller.
+    /// Panics if the block is not in the main area, which is a bug of the caller.
     pub fn position(&self, addr: BlockAddr) -> (SegNo, u16) {
         assert!(self.in_main(addr), "{addr} is not in the main area");
         let offset = addr.0 - self.main.start.0;
@@ -91,35 +91,35 @@ impl Geometry {
         BlockAddr(self.checkpoint.start.0 + u32::from(pack) * BLOCKS_PER_SEGMENT)
     }
 
-    /// Blocks of the SIT that hold entries, of one copy.
+    /// Number of SIT blocks that hold entries, in one copy.
     pub fn sit_blocks(&self) -> u32 {
         self.segments.div_ceil(self.block_size.sit_entries() as u32)
     }
 
-    /// Where a copy of a SIT block is: the copies are the two halves of the area.
+    /// Address of one of the two copies of a SIT block: the copies are the two halves of the area.
     pub fn sit_block(&self, index: u32, second: bool) -> BlockAddr {
         let half = self.sit.segments / 2 * BLOCKS_PER_SEGMENT;
         BlockAddr(self.sit.start.0 + index + if second { half } else { 0 })
     }
 
-    /// Blocks of the NAT, of one copy.
+    /// Number of NAT blocks, in one copy.
     pub fn nat_blocks(&self) -> u32 {
         self.nat.segments / 2 * BLOCKS_PER_SEGMENT
     }
 
-    /// Where a copy of a NAT block is: the copies alternate segment by segment.
+    /// Address of one of the two copies of a NAT block: the copies alternate segment by segment.
     pub fn nat_block(&self, index: u32, second: bool) -> BlockAddr {
         let base = 2 * index - index % BLOCKS_PER_SEGMENT;
         BlockAddr(self.nat.start.0 + base + if second { BLOCKS_PER_SEGMENT } else { 0 })
     }
 
-    /// The first nid that the NAT has no entry for.
+    /// The first nid that has no entry in the NAT.
     pub fn nids_end(&self) -> Nid {
         let end = u64::from(self.nat_blocks()) * self.block_size.nat_entries() as u64;
         Nid(u32::try_from(end).unwrap_or(u32::MAX))
     }
 
-    /// The block of the SSA that a segment's summary is in, and the summary's byte offset in it.
+    /// SSA block that holds the summary of a segment, and the byte offset of the summary in it.
     pub fn summary_block(&self, segment: SegNo) -> (BlockAddr, usize) {
         let per_block = (self.block_size.bytes() / self.summary.bytes()) as u32;
         let offset = (segment.0 % per_block) as usize * self.summary.bytes();
