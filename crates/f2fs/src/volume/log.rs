@@ -12,8 +12,9 @@ use crate::{
     units::{BlockAddr, SegNo},
 };
 
-/// Maximum size of a run in bytes: whole commands of 120 KiB, the largest that a USB card reader takes at
-/// once. Larger runs need hardly more commands than runs of 1 MiB.
+/// Maximum size of a run in bytes: eight whole commands of 120 KiB, the largest that a USB card reader takes.
+/// A run of 1 MiB would end in a partial command. A device with larger commands needs hardly more of them
+/// than with 1 MiB.
 const RUN_BYTES: usize = 8 * (120 << 10);
 /// Maximum number of runs that are kept while the device fails to write them.
 const STUCK_MAX: usize = 64;
@@ -150,8 +151,8 @@ impl Logs {
     }
 
     /// Joins data blocks that are overwritten in place to the front of the data run that begins right behind
-    /// them. Returns true if there is such a run. Node runs are left alone: an fsync writes only those of
-    /// file nodes.
+    /// them. Returns true if there is such a run. Node runs do not qualify: an fsync writes all data runs,
+    /// but of the node runs only that of the warm node log.
     pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;
         let data = SegmentType::ALL.into_iter().zip(&mut self.logs).filter(|(kind, _)| !kind.is_node());

@@ -18,7 +18,7 @@ use crate::{
 /// Number of locks that the clean nodes are distributed over.
 const SHARDS: usize = 16;
 
-/// Which parts of a dirty node have changed. An fsync can skip an inode if roll-forward recovers all its
+/// The parts of a dirty node that have changed. An fsync can skip an inode if roll-forward recovers all its
 /// changes from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change(u8);
