@@ -1,4 +1,4 @@
-//! Casefolded directories: what looking for a name costs, and names of either way of folding.
+//! Casefolded directories: the cost of a lookup, and names under both ways of folding.
 
 mod support;
 
@@ -15,7 +15,7 @@ use f2fs::{
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 const BYTES: u64 = 256 << 20;
-/// Where an inode has its flags, in bytes.
+/// Offset of the flags in an inode, in bytes.
 const FLAGS_AT: u64 = 80;
 
 type Counting = Arc<Counted<MemoryDevice>>;

@@ -1,4 +1,4 @@
-//! Volumes that are nearly full and written on and on.
+//! Volumes that are nearly full and written continuously.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! What operations cost, counted in requests to the device and in bytes of memory: it must not grow with what they do
-//! not need.
+//! Costs of operations, in requests to the device and in bytes of memory. They must not grow with data that
+//! the operation does not need.
 
 mod support;
 
@@ -119,7 +119,7 @@ fn the_segment_table_takes_a_share_of_the_cache_and_is_read_in_long_runs() {
     let reads = device.take_counts().reads;
     assert!(blocks > 500 && reads < blocks / 8, "{reads} reads of {blocks} blocks");
     assert!(volume.segment_table_bytes() <= CACHE / 8, "{} bytes", volume.segment_table_bytes());
-    // What has changed stays until a checkpoint, and is counted.
+    // Changed blocks stay in memory until a checkpoint, and are counted.
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
     volume.unmount().unwrap();

@@ -1,4 +1,4 @@
-//! Discards: few and large, of what is free only, and bounded.
+//! Discards: few, large, bounded, and only of free blocks.
 
 mod support;
 
@@ -14,14 +14,15 @@ use f2fs::{
 
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
-/// The least that is discarded after a checkpoint.
+/// Minimum size of a discard after a checkpoint, in bytes.
 const UNIT_BYTES: u64 = 64 << 10;
 
 fn open(device: Arc<dyn block::Device>) -> Volume {
     Volume::open(device, Options { discard: true, ..Options::new(Time::default) }).unwrap()
 }
 
-/// Small files, of which every second goes, leave no run that is worth a request; the others then leave large ones.
+/// Removing every second small file leaves no run that is worth a discard. Removing the others then leaves
+/// large runs.
 #[test]
 fn scattered_blocks_wait_until_their_neighbours_are_free() {
     const FILES: u32 = 12_000;
@@ -52,7 +53,7 @@ fn scattered_blocks_wait_until_their_neighbours_are_free() {
     assert!(whole <= 40, "{whole} discards of {bytes} bytes");
 }
 
-/// What waits is dropped where a log comes to it.
+/// A pending discard is dropped when a log comes to its blocks.
 #[test]
 fn blocks_that_are_used_again_are_not_discarded() {
     let device = Arc::new(Recording::without_data(MemoryDevice::new(64 << 20)));
@@ -76,7 +77,7 @@ fn blocks_that_are_used_again_are_not_discarded() {
         assert_eq!((request.offset_bytes % UNIT_BYTES, request.length_bytes % UNIT_BYTES), (0, 0));
         assert!(request.length_bytes <= 8 << 20);
     }
-    // What a memory discards reads as zeroes.
+    // A discarded range of this device reads as zeroes.
     let mut volume = open(device);
     let mut content = vec![0; 10 << 20];
     volume.read(kept, 0, &mut content).unwrap();

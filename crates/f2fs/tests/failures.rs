@@ -835,8 +835,8 @@ fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) 
     (ino, (0..segments - 2).map(|n| addr_of(&volume, first + n * 512)).collect())
 }
 
-/// Sections that cannot be emptied, however many, keep no other from being cleaned; and where space runs short, whoever
-/// does something else is not told of them.
+/// Any number of sections that cannot be emptied do not prevent others from being cleaned. If space runs
+/// short, operations on other files do not get their error.
 #[test]
 fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
     const SEGMENTS: u64 = 60;
@@ -1453,8 +1453,8 @@ fn recovery_reads_no_summary_of_what_was_free() {
     support::assert_clean(&path);
 }
 
-/// If a block of the segment table cannot be read, names whose blocks lie there stay: removed names do not
-/// come back with one that cannot be removed, and no checkpoint waits for it.
+/// If a block of the segment table cannot be read, names whose blocks lie there stay. Removed names do not
+/// return together with one that cannot be removed, and no checkpoint waits for it.
 #[test]
 fn names_that_cannot_be_given_up_are_not_changed() {
     const TABLE_SEGMENTS: u32 = 55;

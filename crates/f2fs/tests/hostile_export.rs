@@ -1,5 +1,5 @@
-//! Export of hostile volumes: nothing outside the destination is touched, not by the export and not by GNU tar, which
-//! unpacks its archive.
+//! Export of hostile volumes: neither the export nor GNU tar, which unpacks its archive, touches anything
+//! outside the destination.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ const FILE: u16 = 0o104_777;
 const DIR: u16 = 0o040_777;
 const LINK: u16 = 0o120_777;
 
-/// Where the bytes of an entry of a directory lie on the device: the dentry and the name.
+/// Returns the offsets on the device of a directory entry: the dentry and the name.
 fn entry_at(volume: &Volume, dir: Ino, name: &[u8]) -> (u64, u64) {
     let inode = volume.inode(dir).expect("sound");
     let found = volume.find_entry(dir, name).expect("sound").expect("it is there");
@@ -48,8 +48,8 @@ fn entry_at(volume: &Volume, dir: Ino, name: &[u8]) -> (u64, u64) {
     (start + dentry as u64, start + name as u64)
 }
 
-/// A volume that wants to write into `outside`. `links_first` is whether its links come before what has their names, and
-/// are found under them.
+/// Makes a volume whose export could write into `outside`. With `links_first`, the links precede the
+/// directories and files of the same names, and are found under those names.
 fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
@@ -65,7 +65,8 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         if links_first {
             links(volume)?;
         }
-        // Directories and a file that get the names of the links, and names of files in them that lie elsewhere, too.
+        // Directories and a file that later get the names of the links, and further names elsewhere for files
+        // in them.
         for (dir, other) in [(&b"d"[..], &b"link-1"[..]), (b"e", b"link-2")] {
             let dir = volume.create(ROOT, dir, &node(DIR))?;
             let file = volume.create(dir, b"canary", &node(FILE))?;

@@ -1,4 +1,4 @@
-//! Operations in steps, between which readers have the volume.
+//! Operations in steps, with reads of the volume in between.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn volume_of(bytes: u64, options: Options) -> Volume {
     Volume::open(device, options).unwrap()
 }
 
-/// Does all steps, and calls `read` between them. Says how many there were.
+/// Performs all steps, with a call of `read` before and after each. Returns the number of steps.
 fn finish(volume: &mut Volume, pending: Option<PendingSync>, mut read: impl FnMut(&Volume)) -> usize {
     let (mut next, mut steps) = (pending, 0);
     while let Some(pending) = next {
@@ -98,7 +98,7 @@ fn cleaning_gives_readers_a_turn_after_every_few_blocks() {
         assert_eq!(volume.read(files[1], 0, &mut content).unwrap(), 30_000);
         assert!(content[..30_000].iter().all(|byte| *byte == 1));
     });
-    // What was moved has taken another segment at most.
+    // The moved blocks have taken at most one other segment.
     assert!(volume.last_checkpoint().free_segments >= free);
     assert!(steps >= 512 / 2 / 32, "{steps} steps for half a segment");
 }

@@ -593,7 +593,7 @@ fn no_chain_runs_into_that_of_a_session_before() {
             let found = contents(&volume);
             let three = volume.lookup(ROOT, NAMES[2]).unwrap();
             volume.write(three, 4096, &[3; 4096]).unwrap();
-            // As many nodes as the first fsync before.
+            // This fsync writes as many nodes as the first one did before.
             volume.write(three, 3_900_000, &[3; 4096]).unwrap();
             volume.fsync(three, false).unwrap();
             drop(volume);

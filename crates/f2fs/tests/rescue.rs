@@ -1,8 +1,8 @@
-//! Export of damaged volumes: of a volume with one damaged block, everything arrives but what that block held.
+//! Export of damaged volumes: if one block is damaged, everything arrives except the content of that block.
 //!
-//! Each case damages one block of a chosen kind, exports with `keep_going` and compares with the tree before. A walk of
-//! the test's own through nodes and maps says what each block holds. Each run covers every kind of block and of damage;
-//! `RESCUE_SEEDS` asks for more cases.
+//! Each case damages one block of a chosen kind, exports with `keep_going` and compares the result with the
+//! tree before. The test's own walk through nodes and maps determines the content of each block. Each run
+//! covers every kind of block and of damage; `RESCUE_SEEDS` asks for more cases.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -91,7 +91,7 @@ const DAMAGES: [Damage; 5] =
 struct Holds {
     /// These paths and everything below them.
     below: BTreeSet<Path>,
-    /// Names that nobody knows may appear in these directories.
+    /// Unexpected names may appear in these directories.
     new_names: BTreeSet<Path>,
     /// Blocks of the content of these files.
     content: Vec<(Path, Range<u64>)>,
@@ -547,7 +547,7 @@ fn damaged(
     Arc::new(damaged)
 }
 
-/// Exports all that can be read; gives the tree and the paths of what was lost.
+/// Exports everything that can be read. Returns the tree and the paths of the losses.
 fn rescue(device: Arc<dyn Device>) -> Result<(Tree, Vec<Path>)> {
     let volume = Volume::open(device, Options::read_only())?;
     let mut source = VolumeSource::new(&volume, ROOT, b"")?;

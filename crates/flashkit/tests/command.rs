@@ -1,4 +1,4 @@
-//! The command as its users call it: what it prints, what it leaves, how it ends.
+//! The command as users call it: its output, its files, its exit code.
 
 mod support;
 
@@ -29,14 +29,14 @@ fn a_tree_goes_in_and_comes_out() {
     assert!(report.contains("\"clean\": true"), "{report}");
 }
 
-/// An image in the directory that it is made from is no part of itself.
+/// An image in the source directory does not become a part of itself.
 #[test]
 fn an_image_does_not_hold_itself() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
     let mkfs = ["mkfs", "-q", "-f", "tree/v.img", "--size", "64M", "--from", "tree"];
-    // The second time it is there already.
+    // The second time, the image exists already.
     for _ in 0..2 {
         ok(dir, &mkfs);
         assert_eq!(ok(dir, &["ls", "tree/v.img"]), "etc\nlarge\nlink\n");
@@ -44,7 +44,7 @@ fn an_image_does_not_hold_itself() {
     ok(dir, &["mkdir", "tree/v.img:/more"]);
     ok(dir, &["import", "-q", "tree", "tree/v.img:/more"]);
     assert_eq!(ok(dir, &["ls", "tree/v.img:/more"]), "etc\nlarge\nlink\n");
-    // Another image is a file like others.
+    // Another image is an ordinary file.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "256M", "--from", "tree"]);
     assert_eq!(ok(dir, &["ls", "v.img"]), "etc\nlarge\nlink\nv.img\n");
 }
@@ -69,13 +69,13 @@ fn archives_are_compressed_as_they_are_called() {
     let error = fails(dir, &["export", "-q", "v.img", "a.tar.bz2"]);
     assert!(error.contains("a.tar.bz2") && error.contains(".tar.zst"), "{error}");
     assert!(!dir.join("a.tar.bz2").exists());
-    // A directory that is there is one, whatever it is called.
+    // An existing directory is a directory, whatever its name.
     fs::create_dir(dir.join("d.tar")).unwrap();
     ok(dir, &["export", "-q", "v.img", "d.tar"]);
     assert!(dir.join("d.tar/etc/motd").exists());
 }
 
-/// Who makes a volume owns its root directory, unless another owner is named.
+/// The caller owns the root directory of a new volume, unless another owner is given.
 #[test]
 fn the_root_directory_is_its_makers() {
     if !rustix::process::geteuid().is_root() {
@@ -84,7 +84,7 @@ fn the_root_directory_is_its_makers() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::os::unix::fs::chown(dir, Some(1000), Some(1001)).unwrap();
-    // The binary may lie where nobody else may look.
+    // The binary may lie in a directory that other users cannot search.
     fs::copy(env!("CARGO_BIN_EXE_flashkit"), dir.join("flashkit")).unwrap();
     let made = |more: &[&str]| {
         let status = Command::new("setpriv")
@@ -112,12 +112,12 @@ fn the_root_directory_is_its_makers() {
     assert_eq!(made(&["-R", "7:8"]), [(7, 8); 2]);
 }
 
-/// What is cut off leaves nothing behind.
+/// An interrupted mkfs leaves nothing behind.
 #[test]
 fn an_interrupted_mkfs_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let dir = fs::canonicalize(dir.path()).unwrap();
-    // An archive that never ends: nothing comes.
+    // The archive never ends, because nothing is written to the pipe.
     let mut child = Command::new(env!("CARGO_BIN_EXE_flashkit"))
         .current_dir(&dir)
         .args(["mkfs", "-q", "v.img", "--size", "64M", "--from", "-"])
@@ -125,7 +125,7 @@ fn an_interrupted_mkfs_leaves_no_file() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // It would end with the pipe.
+    // Dropping the pipe would end the command.
     let _archive = child.stdin.take();
     let open = format!("/proc/{}/fd", child.id());
     let begun = || {
@@ -146,7 +146,6 @@ fn an_interrupted_mkfs_leaves_no_file() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
 }
 
-/// A file that somebody writes to is not taken from under them.
 #[test]
 fn a_link_to_a_volume_stays_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -175,7 +174,7 @@ fn a_volume_that_is_written_to_is_not_replaced() {
     ok(dir, &["mkfs", "-q", "-f", "v.img"]);
 }
 
-/// GNU tar gives files their lists back, and so the group its own rights.
+/// GNU tar restores files' ACLs, and with them the permissions of the group itself.
 #[test]
 fn lists_of_rights_go_through_gnu_tar() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +203,8 @@ fn lists_of_rights_go_through_gnu_tar() {
     fs::create_dir(dir.join("unpacked")).unwrap();
     tar(&["-xpf", "ours.tar", "-C", "unpacked"]);
     assert_eq!(lists("unpacked"), wanted);
-    // The other way, where GNU tar has the lists as texts alone; ids that have no name here are numbers in them.
+    // In the other direction, GNU tar has the ACLs only as texts. Ids without a name on this host are numbers
+    // there.
     tar(&["-cf", "theirs.tar", "-C", "tree", "."]);
     ok(dir, &["mkfs", "-q", "w.img", "--size", "64M", "--from", "theirs.tar"]);
     ok(dir, &["export", "-q", "w.img", "out"]);
@@ -260,7 +260,7 @@ fn volumes_are_changed_without_mounting_them() {
     assert!(fails(dir, &["stat", "v.img:/a"]).contains("not found"));
 }
 
-/// Limits that are set are reported, stay beside each other, and leave a volume that fsck.f2fs finds clean.
+/// New limits are reported, do not affect each other, and leave a volume that fsck.f2fs finds clean.
 #[test]
 fn limits_are_set_and_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -287,7 +287,7 @@ fn limits_are_set_and_reported() {
     assert_eq!(of("group", 100)["inodes"], 2);
     let text = ok(dir, &["quota", "v.img"]);
     assert!(text.contains("9.00 MiB") && text.contains("over its soft limit of inodes"), "{text}");
-    // No limit is no record where nothing is used.
+    // Without usage and without a limit there is no record.
     ok(dir, &["quota", "set", "v.img", "--project", "7", "--blocks", "0:0", "--inodes", "0:0"]);
     assert!(!ok(dir, &["quota", "v.img"]).contains("2.00 MiB"));
     model::fsck::fsck_image(&dir.join("v.img")).unwrap();
@@ -349,7 +349,7 @@ fn volumes_are_shaped_for_cards() {
     let said = ok(dir, &["mkfs", "a2.img", "--size", "256M", "--card", "transcend-16g-desktop"]);
     assert!(said.contains("mount -o mode=lfs,active_logs=6"), "{said}");
     assert_eq!(shape("a2.img"), (1, 2), "no limit of open units: logs share one");
-    // The card is a file, and so is a profile.
+    // Both the card and the profile are files.
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "256M", "--preconditioned"]);
     ok(dir, &["mkfs", "-q", "c.img", "--size", "256M", "--card", "sd.card"]);
     assert_eq!(shape("c.img"), (2, 1));
@@ -375,7 +375,7 @@ fn a_volume_is_made_on_a_card_that_is_probed_first() {
     assert!(said.contains("active_logs=2") && said.contains("keeps 2 units open"), "{said}");
     let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", "sd.card"])).unwrap();
     assert_eq!(info["segments_per_section"], 2);
-    // The probe wrote to the card, and the card knows.
+    // The probe wrote to the card, which has counted that.
     let stats: serde_json::Value =
         serde_json::from_str(&ok(dir, &["card", "stats", "--json", "sd.card"])).unwrap();
     assert!(stats["counters"]["host"]["written_bytes"].as_u64().unwrap() > 16 << 20, "{stats}");
@@ -396,7 +396,7 @@ fn a_probe_writes_only_with_leave() {
     assert_eq!(json["written_bytes"], 0);
 }
 
-/// A file may be called as a profile is: what is there counts, and is asked for.
+/// A file may be called like a profile: the file takes precedence, and the probe asks before it writes.
 #[test]
 fn a_probe_takes_what_is_there_before_what_has_a_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -406,7 +406,7 @@ fn a_probe_takes_what_is_there_before_what_has_a_name() {
     assert!(fails(dir, &["probe", "bergmann-stick", "--write"]).contains("-y agrees"));
     assert!(ok(dir, &["probe", "bergmann-stick"]).contains("4 MiB"));
     assert!(fs::read(dir.join("bergmann-stick")).unwrap() == before);
-    // A card in a file holds somebody's data; a card that nobody can read is no plain file either.
+    // A card in a file holds user data. An unreadable card is not a plain file either.
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "64M"]);
     assert!(fails(dir, &["probe", "sd.card", "--write"]).contains("-y agrees"));
     fs::write(dir.join("sd.card.card"), "{").unwrap();
@@ -414,7 +414,7 @@ fn a_probe_takes_what_is_there_before_what_has_a_name() {
         let error = fails(dir, arguments);
         assert!(error.contains("sd.card.card: not the state of a card"), "{error}");
     }
-    // The file of a profile stands for a card of it.
+    // A profile's file stands for a card of this profile.
     let profile = ok(dir, &["card", "show", "survey-class4"]);
     fs::write(dir.join("own.toml"), &profile).unwrap();
     assert!(ok(dir, &["probe", "own.toml", "--write", "--budget", "64M"]).contains("7600 MiB"));
@@ -423,7 +423,7 @@ fn a_probe_takes_what_is_there_before_what_has_a_name() {
     assert!(fails(dir, &["probe", "/dev/nothing"]).contains("no such file or device"));
 }
 
-/// A mount that is gone when the test ends, however it ends.
+/// A mount that is removed when the test ends, even if it fails.
 struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {
@@ -470,12 +470,12 @@ fn devices_in_use_are_left_as_they_are() {
     let mounted = Mounted(at.clone());
     fs::write(at.join("file"), "still there").unwrap();
     refused(&format!("mounted at {}", at.display()));
-    // Reading alone is nobody's harm.
+    // Reading alone does no harm.
     assert!(ok(dir, &["probe", name, "--time", "5"]).contains("64 MiB"));
     assert_eq!(fs::read_to_string(at.join("file")).unwrap(), "still there");
     drop(mounted);
 
-    // The file of a loop device is in use by it, and the device by the program that writes to it.
+    // The loop device uses the file, and the program that writes to the device uses the device.
     let error = fails(dir, &["probe", "disk", "--write", "-y"]);
     assert!(error.contains("used by loop") && error.contains("nothing was written"), "{error}");
     let writer = block::FileDevice::open(name, block::OpenOptions { write: true, direct: false }).unwrap();
@@ -659,7 +659,7 @@ fn requests_to_a_card_are_kept_and_asked_again() {
     let told = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["counters"]["host"]["writes"], 100);
-    // All of them go to the area at the front, in order: each takes as long as the others.
+    // All writes go to the front area, in order, and take the same time.
     assert_eq!(told["latencies_ns"]["write"][0][1], 100, "{told}");
     let text = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--preconditioned"]);
     assert!(text.contains("time of writes") && text.contains("p99.9 "), "{text}");

@@ -1,4 +1,4 @@
-//! `cp`: files into an image and out of it.
+//! `cp`: copies files into an image and out of it.
 
 mod support;
 
@@ -49,7 +49,7 @@ fn what_is_done_in_part_says_so() {
     let error = fails(dir, &["cp", "more", "v.img:/file"]);
     assert!(error.contains("no space left") && !error.contains("in part"), "{error}");
     assert_eq!(ok(dir, &["ls", "v.img"]), "");
-    // What replaces a file needs its room.
+    // A file that replaces another needs space of its own.
     ok(dir, &["cp", "some", "v.img:/file"]);
     let error = fails(dir, &["cp", "more", "v.img:/file"]);
     assert!(error.contains("done in part") && error.contains("no space left"), "{error}");
@@ -62,7 +62,7 @@ fn holes_stay_holes() {
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
     let file = fs::File::create(dir.join("sparse")).unwrap();
-    // More than the volume has room for.
+    // More data than the volume has space for.
     for (at, size) in [(0, "start"), (300 << 20, "middle")] {
         file.write_all_at(size.as_bytes(), at).unwrap();
     }
@@ -71,7 +71,7 @@ fn holes_stay_holes() {
     ok(dir, &["cp", "v.img:/sparse", "back"]);
     let same = Command::new("cmp").args(["sparse", "back"]).current_dir(dir).status().unwrap();
     assert!(same.success());
-    // What the kernel makes up has a size that is none.
+    // Files that the kernel generates have a meaningless size.
     for made_up in ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
         let Ok(content) = fs::read_to_string(made_up) else { continue };
         ok(dir, &["cp", made_up, "v.img:/made-up"]);
@@ -118,7 +118,7 @@ fn standard_input_and_output_are_files_too() {
     }
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 fn names(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -162,7 +162,7 @@ fn a_file_of_the_host_is_replaced_only_with_force() {
         assert!(error.contains("exists already; -f replaces it"), "{error}");
         assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "old");
     }
-    // A link is replaced, as any name; the file that it leads to stays.
+    // A link is replaced like any name. Its target stays.
     ok(dir, &["cp", "-f", "v.img:/f", "link"]);
     assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "old");
     assert!(dir.join("link").symlink_metadata().unwrap().is_file());
@@ -171,7 +171,7 @@ fn a_file_of_the_host_is_replaced_only_with_force() {
     assert_eq!(names(dir), ["f", "link", "v.img"]);
 }
 
-/// A copy that fails leaves nothing that the next one would find.
+/// A failed copy leaves nothing that the next one would find.
 #[test]
 fn a_copy_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn a_copy_that_fails_leaves_nothing() {
     assert_eq!(fs::read_to_string(dir.join("damaged")).unwrap(), "old", "it is replaced only by a whole one");
 }
 
-/// A file system in memory that is gone when the test ends, however it ends.
+/// A file system in memory that is removed when the test ends, even if it fails.
 struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {
@@ -229,7 +229,7 @@ fn what_a_file_of_the_host_cannot_have_is_told() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: this takes root's rights, to give them up");
     }
-    // The binary may lie where nobody else may look.
+    // The binary may lie in a directory that other users cannot search.
     fs::copy(env!("CARGO_BIN_EXE_flashkit"), dir.join("flashkit")).unwrap();
     let script = "umask 022; chmod 755 . && mkdir -m 777 out && mkdir tree && mknod tree/device c 1 3 \
                   && echo 1 >tree/program && echo 2 >tree/plain";

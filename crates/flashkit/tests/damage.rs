@@ -1,4 +1,4 @@
-//! Walks of damaged volumes and exports of them: each ends, names each loss, and loses nothing else.
+//! Walks and exports of damaged volumes: each ends, names each loss, and loses nothing else.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn open(image: &Path, write: bool) -> Volume {
     Volume::open(Arc::new(device), options).expect("a volume")
 }
 
-/// Lets a name of an inline directory lead to another inode.
+/// Redirects a name of an inline directory to another inode.
 fn redirect(image: &Path, dir: Ino, name: &[u8], to: Ino) {
     let volume = open(image, false);
     let inode = volume.inode(dir).expect("sound");
@@ -46,7 +46,7 @@ fn redirect(image: &Path, dir: Ino, name: &[u8], to: Ino) {
         .expect("written");
 }
 
-/// A call that may take so many KiB of memory, so that one without end fails.
+/// Runs a call with a memory limit in KiB, so that unbounded use of memory fails.
 fn bounded(dir: &Path, kibibytes: u64, arguments: &[&str]) -> Output {
     let script = format!("ulimit -v {kibibytes}; exec \"$0\" \"$@\"");
     let mut shell = Command::new("sh");
@@ -58,7 +58,7 @@ fn bounded(dir: &Path, kibibytes: u64, arguments: &[&str]) -> Output {
 fn walks_of_directories_that_hold_one_another_end_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
-    // Without checksums of inodes, so that a changed name is believed.
+    // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
     let mut volume = open(&image, true);
     let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
@@ -101,7 +101,7 @@ fn memory_grows_with_the_depth_and_not_with_its_square() {
     let mut volume = open(&image, true);
     let mut at = ROOT;
     for _ in 0..2000 {
-        // Each level has names that wait while what is below is walked, and a file with a second name.
+        // Each level has names that remain while a subdirectory is walked, and a file with a second name.
         let file = volume.create(at, &[b'z'; 200], &NewNode::new(FILE)).unwrap();
         volume.link(file, at, &[b'a'; 200]).unwrap();
         volume.create(at, &[b'y'; 200], &NewNode::new(0o140_644)).unwrap();
@@ -177,7 +177,7 @@ fn an_export_that_was_interrupted_goes_on_with_overwrite() {
     std::os::unix::fs::symlink("a", dir.join("tree/symlink")).unwrap();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
     ok(dir, &["export", "-q", "v.img", "out"]);
-    // Half a file, a link to elsewhere where a file comes, a file where a directory comes.
+    // A partial file, a link to elsewhere in the place of a file, and a file in the place of a directory.
     fs::write(dir.join("elsewhere"), "stays").unwrap();
     fs::write(dir.join("out/a"), "a").unwrap();
     fs::remove_file(dir.join("out/b")).unwrap();
@@ -234,7 +234,7 @@ fn an_owner_that_the_host_refuses_costs_the_owner_alone() {
 fn a_damaged_name_of_a_whole_directory_leads_no_change_to_it() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
-    // Without checksums of inodes, so that a changed name is believed.
+    // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
     let mut volume = open(&image, true);
     let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
@@ -260,7 +260,7 @@ fn a_damaged_name_of_a_whole_directory_leads_no_change_to_it() {
         assert!(error.contains(&format!("has a name in {top}, and belongs to {x}")), "{call:?}: {error}");
         assert!(fs::read(&image).unwrap() == before, "{call:?} has changed something");
     }
-    // Under its own name it is changed, however that is written.
+    // Under its own name it is changed, however the path is written.
     for path in
         ["v.img:/x/y", "v.img:/x/y/", "v.img:/x/y/.", "v.img:/x/../x/y", "v.img:/sound", "v.img:/x/y/.."]
     {

@@ -1,4 +1,4 @@
-//! JSON output: its keys have one type, whatever the names in a volume are.
+//! JSON output: each key has one type, whatever names a volume contains.
 
 mod support;
 
@@ -51,7 +51,7 @@ fn names_may_be_any_bytes() {
     assert_eq!(listed[0]["name"], "plain\nname", "JSON has escapes of its own");
 }
 
-/// Verbs print modes as octal digits, and names under the same keys.
+/// All verbs print modes as octal digits, and names under the same keys.
 #[test]
 fn modes_are_octal_digits_everywhere() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,14 +11,14 @@ use std::{
 
 use support::ok;
 
-/// All pages: `flashkit-mkfs.8` and its file.
+/// Returns all pages with their files: `flashkit-mkfs.8`.
 fn pages(dir: &Path) -> BTreeMap<String, PathBuf> {
     let sections = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let files = sections.flat_map(|section| fs::read_dir(section).unwrap());
     files.map(|entry| entry.unwrap()).map(|it| (it.file_name().into_string().unwrap(), it.path())).collect()
 }
 
-/// The references of a text to pages of ours: `flashkit-mkfs(8)` as `flashkit-mkfs.8`.
+/// Returns the references in a text to our own pages: `flashkit-mkfs(8)` as `flashkit-mkfs.8`.
 fn references(text: &str) -> impl Iterator<Item = String> {
     let plain = text.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
     let words: Vec<String> = plain.split([' ', ',', '\n', ';', '.']).map(str::to_owned).collect();
@@ -136,7 +136,7 @@ fn completions_know_values() {
             assert!(script.contains(value), "{shell}: {value}");
         }
     }
-    // They are suggestions: a file is a profile, too.
+    // The values are suggestions: a file can be a profile, too.
     let dir = dir.path();
     fs::write(dir.join("mine.toml"), ok(dir, &["card", "show", "bergmann-stick"])).unwrap();
     assert!(ok(dir, &["card", "show", "mine.toml"]).contains("bergmann"));

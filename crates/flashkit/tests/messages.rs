@@ -1,4 +1,4 @@
-//! What the command says when something is wrong, and what to do about it.
+//! Error messages and their advice.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::{fs, process::Command};
 
 use support::{fails, flashkit, ok};
 
-/// A full volume says how much is missing, in bytes, and what helps.
+/// If a volume is full, the message states the missing bytes and a remedy.
 #[test]
 fn a_full_volume_says_what_is_missing_and_what_helps() {
     let dir = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn a_full_volume_says_what_is_missing_and_what_helps() {
     }
 }
 
-/// One thing is not many of them.
+/// Nouns are singular after 1.
 #[test]
 fn what_is_counted_is_said_in_words() {
     let dir = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn what_is_counted_is_said_in_words() {
     assert!(ok(dir, &["tree", "v.img"]).ends_with("\n0 directories, 1 file\n"));
 }
 
-/// Who makes the engine meet damage is told what it means, once, and what to do; and so is who looks at the volume later.
+/// The call that meets damage explains it once, with advice. A later look at the volume does so, too.
 #[test]
 fn damage_is_told_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,14 +72,14 @@ fn damage_is_told_with_what_to_do() {
     assert!(ok(dir, &["info", "v.img"]).contains("\ndamage          was met: fsck.f2fs -f repairs it\n"));
     assert!(ok(dir, &["info", "v.img", "--json"]).contains("\"asks_for_fsck\": true"));
 
-    // It asks whether it shall restore lost files, and says by its exit code that there was something to repair.
+    // fsck.f2fs asks whether to restore lost files, and its exit code says that it made repairs.
     let repaired = Command::new("sh").args(["-c", "echo n | fsck.f2fs -f v.img"]).current_dir(dir).output();
     assert!(matches!(repaired.expect("there is a shell").status.code(), Some(0 | 1)));
     assert!(!ok(dir, &["info", "v.img"]).contains("damage"), "it was repaired");
     assert_eq!(ok(dir, &["cat", "v.img:/whole"]), "x");
 }
 
-/// One file that cannot be read keeps the others from nothing.
+/// A file that cannot be read does not prevent output of the others.
 #[test]
 fn cat_goes_on_after_a_file_that_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn cat_goes_on_after_a_file_that_is_missing() {
     assert_eq!(told, "flashkit: v.img:/b: not found\nflashkit: v.img:/: is no regular file\n");
 }
 
-/// A number or path that is wrong is no damage, and is called by its name.
+/// An invalid number or path is not damage, and the message names it.
 #[test]
 fn wrong_numbers_and_places_are_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! New volumes: over existing content, from sources that are none, and of files as a build pretends them.
+//! New volumes: over existing content, from invalid sources, and from files under fakeroot.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::{
 
 use support::{fails, flashkit, ok};
 
-/// A path of a test's directory that somebody else may use, too.
+/// Makes a test directory that other users may search.
 fn shared_dir() -> tempfile::TempDir {
     let dir =
         tempfile::Builder::new().permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755)).tempdir();
@@ -24,7 +24,7 @@ fn noise(length: usize) -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        // No byte that a magic begins with.
+        // No magic starts with such a byte.
         state as u8 | 1
     };
     (0..length).map(|_| next()).collect()
@@ -175,7 +175,7 @@ fn an_overprovision_of_0_is_automatic_and_sizes_have_both_kinds_of_units() {
         ];
         ok(dir, &[&call, option].concat())
     };
-    // Buildroot's literal call has -o 0.
+    // Buildroot's call literally contains -o 0.
     assert_eq!(shape(&["-o", "0"]), shape(&[]));
     assert_ne!(shape(&["-o", "20"]), shape(&[]));
     for (size, bytes) in [("100MB", 100_000_000), ("100M", 100 << 20), ("100MiB", 100 << 20)] {
@@ -200,7 +200,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
     let before = blocks();
     let whole = fs::read(dir.join("t.tar")).unwrap();
     fs::write(dir.join("t.tar"), &whole[..15 << 20]).unwrap();
-    // A stream cannot be counted before.
+    // A stream cannot be counted in advance.
     let stopped = Command::new(env!("CARGO_BIN_EXE_flashkit"))
         .current_dir(dir)
         .args(["import", "-q", "-", "v.img"])
@@ -209,7 +209,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
         .unwrap();
     assert_eq!(stopped.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&stopped.stderr).contains("cut off"), "{stopped:?}");
-    // A file system may need a block more for the map of the file.
+    // The host's file system may need further blocks for the map of the file.
     assert!(blocks() <= before + 64, "{} blocks before, {} after", before, blocks());
     assert_eq!(ok(dir, &["ls", "v.img"]), "");
     fs::write(dir.join("t.tar"), &whole).unwrap();
@@ -218,7 +218,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
     assert!(model::fsck::fsck_image(&dir.join("v.img")).is_ok());
 }
 
-/// Returns true if a program can be started; says what is passed over where not.
+/// Returns true if a program can be started. Otherwise prints that its test is skipped.
 fn has(program: &str) -> bool {
     let is_there = Command::new(program).arg("--version").output().is_ok();
     if !is_there {
@@ -227,7 +227,7 @@ fn has(program: &str) -> bool {
     is_there
 }
 
-/// A shell's output under fakeroot, as an ordinary user.
+/// Returns a shell script's output under fakeroot, as an ordinary user.
 fn under_fakeroot(dir: &Path, script: &str) -> String {
     let mut call = match rustix::process::geteuid().is_root() {
         true => {
@@ -253,7 +253,7 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
     }
     let dir = shared_dir();
     let dir = dir.path();
-    // A user who may not see the program cannot start it.
+    // An ordinary user without access to the program cannot start it.
     let reachable = Path::new(env!("CARGO_BIN_EXE_flashkit"));
     let others_may = |path: &Path| path.metadata().is_ok_and(|facts| facts.mode() & 0o001 != 0);
     if rustix::process::geteuid().is_root() && !reachable.ancestors().all(others_may) {
@@ -278,7 +278,7 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
     ] {
         assert_eq!(listed.matches(field).count(), count, "{field} in {listed}");
     }
-    // What is really there is an ordinary file of the user.
+    // In reality it is an ordinary file of the user.
     assert!(fs::metadata(dir.join("r/dev/null")).unwrap().is_file());
 }
 
@@ -289,7 +289,7 @@ fn a_program_that_fakeroot_cannot_reach_refuses_to_read_a_directory() {
     fs::create_dir(dir.join("tree")).unwrap();
     fs::write(dir.join("map"), "uid 1 2\n").unwrap();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
-    // As for a static program: the variable is there, and the library is not.
+    // As in a static program: the variable is set, and the library is not loaded.
     for (variable, program) in [("FAKEROOTKEY", "fakeroot"), ("PSEUDO_PREFIX", "pseudo")] {
         let call = |arguments: &[&str]| {
             let mut call = Command::new(env!("CARGO_BIN_EXE_flashkit"));

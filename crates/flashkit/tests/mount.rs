@@ -1,5 +1,5 @@
-//! The process that `flashkit mount` leaves behind: how it is called, by hand, by mount(8) and from fstab, and how it
-//! ends; fsck.f2fs judges what is left.
+//! The background process of `flashkit mount`: started by hand, by mount(8) and from fstab, and its end.
+//! fsck.f2fs judges the resulting volume.
 
 mod support;
 
@@ -26,13 +26,13 @@ use f2fs::{
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
-/// How long anything may take that should be quick.
+/// Time limit of quick operations.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An image and a directory to mount it on.
+/// An image and a mount point.
 struct Place(tempfile::TempDir);
 
-/// Whether nothing can be mounted here; says why.
+/// Returns true if this host cannot mount, and prints the reason.
 fn skipped() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !possible {
@@ -79,7 +79,7 @@ impl Place {
         device(&self.dir()) != device(self.0.path())
     }
 
-    /// The process that answers.
+    /// Returns the process that serves the mount.
     fn daemon(&self) -> Option<u32> {
         let image = self.image().into_os_string().into_string().expect("it is text");
         let is_it = |pid: &u32| {
@@ -95,7 +95,7 @@ impl Place {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("there is kill").success());
     }
 
-    /// Waits until nobody has the image any more.
+    /// Waits until no process has the image open.
     fn wait_for_end(&self) {
         let started = Instant::now();
         while self.daemon().is_some() {
@@ -117,7 +117,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test failed: nothing of it may stay behind.
+        // The test failed. Nothing of it may stay behind.
         if let Some(pid) = self.daemon() {
             let _ = Command::new("umount").arg("-l").arg(self.dir()).status();
             let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status();
@@ -130,8 +130,8 @@ fn succeeded(run: &Output) {
     assert!(run.status.success(), "{}: {said}{errors}", run.status);
 }
 
-/// Runs a script where mount(8) finds the program as its helper, which it looks for in /sbin alone. Only the script
-/// sees that, so the machine stays as it is.
+/// Runs a script with the program installed as a helper of mount(8), which searches only /sbin. The change is
+/// visible only to the script.
 fn with_helper(place: &Place, script: &str) -> Output {
     let prepared = format!(
         "mount --make-rprivate /
@@ -224,8 +224,8 @@ fn everybody_may_mount_what_is_theirs() {
     place.assert_clean();
 }
 
-/// What the engine comes across is told where somebody looks: on the terminal of a mount in the foreground, once, and to
-/// the next who mounts the volume.
+/// Damage is reported where a user will see it: once on the terminal of a foreground mount, and again at the
+/// next mount.
 #[test]
 fn damage_is_told_once_and_to_the_next() {
     if skipped() {
@@ -306,7 +306,7 @@ fn a_mount_that_nobody_waits_for_ends_again() {
     let place = Place::new(64);
     let (reader, writer) = UnixStream::pair().unwrap();
     drop(reader);
-    // What `flashkit mount` starts, where that was interrupted before the volume was mounted.
+    // The background process of a `flashkit mount` that was interrupted before the volume was mounted.
     let mut command = Command::new(PROGRAM);
     command.args(["mount", "--stays"]).args([place.image(), place.dir()]).stdout(OwnedFd::from(writer));
     let run = command.output().unwrap();
@@ -318,8 +318,8 @@ fn a_mount_that_nobody_waits_for_ends_again() {
     place.assert_clean();
 }
 
-/// Who mounted it in the foreground is told why nothing is written any more, and that it did not end well; others find it in
-/// the machine's log.
+/// A foreground mount prints the reason why writing has stopped, and ends with a failure. A background mount
+/// writes it to the machine's log.
 #[test]
 fn why_nothing_is_written_any_more_is_told() {
     if skipped() {
@@ -343,7 +343,7 @@ fn why_nothing_is_written_any_more_is_told() {
     assert_eq!(fs::read_to_string(place.0.path().join("status")).unwrap().trim(), "1");
 }
 
-/// Where nothing could be reached, nothing is mounted.
+/// A volume whose files cannot be reached is not mounted.
 #[test]
 fn a_volume_without_a_root_is_not_mounted() {
     if skipped() {
@@ -399,7 +399,7 @@ fn killed_under_load_it_keeps_what_was_synced() {
                 let (place, synced) = (&place, &synced);
                 scope.spawn(move || {
                     let dir = place.path(&format!("{round}-{writer}"));
-                    // Everything fails once nobody answers any more.
+                    // Once the serving process is gone, every operation fails.
                     let mut write = |number: usize| -> std::io::Result<()> {
                         let name = dir.join(number.to_string());
                         let mut file = File::create(&name)?;
@@ -431,7 +431,7 @@ fn killed_under_load_it_keeps_what_was_synced() {
             let dir = place.path(&format!("{round}-{writer}"));
             let name = dir.join(number.to_string());
             let wanted = content(*writer, *number);
-            // What was synced may have been renamed or removed after that.
+            // A synced file may have been renamed or removed later.
             let renamed = dir.join(format!("{number} renamed"));
             let removed = number % 10 == 8;
             let found = fs::read_to_string(&name).or_else(|_| fs::read_to_string(&renamed));

@@ -1,10 +1,11 @@
-//! Two writers of one volume, by whatever names they reach it; readers beside a writer; and mounts of block devices.
+//! Two writers of one volume, by every path that leads to it; readers beside a writer; and mounts of block
+//! devices.
 
 use std::{fs::File, os::unix::fs::OpenOptionsExt, path::Path, process::Command};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
 
-/// Functions of the scripts, and what is there when one begins; all of it goes when the script ends.
+/// Functions and initial files of the scripts. Everything is removed when the script ends.
 const PRELUDE: &str = r#"
     attach() { losetup --find --show "$@"; }
     # Runs a call that must fail with a message.
@@ -28,7 +29,7 @@ const PRELUDE: &str = r#"
     flashkit mkfs -q --size 64M img
 "#;
 
-/// Runs a script in a directory of its own, as root; skips where there are no loop devices or no FUSE.
+/// Runs a script as root in a directory of its own. Skips it if the host has no loop devices or no FUSE.
 fn run_script(script: &str) {
     let possible = rustix::process::geteuid().is_root()
         && Path::new("/dev/fuse").exists()
@@ -117,7 +118,7 @@ fn an_image_of_a_loop_device_that_somebody_has_for_himself_is_refused() {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
     };
-    // As a mount of another namespace has it.
+    // A mount in another namespace opens it like this.
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let holder =
         File::options().read(true).custom_flags(exclusively).open(device.path()).expect("it is free");

@@ -1,5 +1,5 @@
-//! Paths inside images mean what they mean on a mount: slashes at their ends, links on the way, dots, and circles. The tools
-//! of the host on the same tree say what is right.
+//! Paths inside images mean the same as on a mount: final slashes, links on the way, dots, and cycles. The
+//! host's tools on the same tree are the reference.
 
 mod support;
 
@@ -13,7 +13,7 @@ use std::{
 
 use support::{flashkit, ok};
 
-/// A tree with links of all kinds; those with absolute targets are added where it is an image's.
+/// Makes a tree with links of all kinds. Those with absolute targets are added only in an image's tree.
 fn plant(top: &Path) {
     fs::create_dir_all(top.join("dir/sub")).unwrap();
     fs::create_dir(top.join("empty")).unwrap();
@@ -82,7 +82,7 @@ const PATHS: [&str; 41] = [
     "to_link/sub/round/round/round/deep",
 ];
 
-/// Why the host refuses something, in the words of the command.
+/// Returns the host's reason for a refusal, in the words of the command.
 fn refusal(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "not found",
@@ -94,7 +94,7 @@ fn refusal(error: io::Error) -> String {
     .into()
 }
 
-/// What a call of the command prints, or why it refuses.
+/// Returns the output of a call of the command, or the reason for its refusal.
 fn said(dir: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = flashkit(dir, arguments);
     match output.status.success() {
@@ -137,10 +137,10 @@ fn reading_goes_where_it_goes_on_a_mount() {
         let facts = fs::symlink_metadata(top.join(path));
         let is_directory = facts.as_ref().is_ok_and(fs::Metadata::is_dir);
         compare("stat", stat, facts.map(kind).map_err(refusal));
-        // Of a file ls names what it was asked for.
+        // For a file, ls prints the path from its command line.
         let listed = host(&top, "ls", &["-1", "--", path]);
         let goes_round = content().is_err_and(|why| why.starts_with("too many"));
-        // Of a link that leads to itself some versions of ls show the link.
+        // For a link that leads to itself, some versions of ls list the link.
         let wanted = match listed.status.success() && !goes_round {
             true => Ok(String::from_utf8(listed.stdout).unwrap()),
             false => Err(refusal(fs::metadata(top.join(path)).unwrap_err())),
@@ -149,7 +149,7 @@ fn reading_goes_where_it_goes_on_a_mount() {
         let wanted = if alone { wanted.map(|list| format!("/{list}")) } else { wanted };
         compare("ls", said(dir, &["ls", &inside]), wanted);
 
-        // Out of the image, by content or as a tree.
+        // Copies out of the image, by content and as a tree.
         let _ = fs::remove_file(dir.join("out"));
         let copied = said(dir, &["cp", &inside, "out"]).map(|_| fs::read_to_string(dir.join("out")).unwrap());
         let wanted = content().map_err(|why| match &*why {
@@ -174,7 +174,7 @@ fn changes_are_what_they_are_on_a_mount() {
     plant(&dir.join("tree"));
     fs::write(dir.join("new"), "new\n").unwrap();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
-    // The host's tool gets the words as they are, ours with the image before paths that begin with a slash.
+    // The host's tool gets the arguments unchanged, ours with the image before paths that start with a slash.
     let calls = [
         "rm /to_dir/",
         "rm /to_dir",
@@ -258,7 +258,7 @@ fn changes_are_what_they_are_on_a_mount() {
         }
         ok(dir, &["export", "-q", "ours.img", "ours.tree"]);
         let (wanted, got) = (names(&top), names(&dir.join("ours.tree")));
-        // What fails here has changed nothing; GNU's rm empties what the link leads to before it fails.
+        // A call that fails here changes nothing. GNU's rm empties the link's target before it fails.
         if got != wanted && call != "rm -r /to_dir/" {
             differences.push(format!("{call}: {:?} {errors:?}", got.symmetric_difference(&wanted)));
         }
@@ -283,7 +283,7 @@ fn links_stay_inside_the_volume() {
     assert_eq!(ok(dir, &["ls", "v.img:/dir/sub/absolute/sub"]), "absolute\ndeep\nround\n");
 }
 
-/// Every path below a directory, with what a link says or a file has.
+/// Returns every path below a directory, with a link's target or a file's content.
 fn names(top: &Path) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut left = vec![top.to_path_buf()];

@@ -1,4 +1,4 @@
-//! Output to terminals, pipes and full devices: names are safe to show, and nothing ends in a panic.
+//! Output to terminals, pipes and full devices: names are safe for a terminal, and nothing panics.
 
 mod support;
 
@@ -16,7 +16,7 @@ use rustix::{
 };
 use support::{fails, flashkit, ok};
 
-/// Sets a title and a colour, forges a line, and turns the direction of text.
+/// A name that sets a title and a colour, forges a line, and reverses the direction of text.
 const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{9b}31m\nflashkit: fine\u{202e}\u{2066}\u{200f}\u{7f}b";
 
 fn assert_safe(text: &[u8], call: &[&str]) {
@@ -28,7 +28,8 @@ fn assert_safe(text: &[u8], call: &[&str]) {
     assert!(!text.contains("\nflashkit: fine"), "{call:?}: {text:?}");
 }
 
-/// The name of an image or of a file in it, a label, the path of a device, and names on the command line.
+/// Names of an image and of a file in it, a label, a device's path, and names on the command line are safe
+/// for a terminal.
 #[test]
 fn names_are_safe_to_show() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +106,7 @@ fn errors_of_the_system_have_no_numbers() {
     assert!(fails(dir, &["info", "none.img"]).contains("none.img: No such file or directory\n"));
 }
 
-/// A pipe whose reader has gone.
+/// Returns a pipe whose reader is closed.
 fn closed_pipe() -> OwnedFd {
     rustix::pipe::pipe().unwrap().1
 }
@@ -137,7 +138,7 @@ fn a_reader_that_goes_away_is_success() {
         let output = call(dir, arguments, closed_pipe(), Stdio::piped());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!error.contains("panicked"), "{arguments:?}: {error}");
-        // Help has no other way to be told.
+        // A closed output counts as success, also for help.
         assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
     }
 }
@@ -167,7 +168,7 @@ fn a_closed_standard_error_changes_nothing() {
     assert_eq!(call(dir, &["no-such-verb"], Stdio::piped(), closed_pipe()).status.code(), Some(2));
 }
 
-/// An interrupt says what it leaves, and leaves that.
+/// After an interrupt, the message states the outcome, and the outcome is true.
 #[test]
 fn an_interrupted_import_says_that_nothing_was_changed() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +185,7 @@ fn an_interrupted_import_says_that_nothing_was_changed() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // Not to the end: more could follow.
+    // The archive is incomplete, so more data could follow.
     stdin.write_all(&archive[..1024]).unwrap();
     while ioctl_fionread(&stdin).unwrap() > 0 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! Calls of the command, and damage. Each test program uses some of it.
+//! Calls of the command, and damage. Each test program uses some of them.
 #![allow(dead_code)]
 
 use std::{
@@ -12,12 +12,12 @@ use std::{
 use block::{FileDevice, OpenOptions};
 use f2fs::volume::{Options, Volume};
 
-/// Calls it in a directory.
+/// Calls the command in a directory.
 pub fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flashkit")).current_dir(dir).args(arguments).output().expect("it starts")
 }
 
-/// What a call prints that must succeed.
+/// Returns the output of a call that must succeed.
 pub fn ok(dir: &Path, arguments: &[&str]) -> String {
     let output = flashkit(dir, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -25,7 +25,7 @@ pub fn ok(dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The message of a call that must fail with exit code 1 and print nothing else.
+/// Returns the message of a call that must fail with exit code 1 and print nothing else.
 pub fn fails(dir: &Path, arguments: &[&str]) -> String {
     let output = flashkit(dir, arguments);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -33,7 +33,7 @@ pub fn fails(dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
-/// Damages a large file in the root directory of a volume: the second node of its map is no node any more.
+/// Damages a large file in the root directory of a volume: the second node of its map becomes invalid.
 pub fn damage(image: &Path, name: &str) {
     let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
     let volume = Volume::open(Arc::new(device), Options::read_only()).expect("it is a volume");
