@@ -22,7 +22,7 @@ const TRIES: usize = 4;
 /// Maximum number of zones examined in the search for a completely free one.
 const ZONES_TRIED: usize = 16;
 
-/// Where a log continues when its segment is full.
+/// The place where a log continues when its segment is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextSegment {
     /// In a free section (LFS).

@@ -25,9 +25,9 @@ pub struct SetAttr {
     pub atime: Option<Time>,
     /// Last change of the content.
     pub mtime: Option<Time>,
-    /// Last change of the inode; now, where it is not given.
-    pub ctime: Option<Time>,
     /// Last change of the inode; the current time if it is not given.
+    pub ctime: Option<Time>,
+    /// Creation.
     pub crtime: Option<Time>,
     /// Flags that `chattr` may change.
     pub flags: Option<u32>,
