@@ -151,8 +151,8 @@ impl Logs {
     }
 
     /// Joins data blocks that are overwritten in place to the front of the data run that begins right behind
-    /// them. Returns true if there is such a run. Node runs do not qualify: an fsync writes all data runs,
-    /// but of the node runs only that of the warm node log.
+    /// them. Returns true if there is such a run with room for them. Node runs do not qualify: an fsync
+    /// writes all data runs, but of the node runs only that of the warm node log.
     pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;
         let data = SegmentType::ALL.into_iter().zip(&mut self.logs).filter(|(kind, _)| !kind.is_node());

@@ -619,7 +619,8 @@ mod tests {
     #[test]
     fn units_that_became_free_as_a_whole_are_found() {
         let (mut before, mut after) = ([0u8; 64], [0u8; 64]);
-        // Units 0 and 1 become free, unit 2 in part, unit 3 was free before, unit 31 becomes free by its last block.
+        // Units 0 and 1 become free, unit 2 in part, unit 3 was free before, unit 31 becomes free by its last
+        // block.
         before[..4].fill(0xFF);
         before[4..6].fill(0xFF);
         after[5] = 1;
