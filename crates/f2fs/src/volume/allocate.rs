@@ -190,8 +190,8 @@ impl Volume {
         }
     }
 
-    /// Overwrites consecutive blocks of the main area in place. If the pending run of a data log begins directly
-    /// behind them, both are written together.
+    /// Overwrites consecutive blocks of the main area in place. If the pending run of a data log begins
+    /// directly behind them, both are written together.
     pub(super) fn write_in_place(&mut self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
         let size = self.geometry.block_size.bytes();
         let blocks = bytes.len() / size;

@@ -193,9 +193,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the dirty nodes of a file that roll-forward can use. The inode is the last, and only the last
-    /// node has the fsync mark, so that recovery applies all of them or none. An inode without a relevant
-    /// change is left for the checkpoint.
+    /// Writes the dirty nodes of a file that roll-forward can use. The inode comes last, if it is written,
+    /// and only the last node has the fsync mark, so that recovery applies all of them or none. An inode
+    /// without a relevant change is left for the checkpoint.
     ///
     /// The xattr node has no checksum, and a torn one would hold a part of an attribute. So it is flushed
     /// before the mark is written, and the inode then has the mark.
