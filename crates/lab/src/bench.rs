@@ -1,4 +1,5 @@
-//! The experiments on a directory of a real device, in real time: repeated, for there a figure is not exact.
+//! Experiments in a directory of a real device, in real time. They are repeated, because real time is not
+//! exact.
 
 use std::{
     io,
@@ -22,7 +23,7 @@ use crate::{
     target::{DirectoryTarget, can_drop_caches},
 };
 
-/// The experiments that need no device of their own.
+/// Experiments that work in a directory and need no separate device.
 pub const EXPERIMENTS: [Experiment; 5] = [
     Experiment::BufferedWrite,
     Experiment::WriteFsync,
@@ -30,13 +31,13 @@ pub const EXPERIMENTS: [Experiment; 5] = [
     Experiment::Loads,
     Experiment::Copy,
 ];
-/// Largest overhead of a small file: the rest of its last block, an inode, its name.
+/// Maximum overhead of a small file: the rest of its last block, an inode, its name.
 const FILE_BYTES: u64 = 8 << 10;
-/// Mean size of a file of a kernel's sources, with its share of the objects compiled from them.
+/// Mean size of a kernel source file, including its share of the compiled objects.
 const KERNEL_FILE_BYTES: u64 = 24 << 10;
-/// Mean growth by an action on a phone: one in 77 is a photo, one in 500 an app.
+/// Mean growth per phone action: one in 77 is a photo, one in 500 an app.
 const ACTION_BYTES: u64 = 64 << 10;
-/// Databases and apps that are there before.
+/// Size of the databases and apps that exist at the start.
 const LOADS_BYTES: u64 = 64 << 20;
 
 /// The device and file system behind a directory.
@@ -48,7 +49,7 @@ pub struct Place {
     pub kind: String,
     /// Source of the mount.
     pub source: String,
-    /// The mount's options, and the file system's.
+    /// Options of the mount and of the file system.
     pub options: String,
 }
 
@@ -68,23 +69,23 @@ impl Place {
         Ok(Place { dir, kind, source, options })
     }
 
-    /// Free bytes for unprivileged users.
+    /// Returns the number of free bytes for unprivileged users.
     ///
     /// # Errors
-    /// The file system does not report them.
+    /// The file system does not report it.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let facts = rustix::fs::statvfs(&self.dir)?;
         Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
     }
 }
 
-/// The mount that a directory is in: the deepest, and the last of several there.
+/// Returns the mount that contains a directory: the deepest one, and the last of several at one place.
 fn mount_of(mounts: Vec<Mount>, dir: &Path) -> Option<Mount> {
     let around = mounts.into_iter().filter(|mount| dir.starts_with(&mount.dir));
     around.max_by_key(|mount| mount.dir.components().count())
 }
 
-/// Type, source and options of a mount.
+/// Returns type, source and options of a mount.
 fn facts(mount: Mount) -> (String, String, String) {
     let Mount { kind, source, options, file_system_options, .. } = mount;
     (kind, source, format!("{options};{file_system_options}"))
@@ -95,13 +96,13 @@ fn facts(mount: Mount) -> (String, String, String) {
 pub struct Bench {
     /// Directory to measure in.
     pub place: Place,
-    /// Which experiments.
+    /// Experiments to run.
     pub experiments: Vec<Experiment>,
     /// Sizes.
     pub scale: Scale,
     /// Number of runs.
     pub runs: usize,
-    /// Picks random orders and contents.
+    /// Seed of random orders and contents.
     pub seed: u64,
 }
 
@@ -109,7 +110,7 @@ pub struct Bench {
 pub type Progress<'a> = &'a mut dyn FnMut(Experiment, usize);
 
 impl Bench {
-    /// The space that it takes at most, in bytes.
+    /// Returns the maximum space that the experiments need, in bytes.
     pub fn needed_bytes(&self) -> u64 {
         let Scale {
             buffered_bytes,
@@ -133,10 +134,10 @@ impl Bench {
         self.experiments.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Measures one experiment; `None` if it was stopped before a run was complete.
+    /// Measures one experiment; returns `None` if it was stopped before a run was complete.
     ///
     /// # Errors
-    /// There is too little space, or a directory cannot be made.
+    /// There is too little space, or a directory cannot be created.
     pub fn run(
         &self,
         experiment: Experiment,
@@ -218,7 +219,7 @@ impl Bench {
     }
 }
 
-/// Of each part the run in the middle, with the figures of all.
+/// Merges runs: for each part the median run, with the figures of all runs.
 fn merged(runs: &[Vec<Phase>]) -> Vec<Phase> {
     let Some(first) = runs.first() else { return Vec::new() };
     let parts = first.iter().enumerate().map(|(n, phase)| {

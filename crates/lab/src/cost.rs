@@ -1,8 +1,8 @@
-//! Write costs of file systems: the blocks that reach the device for each block that a program writes, and
-//! the number of requests. No clock is involved.
+//! Write costs of file systems: the number of blocks that reach the device per block that a program writes,
+//! and the number of requests. No clock is involved.
 //!
-//! Both our engine and Linux's f2fs work on copies of one volume that mkfs.f2fs made, on one device. Counting
-//! ends after the volume is unmounted, when no data waits in memory.
+//! Both our engine and Linux's f2fs work on copies of one volume made by mkfs.f2fs, on one device model.
+//! Counting ends after the unmount, when no data is left in memory.
 
 use std::{fs, io, path::Path};
 
@@ -28,17 +28,17 @@ use crate::{
     target::{DISK, MOUNT_POINT, OURS, Programs, Setting, Target},
 };
 
-/// Linux's, as mount(2) knows it.
+/// Type of Linux's file system, as mount(2) knows it.
 pub const LINUX: &str = "f2fs";
 const FILE: &str = "/mnt/file";
 const BLOCK_BYTES: u64 = 4096;
-/// An eMMC: commands of up to 512 KiB, flushes and discards.
+/// An eMMC: requests of up to 512 KiB, flushes and discards.
 const DEVICE: &str = "survey-emmc51";
 
-/// A pattern of writes on a volume that is mounted in some way.
+/// A write pattern on a volume with certain mount options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// Mount options of both.
+    /// Mount options for both file systems.
     pub options: &'static str,
     /// The write pattern.
     pub pattern: Pattern,
@@ -47,34 +47,34 @@ pub struct Cell {
 /// Cost of a cell: blocks and requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Blocks that were asked for.
+    /// Blocks that the program wrote.
     pub asked_blocks: u64,
-    /// Blocks of files and directories that were written.
+    /// Written blocks of files and directories.
     pub data_blocks: u64,
-    /// Blocks of nodes that were written.
+    /// Written node blocks.
     pub node_blocks: u64,
-    /// Blocks of checkpoints and tables that were written.
+    /// Written blocks of checkpoints, NAT, SIT and SSA.
     pub meta_blocks: u64,
-    /// Write requests; one longer than a command of the device counts as several.
+    /// Write requests. A request longer than the device's maximum counts as several.
     pub writes: u64,
-    /// Requests that flush.
+    /// Flush requests.
     pub flushes: u64,
-    /// Requests that discard.
+    /// Discard requests.
     pub discards: u64,
 }
 
 impl Traffic {
-    /// All blocks that were written.
+    /// Returns the number of all written blocks.
     pub fn written_blocks(&self) -> u64 {
         self.data_blocks + self.node_blocks + self.meta_blocks
     }
 
-    /// Blocks written for each asked for.
+    /// Returns the write amplification: written blocks per block that the program wrote.
     pub fn amplification(&self) -> f64 {
         self.written_blocks() as f64 / self.asked_blocks.max(1) as f64
     }
 
-    /// All requests that change something.
+    /// Returns the number of all requests that change the device.
     pub fn requests(&self) -> u64 {
         self.writes + self.flushes + self.discards
     }
@@ -87,16 +87,16 @@ pub struct Costs {
     pub scale: Scale,
     /// Size of the volume.
     pub volume_bytes: u64,
-    /// Picks random orders.
+    /// Seed of random orders.
     pub seed: u64,
     /// The guest's programs.
     pub programs: Programs,
-    /// Ends the work.
+    /// Stop request.
     pub stop: Stop,
 }
 
 impl Costs {
-    /// Experiments 1 and 2, with records of 4 KiB and of 16 KiB, in both modes of F2FS.
+    /// Returns the cells: experiments 1 and 2 with records of 4 KiB and 16 KiB, in both modes of F2FS.
     pub fn cells(&self) -> Vec<Cell> {
         let random = Order::Random { seed: self.seed };
         let mut cells = Vec::new();
@@ -116,7 +116,7 @@ impl Costs {
         cells
     }
 
-    /// Measures a cell with our engine and with Linux, in this order, on copies of one volume below `work`.
+    /// Measures a cell with our engine and then with Linux, on copies of one volume in `work`.
     ///
     /// # Errors
     /// The first failure.
@@ -164,7 +164,7 @@ impl Costs {
     }
 }
 
-/// Mounts, writes a pattern and unmounts. Says when writing began.
+/// Mounts, writes a pattern and unmounts. Returns the time at which writing began.
 fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u64, Failure> {
     target.run(&Op::Mount {
         source: DISK.into(),
@@ -179,7 +179,7 @@ fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u
     Ok(written.started_ns)
 }
 
-/// Counts requests from a time on. The volume in `image` tells the owner of each block.
+/// Counts the requests after `since_ns`. The volume in `image` determines the type of each block.
 fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Traffic, Failure> {
     let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
     let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())

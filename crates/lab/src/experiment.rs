@@ -1,7 +1,8 @@
-//! The experiments, each from a fresh volume to its last figure.
+//! The experiments, each from a newly formatted volume to its last figure.
 //!
-//! The same code runs each of them on every target, as operations of the one vocabulary. Only a *part* is
-//! measured; steps before and between parts (remounts as iozone's `-U` does them, files to read) are not.
+//! The same code runs each of them on every target, as operations of one vocabulary. Only a *part* is
+//! measured. Steps before and between parts are not: remounts like those of iozone's `-U`, and creating files
+//! to read.
 
 mod aging;
 mod latency;
@@ -38,30 +39,30 @@ pub enum Experiment {
     Mount,
     /// 4: reads of 4 KiB with cold caches (jeong-2012, iozone -U).
     BufferedRead,
-    /// 5: SQLite, a phone, a kernel's sources unpacked and compiled (asked for in jeong-2012's thread).
+    /// 5: SQLite, a phone, unpacking and compiling kernel sources (requested in jeong-2012's thread).
     Loads,
     /// 7: copies of an image, an archive and a tree, and the tree's removal (fedorchuk-2014).
     Copy,
-    /// 8: how long writes take on a dirty file system, with and without cleaning in the background (lavinen-2003).
+    /// 8: durations of writes on a dirty file system, with and without background cleaning (lavinen-2003).
     Latency,
 }
 
 /// Unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Unit {
-    /// Megabytes (10^6) a second.
+    /// Megabytes (10^6) per second.
     #[serde(rename = "MB/s")]
     MbPerS,
-    /// Kibibytes a second, as iozone has it.
+    /// Kibibytes per second, the unit of iozone.
     #[serde(rename = "KB/s")]
     KbPerS,
-    /// Records a second.
+    /// Records per second.
     #[serde(rename = "IOPS")]
     Iops,
-    /// Units of a load a second.
+    /// Units of a workload per second.
     #[serde(rename = "1/s")]
     PerS,
-    /// Milliseconds each.
+    /// Milliseconds per unit.
     #[serde(rename = "ms")]
     Ms,
     /// Seconds.
@@ -70,7 +71,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its sign.
+    /// Symbol of the unit.
     pub fn sign(self) -> &'static str {
         match self {
             Unit::MbPerS => "MB/s",
@@ -92,7 +93,7 @@ impl Unit {
         if self.more_is_better() { figure / other } else { other / figure }
     }
 
-    /// The figure for a number of records in a time.
+    /// Converts a number of records in a time to a figure.
     fn of(self, records: u64, duration_ns: u64) -> f64 {
         let seconds = duration_ns.max(1) as f64 / 1e9;
         let rate = records as f64 / seconds;
@@ -130,7 +131,7 @@ pub struct Phase {
     pub value: f64,
     /// Unit of the figure.
     pub unit: Unit,
-    /// When it was begun, on the card's clock since the machine was switched on.
+    /// Start time on the card's clock, which begins at the last boot.
     pub started_ns: u64,
     /// Duration on the card's clock, until all data was on the card.
     pub duration_ns: u64,
@@ -139,20 +140,20 @@ pub struct Phase {
     pub returned_ns: Option<u64>,
     /// Records or files; 1 for a mount.
     pub records: u64,
-    /// Durations of single writes, or of the units of a load, if requested.
+    /// Durations of single writes, or of the units of a workload, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latencies: Option<Latencies>,
-    /// When each of a hundred equal shares of them was done, from the part's start.
+    /// Completion time of each of a hundred equal shares of them, from the start of the part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress_ns: Vec<u64>,
     /// Requests that reached the card.
     pub totals: Totals,
-    /// Operations of the flash.
+    /// Flash operations.
     pub flash: FlashWork,
-    /// Costs of the machine, from another run in real time.
+    /// Costs of the machine, from a separate run in real time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// The figures of all runs, where it was done several times; the figure is their median then.
+    /// Figures of all runs if the part was repeated; `value` is then their median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<Sample>,
 }
@@ -160,7 +161,7 @@ pub struct Phase {
 /// Costs of a part besides the card's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Time of a processor.
+    /// Processor time.
     pub cpu_ns: u64,
     /// Growth of the kernel's own memory, without pages of files, since before the mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,14 +169,14 @@ pub struct Cost {
 }
 
 impl Phase {
-    /// Processor time for a record, a file or a mount, in microseconds.
+    /// Returns the processor time per record, file or mount, in microseconds.
     pub fn cpu_us_a_record(&self) -> Option<f64> {
         Some(self.cost?.cpu_ns as f64 / 1e3 / self.records.max(1) as f64)
     }
 }
 
 impl Experiment {
-    /// All of them, in the order of their numbers.
+    /// All experiments in the order of their numbers.
     pub const ALL: [Experiment; 7] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
@@ -186,7 +187,7 @@ impl Experiment {
         Experiment::Latency,
     ];
 
-    /// Those of a study that is not told which.
+    /// Default experiments of a study.
     pub const USUAL: [Experiment; 5] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
@@ -195,7 +196,7 @@ impl Experiment {
         Experiment::Copy,
     ];
 
-    /// The number that the originals' list gives it.
+    /// Number in the list of the original studies.
     pub fn number(self) -> u32 {
         match self {
             Experiment::BufferedWrite => 1,
@@ -234,12 +235,12 @@ impl Experiment {
         }
     }
 
-    /// The experiment of a name or number.
+    /// Finds an experiment by name or number.
     pub fn named(name: &str) -> Option<Experiment> {
         Experiment::ALL.into_iter().find(|one| one.name() == name || one.number().to_string() == name)
     }
 
-    /// Its parts, in the order in which they are done.
+    /// Its parts, in the order of execution.
     pub fn parts(self) -> &'static [Part] {
         const SEQUENTIAL: &str = "sequential";
         const RANDOM: &str = "random";
@@ -297,7 +298,8 @@ impl Experiment {
         }
     }
 
-    /// The parts for a type of file system: one without background cleaning has no part without it.
+    /// Returns the parts for a type of file system. Without background cleaning, there are no parts with the
+    /// cleaner off.
     pub fn parts_of(self, kind: &str) -> &'static [Part] {
         let parts = self.parts();
         match self {
@@ -306,7 +308,7 @@ impl Experiment {
         }
     }
 
-    /// Share of a file system of this type that a file fills at the start, in percent, if the experiment
+    /// Returns the fill level at the start, in percent, for a file system of this type, if the experiment
     /// depends on it.
     pub fn full_percent(self, kind: &str, preset: Preset) -> Option<u64> {
         (self == Experiment::Latency).then(|| latency::full_percent(kind, preset.is_raw()))
@@ -348,18 +350,18 @@ pub struct How<'a> {
     pub scale: Scale,
     /// Aging of the file system before the experiment.
     pub age: Option<Age>,
-    /// Picks random orders and contents.
+    /// Seed of random orders and contents.
     pub seed: u64,
     /// The file system's type and mount options.
     pub mount: (&'a str, &'a str),
     /// Source of the mount.
     pub source: &'a str,
-    /// A page of the card's flash.
+    /// Page size of the card's flash in bytes.
     pub page_bytes: u32,
 }
 
 impl How<'_> {
-    /// Returns true if the file system lies on bare flash.
+    /// Returns true if the file system is on raw flash.
     fn is_raw(&self) -> bool {
         self.source != DISK
     }
@@ -370,15 +372,15 @@ impl How<'_> {
     }
 }
 
-/// An experiment under way.
+/// A running experiment.
 struct Bench<'a> {
     target: &'a mut dyn Target,
     how: &'a How<'a>,
     parts: std::slice::Iter<'static, Part>,
     done: &'a mut dyn FnMut(Phase),
-    /// The kernel's memory before the mount.
+    /// Memory use of the kernel before the mount.
     idle_memory: Option<u64>,
-    /// The load that aged it.
+    /// Workload that aged the file system.
     aged: Option<Load>,
 }
 
@@ -395,7 +397,7 @@ impl Bench<'_> {
 
     fn mounts(&mut self, bytes: u64) -> Result<(), Failure> {
         self.measure(1, &[self.mount_op()])?;
-        // A used volume: a file that was written and partly overwritten.
+        // A used volume: one file, written and partly overwritten.
         self.target.run(&file(pattern(Access::Create, Order::Sequential, bytes, Sync::End)))?;
         self.target.run(&file(pattern(
             Access::Overwrite,
@@ -486,7 +488,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Size of the file system, and its free space.
+    /// Returns the size of the file system and its free space, in bytes.
     fn space(&mut self) -> Result<(u64, u64), Failure> {
         let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
         match answer {
@@ -503,7 +505,7 @@ impl Bench<'_> {
         self.mount_with("")
     }
 
-    /// The mount with one more option, unless that is empty.
+    /// Returns the mount operation with an additional option, unless that is empty.
     fn mount_with(&self, option: &str) -> Op {
         let (fs, options) = self.how.mount;
         let options: Vec<&str> = [options, option].into_iter().filter(|it| !it.is_empty()).collect();
@@ -521,7 +523,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Remounts as iozone's -U does: all data is on the card, and the cache is empty.
+    /// Remounts like iozone's -U: all data is on the card, and the cache is empty.
     fn remount(&mut self) -> Result<(), Failure> {
         self.unmount()?;
         self.target.run(&Op::DropCaches)?;

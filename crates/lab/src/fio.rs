@@ -1,4 +1,4 @@
-//! fio in the guest: an independent check of our own workloads, and whatever jobs people have.
+//! fio in the guest: an independent check of our own workloads, and a way to run arbitrary jobs.
 
 use std::{io, path::Path};
 
@@ -11,8 +11,8 @@ use crate::{
 
 /// Path of fio on the host.
 const PROGRAM: &str = "/usr/bin/fio";
-/// Arguments of every run. The guest's own clock is virtual, the processor's counter is not; and no state is
-/// kept outside the volume.
+/// Arguments of every run. fio must use the guest's clock, which is virtual, and not the processor's cycle
+/// counter, which is not. No state is kept outside the volume.
 const ALWAYS: [&str; 3] = ["--clocksource=clock_gettime", "--verify_state_save=0", "--directory=/mnt"];
 
 /// The result of a run of fio.
@@ -20,16 +20,17 @@ const ALWAYS: [&str; 3] = ["--clocksource=clock_gettime", "--verify_state_save=0
 pub struct Run {
     /// Duration, and requests that reached the card.
     pub measured: Measured,
-    /// Its exit code.
+    /// Exit code.
     pub code: i32,
-    /// Its output. Its times are the guest's, which are the card's.
+    /// Output. Its times are guest times, which are the card's.
     pub printed: String,
 }
 
 /// Runs fio with these arguments in a guest, on a new volume.
 ///
 /// # Errors
-/// There is no fio, the volume cannot be made or mounted, or the guest fails; that fio itself fails is no error.
+/// fio is not installed, the volume cannot be created or mounted, or the guest fails. A failure of fio itself
+/// is not an error.
 pub fn run(setting: &Setting, image: &Path, arguments: &[&str]) -> Result<Run, Failure> {
     let mut target = GuestTarget::start(setting, image)?;
     target.run(&Op::Mount {
@@ -45,13 +46,13 @@ pub fn run(setting: &Setting, image: &Path, arguments: &[&str]) -> Result<Run, F
     Ok(run)
 }
 
-/// Lets a guest see the host's files, as [`on`] needs it.
+/// Mounts the host's files in a guest, as [`on`] requires.
 ///
 /// # Errors
-/// The guest's.
+/// The mount fails.
 pub fn see_host(target: &mut GuestTarget) -> Result<(), Failure> {
     match target.run(&host_files()) {
-        // The driver of bare flash was taken from there.
+        // They are mounted already if the driver of raw flash was loaded from there.
         Err(Failure::Refused { errno: EBUSY, .. }) | Ok(_) => Ok(()),
         Err(failure) => Err(failure),
     }
@@ -59,10 +60,10 @@ pub fn see_host(target: &mut GuestTarget) -> Result<(), Failure> {
 
 const EBUSY: i32 = 16;
 
-/// Runs fio on the mounted volume in a guest that sees the host's files.
+/// Runs fio on the mounted volume in a guest that has the host's files mounted.
 ///
 /// # Errors
-/// There is no fio, or the guest fails.
+/// fio is not installed, or the guest fails.
 pub fn on(target: &mut GuestTarget, arguments: &[&str]) -> Result<Run, Failure> {
     let all: Vec<&str> = ALWAYS.iter().chain(arguments).copied().collect();
     let mut measured = target.run(&host_program(PROGRAM, &all)?)?;

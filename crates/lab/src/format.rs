@@ -1,4 +1,4 @@
-//! The rivals: file systems of the guest's kernel, formatted on the host with their own programs.
+//! The other file systems: those of the guest's kernel, formatted on the host with their own programs.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,44 +15,44 @@ use crate::{
     target::{CHIP, DISK, OURS, THROUGH_FUSE, UBI_VOLUME},
 };
 
-/// The volume's identity where a program lets it be chosen: a random one would make two runs differ.
+/// UUID of volumes, if it can be chosen: a random one would make runs differ.
 const UUID: &str = "0f1a5b00-0000-4000-8000-000000000001";
-/// The same for our own mkfs.
+/// The same UUID for our own mkfs.
 pub const UUID_BYTES: [u8; 16] = [0x0f, 0x1a, 0x5b, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1];
 const VOLUME_ID: &str = "0F1A5B00";
-/// Seconds since 1970 at which volumes are made: 2024-02-29 11:00, before the guest's clock starts.
+/// Creation time of volumes in seconds since 1970: 2024-02-29 11:00, before the guest's clock starts.
 pub const MADE_AT: i64 = 1_709_204_400;
 
-/// A file system with the options that it is made and mounted with.
+/// A file system with its mkfs and mount options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// Type, as mount(2) knows it.
     pub kind: String,
-    /// Options of its mkfs beside those that make it repeatable.
+    /// mkfs options, in addition to those that make the result reproducible.
     pub mkfs: Vec<String>,
     /// Mount options.
     pub mount: String,
 }
 
 impl FileSystem {
-    /// A file system at its defaults.
+    /// Creates a file system with default options.
     pub fn new(kind: &str) -> FileSystem {
         FileSystem { kind: kind.to_owned(), mkfs: Vec::new(), mount: String::new() }
     }
 
-    /// The same with mount options.
+    /// Sets the mount options.
     pub fn mounted(mut self, options: &str) -> FileSystem {
         self.mount = options.to_owned();
         self
     }
 
-    /// The same with options for its mkfs.
+    /// Sets the mkfs options.
     pub fn made(mut self, options: &[&str]) -> FileSystem {
         self.mkfs = options.iter().map(|&option| option.to_owned()).collect();
         self
     }
 
-    /// Reads `KIND[:MOUNT OPTIONS[:MKFS OPTIONS]]`, such as `f2fs:mode=lfs` or `f2fs::-s 2`.
+    /// Parses `KIND[:MOUNT OPTIONS[:MKFS OPTIONS]]`, such as `f2fs:mode=lfs` or `f2fs::-s 2`.
     pub fn parse(text: &str) -> FileSystem {
         let mut parts = text.splitn(3, ':');
         let mut next = || parts.next().unwrap_or_default().trim().to_owned();
@@ -60,7 +60,7 @@ impl FileSystem {
         FileSystem { kind, mount, mkfs: mkfs.split_whitespace().map(str::to_owned).collect() }
     }
 
-    /// Name in tables: its type, and in brackets the options that are not the defaults.
+    /// Name in tables: the type, and in brackets all non-default options.
     pub fn name(&self) -> String {
         let options: Vec<&str> = self
             .mkfs
@@ -75,17 +75,17 @@ impl FileSystem {
         }
     }
 
-    /// Returns true if it is our own, in this process or through FUSE.
+    /// Returns true if it is our own file system, in this process or through FUSE.
     pub fn is_ours(&self) -> bool {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
-    /// Returns true if it is made for bare flash.
+    /// Returns true if it is a file system for raw flash.
     pub fn is_raw(&self) -> bool {
         ["jffs2", "ubifs"].contains(&self.kind.as_str())
     }
 
-    /// The source of its mount in the machine.
+    /// Returns the source of its mount in the guest.
     pub fn source(&self) -> &'static str {
         match self.kind.as_str() {
             "jffs2" => CHIP,
@@ -99,7 +99,7 @@ impl FileSystem {
         self.mkfs.is_empty() && self.mount.is_empty()
     }
 
-    /// Makes the file `image`, sparse and of `size_bytes`, and a file system in it.
+    /// Creates the sparse file `image` of `size_bytes`, and a file system in it.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] for an unknown type; [`io::ErrorKind::NotFound`] if its program is not
@@ -131,7 +131,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Digest of the program that formats it; `None` if this machine has none.
+    /// Digest of the mkfs program; `None` if it is not installed.
     pub fn formatter_digest(&self) -> Option<String> {
         let (program, _) = self.program().ok()?;
         digest(File::open(system::find(program)?).ok()?).ok()
@@ -154,7 +154,7 @@ impl FileSystem {
     }
 }
 
-/// The seed of ext4's directory hashes, on which it depends where directories are put.
+/// Seed of ext4's directory hashes, which determine the placement of directories.
 const HASH_SEED: &str = "hash_seed=0f1a5b00-0000-4000-8000-000000000001";
 const XFS_UUID: &str = "uuid=0f1a5b00-0000-4000-8000-000000000001";
 

@@ -1,8 +1,8 @@
 //! The lab: experiments on file systems, on modelled flash.
 //!
-//! *Invariant*: every figure names its clock. The [`guest`] measures device time, the modelled card's own:
-//! exact, and the same on every machine. A [`bench`] measures wall time: repeated, with a confidence
-//! interval.
+//! *Invariant*: every figure names its clock. The [`guest`] measures device time, which is the modelled
+//! card's own clock: exact, and equal on every machine. A [`bench`] measures wall time: repeated, with a
+//! confidence interval.
 
 pub mod bench;
 pub mod check;

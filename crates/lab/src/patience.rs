@@ -1,7 +1,7 @@
-//! A limit on the silence of a program, in time in which it could have said something.
+//! A timeout for a silent program that counts only time in which the program could have run.
 //!
-//! *Invariant*: the time in which a program waits for a processor does not count, so that the other work of a machine
-//! makes a guest slow, and never a guest that hangs.
+//! *Invariant*: time in which a program waits for a processor does not count. So other load on the machine
+//! slows a guest down, but never makes it look hung.
 
 use std::{
     fs,
@@ -9,32 +9,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval at which callers ask [`Patience::is_spent`].
+/// Interval at which callers call [`Patience::is_spent`].
 pub const TICK: Duration = Duration::from_millis(250);
-/// The smallest share of the wall clock that counts, so that a program which is never given a processor ends, too.
+/// At least one part in this many of the wall-clock time counts, so that the timeout also ends for a program
+/// that never gets a processor.
 const SMALLEST_SHARE: u32 = 20;
 
-/// Patience with one program.
+/// The timeout for one program.
 #[derive(Debug)]
 pub struct Patience {
     limit: Duration,
     process: Option<u32>,
-    /// Part of the limit that is gone.
+    /// Time counted so far.
     spent: Duration,
-    /// Time of that count, and the time that the program had waited for processors by then.
+    /// Time of the last count, and the total time that the program had waited for processors by then.
     counted: Instant,
     waited: Duration,
 }
 
 impl Patience {
-    /// Patience of `limit` with the program `process` and the processes that it has started; with something else than a
-    /// program, all time counts.
+    /// Starts a timeout of `limit` for the process `process` and its children. Without a process, all time
+    /// counts.
     pub fn new(limit: Duration, process: Option<u32>) -> Patience {
         let waited = process.map_or(Duration::ZERO, waited_for_processors);
         Patience { limit, process, spent: Duration::ZERO, counted: Instant::now(), waited }
     }
 
-    /// Counts the time since the last call; whether the limit is spent.
+    /// Counts the time since the last call. Returns true if the timeout has expired.
     pub fn is_spent(&mut self) -> bool {
         let (now, waited) = (Instant::now(), self.process.map_or(Duration::ZERO, waited_for_processors));
         self.spent += counted(now - self.counted, waited.saturating_sub(self.waited));
@@ -43,20 +44,20 @@ impl Patience {
     }
 }
 
-/// The part of the passed time that counts for a program that has waited so long for processors meanwhile. Several of its
-/// threads may wait at once.
+/// Returns the part of the elapsed time that counts for a program that waited `waited` for processors.
+/// Several of its threads may wait at once.
 fn counted(passed: Duration, waited: Duration) -> Duration {
     passed.saturating_sub(waited).max(passed / SMALLEST_SHARE)
 }
 
-/// The time that the threads of a program and of its processes have waited for processors so far; none where the kernel
-/// does not tell.
+/// Returns the total time that the threads of a process and of its children have waited for processors; zero
+/// if the kernel does not report it.
 fn waited_for_processors(process: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     tasks.map(|task| waited_in(&task.path())).sum()
 }
 
-/// The same of a thread and the processes that it has started.
+/// Returns that time for one thread and the child processes that it has started.
 fn waited_in(task: &Path) -> Duration {
     let read = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
     let own = waited(&read("schedstat"));
@@ -67,7 +68,8 @@ fn waited_in(task: &Path) -> Duration {
         .sum::<Duration>()
 }
 
-/// The second figure of proc(5), schedstat: nanoseconds on a processor, nanoseconds waiting for one, times.
+/// Parses the second figure of proc(5), schedstat: nanoseconds on a processor, nanoseconds waiting for one,
+/// number of time slices.
 fn waited(schedstat: &str) -> Duration {
     let waited_ns = schedstat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
     Duration::from_nanos(waited_ns.unwrap_or(0))

@@ -22,13 +22,13 @@ pub struct Cell {
     pub file_system: FileSystem,
     /// The machine.
     pub preset: Preset,
-    /// In which directory, where that is one of this machine's.
+    /// Directory to measure in, for measurements on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
 
 impl Cell {
-    /// A cell on a modelled device.
+    /// Creates a cell on a modelled device.
     pub fn new(experiment: Experiment, file_system: FileSystem, preset: Preset) -> Cell {
         Cell { experiment, file_system, preset, place: None }
     }
@@ -48,11 +48,11 @@ impl Cell {
         self.place.as_ref().map_or(name.clone(), |place| format!("{name} in {place}"))
     }
 
-    /// Returns true if the cell is possible: bare flash takes only file systems that are made for it, and
-    /// only the experiment on durations of writes.
+    /// Returns true if the cell is possible: raw flash supports only file systems made for it, and only the
+    /// experiment on durations of writes.
     fn makes_sense(&self) -> bool {
         let is_raw = self.preset.is_raw();
-        // On NAND, JFFS2 keeps its marks in spare bytes, which the lab's chip does not show.
+        // On NAND, JFFS2 keeps its markers in the spare (OOB) bytes, which the lab's chip does not provide.
         let lacks_spare_bytes = self.preset == Preset::Nand && self.file_system.kind == "jffs2";
         is_raw == self.file_system.is_raw()
             && (!is_raw || self.experiment == Experiment::Latency && !lacks_spare_bytes)
@@ -63,27 +63,28 @@ impl Cell {
         self.experiment.parts_of(&self.file_system.kind)
     }
 
-    /// The place of its record among others.
+    /// Sort key of its record.
     pub fn rank(&self) -> (Preset, Experiment, bool, String) {
         (self.preset, self.experiment, !self.file_system.is_ours(), self.subject())
     }
 }
 
-/// A longer name of a directory stands in files' names as a digest, for those have at most 255 bytes.
+/// Maximum length of a directory's name in a file name. Longer ones are replaced by a digest, because file
+/// names have at most 255 bytes.
 const PLACE_MAX: usize = 120;
 
-/// Stands in for a name that is too long.
+/// Returns the replacement for a name that is too long.
 fn digest_of(place: &str) -> String {
     let digest = digest(place.as_bytes()).expect("memory can be read");
     format!("+{}", &digest[..16])
 }
 
-/// A character of a name as it may stand in a file's name.
+/// Encodes a character of a name for a file name.
 fn of_file_name(c: char) -> char {
     if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' }
 }
 
-/// A byte of a directory's path as it stands in a file's name: no two directories have the same.
+/// Encodes a byte of a directory's path for a file name. Different paths give different names.
 fn of_place(byte: u8) -> String {
     match byte {
         b'/' => "+".into(),
@@ -95,9 +96,9 @@ fn of_place(byte: u8) -> String {
 /// Aging of a file system before an experiment begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Age {
-    /// Number of times that its whole space was written.
+    /// Number of times that the whole space is written.
     pub times: u32,
-    /// Fill level from then on, in percent.
+    /// Fill level after that, in percent.
     pub full_percent: u32,
 }
 
@@ -117,31 +118,31 @@ impl FromStr for Age {
     }
 }
 
-/// Everything that a study does.
+/// The work of a study.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The cells, in the order in which they are begun.
+    /// The cells, in the order in which they are started.
     pub cells: Vec<Cell>,
-    /// Sizes; [`scale_of`](Plan::scale_of) a cell may differ.
+    /// Sizes; those of a single cell may differ, see [`scale_of`](Plan::scale_of).
     pub scale: Scale,
-    /// Another number of timed writes.
+    /// Overrides the number of timed writes.
     pub timed_writes: Option<u64>,
-    /// Another size of the cards than their own.
+    /// Overrides the size of the cards.
     pub card_bytes: Option<u64>,
     /// Aging of the file systems before the experiments.
     pub age: Option<Age>,
-    /// Picks random orders and contents.
+    /// Seed of random orders and contents.
     pub seed: u64,
     /// The guest's programs.
     pub programs: Option<Programs>,
     /// Directory for the cards' data while a cell runs.
     pub work: PathBuf,
-    /// Cells at once.
+    /// Number of cells to run in parallel.
     pub jobs: usize,
 }
 
 impl Plan {
-    /// Sizes of a cell: on the flash of 2003 the number of timed writes is the published one.
+    /// Returns the sizes of a cell. On the flash of 2003 the number of timed writes is the published one.
     pub fn scale_of(&self, cell: &Cell) -> Scale {
         match (self.timed_writes, cell.preset) {
             (Some(writes), _) => self.scale.with_timed_writes(writes),
@@ -150,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// Cells for all of these. The kernel's file systems are left out where there is no guest to run them.
+    /// Returns the cells for all combinations. Without a guest, the kernel's file systems are left out.
     pub fn cells(
         experiments: &[Experiment],
         file_systems: &[FileSystem],
@@ -172,7 +173,8 @@ impl Plan {
     }
 }
 
-/// The file systems of the study, ours first: f2fs also as it was in 2012, when it never overwrote in place.
+/// Returns the file systems of the study, ours first. The f2fs of 2012, which never overwrote in place, is
+/// included.
 pub fn file_systems() -> Vec<FileSystem> {
     vec![
         FileSystem::new(OURS),
@@ -187,8 +189,8 @@ pub fn file_systems() -> Vec<FileSystem> {
     ]
 }
 
-/// Estimates the time left from the finished cells, all weighted alike, because cells differ less than
-/// machines.
+/// Estimates the remaining time from the number of finished cells. All cells have equal weight, because they
+/// differ less than machines.
 pub fn time_left(done: usize, all: usize, passed: Duration) -> Option<Duration> {
     (done > 0 && done < all).then(|| passed.mul_f64((all - done) as f64 / done as f64))
 }

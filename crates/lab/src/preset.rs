@@ -1,4 +1,4 @@
-//! A machine of the original studies: a card, and the host's limits on requests.
+//! Machines of the original studies: a card, and the host's limits on requests.
 
 use std::io;
 
@@ -11,22 +11,22 @@ use crate::scale::Scale;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// jeong-2012: the card behind a desktop's USB reader.
+    /// jeong-2012: the card in a desktop's USB reader.
     Desktop,
     /// jeong-2012: the same card in a phone.
     Phone,
     /// fedorchuk-2014: a USB stick of 4 GB, which a second copy overflows.
     Stick,
-    /// lavinen-2003: bare NOR flash, without a card around it.
+    /// lavinen-2003: raw NOR flash without a controller.
     Nor,
-    /// Bare NAND flash of that time.
+    /// Raw NAND flash of that time.
     Nand,
-    /// No machine of the originals: the one that this runs on, with whatever device a directory is on.
+    /// This machine, with the device that holds a directory. It is none of the original machines.
     Here,
 }
 
 impl Preset {
-    /// Those with a modelled device.
+    /// All presets with a modelled device.
     pub const ALL: [Preset; 5] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor, Preset::Nand];
 
     /// Name in commands and files.
@@ -41,15 +41,15 @@ impl Preset {
         }
     }
 
-    /// The preset of a name.
+    /// Finds a preset by name.
     pub fn named(name: &str) -> Option<Preset> {
         Preset::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
-    /// The card.
+    /// Returns the profile of the card.
     ///
     /// # Errors
-    /// There is none: its device is not modelled.
+    /// The device of this preset is not modelled.
     pub fn profile(self) -> Result<Profile, ProfileError> {
         match self {
             Preset::Desktop => Profile::named("transcend-16g-desktop"),
@@ -61,27 +61,28 @@ impl Preset {
         }
     }
 
-    /// Returns true if it has bare flash, for file systems that are made for that.
+    /// Returns true if the device is raw flash.
     pub fn is_raw(self) -> bool {
         [Preset::Nor, Preset::Nand].contains(&self)
     }
 
-    /// Dirty data at which the guest begins to write back, and at which a writer has to wait: a share of the
-    /// buffered file, for a machine whose memory is in the same proportion to it, though not below 8 and 16
-    /// MiB: nilfs2, which writes whole segments, would wait for its timer with less.
+    /// Returns the guest's limits of dirty data: the amount at which write-back begins, and the amount at
+    /// which writers must wait. Both are shares of the buffered file, so that memory and file have the same
+    /// ratio at every scale, but at least 8 and 16 MiB: with less, nilfs2 would wait for its timer, because
+    /// it writes whole segments.
     pub fn dirty_bytes(self, scale: &Scale) -> (u64, u64) {
         let share = |percent: u64| scale.buffered_bytes / 100 * percent;
         let percent = scale.dirty_percent;
         (share(percent).max(LEAST_DIRTY_BYTES), share(2 * percent).max(2 * LEAST_DIRTY_BYTES))
     }
 
-    /// The guest's memory in MiB: enough that only the remount evicts cached data.
+    /// Returns the guest's memory in MiB: enough that only the remount evicts cached data.
     pub fn memory_mib(self, scale: &Scale) -> u32 {
         256 + (scale.buffered_bytes.max(scale.image_bytes) >> 19) as u32
     }
 }
 
-/// The sticks of fedorchuk-2014.
+/// Size of the sticks of fedorchuk-2014.
 const STICK_BYTES: u64 = 4_000_000_000 / (4 << 20) * (4 << 20);
 const LEAST_DIRTY_BYTES: u64 = 8 << 20;
 

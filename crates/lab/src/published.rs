@@ -1,4 +1,4 @@
-//! The figures that started it all, from testdata/reference.
+//! The published figures of the original studies, from testdata/reference.
 
 use std::sync::LazyLock;
 
@@ -12,16 +12,16 @@ static TABLES: LazyLock<[toml::Table; 3]> = LazyLock::new(|| {
     [JEONG, FEDORCHUK, LAVINEN].map(|text| toml::from_str(text).expect("it is part of the program"))
 });
 
-/// A figure that was published.
+/// A published figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Published {
     /// The figure, in the part's unit.
     pub value: f64,
-    /// True if it holds at every scale; otherwise only at the original sizes.
+    /// True if the figure is valid at every scale, false if only at the original sizes.
     pub is_rate: bool,
 }
 
-/// The figure of a file system in a part of an experiment, on the machine of a preset.
+/// Returns the published figure of a file system for a part of an experiment, on the machine of a preset.
 pub fn published(experiment: Experiment, part: &str, preset: Preset, kind: &str) -> Option<Published> {
     let [jeong, fedorchuk, _] = &*TABLES;
     let value = match experiment {
@@ -43,24 +43,24 @@ pub fn published(experiment: Experiment, part: &str, preset: Preset, kind: &str)
     value.map(|value| Published { value, is_rate: experiment != Experiment::Copy })
 }
 
-/// Times of JFFS2's writes that were published.
+/// Published durations of JFFS2's writes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedLatencies {
-    /// Of which day its JFFS2 was.
+    /// Date of the tested JFFS2.
     pub day: &'static str,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: f64,
-    /// Mean of the times.
+    /// Mean duration.
     pub mean_ms: f64,
-    /// 99.9 % of the writes were done within this.
+    /// 99.9th percentile.
     pub p999_ms: f64,
-    /// The longest.
+    /// Maximum.
     pub max_s: f64,
-    /// Writes.
+    /// Number of writes.
     pub count: u64,
 }
 
-/// Figures of lavinen-2003 for a part of the experiment.
+/// Returns the figures of lavinen-2003 for a part of the experiment.
 pub fn latencies(part: &str) -> Vec<PublishedLatencies> {
     let [_, _, lavinen] = &*TABLES;
     let rows = lavinen.get("rows").and_then(toml::Value::as_table);

@@ -1,5 +1,4 @@
-//! Records of a run: one JSON file a cell, with all data that is needed to judge its figures or to repeat
-//! them.
+//! Records of a study: one JSON file per cell, with all data that is needed to judge or repeat its figures.
 
 use std::{
     fs,
@@ -20,26 +19,26 @@ use crate::{
     wear::Wear,
 };
 
-/// Version of the records' form.
+/// Version of the record format.
 pub const FORM: u32 = 1;
 
 /// The modelled card's own clock: exact.
 pub const DEVICE_CLOCK: &str = "device";
-/// The host's clock, beside a modelled card that takes real time: the figures include the host's and the
-/// guest's time.
+/// The host's clock, with a modelled card in real time. The figures include the time of the host and the
+/// guest.
 pub const INDICATIVE_CLOCK: &str = "host's, indicative";
 
 /// One cell's record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Version of this form.
+    /// Version of the record format.
     pub form: u32,
     /// Experiment, file system and machine.
     pub cell: Cell,
-    /// Options that the file system was given because of the card.
+    /// Options that the file system got because they suit the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suited: Option<String>,
-    /// Picks random orders and contents.
+    /// Seed of random orders and contents.
     pub seed: u64,
     /// Sizes.
     pub scale: Scale,
@@ -49,29 +48,30 @@ pub struct Record {
     /// Share of the card that a file fills while writes are timed, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_percent: Option<u64>,
-    /// Which clock the figures are of.
+    /// Clock of the figures.
     pub clock: String,
-    /// Dirty data at which writing back begins, and at which writers wait; `None` for an engine in process.
+    /// Amount of dirty data at which write-back begins, and at which writers must wait; `None` for an engine
+    /// in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<(u64, u64)>,
-    /// The card's profile: its name and a digest of all its figures.
+    /// Name of the card's profile, and a digest of its content.
     pub profile: (String, String),
-    /// The versions of everything that had a part in it.
+    /// Versions of all programs that were involved.
     pub versions: Versions,
-    /// The parts that were measured.
+    /// The measured parts.
     pub phases: Vec<Phase>,
-    /// Erases of the flash by place, during all parts and between them.
+    /// Erase counts of the flash by location, during all parts and between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wear: Option<Wear>,
     /// Result of the file system's own checker afterwards.
     pub check: Check,
-    /// Why it ended early, if it did.
+    /// Reason if the cell ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Why the run for the costs ended early, if it did.
+    /// Reason if the run for the costs ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_failure: Option<String>,
-    /// Wall time of the whole cell, in seconds: a cost of the study, not a result.
+    /// Wall time of the whole cell, in seconds. It is a cost of the study, not a result.
     pub took_s: f64,
 }
 
@@ -80,21 +80,21 @@ pub struct Record {
 pub struct Versions {
     /// This program.
     pub flashkit: String,
-    /// SHA-256 of this program: the engine, the card and the guest's init are built together.
+    /// SHA-256 of this program, which contains the engine, the card and the guest's init.
     #[serde(default)]
     pub build: String,
-    /// SHA-256 of the program that made the volume; `None` for our own.
+    /// SHA-256 of the mkfs program; `None` for our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formatter: Option<String>,
     /// The guest's kernel; `None` for an engine in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_kernel: Option<String>,
-    /// The host's kernel and machine.
+    /// Kernel and architecture of the host.
     pub host: String,
 }
 
 impl Versions {
-    /// Those of this machine.
+    /// Returns the versions on this machine.
     pub fn here() -> Versions {
         let host = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
@@ -108,14 +108,14 @@ impl Versions {
     }
 }
 
-/// Digest of the program that runs, which is read once.
+/// Returns the digest of the running program, computed once.
 fn own_build() -> &'static str {
     static BUILD: OnceLock<String> = OnceLock::new();
     let read = || digest(fs::File::open(std::env::current_exe()?)?);
     BUILD.get_or_init(|| read().unwrap_or_default())
 }
 
-/// SHA-256 of bytes in hexadecimal.
+/// Returns the SHA-256 of the bytes in hexadecimal.
 pub(crate) fn digest(mut bytes: impl io::Read) -> io::Result<String> {
     let mut digest = Sha256::new();
     io::copy(&mut bytes, &mut digest)?;
@@ -128,7 +128,7 @@ impl Record {
         self.clock == INDICATIVE_CLOCK
     }
 
-    /// A part that was measured.
+    /// Returns a measured part by name.
     pub fn phase(&self, part: &str) -> Option<&Phase> {
         self.phases.iter().find(|phase| phase.part == part)
     }
@@ -138,8 +138,8 @@ impl Record {
         self.phases.iter().filter_map(|phase| Some(phase.runs.as_ref()?.runs.len())).min().unwrap_or(1)
     }
 
-    /// Differences between the settings of two records that decide figures, besides the file system and our
-    /// program.
+    /// Returns the names of the settings that affect figures and differ between two records, apart from the
+    /// file system and our program.
     pub fn differences(&self, other: &Record) -> Vec<&'static str> {
         let same = [
             ("form of the record", self.form == other.form),
@@ -169,9 +169,9 @@ impl Record {
             && self.differences(planned).is_empty()
     }
 
-    /// Returns true if its figures may stand beside another's: all settings that decide figures are the same,
-    /// besides file system, its surroundings and program. Different devices may stand beside each other in
-    /// measurements of directories.
+    /// Returns true if its figures are comparable with another's: all settings that affect figures are equal,
+    /// apart from the file system, its environment and the program. For measurements of directories the
+    /// devices may differ.
     pub fn is_comparable(&self, other: &Record) -> bool {
         let is_real = self.cell.preset == Preset::Here;
         let told = |one: &Record| (one.form, one.seed, one.scale, one.age, one.full_percent);
@@ -196,10 +196,11 @@ pub struct Records {
 }
 
 impl Records {
-    /// The records in `dir`, which is made; whether they can be written is found out now and not after the work.
+    /// Opens the records in `dir`, which is created. An unwritable directory is detected now and not after
+    /// the work.
     ///
     /// # Errors
-    /// The directory cannot be made or written to.
+    /// The directory cannot be created or written to.
     pub fn open(dir: &Path) -> io::Result<Records> {
         let cells = dir.join("cells");
         fs::create_dir_all(&cells)?;
@@ -207,28 +208,27 @@ impl Records {
         Ok(Records { dir: dir.to_owned() })
     }
 
-    /// The records in `dir`, to read them.
+    /// Opens the records in `dir` for reading.
     pub fn of(dir: &Path) -> Records {
         Records { dir: dir.to_owned() }
     }
 
-    /// Their directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A file a cell, and one more for each age.
+    /// Returns the path of a cell's record; each age has a separate one.
     fn path(&self, cell: &Cell, age: Option<Age>) -> PathBuf {
         let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
         self.dir.join("cells").join(format!("{}{age}.json", cell.id()))
     }
 
-    /// The record of a cell at an age, if there is one that can be read.
+    /// Returns the record of a cell at an age, if it exists and is readable.
     pub fn get(&self, cell: &Cell, age: Option<Age>) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.path(cell, age)).ok()?).ok()
     }
 
-    /// Keeps a record: whole or not at all.
+    /// Writes a record atomically.
     ///
     /// # Errors
     /// It cannot be written.
@@ -241,8 +241,8 @@ impl Records {
         Ok(())
     }
 
-    /// All records, in the order of experiments, presets and file systems. Files that are no records of this form,
-    /// such as an older program has left, are told and passed over.
+    /// Returns all records, ordered by preset, experiment and file system. Files in another format, such as
+    /// those of an older program, are passed to `passed_over` and skipped.
     ///
     /// # Errors
     /// The directory or a file in it cannot be read.
@@ -273,7 +273,7 @@ pub(crate) mod tests {
         target::FlashWork,
     };
 
-    /// A record with these figures.
+    /// Creates a record with these figures.
     pub fn record(experiment: Experiment, kind: &str, values: &[f64]) -> Record {
         let phase = |(part, value): (&crate::experiment::Part, &f64)| Phase {
             part: part.name.to_owned(),

@@ -1,13 +1,13 @@
-//! Figures of repeated runs: the median, its confidence interval, and the outliers.
+//! Statistics of repeated runs: the median, its confidence interval, and outliers.
 //!
 //! No distribution is assumed, and no figure is discarded.
 
 use serde::{Deserialize, Serialize};
 
-/// Wanted confidence of an interval.
+/// Required confidence of an interval.
 const WANTED: f64 = 0.95;
-/// A figure is an outlier if it lies beyond the middle half by more than this many times its width (Tukey's
-/// fences).
+/// A figure is an outlier if its distance from the interquartile range exceeds this multiple of the range
+/// (Tukey's fences).
 const FENCE: f64 = 1.5;
 
 /// The figures of repeated runs, in their order.
@@ -17,31 +17,32 @@ pub struct Sample {
     pub runs: Vec<f64>,
 }
 
-/// Confidence interval of the median of the whole population.
+/// Confidence interval of the population median.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// From here.
+    /// Lower bound.
     pub low: f64,
-    /// To here.
+    /// Upper bound.
     pub high: f64,
-    /// Confidence of the interval: at least 0.95 from six runs on.
+    /// Confidence of the interval: at least 0.95 for six or more runs.
     pub confidence: f64,
 }
 
 impl Sample {
-    /// A sample of these runs, of which there is at least one.
+    /// Creates a sample of at least one run.
     pub fn new(runs: Vec<f64>) -> Sample {
         assert!(!runs.is_empty(), "a sample has runs");
         Sample { runs }
     }
 
-    /// The figure in the middle.
+    /// Returns the median.
     pub fn median(&self) -> f64 {
         quantile(&self.sorted(), 0.5)
     }
 
-    /// The narrowest interval between two of the figures that holds the median with 95 %, or all of them: the number
-    /// of figures below the median is binomial.
+    /// Returns the narrowest interval between two of the figures that contains the population median with 95
+    /// % confidence, or else the full range. The number of figures below the median is binomially
+    /// distributed.
     pub fn interval(&self) -> Interval {
         let sorted = self.sorted();
         let n = sorted.len();
@@ -55,7 +56,7 @@ impl Sample {
         Interval { low: sorted[best.0], high: sorted[n - 1 - best.0], confidence: best.1.max(0.0) }
     }
 
-    /// Number of outliers.
+    /// Returns the number of outliers.
     pub fn outliers(&self) -> usize {
         let sorted = self.sorted();
         let (first, third) = (quantile(&sorted, 0.25), quantile(&sorted, 0.75));
@@ -63,7 +64,7 @@ impl Sample {
         self.runs.iter().filter(|&&run| run < first - reach || run > third + reach).count()
     }
 
-    /// Returns true if the medians of two samples surely differ; `None` if either has too few runs.
+    /// Returns true if the medians of two samples differ significantly; `None` if either has too few runs.
     pub fn differs(&self, other: &Sample) -> Option<bool> {
         let (one, two) = (self.interval(), other.interval());
         let is_sure = one.confidence >= WANTED && two.confidence >= WANTED;
@@ -77,7 +78,7 @@ impl Sample {
     }
 }
 
-/// Probability that at most `cut` of `n` figures lie below the median.
+/// Returns the probability that at most `cut` of `n` figures are below the median.
 fn below(n: usize, cut: usize) -> f64 {
     let mut term = 0.5_f64.powi(n as i32);
     let mut sum = term;
@@ -88,7 +89,7 @@ fn below(n: usize, cut: usize) -> f64 {
     sum
 }
 
-/// The figure below which this share of sorted figures lies, between two of them in proportion.
+/// Returns the quantile of sorted figures, with linear interpolation.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
     let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn the_interval_is_that_of_the_tables() {
         let of = |n: i32| Sample::new((1..=n).map(f64::from).collect()).interval();
-        // The ranks that tables of the sign test give for 95 %.
+        // The ranks in tables of the sign test for 95 %.
         for (n, low) in [(6, 1.0), (8, 1.0), (9, 2.0), (12, 3.0), (20, 6.0)] {
             let interval = of(n);
             assert_eq!((interval.low, interval.high), (low, f64::from(n) + 1.0 - low), "{n}");

@@ -2,58 +2,60 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Length of a record in experiments 1, 2 and 4.
+/// Record length in experiments 1, 2 and 4.
 pub const RECORD_BYTES: u32 = 4096;
-/// Default share of the buffered file that may wait in memory; the card was fitted with it.
+/// Default limit of dirty data, as a percentage of the buffered file. The card model was fitted with it.
 pub const DIRTY_PERCENT: u64 = 7;
-/// The file of the original buffered writes and reads (jeong-2012).
+/// Size of the file of the original buffered writes and reads (jeong-2012).
 const ORIGINAL_BYTES: u64 = 1 << 30;
-/// The smallest file that makes sense.
+/// Minimum size of that file.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Least number of writes for a meaningful 99.9th percentile.
+/// Minimum number of writes for a meaningful 99.9th percentile.
 const LEAST_WRITES: u64 = 2000;
-/// The fewest transactions, actions or files of which a rate says something.
+/// Minimum number of transactions, actions or files for a meaningful rate.
 const LEAST_UNITS: u64 = 100;
-/// The smallest card that every file system can be made on and be filled to 95 %.
+/// Minimum size of a card on which every file system can be created and filled to 95 %.
 const LEAST_CARD_BYTES: u64 = 512 << 20;
-/// Whole units of every card.
+/// Granularity of card sizes.
 const CARD_STEP_BYTES: u64 = 64 << 20;
 
-/// Sizes of all that is written, in the originals' proportions.
+/// Sizes of all written data, in the proportions of the original studies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scale {
-    /// The file of buffered writes and reads; originally 1 GiB.
+    /// Size of the file of buffered writes and reads; originally 1 GiB.
     pub buffered_bytes: u64,
-    /// The file of writes with fsync; originally 100 MiB.
+    /// Size of the file of writes with fsync; originally 100 MiB.
     pub fsync_bytes: u64,
-    /// The image that is copied; originally 748 MB (fedorchuk-2014).
+    /// Size of the copied image; originally 748 MB (fedorchuk-2014).
     pub image_bytes: u64,
-    /// The archive that is copied. Its size was not published; a ports tree of that year took about 66 MB.
+    /// Size of the copied archive. The original size was not published; a ports tree of that year took about
+    /// 66 MB.
     pub archive_bytes: u64,
-    /// Files of the tree that is copied; together they had 320 MB. A ports tree of that year had about 170,000.
+    /// Number of files in the copied tree; together they had 320 MB. A ports tree of that year had about
+    /// 170,000.
     pub tree_files: u64,
     /// Mean size of those files.
     pub tree_mean_bytes: u64,
     /// Number of timed writes; originally 10 thousand to a million (lavinen-2003).
     #[serde(default)]
     pub timed_writes: u64,
-    /// The same in all parts after the first, where those have fewer.
+    /// Number of timed writes in all parts after the first, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timed_writes_later: Option<u64>,
-    /// Size that a card is cut to, so that it can be filled, where times of writes are taken.
+    /// Size of a card on which single writes are timed, reduced so that the card can be filled.
     #[serde(default)]
     pub timed_card_bytes: u64,
-    /// Transactions of SQLite in each of its journal modes.
+    /// Number of SQLite transactions in each journal mode.
     #[serde(default)]
     pub transactions: u64,
-    /// Number of actions on a phone, one after the other.
+    /// Number of actions on a phone.
     #[serde(default)]
     pub phone_actions: u64,
-    /// Files of the kernel's sources; Linux 6.1 has 78579.
+    /// Number of kernel source files; Linux 6.1 has 78579.
     #[serde(default)]
     pub kernel_files: u64,
-    /// Share of the buffered file that may wait in the guest's memory before it begins to write back, in
-    /// percent; at twice that a writer has to wait. The limits of the original machines were not published.
+    /// Limit of dirty data in the guest at which write-back begins, as a percentage of the buffered file. At
+    /// twice that, a writer has to wait. The limits of the original machines were not published.
     #[serde(default = "usual_dirty_percent")]
     pub dirty_percent: u64,
 }
@@ -63,7 +65,7 @@ fn usual_dirty_percent() -> u64 {
 }
 
 impl Scale {
-    /// The originals' sizes.
+    /// Returns the sizes of the original studies.
     pub fn full() -> Scale {
         Scale {
             buffered_bytes: ORIGINAL_BYTES,
@@ -82,7 +84,7 @@ impl Scale {
         }
     }
 
-    /// All sizes in proportion to the size of the buffered file.
+    /// Returns all sizes in proportion to the size of the buffered file.
     pub fn of_file(buffered_bytes: u64) -> Scale {
         let full = Scale::full();
         let buffered_bytes = buffered_bytes.clamp(LEAST_BYTES, 64 * ORIGINAL_BYTES);
@@ -106,35 +108,35 @@ impl Scale {
         }
     }
 
-    /// Size of a card for aged file systems, reduced because aging a whole card would take days: all
-    /// experiments fit beside the aged files.
+    /// Returns the size of a card for aged file systems. It is reduced, because aging a whole card would take
+    /// days; all experiments fit beside the aged files.
     pub fn aged_card_bytes(&self) -> u64 {
         (12 * self.buffered_bytes).next_multiple_of(CARD_STEP_BYTES).max(LEAST_CARD_BYTES)
     }
 
-    /// The same with another number of timed writes.
+    /// Sets the number of timed writes.
     pub fn with_timed_writes(self, writes: u64) -> Scale {
         Scale { timed_writes: writes.max(1), timed_writes_later: None, ..self }
     }
 
-    /// The same with as many writes as were timed of JFFS2 of Nov 27 (lavinen-2003).
+    /// Sets the number of timed writes to that of JFFS2 of Nov 27 (lavinen-2003).
     pub fn with_writes_of_2003(self) -> Scale {
         Scale { timed_writes: 100_000, timed_writes_later: Some(10_000), ..self }
     }
 
-    /// The same with another share of the file that may wait in memory.
+    /// Sets the limit of dirty data.
     pub fn with_dirty(self, percent: u64) -> Scale {
         Scale { dirty_percent: percent.max(1), ..self }
     }
 
-    /// The same with another file for the writes with fsync.
+    /// Sets the size of the file of writes with fsync.
     pub fn with_fsync(self, bytes: u64) -> Scale {
         let record = u64::from(RECORD_BYTES);
         Scale { fsync_bytes: (bytes / record).max(1) * record, ..self }
     }
 }
 
-/// Size of a read and a write of cp.
+/// Length of a read and a write of cp.
 pub const COPY_BYTES: u64 = 128 << 10;
 
 #[cfg(test)]
@@ -150,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Records of before there was a choice are of 7 %.
+    /// Records without this field have the default of 7 %.
     #[test]
     fn more_may_wait_and_it_is_in_the_record() {
         let scale = Scale::of_file(256 << 20);

@@ -1,16 +1,16 @@
-//! Stopping long work.
+//! Stop requests for long work.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-/// A wish that whoever works looks at now and then. Clones share it.
+/// A flag that long work polls. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Wishes that the work ends.
+    /// Requests a stop.
     pub fn wish(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -1,32 +1,32 @@
-//! Wear: number of erases by place of the flash.
+//! Wear: erase counts by location of the flash.
 
 use flash::array::Array;
 use serde::{Deserialize, Serialize};
 
-/// Pieces of a map at most.
+/// Maximum number of pieces in a map.
 const PIECES: u32 = 1024;
 
-/// A map of a flash: erases in pieces of neighbouring blocks. The card chooses the content of a block; on
-/// bare flash the file system does.
+/// A wear map: erase counts of pieces of adjacent blocks. The card decides where data goes; on raw flash the
+/// file system does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wear {
-    /// All blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Blocks of a piece; the last one may have fewer.
+    /// Blocks per piece; the last one may have fewer.
     pub piece_blocks: u32,
-    /// Erases in each piece, added up.
+    /// Total erase count of each piece.
     pub erases: Vec<u64>,
-    /// Erases of the block that was erased most.
+    /// Maximum erase count of a block.
     pub most: u32,
 }
 
 impl Wear {
-    /// That of a modelled card.
+    /// Returns the map of a modelled card.
     pub fn of_array(array: &Array) -> Wear {
         Wear::new(array.block_count(), array.erases().map(|(block, erases)| (block.0, erases)))
     }
 
-    /// The map of bare flash from the erase counts of its blocks.
+    /// Returns the map of raw flash from the erase counts of its blocks.
     pub fn of_blocks(erases: &[u32]) -> Wear {
         Wear::new(erases.len() as u32, (0..).zip(erases.iter().copied()))
     }
@@ -42,7 +42,7 @@ impl Wear {
         wear
     }
 
-    /// All erases.
+    /// Returns the sum of all erase counts.
     pub fn total(&self) -> u64 {
         self.erases.iter().sum()
     }

@@ -1,4 +1,4 @@
-//! Aging of a file system before it is measured.
+//! Aging of a file system before the measurement.
 
 use guest::{
     Load, Op,
@@ -11,7 +11,7 @@ use crate::guest::Failure;
 const DIR: &str = "/mnt/aged";
 
 impl Bench<'_> {
-    /// Ages the file system where that is wished, and unmounts it.
+    /// Ages the file system if requested, and unmounts it.
     pub(super) fn age(&mut self) -> Result<(), Failure> {
         let Some(age) = self.how.age else { return Ok(()) };
         self.target.run(&self.mount_op())?;
@@ -30,7 +30,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Reads the files of the aging, which no experiment may have changed.
+    /// Verifies the aged files, which no experiment may have changed.
     pub(super) fn check_aged(&mut self) -> Result<(), Failure> {
         let Some(load) = self.aged.take() else { return Ok(()) };
         self.target.run(&self.mount_op())?;

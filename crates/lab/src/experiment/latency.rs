@@ -1,8 +1,8 @@
 //! Experiment 8: durations of single writes while the file system has to make space for them.
 //!
-//! One file fills the file system. It is overwritten at random until all previously free space was written
-//! once; then the durations of writes are measured. A file system that cleans in the background is measured
-//! again without that.
+//! One file fills the file system. It is overwritten at random until all free space has been written once;
+//! then the durations of writes are measured. A file system with background cleaning is measured again with
+//! cleaning off.
 
 use flash::latency::Latencies;
 use guest::{
@@ -19,26 +19,25 @@ use crate::{
 
 /// Fill level of a card, in percent.
 const FULL_PERCENT: u64 = 95;
-/// Fill level with nilfs2, which keeps segments of its own free besides: above it its cleaner frees no
-/// segment.
+/// Fill level for nilfs2, which also reserves segments: above this level its cleaner frees no segment.
 const NILFS2_FULL_PERCENT: u64 = 90;
-/// Fill level of bare flash. The size of the file in 2003 is not known; but each write then cost no more than
+/// Fill level of raw flash. The size of the file in 2003 is not known; but each write then cost no more than
 /// its own erases, so there was little data to move.
 const RAW_FULL_PERCENT: u64 = 25;
-/// Shares into which progress is divided.
+/// Number of shares into which progress is divided.
 const SHARES: usize = 100;
 
-/// The background cleaner of a file system, and the way to stop it.
+/// The background cleaner of a file system, by the way to stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cleaner {
-    /// A mount option.
+    /// A mount option disables it.
     Option(&'static str),
-    /// A thread of the kernel is stopped.
+    /// It is a kernel thread, which is stopped.
     Thread(&'static str),
 }
 
 impl Cleaner {
-    /// The cleaner of a type of file system; `None` if it has none.
+    /// Returns the cleaner of a type of file system; `None` if it has none.
     pub(super) fn of(kind: &str) -> Option<Cleaner> {
         match kind {
             "f2fs" => Some(Cleaner::Option("background_gc=off")),
@@ -48,7 +47,7 @@ impl Cleaner {
     }
 }
 
-/// Share of a file system of this type that a file fills, in percent.
+/// Returns the fill level for a file system of this type, in percent.
 pub(super) fn full_percent(kind: &str, is_raw: bool) -> u64 {
     match kind {
         _ if is_raw => RAW_FULL_PERCENT,
@@ -99,14 +98,14 @@ impl Bench<'_> {
     }
 }
 
-/// Times as a distribution.
+/// Converts durations to a distribution.
 pub(super) fn distribution(times: &[u64]) -> Latencies {
     let mut latencies = Latencies::default();
     times.iter().for_each(|ns| latencies.record(*ns));
     latencies
 }
 
-/// When each of a hundred equal shares was done; each single one where there are fewer.
+/// Returns the completion time of each of a hundred equal shares, or of each unit if there are fewer.
 pub(super) fn progress(times: &[u64]) -> Vec<u64> {
     let shares = SHARES.min(times.len());
     let mut ends: Vec<u64> = Vec::with_capacity(shares);

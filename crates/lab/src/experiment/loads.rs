@@ -1,6 +1,6 @@
-//! Experiment 5: loads as programs make them, one after the other on one volume.
+//! Experiment 5: workloads that imitate programs, one after the other on one volume.
 //!
-//! All that a load has left is read again in the end, with cold caches, and compared.
+//! All files that a workload has left are read at the end, with cold caches, and verified.
 
 use guest::{
     Load, Op,
@@ -19,7 +19,7 @@ impl Bench<'_> {
             let load = Load::Transactions { journal, transactions: scale.transactions, seed };
             let dir = format!("/mnt/sqlite-{}", journal.name());
             self.prepare(&dir, load)?;
-            // Each is durable when it is done.
+            // Each transaction is durable when it is done, so no sync follows.
             self.measure(units(&load), &[op(&dir, load, Stage::Run)])?;
             done.push((dir, load));
         }
@@ -30,7 +30,7 @@ impl Bench<'_> {
         let tree = KernelTree { files: scale.kernel_files };
         self.load("/mnt/kernel", Load::Untar(tree))?;
         self.remount()?;
-        // Its sources are there.
+        // The sources were unpacked before.
         let build = Load::Build(KernelBuild { tree, seed });
         self.measure(units(&build), &[op("/mnt/kernel", build, Stage::Run), Op::Sync])?;
         done.push(("/mnt/kernel".into(), build));
@@ -42,7 +42,7 @@ impl Bench<'_> {
         self.unmount()
     }
 
-    /// A load until everything is on the card.
+    /// Measures a workload until all its data is on the card.
     fn load(&mut self, dir: &str, load: Load) -> Result<(), Failure> {
         self.prepare(dir, load)?;
         self.measure(units(&load), &[op(dir, load, Stage::Run), Op::Sync])
@@ -60,7 +60,7 @@ fn op(dir: &str, load: Load, stage: Stage) -> Op {
     Op::Load { dir: dir.into(), load, stage }
 }
 
-/// Number of units of a load.
+/// Returns the number of units of a workload.
 fn units(load: &Load) -> u64 {
     load.steps().filter(|step| *step == Step::Done).count() as u64
 }
