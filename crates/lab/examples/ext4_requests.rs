@@ -1,6 +1,7 @@
-//! What EXT4 asks of the card of jeong-2012 in each experiment, cut to pieces that flash's test of the
-//! calibration replays: `KERNEL AGENT PROFILE DIR`. `cargo xtask uml-kernel` prints the first two; the
-//! profile is `transcend-16g-desktop` or `transcend-16g-phone`, and DIR its directory in testdata/calibration.
+//! Records EXT4's requests to the card of jeong-2012 in each experiment, reduced to the samples that flash's
+//! calibration test replays: `KERNEL AGENT PROFILE DIR`. `cargo xtask uml-kernel` prints the first two; the
+//! profile is `transcend-16g-desktop` or `transcend-16g-phone`, and DIR its directory in
+//! testdata/calibration.
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
@@ -19,8 +20,8 @@ fn main() -> Result<()> {
     let [kernel, agent, profile, dir] = &arguments[..] else {
         bail!("ext4_requests KERNEL AGENT PROFILE DIR")
     };
-    // The buffered file may be smaller than the original, since what happens to it happens everywhere alike;
-    // the file with fsync has to lie on as many allocation units as the original.
+    // The buffered file may be smaller than the original, because its requests are uniform. The file with
+    // fsync must cover as many allocation units as the original.
     let scale = Scale { fsync_bytes: 100 << 20, ..Scale::of_file(128 << 20) };
     let setting = Setting {
         file_system: FileSystem::new("ext4"),
@@ -62,7 +63,7 @@ fn name(experiment: Experiment) -> String {
     experiment.name().replace('_', "-")
 }
 
-/// How many requests of a part are kept.
+/// Returns the number of requests of a part to keep.
 fn most(experiment: Experiment, part: &str) -> usize {
     match (experiment, part) {
         (Experiment::BufferedWrite, "sequential") => 1000,
@@ -73,8 +74,8 @@ fn most(experiment: Experiment, part: &str) -> usize {
     }
 }
 
-/// Requests from the middle of a part; reads, whose places do not matter but whose sizes change as it goes on,
-/// from all of it.
+/// Returns requests from the middle of a part. Reads are sampled over the whole part: their offsets do not
+/// matter, but their lengths change over time.
 fn requests(experiment: Experiment, phase: &Phase, trace: &Trace, most: usize) -> Vec<Entry> {
     let during = phase.started_ns..phase.started_ns + phase.duration_ns;
     let mut entries: Vec<Entry> =
@@ -91,9 +92,9 @@ fn requests(experiment: Experiment, phase: &Phase, trace: &Trace, most: usize) -
     entries.into_iter().skip(from).take(most).collect()
 }
 
-/// Data, transaction and commit block of each record. The guest's clock ticks every 10 ms: two records in one
-/// tick leave the inode as it was, and the second has no transaction. The study's kernels ticked every 1 to
-/// 4 ms, shorter than any record took.
+/// Returns data, transaction and commit block of each complete record. The guest's clock ticks every 10 ms:
+/// of two records in one tick the second leaves the inode unchanged, and has no transaction. The clocks of
+/// the study's kernels ticked every 1 to 4 ms, less than the duration of any record.
 fn whole_records(entries: &[Entry]) -> Vec<Entry> {
     let writes =
         |entry: &Entry, bytes: u64| entry.op.command == Command::Write && entry.op.length_bytes == bytes;

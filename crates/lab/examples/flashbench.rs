@@ -1,5 +1,5 @@
-//! Debian's flashbench in the guest, on a modelled card: `KERNEL AGENT PROFILE ARGUMENT...`, PROFILE a name or a file.
-//! `cargo xtask uml-kernel` prints where kernel and agent are.
+//! Runs Debian's flashbench in the guest, on a modelled card: `KERNEL AGENT PROFILE ARGUMENT...`. PROFILE is
+//! a name or a file. `cargo xtask uml-kernel` prints the paths of kernel and agent.
 use anyhow::{Result, bail};
 use block::MemoryDevice;
 use flash::{Model, Pace, verbs};

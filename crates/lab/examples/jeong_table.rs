@@ -1,5 +1,5 @@
-//! The tables of docs/DEVICE-MODEL.md from a study of both hosts: `DIR`, made by
-//! `flashkit study -o DIR -p desktop -p phone --size 256M --fsync-size 100M`.
+//! Prints the tables of docs/DEVICE-MODEL.md from a study of both hosts: `DIR`, made by `flashkit study -o
+//! DIR -p desktop -p phone --size 256M --fsync-size 100M`.
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -42,7 +42,7 @@ fn rows(record: &Record) {
     }
 }
 
-/// What the profiles were fitted to, as crates/flash/tests/ext4_fit.rs has it.
+/// Returns the origin of a figure, according to the fit in crates/flash/tests/ext4_fit.rs.
 fn origin(preset: Preset, experiment: Experiment, part: &str, kind: &str) -> &'static str {
     match (experiment, part) {
         _ if kind != "ext4" => "predicted",

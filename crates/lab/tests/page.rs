@@ -1,5 +1,5 @@
-//! The page of a study in a real headless browser: drawn, in light and dark, wide and narrow, without
-//! fetching anything and without console output. Without such a browser the test prints so and passes.
+//! The page of a study in a real headless browser: it renders in light and dark mode, wide and narrow,
+//! without network requests or console output. Without such a browser the test is skipped with a message.
 
 use std::{
     collections::HashMap,
@@ -14,9 +14,9 @@ use flashkit_lab::{
     study::run_cell, target::OURS, wear::Wear,
 };
 
-/// As they are called; Debian's is the first.
+/// Names of the browser; Debian's is the first.
 const BROWSERS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
-/// The page's colours of paper and of our own bars, in light and in dark.
+/// Colours of the background and of our own bars, in light and dark mode.
 const LIGHT: ([u8; 3], [u8; 3]) = ([0xff, 0xff, 0xff], [0xb4, 0x45, 0x0f]);
 const DARK: ([u8; 3], [u8; 3]) = ([0x14, 0x17, 0x1b], [0xf0, 0x8a, 0x4b]);
 
@@ -26,7 +26,7 @@ fn browser() -> Option<&'static str> {
     BROWSERS.iter().find(there).copied()
 }
 
-/// Opens the page; the home of the browser is in `dir`, so that two of them do not meet.
+/// Opens the page. The browser's profile is in `dir`, so that two instances do not interfere.
 fn open(browser: &str, dir: &Path, arguments: &[String]) -> Output {
     let output = Command::new(browser)
         .args([
@@ -49,7 +49,7 @@ fn open(browser: &str, dir: &Path, arguments: &[String]) -> Output {
     output
 }
 
-/// Number of pixels of each colour in a picture.
+/// Returns the number of pixels of each colour in a picture.
 fn colours(path: &Path) -> HashMap<[u8; 3], usize> {
     let mut reader = png::Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
     let mut bytes = vec![0; reader.output_buffer_size().expect("it fits into memory")];
@@ -91,7 +91,8 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
 
     let dom = open(browser, dir, &["--dump-dom".into()]);
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
-    // A chart for each of the 2 + 4 parts, one of causes for each experiment, and the maps of the one with wear.
+    // A chart for each of the 2 + 4 parts, one of causes for each experiment, and the maps of the one with
+    // wear.
     assert_eq!(dom.matches("<svg ").count(), 6 + 2 + 2, "{dom}");
     assert!(
         dom.contains("98000 erases, 49 of one block") && dom.contains(": 0 erases, 0 of one block"),

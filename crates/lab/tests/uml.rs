@@ -1,5 +1,5 @@
-//! The real guest: user-mode Linux. These tests need the kernel that `cargo xtask uml-kernel` builds; where
-//! there is none they say so and do nothing.
+//! The real guest: user-mode Linux. These tests need the kernel that `cargo xtask uml-kernel` builds; without
+//! it they are skipped with a message.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,14 +32,14 @@ use guest::{
 
 const MIB: u64 = 1 << 20;
 
-/// The guest's programs, where the kernel was built.
+/// Returns the guest's programs, if the kernel has been built.
 fn programs() -> Result<Option<Programs>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
     if !root.join("var/uml/linux").exists() {
         eprintln!("skipped: no lab kernel; cargo xtask uml-kernel builds it");
         return Ok(None);
     }
-    // Both are built anew where they are older than their source: first the agent.
+    // Rebuilds both if their sources have changed: first the agent.
     let built = cargo(root, &["xtask", "uml-kernel"])?;
     let mut lines = built.lines().map(PathBuf::from);
     let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
@@ -51,7 +51,8 @@ fn programs() -> Result<Option<Programs>> {
     Ok(Some(Programs { machine: Machine::Virtual, kernel, agent, flashkit: flashkit.next_back() }))
 }
 
-/// Where there is no kernel with time travel a stock one does, in real time, and its figures are called indicative.
+/// A stock kernel in real time replaces a missing kernel with time travel, and its figures are called
+/// indicative.
 #[test]
 fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
@@ -78,7 +79,7 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     assert!(record.is_complete() && record.is_indicative(), "{record:#?}");
     assert!(matches!(record.check, Check::Clean { .. }), "{:?}", record.check);
     assert!(record.versions.guest_kernel.is_some() && record.wear.is_some());
-    // In real time it takes at least what it takes in virtual time.
+    // Real time is at least as long as virtual time.
     for phase in &record.phases {
         assert!(phase.totals.busy_ns > 0 && phase.totals.busy_ns <= phase.duration_ns, "{phase:#?}");
         assert_eq!(phase.cost, None);
@@ -143,18 +144,18 @@ fn open(image: &Path) -> Result<Box<dyn Device>> {
     Ok(Box::new(FileDevice::open(image, OpenOptions { write: true, direct: false })?))
 }
 
-/// What is the same each time: everything but what it costs the machine.
+/// Returns the reproducible part of a record: all phases without the costs of the machine.
 fn exact(record: &Record) -> Vec<Phase> {
     record.phases.iter().map(|phase| Phase { cost: None, ..phase.clone() }).collect()
 }
 
-/// The same kernel, card and seed give the same figures to the nanosecond, and volumes without faults.
+/// The same kernel, card and seed give the same figures to the nanosecond, and volumes without errors.
 #[test]
 fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
     let plan = plan(programs, work.path(), &Experiment::USUAL, &file_systems(), Preset::Desktop);
-    // Each experiment on one file system, and each file system in one experiment, twice.
+    // Runs each experiment on one file system, and each file system in one experiment, twice.
     let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 7 == n / 7 || *n % 7 == 6 - n / 7);
     for (_, cell) in diagonal {
         let run = || run_cell(&plan, cell, &Stop::default())?.context("nobody stopped it");
@@ -176,7 +177,8 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     Ok(())
 }
 
-/// What our program computes outside the kernel is part of what an operation costs, also of the last one, with which it ends.
+/// The processor time of our program is part of an operation's cost, including the last operation, which ends
+/// the program.
 #[test]
 fn what_our_program_computes_is_a_cost() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
@@ -205,7 +207,7 @@ fn what_our_program_computes_is_a_cost() -> Result<()> {
     Ok(())
 }
 
-/// nilfs2's cleaner makes room, without which writing ends, and does so the same each time.
+/// nilfs2's cleaner frees space, without which writing would end, and does so reproducibly.
 #[test]
 fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
@@ -214,7 +216,7 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
         return Ok(());
     }
     let work = tempfile::tempdir()?;
-    // Segments of 1 MiB, or a small card would have few.
+    // Segments of 1 MiB; otherwise a small card would have too few.
     let nilfs2 = [FileSystem::parse("nilfs2::-B 256")];
     let plan = Plan {
         timed_writes: Some(300),
@@ -225,7 +227,7 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
     Ok(())
 }
 
-/// When ext4 writes the tables that mkfs left out is decided by chance, which falls the same way each time.
+/// ext4 writes the tables that mkfs left out at random times, which are the same in each run.
 #[test]
 fn what_is_left_to_chance_falls_the_same_way_each_time() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
@@ -239,7 +241,7 @@ fn what_is_left_to_chance_falls_the_same_way_each_time() -> Result<()> {
     Ok(())
 }
 
-/// Small cells, one after the other.
+/// Returns a plan of small cells, run one after the other.
 fn plan(
     programs: Programs,
     work: &Path,
@@ -260,7 +262,7 @@ fn plan(
     }
 }
 
-/// Runs the first cell of a plan: the first of two records that are the same.
+/// Runs the first cell of a plan twice, checks that the records are equal, and returns one.
 fn twice(plan: &Plan) -> Result<Record> {
     let run = || run_cell(plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
     let (first, second) = (run()?, run()?);
@@ -269,7 +271,7 @@ fn twice(plan: &Plan) -> Result<Record> {
     Ok(first)
 }
 
-/// What single writes to a small chip take: the first of two records that are the same.
+/// Times single writes to a small chip twice, checks that the records are equal, and returns one.
 fn latencies_twice(programs: Programs, preset: Preset) -> Result<Record> {
     let work = tempfile::tempdir()?;
     let plan = Plan {
@@ -281,13 +283,13 @@ fn latencies_twice(programs: Programs, preset: Preset) -> Result<Record> {
     twice(&plan)
 }
 
-/// UBIFS on bare NAND flash takes at least what the pages of a write take, and the same each time.
+/// UBIFS on raw NAND flash takes at least the time of the pages of a write, and the same time in each run.
 #[test]
 fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let first = latencies_twice(programs, Preset::Nand)?;
     for phase in &first.phases {
-        // Eight pages of 512 bytes, each 10 us of command, 200 us and 50 ns a byte.
+        // Eight pages of 512 bytes, each with 10 us for the command, 200 us, and 50 ns per byte.
         assert!((1.8..10.0).contains(&phase.value), "{}: {} ms", phase.part, phase.value);
     }
     let wear = first.wear.context("bare flash tells")?;
@@ -296,14 +298,15 @@ fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
     Ok(())
 }
 
-/// JFFS2 on bare NOR flash takes the times of 2003, and the same ones each time.
+/// JFFS2 on raw NOR flash takes the times published in 2003, and the same time in each run.
 #[test]
 fn jffs2_takes_the_times_of_2003() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let first = latencies_twice(programs, Preset::Nor)?;
     for phase in &first.phases {
         let latencies = phase.latencies.as_ref().context("times were measured")?;
-        // 97 to 105 ms on average, of which 71.5 are the write itself, and about one in 31 waits for an erase.
+        // 97 to 105 ms on average, of which 71.5 ms are the write itself; about one write in 31 waits for an
+        // erase.
         assert!((97.0..110.0).contains(&phase.value), "{}: {} ms", phase.part, phase.value);
         assert_eq!(latencies.quantile_ns(0.5) / 1_000_000, 71, "{}", latencies.to_text());
         assert!((1_000_000_000..1_200_000_000).contains(&latencies.max_ns()), "{}", latencies.to_text());
@@ -311,9 +314,9 @@ fn jffs2_takes_the_times_of_2003() -> Result<()> {
     Ok(())
 }
 
-/// fio does the four basic patterns in as much time as our own workloads do, by its own clock, which is the guest's, and by
-/// the card's. Each start of fio looks at the guest's clock a quarter of a million times, which takes minutes, so this is
-/// done only where it is asked for.
+/// fio takes as long as our own workloads for the four basic patterns, both by its own clock, which is the
+/// guest's, and by the card's. The test runs only with LAB_FIO=1: each start of fio reads the guest's clock
+/// 250,000 times, which takes minutes.
 #[test]
 fn fio_agrees_with_our_workloads() -> Result<()> {
     if std::env::var_os("LAB_FIO").is_none() {
@@ -354,8 +357,8 @@ fn fio_agrees_with_our_workloads() -> Result<()> {
                 (_, Order::Random { .. }) => "--rw=randwrite",
             };
             let job = ["--name=job", "--filename=file", rw, "--bs=4k", "--size=16m", "--ioengine=psync"];
-            // Told that reads are random, the kernel would read ahead less than for our own; and fio's usual order,
-            // which takes the next block where one was read already, lets it read ahead more.
+            // With a random-access hint the kernel would read ahead less than for our workload. fio's default
+            // random order, which takes the next block if one was read already, makes it read ahead more.
             let same = [
                 "--end_fsync=1",
                 "--fallocate=none",
@@ -382,7 +385,7 @@ fn fio_agrees_with_our_workloads() -> Result<()> {
     Ok(())
 }
 
-/// What fio says that its job took: what it does before it begins is no part of that.
+/// Returns the run time that fio reports, which excludes its setup.
 fn fios_ns(printed: &str, access: Access) -> Result<u64> {
     let json = printed.find('{').map_or("", |at| &printed[at..]);
     let mut values = serde_json::Deserializer::from_str(json).into_iter::<serde_json::Value>();
@@ -392,9 +395,9 @@ fn fios_ns(printed: &str, access: Access) -> Result<u64> {
     Ok(ms * 1_000_000)
 }
 
-/// Sequential and random writes and reads of one file, each with cold caches; returns what each took by the clock, and how
-/// long the card was busy. What was written over at random is not read: where its records lie then depends on which of
-/// them the kernel had written back early.
+/// Runs sequential and random writes and reads of one file, each with cold caches. Returns for each the
+/// duration by the clock and the busy time of the card. The file is not read after the random overwrites: the
+/// placement of its records then depends on which of them the kernel had written back early.
 fn basic_patterns(
     setting: &Setting,
     image: &Path,
@@ -418,7 +421,7 @@ fn basic_patterns(
     Ok(times)
 }
 
-/// What the guest wrote is on the card: the host's own program finds the volume clean.
+/// The guest's writes are on the card: the checker on the host finds a clean volume.
 #[test]
 fn what_the_guest_writes_is_a_clean_volume() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
@@ -445,7 +448,7 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
     let image = dir.path().join("card");
     FileSystem::new("ext4").made(&["-b", "4096", "-O", "^metadata_csum"]).format(&image, 64 * MIB)?;
     let device = open(&image)?;
-    // Block bitmaps that say the group's own metadata is free: the kernel notices when it looks at them.
+    // Block bitmaps that mark the group's own metadata as free: the kernel notices when it reads them.
     let mut block = [0; 4096];
     for n in 1..64 {
         device.read(n * 4096, &mut block)?;
@@ -473,7 +476,7 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
     Ok(())
 }
 
-/// A guest that is killed has no time to say so, and its processes may live on for a moment.
+/// A killed guest cannot report its end, and its child processes may live on for a moment.
 #[test]
 fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
@@ -484,7 +487,7 @@ fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         rustix::process::kill_process(id, rustix::process::Signal::KILL)
     });
-    // A guest that is not missed at once is one that hangs, in the end.
+    // If the end is not noticed, this would time out as a hang.
     let ended = uml.run(&flashkit_lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
     assert!(matches!(ended, Err(Failure::Died { .. })), "{ended:?}");
     killer.join().expect("it does not panic")?;

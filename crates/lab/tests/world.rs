@@ -1,4 +1,4 @@
-//! A guest without a kernel in the world of calendar and disks: what happens, when, and what goes wrong.
+//! The event loop with a simulated guest without a kernel: order and times of events, and failures.
 
 use std::{
     io::{self, Read, Write},
@@ -23,7 +23,7 @@ const SIZE: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 const READ: u32 = 0;
 const WRITE: u32 = 1;
-/// Sector of the mailbox at which messages are read.
+/// Sector of the mailbox for messages.
 const CHANNEL: u64 = 1024;
 
 const START: u32 = 1;
@@ -33,7 +33,7 @@ const GET: u32 = 4;
 const UPDATE: u32 = 5;
 const RUN: u32 = 6;
 
-/// One request after the other, 3 ms each.
+/// A model that serves requests one after the other, 3 ms each.
 struct ThreeMs {
     free_ns: u64,
 }
@@ -49,7 +49,7 @@ impl EventModel for ThreeMs {
     }
 }
 
-/// What user-mode Linux does towards the outside.
+/// A simulation of the external interfaces of user-mode Linux.
 struct Guest {
     calendar: UnixStream,
     card: FakeGuest,
@@ -70,13 +70,14 @@ impl Guest {
         Ok(Guest { calendar, card, mailbox, now_ns: 0 })
     }
 
-    /// Computes nothing for a while.
+    /// Sleeps until a time.
     fn sleep_until(&mut self, ns: u64) -> io::Result<()> {
         tell(&mut self.calendar, REQUEST, ns)?;
         self.wait()
     }
 
-    /// Waits to be run; an interrupt is put into the calendar, as the kernel does it.
+    /// Waits to be run. Like the kernel, it enters an interrupt into the timer queue of the time-travel
+    /// server.
     fn wait(&mut self) -> io::Result<()> {
         tell(&mut self.calendar, WAIT, u64::MAX)?;
         loop {
@@ -108,7 +109,7 @@ impl Guest {
         self.card.kick(|| Ok(()))
     }
 
-    /// Waits for what the host says.
+    /// Receives a message of the host.
     fn hear(&mut self) -> io::Result<String> {
         self.mailbox.submit(READ, CHANNEL, &[], 512)?;
         self.mailbox.kick(|| Ok(()))?;
@@ -142,7 +143,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<(u32, u32, u64)> {
     Ok((word(0), word(4), u64::from_le_bytes(message[8..].try_into().unwrap())))
 }
 
-/// Sends a message and takes its acknowledgement; returns what that says.
+/// Sends a message, receives its acknowledgement, and returns the time in it.
 fn tell(stream: &mut UnixStream, kind: u32, ns: u64) -> io::Result<u64> {
     send(stream, kind, 42, ns)?;
     let (ack, number, ns) = receive(stream)?;
@@ -166,7 +167,7 @@ fn world(
     (World::new(Some(stream), card_port, mailbox_port, card, traits, limits), guest)
 }
 
-/// A limit of the guest's own time, in which no load of the machine shows.
+/// Limits in guest time, which do not depend on the load of the machine.
 fn a_second() -> Limits {
     Limits { operation_ns: 1000 * MS, ..Limits::default() }
 }
@@ -185,7 +186,7 @@ fn requests_end_when_the_model_says_and_messages_take_no_time() {
         assert_eq!((guest.now_ns, guest.card.answers(0)?.len()), (16 * MS, 1));
         guest.say("done\n")?;
         assert_eq!(guest.hear()?, "and again\n");
-        // A medium error takes no time and is the guest's to see.
+        // A medium error takes no time and is reported to the guest.
         guest.write(SIZE / 1024)?;
         guest.wait()?;
         assert_eq!(guest.card.answers(0)?[0].1, 1);
@@ -217,7 +218,7 @@ fn a_guest_that_dies_hangs_or_waits_for_nothing_is_a_failure() {
     assert!(matches!(dies.hear(), Err(Failure::Died { at_ns, .. }) if at_ns == 7 * MS));
     guest.join().unwrap().unwrap();
 
-    // Silent until the world has given up on it, however long that takes.
+    // Silent until the event loop has given up, however long that takes.
     let (given_up, wait) = std::sync::mpsc::channel();
     let brief = Limits { silence: Duration::from_millis(300), ..a_second() };
     let (mut hangs, guest) = world(brief, move |guest| {

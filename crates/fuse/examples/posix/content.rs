@@ -27,7 +27,7 @@ fn open(path: &str, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o644)).expect("it is there")
 }
 
-/// The bytes of a file, or how many there are and a sum where they are many.
+/// Returns the bytes of a file; for a long one its length and a checksum.
 fn content(path: &str) -> String {
     let bytes = std::fs::read(path).expect("it can be read");
     match bytes.len() {
@@ -245,12 +245,12 @@ fn mapped(ground: &mut Ground) {
     file("f", &[b'.'; 10_000], 0o644);
     let fd = open("f", OFlags::RDWR);
     let map = |protection, flags| {
-        // SAFETY: the kernel chooses the address, and nobody else changes the file.
+        // SAFETY: the kernel chooses the address, and no other process changes the file.
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), 10_000, protection, flags, &fd, 0) }
     };
     let memory =
         map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).expect("it can be mapped").cast::<u8>();
-    // SAFETY: 10,000 bytes are mapped, and nothing else refers to them.
+    // SAFETY: 10,000 bytes are mapped, and there is no other reference to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory, 10_000) };
     ground.step("store", || {
         bytes[5] = b'a';
@@ -261,13 +261,13 @@ fn mapped(ground: &mut Ground) {
     ground.say(content("f"));
     ground.step("write beside it", || rustix::io::pwrite(&fd, b"c", 6));
     ground.say(format!("{:?}", &bytes[..8]));
-    // SAFETY: the range is what is mapped.
+    // SAFETY: the whole range is mapped.
     ground.step("msync", || unsafe { rustix::mm::msync(memory.cast(), 10_000, MsyncFlags::SYNC) });
     ground.step("store again", || {
         bytes[7] = b'd';
         Ok(())
     });
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: no reference to it is left.
     ground.step("unmap", || unsafe { rustix::mm::munmap(memory.cast(), 10_000) });
     ground.step("fsync", || rustix::fs::fsync(&fd));
     ground.say(content("f"));
@@ -278,7 +278,7 @@ fn mapped(ground: &mut Ground) {
         unsafe { *private = b'z' };
         Ok(())
     });
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: no reference to it is left.
     ground.step("unmap", || unsafe { rustix::mm::munmap(private.cast(), 10_000) });
     ground.say(content("f"));
     ground.sweep();

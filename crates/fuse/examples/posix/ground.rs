@@ -1,4 +1,4 @@
-//! Where the calls happen, and the record of what they did.
+//! The test directory, and the transcript of results and changes.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// How often the clock is looked at that goes in the steps in which kernels write times down.
+/// Interval at which the coarse clock is read, which the kernel uses for timestamps.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Somebody: a user, a group and further groups.
+/// Credentials: user, group and supplementary groups.
 #[derive(Clone, Copy)]
 pub struct Who(pub u32, pub u32, pub &'static [u32]);
 
@@ -27,7 +27,7 @@ pub const ALICE: Who = Who(65_531, 65_531, &[]);
 pub const BOB: Who = Who(65_532, 65_532, &[65_531]);
 pub const CAROL: Who = Who(65_533, 65_533, &[4000, 4001]);
 
-/// What is watched of a file.
+/// Watched attributes of a file.
 #[derive(Clone, PartialEq, Eq)]
 struct Facts {
     ino: u64,
@@ -44,7 +44,7 @@ impl Facts {
         let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let time = |time: rustix::fs::StatxTimestamp| (time.tv_sec, time.tv_nsec);
-        // Looking behind a link reads it.
+        // Not compared for symbolic links, because following one updates it.
         let atime = if kind == FileType::Symlink { (0, 0) } else { time(stat.stx_atime) };
         Some(Facts {
             ino: stat.stx_ino,
@@ -64,13 +64,13 @@ impl std::fmt::Display for Facts {
     }
 }
 
-/// The directory of one section, and the record.
+/// The directory of one section, and the transcript.
 pub struct Ground {
     root: PathBuf,
     transcript: String,
     watched: Vec<PathBuf>,
     before: BTreeMap<PathBuf, Facts>,
-    /// Of long tables, one step in so many is taken.
+    /// In long tables, one of this many steps is executed.
     share: u64,
     is_table: bool,
 }
@@ -89,7 +89,7 @@ impl Ground {
         }
     }
 
-    /// Begins a section in an empty directory of its own, and watches these names there.
+    /// Begins a section in a new empty directory, and watches these names in it.
     pub fn section(&mut self, name: &str, watched: &[&str]) {
         rustix::process::umask(Mode::from(0o022));
         self.is_table = false;
@@ -103,13 +103,13 @@ impl Ground {
         self.look();
     }
 
-    /// Begins a section whose steps do not depend on one another.
+    /// Begins a section whose steps are independent of one another.
     pub fn table(&mut self, name: &str, watched: &[&str]) {
         self.section(name, watched);
         self.is_table = true;
     }
 
-    /// Whether a step is left out of this run.
+    /// Returns true if this run leaves the step out.
     fn skips(&self, what: &str) -> bool {
         let sum = what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         self.is_table && sum % self.share != 0
@@ -127,11 +127,11 @@ impl Ground {
         }
     }
 
-    /// Takes what is there as given.
+    /// Takes the current attributes as the baseline.
     pub fn look(&mut self) {
         self.before = self.facts();
-        // The clock in whose steps kernels write times down may be steps behind on an idle machine, and what another
-        // file system has written down with a finer clock counts as its time, too (Linux 6.13,
+        // The coarse clock for timestamps may be several ticks late on an idle machine. A fine-grained
+        // timestamp that another file system has taken also advances it (Linux 6.13,
         // `ktime_get_coarse_real_ts64_mg`).
         let now = clock_gettime(ClockId::Realtime);
         while clock_gettime(ClockId::RealtimeCoarse) <= now {
@@ -139,7 +139,7 @@ impl Ground {
         }
     }
 
-    /// One call: its result and what it changed. What was prepared before it does not count.
+    /// Executes one call and records its result and changes. Changes made before the call do not count.
     pub fn step<T: Debug>(&mut self, what: impl AsRef<str>, call: impl FnOnce() -> Result<T>) {
         if self.skips(what.as_ref()) {
             return;
@@ -149,7 +149,7 @@ impl Ground {
         self.note(what.as_ref(), &result);
     }
 
-    /// One call by somebody else.
+    /// Executes one call with other credentials.
     pub fn step_as<T: Debug + Send>(
         &mut self,
         who: Who,
@@ -164,13 +164,14 @@ impl Ground {
         self.note(&format!("{} by {}", what.as_ref(), who.0), &result);
     }
 
-    /// Something worth to be compared that is no call.
+    /// Adds a line for comparison that is not the result of a call.
     pub fn say(&mut self, what: impl AsRef<str>) {
         self.transcript += what.as_ref();
         self.transcript += "\n";
     }
 
-    /// Prints what there is. Not with each line: some calls limit the size of all files.
+    /// Prints the transcript so far. It is not printed line by line, because some calls limit the size of all
+    /// files.
     pub fn flush(&mut self) {
         print!("{}", std::mem::take(&mut self.transcript));
     }
@@ -216,7 +217,7 @@ fn describe(before: Option<&Facts>, after: Option<&Facts>) -> String {
             for (name, (before, after)) in
                 ["atime", "mtime", "ctime"].iter().zip(before.times.iter().zip(after.times))
             {
-                // Of another file nothing was changed.
+                // Times of another inode are not a change.
                 if *before != after && !text.starts_with(" other") {
                     text += if *before < after { " +" } else { " -" };
                     text += name;
@@ -227,7 +228,7 @@ fn describe(before: Option<&Facts>, after: Option<&Facts>) -> String {
     }
 }
 
-/// Runs something with somebody's credentials, which are a thread's.
+/// Runs a closure with other credentials, on a separate thread.
 pub fn acting_as<T: Send>(who: Who, call: impl FnOnce() -> T + Send) -> T {
     let as_them = || {
         let groups: Vec<Gid> = who.2.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -241,14 +242,14 @@ pub fn acting_as<T: Send>(who: Who, call: impl FnOnce() -> T + Send) -> T {
 }
 
 fn name_of(errno: Errno) -> String {
-    // `Debug` of an errno depends on the library; the text of the system has the name's meaning.
+    // The `Debug` text of an errno depends on the library; the system's message does not.
     let text = std::io::Error::from(errno).to_string();
     text.split(" (").next().unwrap_or_default().to_string()
 }
 
-// What many sections need.
+// Helpers for several sections.
 
-/// Makes a regular file with content, whatever the umask.
+/// Creates a regular file with content and mode, independent of the umask.
 #[track_caller]
 pub fn file(path: &str, content: &[u8], mode: u32) {
     fs::write(path, content).expect("it can be written");
@@ -266,7 +267,7 @@ pub fn own(path: &str, who: Who) {
     std::os::unix::fs::lchown(path, Some(who.0), Some(who.1)).expect("we are root");
 }
 
-/// Makes a file of one of the [`KINDS`].
+/// Creates a file of one of the [`KINDS`].
 pub fn make(kind: &str, path: &str) {
     let node = |kind, device| rustix::fs::mknodat(CWD, path, kind, Mode::from(0o644), device);
     match kind {

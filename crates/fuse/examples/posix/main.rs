@@ -1,6 +1,6 @@
-//! Calls what POSIX and Linux have for files, in a directory, and prints what came of each call: its result or errno,
-//! and every attribute that it changed on the files around. `posix DIR`; two file systems are alike where the two
-//! outputs are. `posix DIR 4` takes one step in four of the long tables.
+//! Executes the file-related calls of POSIX and Linux in a directory, and prints the outcome of each: its
+//! result or errno, and every changed attribute of the watched files. Usage: `posix DIR`. Two file systems
+//! behave alike if their outputs are equal. `posix DIR 4` executes one step in four of the long tables.
 //!
 //! Run it as root: parts of it act as other users.
 

@@ -1,4 +1,4 @@
-//! Opening, making, linking, renaming and removing: every kind of file with every call, and names that are too much.
+//! Opening, creating, linking, renaming and removing: every type of file with every call, and extreme names.
 
 use rustix::{
     fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timestamps, XattrFlags},
@@ -46,11 +46,11 @@ fn open(path: &str, flags: OFlags) -> Result<()> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o666)).map(drop)
 }
 
-/// truncate(2), which the library of system calls does not have.
+/// truncate(2), which rustix lacks.
 #[allow(unsafe_code)]
 fn truncate(path: &str, size: i64) -> Result<()> {
     let path = std::ffi::CString::new(path).expect("no zeroes");
-    // SAFETY: the path is a string that ends with a zero and outlives the call.
+    // SAFETY: the path is a zero-terminated string that outlives the call.
     match unsafe { libc::truncate(path.as_ptr(), size) } {
         0 => Ok(()),
         _ => {
@@ -174,7 +174,7 @@ fn odd_paths(ground: &mut Ground) {
             ground.sweep();
         }
     }
-    // Chains of links: 40 are followed.
+    // Chains of symbolic links: Linux follows 40.
     for length in [39, 40, 41] {
         file("l0", b"end", 0o644);
         for number in 1..=length {
@@ -213,7 +213,7 @@ fn links(ground: &mut Ground) {
     ground.step("rename to another file system", || rustix::fs::rename("p", "/proc/x"));
     ground.step("link to itself", || rustix::fs::link("p", "p"));
     ground.step("rename to itself", || rustix::fs::rename("p", "p"));
-    // An open file without a name gets one.
+    // Links an open file without a name.
     for flags in [OFlags::empty(), OFlags::EXCL] {
         let made = rustix::fs::open(".", OFlags::TMPFILE | OFlags::RDWR | flags, Mode::from(0o640));
         if let Ok(fd) = &made {
@@ -245,7 +245,7 @@ fn renames(ground: &mut Ground) {
                 }
                 make(from, "p");
                 make(to, "q");
-                // What a white-out leaves behind is the file system's own choice of device.
+                // The device number of a whiteout depends on the file system.
                 ground.step(format!("rename {from} to {to} {flags:?}"), || {
                     rustix::fs::renameat_with(CWD, "p", CWD, "q", flags)
                 });
@@ -288,7 +288,7 @@ fn same(one: &str, other: &str) -> bool {
 
 fn removal(ground: &mut Ground) {
     ground.section("removal", &WATCHED);
-    // The directory that one is in goes.
+    // Removes the working directory.
     dir("p", 0o755);
     let home = std::env::current_dir().expect("it is there");
     std::env::set_current_dir("p").expect("it is there");
@@ -303,7 +303,7 @@ fn removal(ground: &mut Ground) {
     });
     ground.step("the parent of what is gone", || rustix::fs::stat("..").map(drop));
     std::env::set_current_dir(&home).expect("it is there");
-    // Files that are open live on.
+    // Open files stay usable after unlink.
     file("p", b"12345", 0o644);
     let fd = rustix::fs::open("p", OFlags::RDWR, Mode::empty()).expect("it is there");
     ground.step("unlink an open file", || rustix::fs::unlink("p"));
@@ -326,7 +326,7 @@ fn removal(ground: &mut Ground) {
         rustix::fs::linkat(CWD, path.as_str(), CWD, "q", AtFlags::SYMLINK_FOLLOW)
     });
     drop(fd);
-    // A link less is a change of status.
+    // Removing a link updates the ctime.
     file("p", b"1", 0o644);
     rustix::fs::link("p", "q").expect("it is new");
     ground.step("unlink one of two names", || rustix::fs::unlink("q"));
@@ -368,7 +368,7 @@ fn making(ground: &mut Ground) {
             ground.sweep();
         }
     }
-    // A directory's group goes to what is made in it, and its bit to directories.
+    // In a set-group-id directory, new files inherit the group, and new directories also the bit.
     dir("s", 0o2777);
     rustix::fs::chown("s", None, Some(rustix::fs::Gid::from_raw(4000))).expect("we are root");
     rustix::fs::chmod("s", Mode::from(0o2777)).expect("we are root");

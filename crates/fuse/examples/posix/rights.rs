@@ -1,4 +1,4 @@
-//! Who may do what, and what privileges are lost when.
+//! Permissions of users, and the calls that clear privileges.
 
 use rustix::{
     fs::{
@@ -30,7 +30,7 @@ fn open(path: &str, flags: OFlags) -> Result<()> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o666)).map(drop)
 }
 
-/// Every right that a directory can give, by owner, by group and to others.
+/// All permissions of a directory for owner, group and others.
 fn directories(ground: &mut Ground) {
     ground.table("rights of directories", &WATCHED);
     for bits in 0..8 {
@@ -265,7 +265,7 @@ fn times(ground: &mut Ground) {
     ground.sweep();
 }
 
-/// What takes set-user-id and set-group-id bits away.
+/// Calls that clear the set-user-id and set-group-id bits.
 fn privilege(ground: &mut Ground) {
     ground.section("privilege", &WATCHED);
     let fd = |flags| rustix::fs::open("f", flags, Mode::empty());
@@ -298,7 +298,7 @@ fn privilege(ground: &mut Ground) {
             }
         }
     }
-    // Capabilities of files go the same way.
+    // File capabilities are removed by the same calls.
     let capability = [1, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0_u8];
     for who in [Who(0, 0, &[]), ALICE] {
         for (what, change) in changes {
@@ -319,7 +319,7 @@ fn privilege(ground: &mut Ground) {
 /// Access control lists, as the kernel passes them.
 fn lists(ground: &mut Ground) {
     ground.section("lists", &["d", "d/f", "d/e", "f"]);
-    // Version 2; entries of tag, permission and name (posix_acl_xattr.h).
+    // Version 2; entries of tag, permissions and ID (posix_acl_xattr.h).
     let list = |entries: &[(u16, u16, u32)]| {
         let mut bytes = 2_u32.to_le_bytes().to_vec();
         for (tag, permission, name) in entries {

@@ -1,4 +1,4 @@
-//! Extended attributes, flags, locks, listings and facts of the whole.
+//! Extended attributes, flags, locks, listings and file system statistics.
 
 use std::{collections::BTreeSet, fs::File, os::fd::OwnedFd};
 
@@ -88,7 +88,7 @@ fn attributes(ground: &mut Ground) {
             ground.sweep();
         }
     }
-    // A sticky directory is its owner's.
+    // In a sticky directory only the owner may set attributes.
     dir("p", 0o1777);
     ground.step_as(ALICE, "set on a sticky directory", || {
         rustix::fs::setxattr("p", "user.a", b"1", XattrFlags::empty())
@@ -96,7 +96,7 @@ fn attributes(ground: &mut Ground) {
     ground.sweep();
 }
 
-/// Sets a flag beside those that a file system sets by itself.
+/// Sets a flag and keeps those that the file system sets by itself.
 fn add(fd: &OwnedFd, flag: IFlags) -> Result<()> {
     rustix::fs::ioctl_setflags(fd, rustix::fs::ioctl_getflags(fd)? | flag)
 }

@@ -1,4 +1,4 @@
-//! Which times each call changes, of the file and of the directory around it.
+//! Timestamps that each call updates, of the file and of its directory.
 
 use rustix::{
     fs::{CWD, FallocateFlags, FileType, Mode, OFlags, XattrFlags},
@@ -85,7 +85,7 @@ pub fn run(ground: &mut Ground) {
             ground.sweep();
         }
     }
-    // While it stays open, too.
+    // Also while the file stays open.
     file("f", b"12345", 0o644);
     let fd = open("f", OFlags::RDWR).expect("it is there");
     ground.step("write", || rustix::io::pwrite(&fd, b"x", 0));

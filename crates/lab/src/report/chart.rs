@@ -1,4 +1,4 @@
-//! Charts as SVG, in colours that the page chooses: one drawing is for light and for dark.
+//! Charts as SVG. Colours are variables of the page, so that one drawing works in light and dark mode.
 
 use std::error::Error;
 
@@ -40,7 +40,7 @@ macro_rules! mesh {
     };
 }
 
-/// A colour of the page: the drawing has a number where the page's variable comes to stand.
+/// A colour of the page. The drawing contains a placeholder colour, which is replaced by the page's variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ink {
     Text,
@@ -100,21 +100,21 @@ impl Ink {
 pub struct Bar {
     /// Name of the file system.
     pub name: String,
-    /// Its length.
+    /// Length of the bar.
     pub value: f64,
     /// Text of the figure.
     pub label: String,
-    /// The published figure.
+    /// Published figure.
     pub published: Option<f64>,
-    /// True if it is our own file system's.
+    /// True for our own file system.
     pub is_ours: bool,
 }
 
-/// Bars from the left, each with its figure and a mark at the published one. `about` is the text for screen
-/// readers.
+/// Draws horizontal bars, each with its figure and a mark at the published one. `about` is the text for
+/// screen readers.
 ///
 /// # Errors
-/// The drawing library's.
+/// Errors of the drawing library.
 pub fn bars(about: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     let most = bars.iter().flat_map(|bar| [Some(bar.value), bar.published]).flatten().fold(0.0, f64::max);
     draw(about, bars.len(), most, |chart| {
@@ -131,7 +131,7 @@ pub fn bars(about: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// A bar of parts, each of them with its cause.
+/// A stacked bar, with one part per cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stack {
     /// Name of the file system.
@@ -142,13 +142,13 @@ pub struct Stack {
     pub label: String,
 }
 
-/// Colours that there are for causes.
+/// Number of colours for causes.
 pub const CAUSES_MAX: usize = 8;
 
-/// Bars of several parts from the left.
+/// Draws horizontal stacked bars.
 ///
 /// # Errors
-/// The drawing library's.
+/// Errors of the drawing library.
 pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
     let most = stacks.iter().map(|stack| stack.parts.iter().sum()).fold(0.0, f64::max);
     draw(about, stacks.len(), most, |chart| {
@@ -165,25 +165,26 @@ pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// A line through points.
+/// A curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Number of the row that it is of, which picks its colour.
+    /// Number of its row in the sheet, which determines its colour.
     pub row: usize,
-    /// True if it is our own file system's.
+    /// True for our own file system.
     pub is_ours: bool,
-    /// The points, from the left.
+    /// Points in ascending x order.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A point that was published.
+/// A published point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mark {
     /// Position.
     pub at: (f64, f64),
 }
 
-/// The page's variable with the colour of a row's curve. The second is our own bars', so it is left out.
+/// Returns the page's colour variable for a row's curve. The second colour of causes is left out, because it
+/// equals that of our own bars.
 pub fn colour(row: usize, is_ours: bool) -> String {
     curve_ink(row, is_ours).variable()
 }
@@ -193,10 +194,10 @@ fn curve_ink(row: usize, is_ours: bool) -> Ink {
     if is_ours { Ink::Ours } else { Ink::Cause(OTHERS[row % OTHERS.len()]) }
 }
 
-/// Curves with both axes logarithmic. `about` is the text for screen readers.
+/// Draws curves with logarithmic axes. `about` is the text for screen readers.
 ///
 /// # Errors
-/// The drawing library's.
+/// Errors of the drawing library.
 pub fn log_curves(about: &str, curves: &[Curve], marks: &[Mark]) -> Result<String, Box<dyn Error>> {
     let points =
         || curves.iter().flat_map(|it| it.points.iter().copied()).chain(marks.iter().map(|it| it.at));
@@ -220,10 +221,10 @@ pub fn log_curves(about: &str, curves: &[Curve], marks: &[Mark]) -> Result<Strin
     Ok(finished(svg, about))
 }
 
-/// Curves from zero on.
+/// Draws curves with linear axes from zero on.
 ///
 /// # Errors
-/// The drawing library's.
+/// Errors of the drawing library.
 pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
     let most = |value: fn(&(f64, f64)) -> f64| {
         let most = curves.iter().flat_map(|it| it.points.iter().map(value)).fold(0.0, f64::max);
@@ -245,13 +246,13 @@ pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
     Ok(finished(svg, about))
 }
 
-/// Steps of a map's colour.
+/// Number of shades in a map.
 const SHADES: u64 = 8;
-/// Pieces of a map side by side.
+/// Pieces per line of a map.
 const MAP_WIDTH: usize = 64;
 
-/// A map of a flash, piece by piece from the left and line by line: the more erases, up to `most`, the
-/// stronger its colour. `about` is the text for screen readers.
+/// Draws a map of a flash, piece by piece from left to right and line by line. The more erases, up to `most`,
+/// the stronger the colour. `about` is the text for screen readers.
 pub fn map(about: &str, erases: &[u64], most: u64, is_ours: bool) -> String {
     let mut shades = vec![String::new(); SHADES as usize];
     for (n, erases) in erases.iter().enumerate().filter(|(_, erases)| **erases > 0) {
@@ -286,7 +287,7 @@ fn frame<'a, 'b>(
     builder
 }
 
-/// Whole powers of ten around all values that are above zero.
+/// Returns the powers of ten that enclose all positive values.
 fn decades(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let positive = values.filter(|value| *value > 0.0);
     let (least, most) = positive.fold((f64::MAX, 0.0), |(least, most), it| (it.min(least), it.max(most)));
@@ -297,7 +298,7 @@ fn decades(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (10f64.powf(from), 10f64.powf(to.max(from + 1.0)))
 }
 
-/// A power of ten as people write it.
+/// Formats a power of ten without an exponent.
 fn short(value: f64) -> String {
     match value {
         v if v >= 1.0 => format!("{v:.0}"),
@@ -313,14 +314,14 @@ type Area<'a> = plotters::drawing::DrawingArea<
     >,
 >;
 
-/// A chart of horizontal bars under way.
+/// A chart of horizontal bars that is being drawn.
 struct Bars<'a> {
     area: Area<'a>,
     count: usize,
 }
 
 impl Bars<'_> {
-    /// The middle of a bar; the first one is on top.
+    /// Vertical centre of a bar; the first one is on top.
     fn middle(&self, n: usize) -> f64 {
         (self.count - n) as f64 - 0.5
     }
@@ -346,7 +347,7 @@ impl Bars<'_> {
         self.text(n, at, GAP, HPos::Left, label)
     }
 
-    /// Text in the middle of a bar's height, some pixels beside a place.
+    /// Draws text at the vertical centre of a bar, `gap` pixels beside a position.
     fn text(&self, n: usize, at: f64, gap: i32, side: HPos, words: &str) -> Result<(), Box<dyn Error>> {
         let (x, y) = self.area.map_coordinate(&(at, self.middle(n)));
         let pixels = self.area.strip_coord_spec();
@@ -361,7 +362,7 @@ fn text(side: HPos) -> TextStyle<'static> {
     TextStyle { font, color: Ink::Text.rgb().to_backend_color(), pos: Pos::new(side, VPos::Center) }
 }
 
-/// Frame, scale and colours of a chart with `count` bars up to `most`.
+/// Draws the frame of a chart with `count` bars of length up to `most`, and fills it.
 fn draw(
     about: &str,
     count: usize,
@@ -397,7 +398,7 @@ fn draw(
     Ok(finished(svg, about))
 }
 
-/// The drawing with the page's colours, and with text for screen readers.
+/// Replaces the placeholder colours, and adds the text for screen readers.
 fn finished(mut svg: String, about: &str) -> String {
     for ink in Ink::ALL {
         let RGBColor(r, g, b) = ink.rgb();
@@ -407,7 +408,7 @@ fn finished(mut svg: String, about: &str) -> String {
     svg.replacen("<svg ", &title, 1)
 }
 
-/// Text as it may stand in an attribute.
+/// Escapes text for an attribute.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }

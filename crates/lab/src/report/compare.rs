@@ -1,34 +1,34 @@
-//! Comparison of two runs: changes beyond noise.
+//! Comparison of two runs: differences beyond noise.
 //!
-//! Device time is exact, so a difference is a change. Of repeated runs, the confidence intervals of the
+//! Device time is exact, so any difference is a change. For repeated runs, the confidence intervals of the
 //! medians must not overlap.
 
 use std::fmt;
 
 use crate::{plan::Cell, record::Record};
 
-/// Differences up to this share are noise between figures of a stock kernel in QEMU, which include the host's
-/// work.
+/// Maximum relative difference that counts as noise for figures of a stock kernel in QEMU, which include the
+/// host's work.
 const INDICATIVE_NOISE: f64 = 0.25;
 
 /// A difference between two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Only one of them has the cell.
+    /// Only one run has the cell.
     Only {
         /// The cell.
         cell: Cell,
         /// 1 or 2.
         run: u8,
     },
-    /// They were not told to do the same: seed, sizes, card or limits differ.
+    /// A setting differs, such as seed, sizes, card or limits.
     Setup {
         /// The cell.
         cell: Cell,
-        /// The differing value.
+        /// The setting.
         what: &'static str,
     },
-    /// One of them has a part that the other failed to measure.
+    /// Only one run has measured the part.
     Part {
         /// The cell.
         cell: Cell,
@@ -37,7 +37,7 @@ pub enum Change {
         /// The run that has it: 1 or 2.
         run: u8,
     },
-    /// It was repeated too seldom to say whether it changed.
+    /// There are too few repetitions to decide.
     TooFewRuns {
         /// The cell.
         cell: Cell,
@@ -50,7 +50,7 @@ pub enum Change {
         cell: Cell,
         /// The part.
         part: String,
-        /// Both figures.
+        /// The first and the second figure.
         values: (f64, f64),
         /// Ratio of the second to the first; above 1 if it is better.
         times: f64,
@@ -97,8 +97,8 @@ pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
     changes
 }
 
-/// The record in `others` that one of `own` is compared with: of the same cell; or, where each run has measured only one
-/// directory, of that one's, wherever it was.
+/// Returns the record in `others` to compare with one of `own`: that of the same cell. If each run has
+/// measured only one directory, the directories are compared even if their paths differ.
 fn counterpart<'a>(record: &Record, own: &[Record], others: &'a [Record]) -> Option<&'a Record> {
     let same = |other: &&Record| other.cell == record.cell;
     let elsewhere = |other: &&Record| {

@@ -1,10 +1,10 @@
-//! Figures as comma-separated values: a line a part.
+//! Figures as comma-separated values, one line per part.
 
 use std::fmt::Write as _;
 
 use crate::record::Record;
 
-/// All figures of all records.
+/// Formats all figures of all records.
 pub fn csv(records: &[Record]) -> String {
     let mut out = String::from(
         "experiment,file_system,preset,profile,clock,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
@@ -51,7 +51,7 @@ pub fn csv(records: &[Record]) -> String {
     out
 }
 
-/// The wear maps of all records: a line for each piece that was erased.
+/// Formats the wear maps of all records, one line per piece with erases.
 pub fn wear_csv(records: &[Record]) -> String {
     let mut out = String::from("experiment,file_system,preset,profile,seed,first_block,blocks,erases\n");
     for record in records {
@@ -75,7 +75,7 @@ pub fn wear_csv(records: &[Record]) -> String {
     out
 }
 
-/// A value as RFC 4180 wants it.
+/// Quotes a value according to RFC 4180.
 fn quoted(value: &str) -> String {
     match value.contains([',', '"', '\n']) {
         true => format!("\"{}\"", value.replace('"', "\"\"")),

@@ -15,7 +15,7 @@ use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sam
 
 const TEMPLATE: &str = include_str!("page.html");
 
-/// The template's view of a sheet.
+/// A sheet as data of the template.
 #[derive(Serialize)]
 struct View {
     id: String,
@@ -66,7 +66,7 @@ struct Line {
     suited: String,
     is_ours: bool,
     cells: Vec<[String; 4]>,
-    /// CPU time by part, and memory; empty where none of it is known.
+    /// CPU time by part, and memory; empty if no cost is known.
     costs: Vec<String>,
     amplification: String,
     returned: String,
@@ -80,7 +80,7 @@ struct Causes {
     svg: String,
 }
 
-/// Erases of the flash by place.
+/// Erase counts of the flash by location.
 #[derive(Serialize)]
 struct Map {
     name: String,
@@ -101,10 +101,10 @@ struct Leading {
     leads: bool,
 }
 
-/// The page of these records.
+/// Renders the page of these records.
 ///
 /// # Errors
-/// The libraries that draw and fill in; not on records that were measured.
+/// Errors of the drawing and template libraries, which do not occur with valid records.
 pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
@@ -139,7 +139,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     Ok(page)
 }
 
-/// The name of a sheet's place on the page; of the second and later of one experiment with its number.
+/// Returns the anchor of a sheet. The second and later sheets of one experiment have a number.
 fn id(sheets: &[Sheet], n: usize) -> String {
     let what = |sheet: &Sheet| (sheet.experiment.name(), sheet.preset.name());
     let (experiment, preset) = what(&sheets[n]);
@@ -194,7 +194,7 @@ fn times(sheet: &Sheet) -> Vec<Times> {
     times.collect()
 }
 
-/// Two charts a part: how the times are spread, and throughput over time.
+/// Draws two charts per part: the distribution of durations, and throughput over time.
 fn curves(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
     let mut charts = Vec::new();
     for (n, part) in sheet.parts().iter().enumerate() {
@@ -211,7 +211,7 @@ fn curves(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
     Ok(charts)
 }
 
-/// A chart a part.
+/// Draws one chart per part.
 fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
     let mut charts = Vec::new();
     for (n, part) in sheet.parts().iter().enumerate() {
@@ -281,7 +281,7 @@ fn line(row: &super::Row) -> Line {
     }
 }
 
-/// A figure, and where it is not exact, where its median lies.
+/// Formats a figure; a repeated one with the confidence interval of its median.
 fn measured(phase: &Phase) -> String {
     let figure = shown(phase.value);
     match phase.runs.as_ref().map(Sample::interval) {
@@ -290,7 +290,7 @@ fn measured(phase: &Phase) -> String {
     }
 }
 
-/// Device time by cause, over all parts of an experiment.
+/// Draws the device time by cause, summed over all parts of an experiment.
 fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     let mut all: BTreeMap<&str, u64> = BTreeMap::new();
     let times = |row: &super::Row| -> BTreeMap<String, u64> {
@@ -314,7 +314,7 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     }
     let mut causes: Vec<(&str, u64)> = all.into_iter().collect();
     causes.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    // There is a colour for each of the largest causes; the smaller ones beyond share the last.
+    // Each of the largest causes has its own colour; the others share the last one.
     let rest = if causes.len() > CAUSES_MAX { causes.split_off(CAUSES_MAX - 1) } else { Vec::new() };
     let stacks: Vec<Stack> = rows
         .iter()
@@ -337,7 +337,7 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
     Ok(Some(Causes { names, svg: chart::stacks(&about, &stacks)? }))
 }
 
-/// A map for each file system, all with the same shades.
+/// Draws a map for each file system, all with the same scale.
 fn maps(sheet: &Sheet) -> Vec<Map> {
     let wears = || sheet.rows.iter().filter_map(|row| Some((row, row.wear.as_ref()?)));
     let most = wears().flat_map(|(_, wear)| wear.erases.iter().copied()).max().unwrap_or(0);
@@ -348,7 +348,7 @@ fn maps(sheet: &Sheet) -> Vec<Map> {
         most: wear.most,
         piece_blocks: wear.piece_blocks,
     };
-    // A card has blocks in store, so that an experiment may end before any is erased.
+    // A card has erased spare blocks, so an experiment may end before any block is erased.
     if most == 0 { Vec::new() } else { wears().map(map).collect() }
 }
 

@@ -1,4 +1,4 @@
-//! Durations of single writes: figures in lines, and curves.
+//! Durations of single writes as figures and curves.
 
 use super::{
     Sheet,
@@ -11,34 +11,34 @@ use crate::{
     scale::RECORD_BYTES,
 };
 
-/// Durations of a part's writes on one file system, or the published ones.
+/// Durations of a part's writes on one file system, measured or published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// Name of the file system.
     pub name: String,
     /// The part.
     pub part: Part,
-    /// Writes.
+    /// Number of writes.
     pub count: u64,
-    /// Kibibytes a second.
+    /// Kibibytes per second.
     pub kb_per_s: f64,
-    /// The mean.
+    /// Mean.
     pub mean_ms: f64,
-    /// Half of the writes were done within this, and 99 %; not known of published ones.
+    /// Median and 99th percentile; unknown for published figures.
     pub p50_ms: Option<f64>,
     #[allow(missing_docs, reason = "the one before says it")]
     pub p99_ms: Option<f64>,
-    /// 99.9 % of the writes were done within this.
+    /// 99.9th percentile.
     pub p999_ms: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ms: f64,
-    /// True if it is our own file system's.
+    /// True for our own file system.
     pub is_ours: bool,
-    /// True if it was published.
+    /// True for published figures.
     pub is_published: bool,
 }
 
-/// Lines of a sheet, part by part; none of an experiment that is not about single writes.
+/// Returns the lines of a sheet, part by part; none if the experiment does not time single writes.
 pub fn lines(sheet: &Sheet) -> Vec<Line> {
     let mut lines = Vec::new();
     if sheet.experiment != Experiment::Latency {
@@ -108,7 +108,7 @@ pub(super) fn distributions(sheet: &Sheet, n: usize) -> (Vec<Curve>, Vec<Mark>) 
     (curves.collect(), marks.collect())
 }
 
-/// For each file system in a part, kibibytes a second over the card's time in seconds.
+/// For each file system in a part, kibibytes per second over the card's time in seconds.
 pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
     let curves = sheet.rows.iter().enumerate().filter_map(|(row_number, row)| {
         let phase = &row.figures[n].as_ref()?.phase;
@@ -127,7 +127,7 @@ pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
     curves.collect()
 }
 
-/// Shorter durations, such as writes into a cache, are drawn as this.
+/// Minimum duration on the logarithmic axis. Shorter ones, such as writes into a cache, are drawn here.
 const LEAST_MS: f64 = 0.001;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Leads: our file system beside the best rival, part by part.
+//! Leads: our file system compared with the best rival, part by part.
 
 use super::Sheet;
 use crate::{experiment::Part, target::OURS};
 
-/// A part and its best file system.
+/// A part with our figure and that of the best rival.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lead {
     /// The part.
     pub part: Part,
-    /// Our figure; `None` if there is none, or if fsck found faults after it.
+    /// Our figure; `None` if there is none, or if fsck found errors afterwards.
     pub ours: Option<f64>,
     /// The best rival and its figure.
     pub rival: (String, f64),
@@ -23,8 +23,8 @@ impl Lead {
     }
 }
 
-/// Our file system, at its defaults, beside the best rival in each part of a sheet that a rival has; empty if
-/// ours has no row. Figures of a volume in which fsck found faults do not count.
+/// Compares our file system, with default options, with the best rival in each part of a sheet. The result is
+/// empty if ours has no row. Figures of a volume with fsck errors do not count.
 pub fn leads(sheet: &Sheet) -> Vec<Lead> {
     let value = |row: &super::Row, n: usize| Some(row.sound_figure(n)?.phase.value);
     let mut leads = Vec::new();

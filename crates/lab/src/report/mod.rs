@@ -1,4 +1,4 @@
-//! Reports: records become sheets of figures, and those become text, CSV or a page.
+//! Reports: records are grouped into sheets of figures, which are rendered as text, CSV or an HTML page.
 
 mod chart;
 mod compare;
@@ -31,10 +31,10 @@ use crate::{
     wear::Wear,
 };
 
-/// The file system that others are measured against, as in the originals.
+/// Reference file system for ratios, as in the original studies.
 const YARDSTICK: &str = "ext4";
 
-/// One experiment on one machine: a row a file system, a figure a part.
+/// One experiment on one machine, with a row per file system and a figure per part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sheet {
     /// The experiment.
@@ -43,7 +43,7 @@ pub struct Sheet {
     pub preset: Preset,
     /// The card's name.
     pub profile: String,
-    /// Picks random orders and contents.
+    /// Seed of random orders and contents.
     pub seed: u64,
     /// Sizes.
     pub scale: Scale,
@@ -58,17 +58,17 @@ pub struct Sheet {
 /// A file system in a sheet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its name with its options.
+    /// Name with options.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub kind: String,
-    /// Options that it was given because of the card.
+    /// Options that it got because they suit the card.
     pub suited: Option<String>,
-    /// A figure for each part that was measured.
+    /// Figure of each part; `None` if it was not measured.
     pub figures: Vec<Option<Figure>>,
-    /// Why there are not all of them.
+    /// Reason if parts are missing.
     pub failure: Option<String>,
-    /// Erases of the flash by place.
+    /// Erase counts of the flash by location.
     pub wear: Option<Wear>,
     /// Result of its checker.
     pub check: Check,
@@ -85,12 +85,12 @@ impl Row {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
-    /// The most memory that the kernel took for itself, and our program where it mounted.
+    /// Returns the maximum memory of the kernel, plus that of our process if it served the mount, in bytes.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.phases().filter_map(|phase| phase.cost?.memory_bytes).max()
     }
 
-    /// The figure of a part, unless the file system left faults.
+    /// Returns the figure of a part, unless fsck found errors.
     pub fn sound_figure(&self, part: usize) -> Option<&Figure> {
         self.figures[part].as_ref().filter(|_| !self.check.has_faults())
     }
@@ -101,26 +101,26 @@ impl Row {
     }
 }
 
-/// A figure and its neighbours in the table.
+/// A figure with its reference values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// The measured part.
     pub phase: Phase,
     /// The published figure.
     pub published: Option<f64>,
-    /// The figure as a multiple of ext4's in the same run.
+    /// Ratio to the figure of ext4 in the same run.
     pub to_ext4: Option<f64>,
-    /// The published figure as a multiple of the published one of ext4.
+    /// Ratio of the published figure to the published one of ext4.
     pub published_to_ext4: Option<f64>,
 }
 
 impl Sheet {
-    /// Settings that decide figures besides the card, in words.
+    /// Describes the settings that affect figures, apart from the card.
     pub fn setup(&self) -> String {
         format!("buffered file of {} MiB, seed {}", self.scale.buffered_bytes >> 20, self.seed)
     }
 
-    /// The card's name, and the aging of its file systems.
+    /// Describes the card and the aging of its file systems.
     pub fn card(&self) -> String {
         let mut card = self.profile.clone();
         if let Some(Age { times, full_percent }) = self.age {
@@ -138,7 +138,7 @@ impl Sheet {
     }
 }
 
-/// Sheets of all records: figures stand in one only where they may be compared.
+/// Groups all records into sheets. A sheet contains only comparable figures.
 pub fn sheets(records: &[Record]) -> Vec<Sheet> {
     let mut groups: BTreeMap<(Preset, Experiment), Vec<Vec<&Record>>> = BTreeMap::new();
     for record in records {
@@ -151,14 +151,14 @@ pub fn sheets(records: &[Record]) -> Vec<Sheet> {
     groups.into_values().flatten().map(|group| sheet(&group)).collect()
 }
 
-/// Returns true if these sheets are of runs with different settings.
+/// Returns true if the sheets come from runs with different settings.
 fn is_mixed(sheets: &[Sheet]) -> bool {
-    // Each sheet of timed writes shows their number itself.
+    // The number of timed writes is ignored, because sheets show it themselves.
     let told = |sheet: &Sheet| (sheet.seed, sheet.scale.with_timed_writes(0), sheet.age);
     sheets.windows(2).any(|pair| told(&pair[0]) != told(&pair[1]))
 }
 
-/// The sheet of records of one experiment on one machine, of which there is at least one.
+/// Creates the sheet of at least one record, all of one experiment on one machine.
 fn sheet(of_sheet: &[&Record]) -> Sheet {
     let Record { cell, seed, scale, age, full_percent, profile, .. } = of_sheet[0];
     let (preset, experiment) = (cell.preset, cell.experiment);
@@ -213,7 +213,7 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
     }
 }
 
-/// A figure with as many digits as say something.
+/// Formats a figure with its significant digits.
 pub fn shown(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

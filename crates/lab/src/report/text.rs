@@ -1,11 +1,11 @@
-//! Sheets as tables on a terminal.
+//! Sheets as tables for a terminal.
 
 use std::fmt::Write as _;
 
 use super::{Row, Sheet, is_mixed, leads, lines, shown, verdicts};
 use crate::{check::Check, preset::Preset};
 
-/// All sheets, and the leads.
+/// Formats all sheets, the leads and the verdicts.
 pub fn text(sheets: &[Sheet]) -> String {
     let mut out = String::new();
     for sheet in sheets {
@@ -42,7 +42,7 @@ fn table(sheet: &Sheet, with_setup: bool, out: &mut String) {
     line(out, "");
 }
 
-/// Figures of a real device: how sure they are.
+/// Prints figures of a real device with their confidence.
 fn repeated(sheet: &Sheet, out: &mut String) {
     let head = ["", "part", "median", "", "from", "to", "sure", "runs", "outliers"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
@@ -67,7 +67,7 @@ fn repeated(sheet: &Sheet, out: &mut String) {
     aligned(&cells, out);
 }
 
-/// Figures of a modelled card: beside the published ones.
+/// Prints figures of a modelled card together with the published ones.
 fn exact(sheet: &Sheet, out: &mut String) {
     let mut cells: Vec<Vec<String>> = vec![vec![String::new()], vec![String::new()]];
     for part in sheet.parts() {
@@ -102,7 +102,7 @@ fn drop_empty(cells: &mut [Vec<String>]) {
     }
 }
 
-/// Distribution of the durations of a load's units.
+/// Prints the distribution of the durations of a workload's units.
 fn units(sheet: &Sheet, out: &mut String) {
     let mut cells = Vec::new();
     for (n, part) in sheet.parts().iter().enumerate() {
@@ -125,7 +125,7 @@ fn units(sheet: &Sheet, out: &mut String) {
     }
 }
 
-/// Costs of the machine by file system.
+/// Prints the costs of the machine by file system.
 fn costs(sheet: &Sheet, out: &mut String) {
     let parts = sheet.parts().iter().map(|part| part.title);
     let head = std::iter::once("CPU time a record, us").chain(parts).chain(["memory, MiB"]);
@@ -142,7 +142,7 @@ fn costs(sheet: &Sheet, out: &mut String) {
     aligned(&cells, out);
 }
 
-/// Durations of single writes, part by part.
+/// Prints durations of single writes, part by part.
 fn times(lines: &[super::Line], out: &mut String) {
     let mut cells: Vec<Vec<String>> = Vec::new();
     let mut part = "";
@@ -216,7 +216,7 @@ fn lead_table(sheets: &[Sheet], out: &mut String) {
     line(out, &format!("flashkit is at least as good in {} of {parts} parts", parts - behind));
 }
 
-/// Columns as wide as they must be: names to the left, figures to the right.
+/// Prints columns with their minimum width: names left-aligned, figures right-aligned.
 fn aligned(cells: &[Vec<String>], out: &mut String) {
     let columns = cells.iter().map(Vec::len).max().unwrap_or(0);
     let width = |n: usize| cells.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max();

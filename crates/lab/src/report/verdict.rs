@@ -1,4 +1,4 @@
-//! The verdict in words: which file system for this card, and because of which figures.
+//! The verdict in words: the best file system for this card, and the figures that support it.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ pub struct Verdict {
     pub sentences: Vec<String>,
 }
 
-/// Verdicts on all cards of these sheets. A measurement of a directory gets none, because other file systems
-/// were not measured on its device.
+/// Returns the verdicts on all cards of these sheets. A measurement of a directory has none, because other
+/// file systems were not measured on its device.
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     let mut groups: Vec<Vec<&Sheet>> = Vec::new();
     for sheet in sheets.iter().filter(|sheet| sheet.preset != Preset::Here) {
@@ -28,17 +28,17 @@ pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     groups.iter().filter_map(|group| verdict(group)).collect()
 }
 
-/// A file system over all parts that every one of them has.
+/// Standing of a file system over all parts.
 #[derive(Debug, Clone, PartialEq)]
 struct Standing {
     name: String,
-    /// Geometric mean of how many times as good as ext4's its figures are.
+    /// Geometric mean of its speed relative to ext4.
     mean: f64,
-    /// Parts in which no file system is better.
+    /// Number of parts in which no file system is better.
     firsts: usize,
 }
 
-/// The verdict of sheets of one machine that were told the same.
+/// Returns the verdict on sheets of one machine with the same settings.
 fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
     let preset = sheets[0].preset;
     let (standings, parts) = standings(sheets);
@@ -90,7 +90,8 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
     Some(Verdict { preset, sentences })
 }
 
-/// The file systems that were measured in every part that ext4 was, the best first.
+/// Returns the file systems that have a figure in every part of ext4, the best first, and the number of these
+/// parts.
 fn standings(sheets: &[&Sheet]) -> (Vec<Standing>, usize) {
     let mut ratios: BTreeMap<String, Vec<(f64, bool)>> = BTreeMap::new();
     let mut parts = 0;
