@@ -1,4 +1,4 @@
-//! Errors with a place and a kind.
+//! Errors with a location and a kind.
 
 use std::{borrow::Cow, fmt, io, ops::Range};
 
@@ -10,7 +10,7 @@ use crate::{
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A place on the volume, as precise as the finder knows it.
+/// A location on the volume, as precise as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// One of the two superblock copies, 0 or 1.
@@ -25,7 +25,7 @@ pub enum Place {
     Ssa(SegNo),
     /// A node block.
     Node(Nid, BlockAddr),
-    /// Something of an inode that is not one block.
+    /// A property of an inode that is not one block.
     Inode(Ino),
     /// A block of a directory.
     Dir(Ino, u64),
@@ -33,7 +33,7 @@ pub enum Place {
     File(Ino, u64),
     /// Extended attributes of an inode.
     Xattr(Ino),
-    /// A block of the device that no structure above names.
+    /// A block of the device that none of the above locations covers.
     Block(BlockAddr),
     /// The volume as a whole.
     Volume,
@@ -58,7 +58,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Everything that can go wrong. The errno of each is the FUSE adapter's business.
+/// All errors of this crate. The FUSE adapter maps each to an errno.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -67,7 +67,7 @@ pub enum Error {
     Corrupt {
         /// The place.
         at: Place,
-        /// Description of the error, with the offending value.
+        /// Description of the error, including the invalid value.
         what: Cow<'static, str>,
     },
     /// The device failed.
@@ -86,20 +86,20 @@ pub enum Error {
         /// The host's error.
         source: io::Error,
     },
-    /// Part of a tree that could not be carried; the rest could.
+    /// Part of a tree that could not be copied, although the rest could.
     #[error("{}{}: {source}", crate::tree::show(.path), of_bytes(.bytes))]
     Lost {
         /// Path from the root of the tree; empty for the root itself.
         path: Vec<u8>,
-        /// The bytes of a file's content, where only these are lost.
+        /// The lost bytes of a file's content, if only these are lost.
         bytes: Option<Range<u64>>,
         /// The reason.
         source: Box<Error>,
     },
-    /// Valid, but not something that this code does.
+    /// Valid, but not supported by this code.
     #[error("not supported: {0}")]
     Unsupported(Cow<'static, str>),
-    /// The bytes are no F2FS volume at all.
+    /// The bytes are not an F2FS volume.
     #[error("not an F2FS volume: {0}")]
     NotF2fs(Cow<'static, str>),
     /// The volume is full.
@@ -107,7 +107,7 @@ pub enum Error {
     NoSpace {
         /// Space that the operation needs, in bytes of whole blocks.
         needed_bytes: u64,
-        /// Space that users may still take, in bytes.
+        /// Space that users may still use, in bytes.
         free_bytes: u64,
     },
     /// All nids are in use.
@@ -122,7 +122,7 @@ pub enum Error {
     /// The volume, or the file, refuses writes.
     #[error("read-only: {0}")]
     ReadOnly(Cow<'static, str>),
-    /// The caller's arguments make no sense.
+    /// The caller's arguments are invalid.
     #[error("{0}")]
     Invalid(Cow<'static, str>),
     /// No such entry, inode or attribute.
@@ -131,7 +131,7 @@ pub enum Error {
     /// No such extended attribute.
     #[error("no such attribute")]
     NoAttribute,
-    /// An extended attribute for which the inode and its xattr node have no room.
+    /// The inode and its xattr node have no space for the extended attribute.
     #[error("no room for the extended attribute")]
     AttributeTooLarge,
     /// The name is taken.
@@ -152,22 +152,22 @@ pub enum Error {
     /// The file would be larger than the format allows.
     #[error("file too large")]
     FileTooLarge,
-    /// More symbolic links on the way than are followed: they may go round.
+    /// Too many symbolic links on the path; it may be a cycle.
     #[error("too many levels of symbolic links")]
     TooManySymlinks,
     /// The link count is at its limit.
     #[error("too many links")]
     TooManyLinks,
-    /// Forbidden whatever the caller's rights (immutable, append-only, ...).
+    /// Forbidden regardless of the caller's rights (immutable, append-only, ...).
     #[error("operation not permitted")]
     NotPermitted,
-    /// The key of an encrypted file or name is not there.
+    /// The key of an encrypted file or name is missing.
     #[error("encrypted, and no key")]
     NoKey,
 }
 
 impl Error {
-    /// A [`Error::Corrupt`] at `at`.
+    /// Makes an [`Error::Corrupt`] at `at`.
     pub fn corrupt(at: Place, what: impl Into<Cow<'static, str>>) -> Error {
         Error::Corrupt { at, what: what.into() }
     }
@@ -184,7 +184,7 @@ impl Error {
     }
 }
 
-/// The bytes that an error is about, for people: first and last.
+/// Formats the bytes of an error for a message: first and last.
 fn of_bytes(bytes: &Option<Range<u64>>) -> String {
     match bytes {
         Some(bytes) => format!(", bytes {} to {}", bytes.start, bytes.end.saturating_sub(1)),
@@ -192,7 +192,7 @@ fn of_bytes(bytes: &Option<Range<u64>>) -> String {
     }
 }
 
-/// Why free space does not help that would be enough.
+/// Explains a failure despite sufficient free space.
 fn scattered(needed_bytes: u64, free_bytes: u64) -> &'static str {
     if needed_bytes <= free_bytes { ", but no whole section of it" } else { "" }
 }

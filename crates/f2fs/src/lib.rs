@@ -1,7 +1,7 @@
 //! F2FS, the flash-friendly file system, in user space.
 //!
-//! *Invariants*: this crate neither prints, nor spawns, nor reads the clock; it has no `unsafe`; bytes from a
-//! device are untrusted until a check has made a typed value of them, and hostile bytes give a located
+//! *Invariants*: this crate does not print, spawn threads or read the clock, and has no `unsafe`. Bytes from
+//! a device are untrusted until a check turns them into a typed value. Hostile bytes cause a located
 //! [`Error`], never a panic, a hang or an unbounded allocation.
 
 #![forbid(unsafe_code)]

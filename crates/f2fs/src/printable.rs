@@ -1,12 +1,13 @@
-//! Names and messages as text that a terminal or a log may show.
+//! Names and messages as text that is safe for a terminal or a log.
 //!
-//! *Invariant*: neither control characters (C0, DEL, C1) nor characters that turn the direction of text or break a line
-//! leave here: an image cannot move the cursor, set colours, forge lines or show a name as another.
+//! *Invariant*: the text contains no control characters (C0, DEL, C1), and no characters that change the
+//! direction of text or break a line. So an image cannot move the cursor, set colours, forge lines or
+//! disguise a name as another.
 
 use std::borrow::Cow;
 
-/// A name, path or label as text: UTF-8 as it is, unsafe characters, backslashes and bytes that are no UTF-8 escaped. No
-/// two names have one text.
+/// Formats a name, path or label: UTF-8 unchanged, except that unsafe characters and backslashes are escaped,
+/// as are bytes that are not UTF-8. No two names give the same text.
 pub fn name(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(|c| c == '\\' || is_unsafe(c)) => Cow::Borrowed(text),
@@ -23,8 +24,8 @@ pub fn name(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// A message that may quote names: unsafe characters are escaped. Line breaks stay, and what follows one is indented, so
-/// that it cannot pass for a message of its own.
+/// Formats a message that may quote names: escapes unsafe characters. Line breaks stay, and the following
+/// line is indented, so that it cannot pass for a separate message.
 pub fn message(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
@@ -43,10 +44,10 @@ fn push(text: &mut String, c: char, escape: bool) {
     if escape { text.extend(c.escape_default()) } else { text.push(c) }
 }
 
-/// Returns true if a terminal or log may do something else with a character than to show it.
+/// Returns true if a terminal or log may interpret a character instead of showing it.
 fn is_unsafe(c: char) -> bool {
     match c {
-        // Marks, embeddings, overrides and isolates of text in two directions (Unicode Standard Annex 9).
+        // Marks, embeddings, overrides and isolates of bidirectional text (Unicode Standard Annex 9).
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
         // Separators of lines and paragraphs.
         '\u{2028}' | '\u{2029}' => true,

@@ -1,4 +1,4 @@
-//! Units as types: a number that counts one thing cannot be used as another.
+//! Units as types, so that a number of one unit cannot be used as another.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ macro_rules! unit {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The number, to index a slice with.
+            /// Returns the number as an index into a slice.
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
@@ -49,7 +49,7 @@ unit!(
 impl BlockAddr {
     /// A hole.
     pub const NULL: BlockAddr = BlockAddr(0);
-    /// Reserved, not yet written: reads as zeroes, is counted in `i_blocks`.
+    /// Reserved, not yet written: reads as zeroes, and counts in `i_blocks`.
     pub const NEW: BlockAddr = BlockAddr(u32::MAX);
     /// First address of a compressed cluster.
     pub const COMPRESS: BlockAddr = BlockAddr(u32::MAX - 1);
@@ -78,7 +78,7 @@ impl From<Nid> for Ino {
     }
 }
 
-/// A size as people read it: `512 B`, `1.50 GiB`.
+/// A size in readable form: `512 B`, `1.50 GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

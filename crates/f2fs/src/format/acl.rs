@@ -1,13 +1,13 @@
-//! POSIX access control lists: as F2FS stores them, and as the `system.posix_acl_*` attributes that programs see.
+//! POSIX access control lists: F2FS's form, and the `system.posix_acl_*` attributes that programs see.
 //!
-//! On disk (version 1) only entries for a named user or group carry an id; in the attribute (version 2) every
-//! entry does. (Linux, `f2fs_acl_from_disk`, `posix_acl_from_xattr`.)
+//! On disk (version 1), only entries for a named user or group carry an id. In the attribute (version 2),
+//! every entry does. (Linux, `f2fs_acl_from_disk`, `posix_acl_from_xattr`.)
 
 use crate::{Error, Place, Result};
 
 const DISK_VERSION: u32 = 1;
 const SYSTEM_VERSION: u32 = 2;
-/// The id of entries that have none, in the attribute.
+/// Id in the attribute of an entry that has none.
 const NO_ID: u32 = u32::MAX;
 
 /// Subject of an entry.
@@ -21,9 +21,9 @@ pub enum Who {
     OwningGroup,
     /// A group.
     Group(u32),
-    /// The most that named users, named groups and the owning group get.
+    /// Upper limit of the rights of named users, named groups and the owning group.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
@@ -39,7 +39,7 @@ impl Who {
         }
     }
 
-    /// The id, of those that have one.
+    /// Returns the id, if the subject has one.
     pub const fn id(self) -> Option<u32> {
         match self {
             Who::User(id) | Who::Group(id) => Some(id),
@@ -123,7 +123,7 @@ impl Acl {
         bytes
     }
 
-    /// Reads the attribute that programs set: the list must be one that makes sense.
+    /// Reads the attribute as programs set it. Fails if the list is invalid.
     pub fn from_system(bytes: &[u8]) -> Result<Acl> {
         let bad = || Error::Invalid("not a valid access control list".into());
         let (version, rest) = bytes.split_first_chunk().ok_or_else(bad)?;
@@ -141,7 +141,7 @@ impl Acl {
         if acl.is_valid() { Ok(acl) } else { Err(bad()) }
     }
 
-    /// The attribute that programs see.
+    /// Encodes the attribute as programs see it.
     pub fn to_system(&self) -> Vec<u8> {
         let mut bytes = SYSTEM_VERSION.to_le_bytes().to_vec();
         for AclEntry { who, permissions } in &self.entries {
@@ -152,7 +152,8 @@ impl Acl {
         bytes
     }
 
-    /// The list as a line of text, with numeric ids: `user::rw-,user:1000:r--,group::r--,mask::r--,other::r--`.
+    /// Formats the list as a line of text with numeric ids:
+    /// `user::rw-,user:1000:r--,group::r--,mask::r--,other::r--`.
     pub fn to_text(&self) -> String {
         let entry = |AclEntry { who, permissions }: &AclEntry| {
             let tag = match who {
@@ -169,8 +170,9 @@ impl Acl {
     }
 
     /// Parses the text form of archives: entries separated by commas or lines, in any order, as
-    /// acl_to_text(3) prints them; star and libarchive add the id of a name as a fourth part. An entry with a
-    /// name but no id is left out, because names have no meaning here. `None` if the text is no valid list.
+    /// acl_to_text(3) prints them. star and libarchive add the id of a name as a fourth part. An entry with a
+    /// name but no id is left out, because names have no meaning here. `None` if the text is not a valid
+    /// list.
     pub fn from_text(text: &str) -> Option<Acl> {
         let mut entries = Vec::new();
         for line in text.split([',', '\n']) {
@@ -180,7 +182,7 @@ impl Acl {
             }
             let parts: Vec<&str> = line.split(':').map(str::trim).collect();
             let (tag, name, letters, id) = match parts[..] {
-                // Of mask and other, star leaves the empty name out.
+                // star leaves out the empty name of mask and other.
                 [tag, letters] => (tag, "", letters, None),
                 [tag, name, letters] => (tag, name, letters, None),
                 [tag, name, letters, id] => (tag, name, letters, Some(id)),
@@ -210,9 +212,9 @@ impl Acl {
         acl.is_valid().then_some(acl)
     }
 
-    /// Returns true if the entries are in order, each of owner, owning group and other is there once,
-    /// permissions are within rwx, and there is at most one mask, and one if a user or group is named (Linux,
-    /// `posix_acl_valid`). An empty list is valid: it means that there is none.
+    /// Returns true if the list is valid: entries are in order; owner, owning group and other occur once
+    /// each; permissions are within rwx; there is at most one mask, and exactly one if a user or group is
+    /// named (Linux, `posix_acl_valid`). An empty list is valid and means that there is none.
     pub fn is_valid(&self) -> bool {
         let count = |wanted: Who| self.entries.iter().filter(|entry| entry.who == wanted).count();
         let named = self.entries.iter().any(|entry| entry.who.id().is_some());
@@ -225,21 +227,21 @@ impl Acl {
                 && (masks == 1 || !named))
     }
 
-    /// The nine permission bits that the list stands for, as a mode shows them: the group's are the mask's where
-    /// there is one.
+    /// Returns the nine permission bits of a mode that the list stands for. If there is a mask, it takes the
+    /// group's place.
     pub fn mode_bits(&self) -> u16 {
         let of = |who: Who| self.entries.iter().find(|entry| entry.who == who).map(|entry| entry.permissions);
         let group = of(Who::Mask).or(of(Who::OwningGroup)).unwrap_or(0);
         (of(Who::Owner).unwrap_or(0) & 7) << 6 | (group & 7) << 3 | of(Who::Other).unwrap_or(0) & 7
     }
 
-    /// Gives owner, group (the mask, where there is one) and others the permissions of a mode.
+    /// Sets owner, group (or the mask, if there is one) and others to the permissions of a mode.
     pub fn set_mode_bits(&mut self, mode: u16) {
         self.for_each_class(|permissions, shift| *permissions = mode >> shift & 7);
     }
 
-    /// As a directory's default list: the access list of a new inode that was asked for with `mode`, and the mode
-    /// that it gets. Both are limited by each other (Linux, `posix_acl_create_masq`).
+    /// Treats the list as a directory's default list. Returns the access list and the mode of a new inode
+    /// requested with `mode`. List and mode limit each other (Linux, `posix_acl_create_masq`).
     pub fn for_new(&self, mode: u16) -> (Acl, u16) {
         let mut acl = self.clone();
         acl.for_each_class(|permissions, shift| *permissions &= mode >> shift & 7);
@@ -247,7 +249,7 @@ impl Acl {
         (acl, bits)
     }
 
-    /// The entries that the three classes of a mode stand for, with the class's place in the mode.
+    /// Returns the entries of the three classes of a mode, each with the shift of its bits in the mode.
     fn for_each_class(&mut self, mut change: impl FnMut(&mut u16, u16)) {
         let has_mask = self.entries.iter().any(|entry| entry.who == Who::Mask);
         for AclEntry { who, permissions } in &mut self.entries {
@@ -261,7 +263,7 @@ impl Acl {
         }
     }
 
-    /// Returns true if [`mode_bits`](Self::mode_bits) is equivalent to the list, so that it need not be
+    /// Returns true if [`mode_bits`](Self::mode_bits) is equivalent to the list, so that the list need not be
     /// stored.
     pub fn is_mode_only(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.who, Who::Owner | Who::OwningGroup | Who::Other))
@@ -314,7 +316,7 @@ mod tests {
         let text = "user::rwx,user:1000:rw-,group::r-x,group:70000:r--,mask::rw-,other::---";
         assert_eq!(sample().to_text(), text);
         assert_eq!(Acl::from_text(text).unwrap(), sample());
-        // As star, libarchive and getfacl have it.
+        // The form of star, libarchive and getfacl.
         let other = "mask:rw-\nother:---\nuser::rwx\ngroup::r-x\t#effective:r--\ngroup:staff:r--:70000\nuser:ann:rw-:1000";
         assert_eq!(Acl::from_text(other).unwrap(), sample());
         let unknown = Acl::from_text("user::rwx,user:ann:rw-,group::r-x,mask::rw-,other::---").unwrap();

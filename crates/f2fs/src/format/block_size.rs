@@ -1,6 +1,7 @@
 //! The block size and every count that follows from it.
 //!
-//! F2FS blocks are as large as the kernel's pages: 4096 bytes, or 16384 since Linux 6.7 on 16K-page machines.
+//! F2FS blocks are as large as the kernel's pages: 4096 bytes, or 16384 since Linux 6.7 on machines with 16
+//! KiB pages.
 
 /// Size of a block. Every method is a constant of the format for that size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -24,7 +25,7 @@ pub const DENTRY_BYTES: usize = 11;
 pub const NAME_SLOT_BYTES: usize = 8;
 
 impl BlockSize {
-    /// The size with this base-2 logarithm, if F2FS has it.
+    /// Returns the size with this base-2 logarithm, if F2FS supports it.
     pub const fn from_log(log: u32) -> Option<BlockSize> {
         match log {
             12 => Some(BlockSize::B4K),
@@ -66,7 +67,8 @@ impl BlockSize {
         (self.bytes() - NODE_FOOTER_BYTES) / 4
     }
 
-    /// Largest number of blocks of a file: the nodes of an inode without extras can address as many.
+    /// Maximum number of blocks of a file, which is the number that the nodes of an inode without extra
+    /// attributes can address.
     pub const fn max_file_blocks(self) -> u64 {
         let words = self.node_addrs() as u64;
         self.inode_addrs() as u64 + words * (2 + words * (2 + words))

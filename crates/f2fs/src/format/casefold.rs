@@ -13,10 +13,10 @@ use unicode_normalization::char::{canonical_combining_class, decompose_canonical
 
 use super::NAME_MAX;
 
-/// The folded form of a name; `None` where it has none, or one that is longer than a name can be (Linux,
+/// Returns the folded form of a name. `None` if it has none, or one longer than a name can be (Linux,
 /// `utf8_casefold`).
 pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
-    // Linux keeps room for a zero after the form.
+    // Linux reserves a byte for a NUL after the form.
     let fits = |form: Vec<u8>| (form.len() < NAME_MAX).then_some(form);
     if name.is_ascii() {
         return fits(name.to_ascii_lowercase());
@@ -24,7 +24,7 @@ pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(name).ok()?;
     let mut folded = Vec::with_capacity(NAME_MAX);
     // Adjacent marks are sorted by their class. A removed code point ends such a sequence, as does any
-    // character that is no mark.
+    // character that is not a mark.
     let mut marks: Vec<(u8, char)> = Vec::new();
     for c in name.chars() {
         if is_ignorable(c) {
@@ -92,7 +92,7 @@ mod tests {
         String::from_utf8(fold(name.as_bytes()).expect("has a folded form")).expect("is UTF-8")
     }
 
-    /// The right sides are the forms that Linux 6.1 makes of the left sides.
+    /// The right-hand sides are the forms that Linux 6.1 makes of the left-hand sides.
     #[test]
     fn forms_are_those_of_linux() {
         for (name, form) in [

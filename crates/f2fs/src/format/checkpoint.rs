@@ -20,11 +20,11 @@ use crate::{
 
 /// Bytes before the version bitmaps; also the smallest checksum offset.
 pub const HEAD_BYTES: usize = 192;
-/// Blocks of a pack that are always there: head and copy.
+/// Blocks present in every pack: head and copy.
 pub const FIXED_BLOCKS: u32 = 2;
-/// The smallest volume has this many segments of metadata.
+/// Metadata segments of the smallest volume.
 const META_SEGMENTS_MIN: u32 = 8;
-/// Node ids that are never given out: 0, the node inode and the meta inode.
+/// Node ids that are never allocated: 0, the node inode and the meta inode.
 pub const RESERVED_NIDS: u32 = 3;
 
 /// Raw bytes.
@@ -202,9 +202,9 @@ pub struct Checkpoint {
     pub next_free_nid: Nid,
     /// Seconds for which the volume was mounted, ever.
     pub elapsed_seconds: u64,
-    /// Which copy of each SIT block counts, most significant bit first.
+    /// Version bitmap of the SIT: the valid copy of each of its blocks, most significant bit first.
     pub sit_bitmap: Vec<u8>,
-    /// Which copy of each NAT block counts, most significant bit first.
+    /// Version bitmap of the NAT: the valid copy of each of its blocks, most significant bit first.
     pub nat_bitmap: Vec<u8>,
     /// Offset in bytes of the checksum.
     pub checksum_offset: u32,
@@ -229,7 +229,7 @@ impl PackStart {
     /// Reads the first [`HEAD_BYTES`] of a pack.
     ///
     /// # Panics
-    /// Where there are fewer: a bug of the caller.
+    /// If there are fewer: a bug of the caller.
     pub fn parse(bytes: &[u8]) -> PackStart {
         let (head, _) = raw::Checkpoint::ref_from_prefix(bytes).expect("the head's bytes");
         PackStart {
@@ -241,7 +241,7 @@ impl PackStart {
     }
 }
 
-/// One end of a pack, its checksum verified.
+/// Head or copy of a pack, its checksum verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackEnd {
     /// Version.
@@ -276,7 +276,7 @@ impl PackEnd {
     }
 }
 
-/// Which of the two packs counts, given the versions of those that are valid. A tie goes to the first.
+/// Returns the newer of the two packs, given the versions of the valid ones. In a tie, returns the first.
 pub fn newest(first: Option<CheckpointVer>, second: Option<CheckpointVer>) -> Option<u8> {
     match (first, second) {
         (Some(a), Some(b)) => Some(u8::from(b.is_after(a))),
@@ -407,11 +407,11 @@ impl Checkpoint {
         })
     }
 
-    /// The first `1 + cp_payload` blocks of the pack; sets [`crc`](Self::crc). The copy at the pack's end is
-    /// the first block again.
+    /// Encodes the first `1 + cp_payload` blocks of the pack and sets [`crc`](Self::crc). The copy at the
+    /// pack's end is the first block again.
     ///
     /// # Panics
-    /// Where the bitmaps have not the superblock's sizes: a bug of the caller.
+    /// If the bitmaps do not have the superblock's sizes: a bug of the caller.
     pub fn encode(&mut self, sb: &Superblock) -> Vec<u8> {
         let block = sb.block_size.bytes();
         let bitmap_bytes = |bitmap: &[u8]| u32::try_from(bitmap.len()).expect("a bitmap fits into a pack");
@@ -456,7 +456,7 @@ impl Checkpoint {
         bytes
     }
 
-    /// The version that footers of nodes written after this checkpoint carry.
+    /// Returns the version in footers of nodes written after this checkpoint.
     pub fn node_version(&self) -> u64 {
         match self.flags.has(Flags::CRC_RECOVERY) {
             true => self.version.0 | u64::from(self.crc) << 32,
@@ -464,7 +464,7 @@ impl Checkpoint {
         }
     }
 
-    /// Returns true if a node footer's version says that it was written after this checkpoint.
+    /// Returns true if a footer's version shows that the node was written after this checkpoint.
     pub fn is_written_after(&self, footer_version: u64) -> bool {
         match self.flags.has(Flags::NOCRC_RECOVERY) {
             true => (self.version.0 ^ footer_version) & u64::from(u32::MAX) == 0,
@@ -500,7 +500,8 @@ fn bitmaps(
     Ok((sit_at..sit_at + sit, nat_at..nat_at + nat))
 }
 
-/// Checksum of a head block. If the checksum is not the block's last word, it continues after its own bytes.
+/// Computes the checksum of a head block. If the checksum is not the block's last word, the computation
+/// continues after its own bytes.
 fn block_crc(block: &[u8], at: usize) -> u32 {
     let sum = f2fs_crc(&block[..at]);
     if at + 4 < block.len() { crc(sum, &block[at + 4..]) } else { sum }
@@ -638,7 +639,7 @@ mod tests {
             spoil(&mut cp);
             let mut bytes = vec![0; 4096];
             if cp.flags == Flags::LARGE_NAT_BITMAP {
-                // The deprecated layout cannot be encoded; the flag is set by hand and sealed again.
+                // The deprecated layout cannot be encoded, so the test sets the flag and the checksum itself.
                 bytes = good.clone().encode(&sb);
                 bytes[132..136].copy_from_slice(&Flags::LARGE_NAT_BITMAP.0.to_le_bytes());
                 let sum = block_crc(&bytes, 4092);

@@ -1,6 +1,6 @@
-//! Compressed clusters: a header, then the stream that the file's algorithm made of a whole cluster.
+//! Compressed clusters: a header, then the compressed stream of a whole cluster.
 //!
-//! A cluster is stored compressed only where that saves at least one block. Its content is always the whole
+//! A cluster is stored compressed only if that saves at least one block. Its content is always the whole
 //! cluster, with zeroes past the end of the file. (Linux, `f2fs_compress_pages`, `f2fs_decompress_cluster`.)
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,7 +35,7 @@ pub mod raw {
 
 const HEADER_BYTES: usize = size_of::<raw::ClusterHeader>();
 
-/// Decompresses a cluster: `stored` are its blocks, `content` takes all of it.
+/// Decompresses a cluster from its blocks `stored` into `content`, which must hold the whole cluster.
 pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Place) -> Result<()> {
     let bad = |what: String| Error::corrupt(at, what);
     let Ok((header, rest)) = raw::ClusterHeader::read_from_prefix(stored) else {
@@ -65,10 +65,10 @@ pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Pla
     if got == wanted { Ok(()) } else { Err(bad(format!("{name}: {got} bytes instead of {wanted}"))) }
 }
 
-/// Compresses a whole cluster into whole blocks of `block_bytes`; `None` if that saves no block.
+/// Compresses a whole cluster into whole blocks of `block_bytes`. `None` if that saves no block.
 ///
-/// Both LZO algorithms are written as plain LZO, which readers of either take. LZ4 has no levels here:
-/// Linux's levels are LZ4HC, whose streams are LZ4's.
+/// Both LZO algorithms are written as plain LZO, which readers of either accept. LZ4 has no levels here:
+/// Linux's levels are LZ4HC, whose streams are also LZ4.
 pub fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
     let stream = match settings.algorithm {
         Algorithm::Lzo | Algorithm::LzoRle => lzo::compress(content),
@@ -152,7 +152,7 @@ mod tests {
             complaint(&stored, true, 16383);
             complaint(&stored, true, 16385);
             complaint(&[], true, 16384);
-            // Without a checksum damage may go unseen, but must not do harm.
+            // Without a checksum, damage may go unnoticed, but must do no harm.
             for at in 24..stored.len().min(600) {
                 let mut flipped = stored.clone();
                 flipped[at] ^= 0x55;

@@ -18,7 +18,7 @@ pub fn f2fs_crc(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Bit by bit, as the definition says.
+    /// Computed bit by bit, as defined.
     fn slow(mut state: u32, bytes: &[u8]) -> u32 {
         for byte in bytes {
             state ^= u32::from(*byte);

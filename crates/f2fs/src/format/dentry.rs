@@ -44,7 +44,7 @@ pub mod raw {
     const _: () = assert!(size_of::<Dentry>() == crate::format::block_size::DENTRY_BYTES);
 }
 
-/// Slots that a name of this many bytes takes.
+/// Number of slots that a name of this many bytes takes.
 pub const fn slots_for(name_bytes: usize) -> usize {
     name_bytes.div_ceil(NAME_SLOT_BYTES)
 }
@@ -59,7 +59,7 @@ struct Division {
 }
 
 impl Division {
-    /// The division of an area of this many bytes: as many slots as fit with a bit each; the remaining bytes
+    /// Divides an area of this many bytes. It has as many slots as fit, with a bit each. The remaining bytes
     /// are reserved, between bitmap and dentries.
     const fn of(bytes: usize) -> Division {
         let slot_bytes = DENTRY_BYTES + NAME_SLOT_BYTES;
@@ -79,7 +79,7 @@ pub struct Dentry<'a> {
     pub hash: u32,
     /// Inode as stored.
     pub ino: Ino,
-    /// Kind of the file as stored; `None` where the code is none of the seven.
+    /// Kind of the file as stored; `None` if the code is invalid.
     pub kind: Option<FileType>,
     /// The name, 1 to 255 bytes; encrypted in an encrypted directory.
     pub name: &'a [u8],
@@ -127,8 +127,9 @@ impl<B: AsRef<[u8]>> Dentries<B> {
             .expect("the slice has the struct's size")
     }
 
-    /// The entries from `slot` on, in order. A name longer than 255 bytes or past the last slot is an error;
-    /// the iteration goes on in the slot behind it. A slot that is in use but has no name is passed over, as Linux does.
+    /// Iterates over the entries from `slot` on, in order. A name longer than 255 bytes or past the last slot
+    /// is an error, and the iteration continues in the next slot. A used slot without a name is skipped, as
+    /// in Linux.
     pub fn entries_from(&self, slot: usize) -> Entries<'_, B> {
         Entries { area: self, slot }
     }
@@ -138,7 +139,7 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         self.entries_from(0)
     }
 
-    /// The entry with this hash and name.
+    /// Returns the entry with this hash and name.
     pub fn find(&self, hash: u32, name: &[u8]) -> Result<Option<Dentry<'_>>> {
         for entry in self.entries() {
             let entry = entry?;
@@ -149,7 +150,7 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         Ok(None)
     }
 
-    /// The first of `count` consecutive slots that are free, if there are any.
+    /// Returns the first of `count` consecutive free slots, if there are any.
     pub fn room_for(&self, count: usize) -> Option<usize> {
         let mut run = 0;
         for slot in 0..self.division.slots {
@@ -161,18 +162,18 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         None
     }
 
-    /// Slots that are free, together or not.
+    /// Returns the number of free slots, consecutive or not.
     pub fn free_slots(&self) -> usize {
         (0..self.division.slots).filter(|slot| !lsb(self.bitmap(), *slot)).count()
     }
 
-    /// Returns true if no slot from `slot` on is in use: 0 asks for a block that can be freed, 2 in the first
-    /// block of a directory for one that is empty except "." and "..".
+    /// Returns true if no slot from `slot` on is in use. With 0, the block can be freed. With 2 in the first
+    /// block of a directory, the block is empty except for "." and "..".
     pub fn is_empty_from(&self, slot: usize) -> bool {
         (slot..self.division.slots).all(|slot| !lsb(self.bitmap(), slot))
     }
 
-    /// The entry in a slot that is in use; `Ok(None)` where it has no name.
+    /// Returns the entry in a used slot, or `Ok(None)` if the slot has no name.
     fn entry(&self, slot: usize) -> Result<Option<Dentry<'_>>> {
         let raw = self.raw(slot);
         let length = usize::from(raw.name_len.get());
@@ -201,10 +202,11 @@ impl<B: AsRef<[u8]>> Dentries<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
-    /// Enters a name into slots that [`room_for`](Self::room_for) has found.
+    /// Enters a name into slots found by [`room_for`](Self::room_for).
     ///
     /// # Panics
-    /// Where the slots are not there or not free, or the name is not 1 to 255 bytes long: a bug of the caller.
+    /// If the slots do not exist or are not free, or the name is not 1 to 255 bytes long: a bug of the
+    /// caller.
     pub fn insert(&mut self, slot: usize, hash: u32, ino: Ino, kind: FileType, name: &[u8]) {
         assert!((1..=NAME_MAX).contains(&name.len()), "a name of {} bytes", name.len());
         let count = slots_for(name.len());
@@ -213,7 +215,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
         }
         for used in slot..slot + count {
             self.mark(used, true);
-            // So that no reader ever takes a continued slot for an entry.
+            // No reader may take a continued slot for an entry.
             self.raw_mut(used).name_len.set(0);
         }
         *self.raw_mut(slot) = raw::Dentry {
@@ -226,10 +228,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
         self.bytes.as_mut()[from..from + name.len()].copy_from_slice(name);
     }
 
-    /// Lets an entry stand for another inode.
+    /// Redirects an entry to another inode.
     ///
     /// # Panics
-    /// Where there is no such slot: a bug of the caller.
+    /// If there is no such slot: a bug of the caller.
     pub fn set_target(&mut self, slot: usize, ino: Ino, kind: FileType) {
         let raw = self.raw_mut(slot);
         raw.ino.set(ino.0);
@@ -254,7 +256,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
     /// Takes over the entries of another, smaller area, slot by slot: an inline directory becomes a block.
     ///
     /// # Panics
-    /// Where this area has fewer slots: a bug of the caller.
+    /// If this area has fewer slots: a bug of the caller.
     pub fn copy_from<C: AsRef<[u8]>>(&mut self, other: &Dentries<C>) {
         let (to, from) = (self.division, other.division);
         assert!(from.slots <= to.slots, "{} slots do not fit into {}", from.slots, to.slots);

@@ -1,41 +1,41 @@
-//! The hash table that a directory is: levels of buckets of blocks.
+//! The hash table of a directory: levels of buckets of blocks.
 //!
-//! Level 0 has 2^`dir_level` buckets and each further level twice as many, up to a limit; a bucket is 2 blocks,
-//! in high levels 4. A name belongs, in every level, into the bucket that its hash selects; a lookup goes
-//! through the levels. (Linux, `dir_buckets`, `bucket_blocks`, `dir_block_index`.)
+//! Level 0 has 2^`dir_level` buckets, and each further level has twice as many, up to a limit. A bucket has 2
+//! blocks, in high levels 4. In every level, a name belongs to the bucket that its hash selects; a lookup
+//! searches the levels in order. (Linux, `dir_buckets`, `bucket_blocks`, `dir_block_index`.)
 
 use std::ops::Range;
 
-/// Levels at most.
+/// Maximum number of levels.
 pub const DEPTH_MAX: u32 = 63;
 /// From this level on buckets have 4 blocks; from this `level + dir_level` on the number of buckets is fixed.
 const HALF: u32 = DEPTH_MAX / 2;
 const BUCKETS_MAX: u64 = 1 << (HALF - 1);
 
-/// Number of buckets of a level, in a directory whose inode has this `dir_level`.
+/// Returns the number of buckets in a level, for a directory with this `dir_level`.
 pub fn buckets(level: u32, dir_level: u8) -> u64 {
     let log = level + u32::from(dir_level);
     if log < HALF { 1 << log } else { BUCKETS_MAX }
 }
 
-/// Blocks of a bucket of a level.
+/// Returns the number of blocks per bucket in a level.
 pub fn bucket_blocks(level: u32) -> u64 {
     if level < HALF { 2 } else { 4 }
 }
 
-/// The directory's block that a level starts with.
+/// Returns the first block of a level in the directory.
 pub fn level_start(level: u32, dir_level: u8) -> u64 {
     (0..level).map(|lower| buckets(lower, dir_level) * bucket_blocks(lower)).sum()
 }
 
-/// The directory's blocks where a name with this hash may lie in a level.
+/// Returns the directory's blocks where a level may hold a name with this hash.
 pub fn bucket(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
     let number = u64::from(hash) % buckets(level, dir_level);
     let start = level_start(level, dir_level) + number * bucket_blocks(level);
     start..start + bucket_blocks(level)
 }
 
-/// The level that a block of the directory belongs to, and the bucket's number in it.
+/// Returns the level of a directory's block, and the number of its bucket in that level.
 pub fn level_of(block: u64, dir_level: u8) -> Option<(u32, u64)> {
     let level = (0..DEPTH_MAX).find(|level| block < level_start(level + 1, dir_level))?;
     Some((level, (block - level_start(level, dir_level)) / bucket_blocks(level)))

@@ -1,4 +1,4 @@
-//! The hash of a name, which says where in a directory its entry lies.
+//! The hash of a name, which determines the position of its entry in a directory.
 
 /// Seeds of the two words that count (Linux, `TEA_hash_name`).
 const SEED: [u32; 2] = [0x6745_2301, 0xEFCD_AB89];
@@ -7,10 +7,10 @@ const ROUNDS: u32 = 16;
 /// Bytes of the name that one pass of the cipher takes.
 const CHUNK: usize = 16;
 
-/// The hash of a name's bytes; in a casefolded directory, of the folded name's. "." and ".." have hash 0.
+/// Hashes a name's bytes or, in a casefolded directory, those of the folded name. "." and ".." have hash 0.
 ///
-/// It is the first word of a half-strength TEA whose key is the name, 16 unsigned bytes a pass (Linux,
-/// `f2fs_hash_filename`).
+/// The hash is the first word of a half-strength TEA whose key is the name, 16 unsigned bytes per pass
+/// (Linux, `f2fs_hash_filename`).
 pub fn name_hash(name: &[u8]) -> u32 {
     if name == b"." || name == b".." {
         return 0;
@@ -26,8 +26,8 @@ pub fn name_hash(name: &[u8]) -> u32 {
     }
 }
 
-/// Four big-endian words of the rest of the name. A word that the name does not fill starts with the pad: the
-/// number of remaining bytes, in each of its bytes.
+/// Returns four big-endian words of the rest of the name. A word that the name does not fill starts with the
+/// pad: the number of remaining bytes, in each of its bytes.
 fn key(rest: &[u8]) -> [u32; 4] {
     let length = u32::try_from(rest.len()).expect("a name is short");
     let pad = length | length << 8;

@@ -250,12 +250,12 @@ pub const EXTRA_BYTES_MIN: usize = 4;
 /// Words of inline xattrs where the volume's features fix the size.
 pub const INLINE_XATTR_WORDS: usize = 50;
 
-/// Constructor and accessors of inode blocks. Except for [`new_inode`](NodeBlock::new_inode) they are a bug of
-/// the caller, and panic, on other nodes.
+/// Constructor and accessors of inode blocks. On other nodes, all except [`new_inode`](NodeBlock::new_inode)
+/// panic, since the call is a bug of the caller.
 impl NodeBlock {
-    /// Makes a new inode without content: one link (a directory: two, and depth 1), one block. With the
-    /// feature extra_attr it has all extra attributes. `inline` selects inline content (this function sets
-    /// the bit for extra attributes itself); `inline_xattr_words` counts only with the feature
+    /// Makes a new inode without content: one link (a directory: two, and depth 1) and one block. With the
+    /// feature extra_attr, it has all extra attributes. `inline` selects inline content; this function itself
+    /// sets the bit for extra attributes. `inline_xattr_words` applies only with the feature
     /// flexible_inline_xattr.
     pub fn new_inode(
         format: NodeFormat,
@@ -290,7 +290,8 @@ impl NodeBlock {
         raw::InodeHead::ref_from_prefix(self.bytes()).expect("a block is longer than an inode's head").0
     }
 
-    /// The fixed head, to change it. Whoever changes `inline` or `flags` must leave a layout that is possible.
+    /// Returns the fixed head for changes. A caller that changes `inline` or `flags` must leave a valid
+    /// layout.
     pub fn head_mut(&mut self) -> &mut raw::InodeHead {
         assert!(self.is_inode(), "{} is no inode", self.nid());
         raw::InodeHead::mut_from_prefix(self.bytes_mut()).expect("a block is longer than an inode's head").0
@@ -332,10 +333,10 @@ impl NodeBlock {
         &head.name[..(head.namelen.get() as usize).min(head.name.len())]
     }
 
-    /// Sets the name and the directory that the inode is entered under.
+    /// Sets the name and the directory of the inode's newest entry.
     ///
     /// # Panics
-    /// Where `name` is longer than 255 bytes: a bug of the caller.
+    /// If `name` is longer than 255 bytes: a bug of the caller.
     pub fn set_last_name(&mut self, parent: Ino, name: &[u8]) {
         let head = self.head_mut();
         head.pino.set(parent.0);
@@ -434,8 +435,8 @@ impl NodeBlock {
         &mut self.bytes_mut()[range]
     }
 
-    /// Sets the checksum of an inode that has one; to be done last before the block is written. Other nodes
-    /// have no checksum and stay as they are.
+    /// Sets the checksum of an inode that has one. Must be the last change before the block is written. Other
+    /// nodes have no checksum and stay unchanged.
     pub fn seal(&mut self) {
         if self.is_inode() && self.checksum().is_some() {
             let sum = self.compute_checksum();
@@ -452,7 +453,7 @@ impl NodeBlock {
         Some(self.extra_if(Features::INODE_CHECKSUM, CHECKSUM_END)?.inode_checksum.get())
     }
 
-    /// Over UUID, inode number, generation, and the whole block with zeroes for the checksum itself.
+    /// Covers UUID, inode number, generation, and the whole block with zeroes in place of the checksum.
     fn compute_checksum(&self) -> u32 {
         const AT: usize = INODE_HEAD_BYTES + offset_of!(raw::ExtraAttributes, inode_checksum);
         let head = self.head();
@@ -462,7 +463,7 @@ impl NodeBlock {
         crc(crc(sum, &[0; 4]), &self.bytes()[AT + 4..])
     }
 
-    /// The extra attributes if the feature is on and `i_extra_isize` covers them up to `end`.
+    /// Returns the extra attributes if the feature is on and `i_extra_isize` covers them up to `end`.
     fn extra_if(&self, feature: Features, end: usize) -> Option<&raw::ExtraAttributes> {
         let extra = self.extra();
         let there = self.has_inline(inline::EXTRA_ATTR)

@@ -1,10 +1,10 @@
 //! LZO1X streams as the Linux kernel reads and writes them.
 //!
-//! A stream is a sequence of instructions. Each copies bytes that were written before, or, in version 1 of
-//! the format ("LZO-RLE"), writes zeroes; then up to three literal bytes follow, or an instruction of its own
-//! copies more of them. The meaning of an instruction below 16 depends on the number of literals before it.
-//! (Linux, `Documentation/staging/lzo.rst`.) No library in safe Rust under a free licence knows version 1.
-//! This module compresses in version 0, which readers of version 1 take as well.
+//! A stream is a sequence of instructions. Each one copies earlier bytes or, in version 1 of the format
+//! ("LZO-RLE"), writes zeroes. Then up to three literal bytes follow, or a separate instruction copies more
+//! of them. The meaning of an instruction below 16 depends on the number of literals before it. (Linux,
+//! `Documentation/staging/lzo.rst`.) No library in safe Rust under a free licence supports version 1. This
+//! module compresses in version 0, which readers of version 1 accept as well.
 
 /// Error in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,16 +26,16 @@ pub enum LzoError {
     Rest(usize),
 }
 
-/// Fewest bytes of a stream that says its version.
+/// Minimum length in bytes of a stream that states its version.
 const VERSIONED_MIN: usize = 5;
-/// First byte of a stream that says its version.
+/// First byte of a stream that states its version.
 const VERSION_MARK: u8 = 17;
 /// Shortest run of zeroes.
 const ZERO_RUN_MIN: usize = 4;
-/// Literals that came before, as far as it matters: none, one to three, or this for more.
+/// Number of preceding literals, as far as it matters: none, one to three, or this value for more.
 const MANY: usize = 4;
 
-/// Decompresses a whole stream, and says how many bytes it was for.
+/// Decompresses a whole stream. Returns the number of bytes written.
 pub fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoError> {
     let mut input = Input { rest: input };
     let mut output = Output { bytes: output, length: 0 };
@@ -104,14 +104,14 @@ pub fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoError> {
     }
 }
 
-/// Farthest that a copy can come from.
+/// Maximum distance of a copy.
 const DISTANCE_MAX: usize = 0xBFFF;
-/// Shortest copy that is looked for.
+/// Minimum length of a copy.
 const COPY_MIN: usize = 4;
-/// log2 of the places that the compressor remembers.
+/// log2 of the number of positions that the compressor remembers.
 const LOG_PLACES: u32 = 14;
 
-/// Compresses, greedily: at each byte the last place that began with the same four is copied from.
+/// Compresses greedily: each copy comes from the last position that starts with the same four bytes.
 pub fn compress(content: &[u8]) -> Vec<u8> {
     let mut stream = Vec::with_capacity(content.len() / 2);
     let mut places = vec![0u32; 1 << LOG_PLACES];
@@ -136,7 +136,7 @@ pub fn compress(content: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A place as it is remembered: one too high, so that 0 is none.
+/// Encodes a remembered position plus one, so that 0 means none.
 fn place_of(at: usize) -> u32 {
     u32::try_from(at + 1).expect("a cluster is a megabyte at most")
 }
@@ -151,7 +151,7 @@ fn put_literals(stream: &mut Vec<u8>, literals: &[u8]) {
         0 => return,
         count @ 1..=238 if stream.is_empty() => stream.push(byte(17 + count)),
         count @ 1..=3 => {
-            // The copy before has room for the count, in its last byte but one.
+            // The last byte but one of the preceding copy has space for the count.
             let at = stream.len() - 2;
             stream[at] |= byte(count);
         }
@@ -212,8 +212,8 @@ impl<'a> Input<'a> {
         Ok(word)
     }
 
-    /// Reads a length whose start is in an instruction: 0 there means that it continues, with 255 for each
-    /// byte of zero and then one more byte.
+    /// Reads a length that starts in an instruction. 0 there means that it continues: 255 for each zero byte,
+    /// and then one more byte.
     fn length(&mut self, start: usize, limit: usize) -> Result<usize, LzoError> {
         if start != 0 {
             return Ok(start);
@@ -266,7 +266,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// The next `count` bytes of the output.
+    /// Returns the next `count` bytes of the output.
     fn room(&mut self, count: usize) -> Result<&mut [u8], LzoError> {
         let (start, limit) = (self.length, self.bytes.len());
         let end = start.checked_add(count).filter(|end| *end <= limit).ok_or(LzoError::TooLong(limit))?;

@@ -1,4 +1,4 @@
-//! The on-disk format: bytes to checked values and back, pure.
+//! The on-disk format: a pure translation between bytes and checked values.
 //!
 //! Conventions of every file here:
 //! - A fixed structure is a `#[repr(C)]` zerocopy struct in little-endian field types (alignment 1, so any
@@ -8,7 +8,7 @@
 //! - Raw values are not trusted. If a structure has rules, a `check` makes the trusted type, and only that
 //!   reaches the engine.
 //! - These modules do no I/O.
-//! - No cast loses bits in silence: what has to fit is converted with a check.
+//! - No cast loses bits silently: a value that must fit is converted with a check.
 
 #![cfg_attr(
     not(test),

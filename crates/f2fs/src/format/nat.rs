@@ -42,7 +42,7 @@ impl NatEntry {
     }
 }
 
-/// Block of the table and entry in it where a nid's entry is.
+/// Returns the block of the table and the index in it of a nid's entry.
 pub fn position(nid: Nid, size: BlockSize) -> (u32, usize) {
     let per_block = u32::try_from(size.nat_entries()).expect("a block has few entries");
     (nid.0 / per_block, (nid.0 % per_block) as usize)

@@ -79,7 +79,7 @@ pub struct NodeFooter {
 }
 
 impl NodeFooter {
-    /// The footer of an unchecked block, for roll-forward recovery.
+    /// Reads the footer of an unchecked block, for roll-forward recovery.
     ///
     /// # Panics
     /// If `block` is shorter than a footer: a bug of the caller.
@@ -150,8 +150,9 @@ pub struct NodeBlock {
 }
 
 impl NodeBlock {
-    /// Checks the bytes of a node block that the NAT says is node `nid` of inode `ino` and lies at `addr`: the
-    /// footer's numbers; for an inode also its layout and its checksum (see [`inode`](super::inode)).
+    /// Checks the bytes of a node block which, according to the NAT, is node `nid` of inode `ino` and lies at
+    /// `addr`. Verifies the footer's numbers; for an inode, also the layout and the checksum (see
+    /// [`inode`](super::inode)).
     pub fn check(
         format: NodeFormat,
         bytes: Box<[u8]>,
@@ -180,8 +181,8 @@ impl NodeBlock {
         Ok(node)
     }
 
-    /// A node without content: direct, indirect or xattr node `nid` at `offset` in the file of `ino`. `cold`
-    /// is whether the file is something other than a directory.
+    /// Makes a node without content: direct, indirect or xattr node `nid` at `offset` in the file of `ino`.
+    /// `cold` is true for every kind of file except directories.
     pub fn new(format: NodeFormat, nid: Nid, ino: Ino, offset: u32, cold: bool) -> NodeBlock {
         let bytes = vec![0; format.block_size.bytes()].into_boxed_slice();
         let mut node = NodeBlock { bytes, format };
@@ -279,7 +280,7 @@ impl NodeBlock {
         self.set_word(self.child_offset(index), nid.0);
     }
 
-    /// Children that an indirect node has room for, or the five of an inode.
+    /// Returns the number of children of an indirect node, or five for an inode.
     pub fn child_count(&self) -> usize {
         if self.is_inode() { INODE_NIDS } else { self.format.block_size.node_addrs() }
     }

@@ -13,25 +13,26 @@ use super::{BlockSize, inode::InodeLayout, node::XATTR_NODE_OFFSET};
 /// One step down the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Which child of the node before; of the inode, which of its five nids.
+    /// Index of the child in the previous node; in the inode, index of one of its five nids.
     pub child: usize,
-    /// The offset of that child, as its footer says it.
+    /// Offset of that child, as in its footer.
     pub offset: u32,
-    /// Blocks of the file that hang below the child.
+    /// Blocks of the file below the child.
     pub blocks: Range<u64>,
 }
 
-/// The way from an inode to an address.
+/// The path from an inode to an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePath {
     steps: [Step; 3],
     depth: usize,
-    /// Which address of the last node, or of the inode where there are no steps.
+    /// Index of the address in the last node, or in the inode if there are no steps.
     pub index: usize,
 }
 
 impl NodePath {
-    /// The path to the address of a file's block; `None` past the largest block that the format can address.
+    /// Returns the path to the address of a file's block; `None` past the largest block that the format can
+    /// address.
     pub fn of(layout: &InodeLayout, file_block: u64) -> Option<NodePath> {
         let (direct, children) = (layout.direct_addrs() as u64, layout.children() as u64);
         let in_inode = layout.addrs() as u64;
@@ -74,20 +75,20 @@ impl NodePath {
         Some(NodePath { steps, depth, index })
     }
 
-    /// The steps from the inode to the node with the address, none to three.
+    /// Returns the steps from the inode to the node with the address, none to three.
     pub fn steps(&self) -> &[Step] {
         &self.steps[..self.depth]
     }
 }
 
-/// A number of what one node has.
+/// Converts a count within one node.
 fn within(number: u64) -> usize {
     usize::try_from(number).expect("a node has a few thousand of anything")
 }
 
 const NONE: Step = Step { child: 0, offset: 0, blocks: 0..0 };
 
-/// Kind of the node at an offset of a file.
+/// Kind of a node, determined by its offset in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeKind {
     /// The inode.
@@ -106,7 +107,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The kind of the node with this offset; `None` if no node can have it.
+    /// Returns the kind of the node at this offset; `None` if no node can have it.
     pub fn of(block_size: BlockSize, offset: u32) -> Option<NodeKind> {
         let (offset, n) = (u64::from(offset), block_size.node_addrs() as u64);
         let top = 5 + 2 * n;
@@ -133,7 +134,7 @@ impl NodeKind {
         })
     }
 
-    /// The file's block that the first address of this node is for; `None` for nodes without addresses.
+    /// Returns the file's block that the first address of this node maps; `None` for nodes without addresses.
     pub fn first_block(self, layout: &InodeLayout) -> Option<u64> {
         match self {
             NodeKind::Inode => Some(0),

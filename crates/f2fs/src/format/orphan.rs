@@ -23,17 +23,17 @@ pub fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>> {
     Ok(inos.map(|ino| Ino(u32::from_le_bytes(ino.try_into().expect("four bytes")))).collect())
 }
 
-/// Blocks that `count` orphans need.
+/// Returns the number of blocks for `count` orphans.
 pub fn blocks(count: usize, size: BlockSize) -> usize {
     count.div_ceil(size.orphans())
 }
 
-/// Orphans that a checkpoint pack has room for, beside two heads and six summaries.
+/// Returns the maximum number of orphans in a checkpoint pack, beside two heads and six summaries.
 pub fn most(cp_payload: u32, size: BlockSize) -> usize {
     (BLOCKS_PER_SEGMENT - 2 - 6 - cp_payload) as usize * size.orphans()
 }
 
-/// The orphan blocks for `inos`, one after the other.
+/// Encodes the orphan blocks for `inos`, one after the other.
 pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
     let number = |count: usize| u16::try_from(count).expect("what a pack has room for is counted in 16 bits");
     let total = blocks(inos.len(), size);

@@ -1,8 +1,9 @@
 //! Quota files: a radix tree over ids with limits and usage (the kernel's "vfsv1" format).
 //!
-//! A file is an array of blocks of 1 KiB. Block 0 has a header and [`raw::QuotaInfo`]; block 1 is the root of a
-//! tree of four levels, 256 block numbers to a block, one byte of the id a level, most significant first; the
-//! numbers of the last level name the leaf blocks, which hold up to 14 records. (Linux, `fs/quota`.)
+//! A file is an array of blocks of 1 KiB. Block 0 has a header and [`raw::QuotaInfo`]. Block 1 is the root of
+//! a tree of four levels. Each block of the tree has 256 block numbers, and each level covers one byte of the
+//! id, most significant first. The numbers in the last level refer to the leaf blocks, which hold up to 14
+//! records. (Linux, `fs/quota`.)
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -34,7 +35,7 @@ pub mod raw {
     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(C)]
     pub struct QuotaInfo {
-        /// Which quota it is: users 0xD9C01F11, groups 0xD9C01927, projects 0xD9C03F14.
+        /// Kind of quota: users 0xD9C01F11, groups 0xD9C01927, projects 0xD9C03F14.
         pub magic: U32,
         /// Version of the format: 1.
         pub version: U32,
@@ -81,7 +82,7 @@ pub mod raw {
     const _: () = assert!(size_of::<QuotaInfo>() == 32 && size_of::<QuotaRecord>() == 72);
 }
 
-/// Kind of quota: the ids that usage is counted for.
+/// Kind of quota: the kind of id that usage is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// By owner.
@@ -116,11 +117,11 @@ impl QuotaKind {
 pub struct Usage {
     /// Inodes.
     pub inodes: u64,
-    /// Space in bytes: blocks but for the inodes' own.
+    /// Space in bytes: all blocks except the inodes' own.
     pub bytes: u64,
 }
 
-/// A record in use, and where it lies.
+/// A used record and its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
     /// Byte offset of the record in the file.
@@ -141,8 +142,8 @@ pub fn info(block: &[u8; BLOCK_BYTES], kind: QuotaKind, at: Place) -> Result<raw
     Ok(info)
 }
 
-/// All records of a quota file, in the order of their ids as the tree has them. `read` gets the number of a
-/// block of the file; numbers are below the info's count, and each block is read once.
+/// Returns all records of a quota file, in the tree's order of ids. `read` gets the number of a block of the
+/// file. Numbers are below the info's count, and each block is read once.
 pub fn records(
     kind: QuotaKind,
     at: Place,
@@ -169,8 +170,8 @@ pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
     encode_records(kind, (GRACE_SECONDS, GRACE_SECONDS), records)
 }
 
-/// A quota file of these records, which come in the order of their ids; the times are those for which the soft
-/// limits of space and inodes may be exceeded, in seconds.
+/// Encodes a quota file of these records, which must be in the order of their ids. The times, in seconds, are
+/// the grace times of the soft limits of space and inodes.
 pub fn encode_records(
     kind: QuotaKind,
     graces: (u32, u32),
@@ -181,7 +182,7 @@ pub fn encode_records(
     let (mut leaf, mut count) = (0, 0);
     for (number, record) in records.into_iter().enumerate() {
         count = number + 1;
-        // Down the tree; where the way ends, blocks are added.
+        // Descends the tree and adds blocks where the path ends.
         let (mut at, slot) = (ROOT as usize, number % LEAF_RECORDS);
         for level in 0..LEVELS {
             let child = 4 * usize::from(record.id.get().to_be_bytes()[level as usize]);
@@ -237,7 +238,7 @@ impl Walk {
         }
         let first = self.seen.insert(block);
         if levels == 0 {
-            // The ids of one leaf may differ in their last byte, then several numbers name the leaf.
+            // The ids of one leaf may differ in their last byte. Then several numbers refer to the leaf.
             return if first { self.leaf(block, &read(block)?) } else { Ok(()) };
         }
         if !first {
@@ -256,7 +257,8 @@ impl Walk {
         let start = u64::from(block) * BLOCK_BYTES as u64 + LEAF_HEAD_BYTES as u64;
         let size = size_of::<raw::QuotaRecord>();
         for (index, slot) in bytes[LEAF_HEAD_BYTES..].chunks_exact(size).enumerate() {
-            // A slot of zeroes is free; id 0 without usage and limits is kept apart by a time of 1.
+            // A slot of zeroes is free. A time of 1 distinguishes the record of id 0 without usage and
+            // limits.
             if slot.iter().any(|byte| *byte != 0) {
                 let record = raw::QuotaRecord::read_from_bytes(slot).expect("the slot has the struct's size");
                 self.records.push(Located { offset: start + (index * size) as u64, record });

@@ -70,9 +70,9 @@ pub struct SitEntry {
     pub kind: SegmentType,
     /// Valid blocks, 0 to 512: the bits that are set in the map.
     pub valid_blocks: u16,
-    /// Which blocks are valid.
+    /// Map of the valid blocks.
     pub map: ValidMap,
-    /// When the segment last changed, in seconds of mounted time.
+    /// Time of the segment's last change, in seconds of mounted time.
     pub mtime: u64,
 }
 
@@ -114,7 +114,7 @@ pub fn count(map: &ValidMap) -> u32 {
     map.iter().map(|byte| byte.count_ones()).sum()
 }
 
-/// Block of the table and entry in it where a segment's entry is.
+/// Returns the block of the table and the index in it of a segment's entry.
 pub fn position(segment: SegNo, size: BlockSize) -> (u32, usize) {
     let per_block = u32::try_from(size.sit_entries()).expect("a block has few entries");
     (segment.0 / per_block, (segment.0 % per_block) as usize)

@@ -1,9 +1,10 @@
-//! Segment summaries: the owner of each block of a segment; and the NAT and SIT journals beside them.
+//! Segment summaries: the owner of each block of a segment, and the NAT and SIT journals beside them.
 //!
-//! A summary block holds 7-byte entries (one a block of the segment), a journal and a 5-byte footer. The NAT
-//! journal is in the summary of the hot data log's current segment, the SIT journal in the cold data log's;
-//! the hot node log's journal area holds the kilobytes ever written. Journal entries override the tables. In
-//! a checkpoint the data summaries may take the compact form: both journals, then only the entries in use.
+//! A summary block holds 7-byte entries (one per block of the segment), a journal and a 5-byte footer. The
+//! NAT journal is in the summary of the hot data log's current segment, the SIT journal in the cold data
+//! log's. The hot node log's journal area holds the number of kilobytes ever written. Journal entries
+//! override the tables. In a checkpoint, the data summaries may have the compact form: both journals, then
+//! only the used entries.
 
 use super::{
     BLOCKS_PER_SEGMENT, BlockSize,
@@ -23,7 +24,7 @@ pub const FOOTER_BYTES: usize = 5;
 const NAT_JOURNAL_BYTES: usize = 4 + nat::ENTRY_BYTES;
 /// Bytes of a SIT journal entry: segment and SIT entry.
 const SIT_JOURNAL_BYTES: usize = 4 + sit::ENTRY_BYTES;
-/// Entries that mean something: one a block of the segment.
+/// Meaningful entries: one per block of the segment.
 const ENTRIES: usize = BLOCKS_PER_SEGMENT as usize;
 
 /// Owner of a block.
@@ -151,7 +152,7 @@ impl Summary {
     }
 }
 
-/// Content of a journal area; its kind follows from the log whose summary it is in.
+/// Content of a journal area. Its kind follows from the log whose summary it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Journal {
     /// NAT entries, in the hot data log.
@@ -163,7 +164,7 @@ pub enum Journal {
 }
 
 impl Journal {
-    /// Reads a NAT journal, its count bounded by the room there is.
+    /// Reads a NAT journal. Its count is limited to the available space.
     pub fn parse_nat(bytes: &[u8], layout: Layout, pack: u8) -> Result<Vec<(Nid, NatEntry)>> {
         let entries = journal_entries(bytes, NAT_JOURNAL_BYTES, layout.nat_journal_entries(), "NAT", pack)?;
         Ok(entries
@@ -171,7 +172,7 @@ impl Journal {
             .collect())
     }
 
-    /// Reads a SIT journal, its count bounded by the room there is, each entry checked.
+    /// Reads a SIT journal. Its count is limited to the available space, and each entry is checked.
     pub fn parse_sit(bytes: &[u8], layout: Layout, pack: u8) -> Result<Vec<(SegNo, SitEntry)>> {
         let entries = journal_entries(bytes, SIT_JOURNAL_BYTES, layout.sit_journal_entries(), "SIT", pack)?;
         entries
@@ -187,10 +188,10 @@ impl Journal {
         u64::from_le_bytes(bytes[2..10].try_into().expect("eight bytes"))
     }
 
-    /// The journal's bytes.
+    /// Encodes the journal.
     ///
     /// # Panics
-    /// Where it has more entries than fit: a bug of the caller.
+    /// If it has more entries than fit: a bug of the caller.
     pub fn encode(&self, layout: Layout) -> Vec<u8> {
         let mut bytes = vec![0; layout.journal_bytes()];
         let mut put = |count: usize, room: usize, width: usize, at: &mut dyn FnMut(usize, &mut [u8])| {
@@ -219,7 +220,7 @@ impl Journal {
     }
 }
 
-/// Key and rest of each entry of a journal.
+/// Splits a journal into the key and the rest of each entry.
 fn journal_entries<'a>(
     bytes: &'a [u8],
     width: usize,
@@ -240,7 +241,7 @@ fn journal_entries<'a>(
         .map(|entry| (u32::from_le_bytes(entry[..4].try_into().expect("four bytes")), &entry[4..])))
 }
 
-/// The compact form: the NAT journal, the SIT journal, and as many entries of the three data logs as are used.
+/// The compact form: the NAT journal, the SIT journal, and the used entries of the three data logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compact {
     /// Bytes of the NAT journal.
@@ -252,8 +253,8 @@ pub struct Compact {
 }
 
 impl Compact {
-    /// Reads the compact form from its blocks, of which there must be
-    /// [`compact_blocks`](Layout::compact_blocks) for the sum of `used`: entries of the hot, warm and cold log.
+    /// Reads the compact form from its blocks. There must be [`compact_blocks`](Layout::compact_blocks) of
+    /// them for the sum of `used`, the numbers of entries of the hot, warm and cold log.
     pub fn parse(blocks: &[u8], layout: Layout, used: [usize; 3]) -> Compact {
         let journal = layout.journal_bytes();
         let mut slots = compact_slots(layout);
@@ -286,8 +287,8 @@ pub fn encode_compact(layout: Layout, nat: &Journal, sit: &Journal, logs: [(&Sum
     bytes
 }
 
-/// Byte offsets of the entries of the compact form. No entry crosses a block, and the last five bytes of each
-/// block stay free.
+/// Returns the byte offsets of the entries of the compact form. No entry crosses a block, and the last five
+/// bytes of each block stay free.
 fn compact_slots(layout: Layout) -> impl Iterator<Item = usize> {
     let (first, later) = layout.compact_entries();
     let block = layout.block.bytes();

@@ -1,8 +1,8 @@
 //! The superblock: geometry and identity of the volume, in two copies.
 //!
-//! 3072 bytes at byte 1024 of block 0 and of block 1. [`raw::Superblock`] is the bytes; [`Superblock::check`]
-//! turns it into a [`Superblock`], whose numbers are consistent with each other and with the device. Rules:
-//! those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
+//! It has 3072 bytes at byte 1024 of block 0 and of block 1. [`raw::Superblock`] is the bytes.
+//! [`Superblock::check`] turns it into a [`Superblock`], whose numbers are consistent with each other and
+//! with the device. Rules: those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -16,13 +16,13 @@ use crate::{
 pub const OFFSET: usize = 1024;
 /// Bytes of a superblock.
 pub const BYTES: usize = 3072;
-/// Byte offset of the checksum, where there is one.
+/// Byte offset of the checksum, if there is one.
 const CRC_OFFSET: usize = 3068;
-/// Extensions in the two lists together.
+/// Maximum number of extensions in both lists together.
 pub const EXTENSIONS_MAX: usize = 64;
-/// Longest label in UTF-16 units.
+/// Maximum length of a label in UTF-16 units.
 pub const LABEL_UNITS: usize = 512;
-/// Devices of a volume.
+/// Maximum number of devices of a volume.
 pub const DEVICES_MAX: usize = 8;
 
 /// Raw bytes.
@@ -253,16 +253,16 @@ impl Area {
     }
 }
 
-/// A device of a volume on several.
+/// A device of a multi-device volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeDevice {
-    /// Path as mkfs was given it.
+    /// Path as given to mkfs.
     pub path: String,
     /// Segments on it; for the first, without the blocks before segment 0.
     pub segments: u32,
 }
 
-/// A superblock whose numbers are consistent. Kernel names are in the comments of [`raw::Superblock`].
+/// A superblock whose numbers are consistent. The comments of [`raw::Superblock`] have the kernel's names.
 #[derive(Debug, Clone)]
 pub struct Superblock {
     /// Size of a block.
@@ -303,7 +303,7 @@ pub struct Superblock {
     pub cp_payload: u32,
     /// Feature bits.
     pub features: Features,
-    /// Devices, where the volume is on several; else empty.
+    /// Devices of a multi-device volume; otherwise empty.
     pub devices: Vec<VolumeDevice>,
     /// Quota inodes: user, group, project; 0 is none.
     pub quota_inos: [Ino; 3],
@@ -412,7 +412,8 @@ impl Superblock {
         if main.end() > end {
             return Err(bad(format!("main area ends at block {}, the segments at {end}", main.end())));
         }
-        // mkfs.f2fs uses 16 TiB to the last block, although its address is none in the map of a file.
+        // mkfs.f2fs uses 16 TiB up to the last block, although that block's address is not valid in the map
+        // of a file.
         if end > 1 << 32 || main.end() * block_size.bytes() as u64 > device_bytes {
             return Err(bad(format!(
                 "the volume needs {} bytes, the device has {device_bytes}: truncated image?",
@@ -496,7 +497,7 @@ pub fn seal(raw: &mut raw::Superblock) {
     }
 }
 
-/// Refuses a label that does not fit, or that has a NUL.
+/// Refuses a label that does not fit or contains a NUL.
 pub fn check_label(label: &str) -> Result<()> {
     let units = label.encode_utf16().count();
     if units > LABEL_UNITS || label.contains('\0') {
@@ -506,7 +507,7 @@ pub fn check_label(label: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts a label in that was checked.
+/// Stores a checked label.
 pub fn set_label(raw: &mut raw::Superblock, label: &str) {
     let filled = label.encode_utf16().chain(std::iter::repeat(0));
     raw.volume_name.iter_mut().zip(filled).for_each(|(slot, unit)| slot.set(unit));

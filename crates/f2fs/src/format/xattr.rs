@@ -1,4 +1,4 @@
-//! Extended attributes: one stream of entries, in the inode and, where it is longer, in one more node.
+//! Extended attributes: one stream of entries, in the inode and, if it is longer, in one more node.
 //!
 //! The inline area and the node's payload, one after the other, hold a header of 24 bytes and entries, each
 //! padded to 4 bytes, up to a word of zeroes or the end. An area that has never held an attribute is all
@@ -12,7 +12,7 @@ const MAGIC: u32 = 0xF2F5_2011;
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of an entry before its name: index, length of the name, length of the value.
 pub const ENTRY_HEAD_BYTES: usize = 4;
-/// Longest name in bytes, without the prefix that the index stands for.
+/// Maximum length of a name in bytes, without the prefix that the index stands for.
 pub const NAME_MAX: usize = 255;
 
 /// Name space of an entry, by its index.
@@ -54,8 +54,8 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The full name as programs see it; `None` for entries hidden from programs: encryption context, verity,
-    /// unknown indexes, and invalid names (an empty one after a prefix, or one with a zero byte).
+    /// Returns the full name as programs see it. `None` for entries hidden from programs: encryption context,
+    /// verity, unknown indexes, and invalid names (an empty one after a prefix, or one with a zero byte).
     pub fn full_name(&self) -> Option<Vec<u8>> {
         let (_, prefix) = PREFIXES.iter().find(|(index, _)| *index == self.index)?;
         let whole = !prefix.ends_with(b".");
@@ -71,7 +71,7 @@ impl Entry<'_> {
     }
 }
 
-/// Index and stored name of a name that programs use; `None` for names that F2FS has no place for.
+/// Returns the index and the stored name of a name that programs use. `None` if F2FS cannot store it.
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|(index, prefix)| {
         let name = full.strip_prefix(*prefix)?;
@@ -80,7 +80,8 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// The entries of a stream, in order. An entry that reaches past the end is an error, and ends the iteration.
+/// Iterates over the entries of a stream, in order. An entry that reaches past the end is an error and ends
+/// the iteration.
 pub fn entries(stream: &[u8], at: Place) -> Result<Entries<'_>> {
     let magic = stream.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     match magic {
@@ -90,11 +91,12 @@ pub fn entries(stream: &[u8], at: Place) -> Result<Entries<'_>> {
     }
 }
 
-/// Encodes a stream of entries: header and entries, without the zeroes after them. Empty for no entries.
+/// Encodes a stream of entries: header and entries, without the zeroes after them. Empty if there are no
+/// entries.
 ///
 /// # Panics
-/// If a name or value is too long for its length field: a bug of the caller, which checks anyway that the
-/// stream fits its place.
+/// If a name or value is too long for its length field: a bug of the caller, which must check anyway that the
+/// stream fits.
 pub fn build<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Vec<u8> {
     let mut stream = Vec::new();
     for entry in entries {

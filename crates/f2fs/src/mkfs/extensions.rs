@@ -5,7 +5,7 @@
 
 use crate::{Error, Result, format::superblock::EXTENSIONS_MAX};
 
-/// Longest extension in bytes; a slot of the superblock has 8 and ends with a zero.
+/// Maximum length of an extension in bytes. A slot of the superblock has 8 bytes and ends with a zero.
 const EXTENSION_BYTES: usize = 7;
 
 /// Cold by default: media, archives, packages. They are written once.
@@ -17,7 +17,7 @@ const COLD: [&str; 36] = [
 /// Hot by default: databases and disks of virtual machines.
 const HOT: [&str; 4] = ["db", "vmdk", "vdi", "qcow2"];
 
-/// The cold and the hot list of a new volume: the defaults, then the caller's, without repetitions.
+/// Returns the cold and the hot list of a new volume: the defaults, then the caller's, without repetitions.
 pub fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let mut all: Vec<String> = COLD.map(String::from).into();
     add(&mut all, cold)?;

@@ -17,13 +17,13 @@ use crate::{
     volume::{self, Blank, NewNode, SetAttr},
 };
 
-/// Name of the directory into which fsck puts lost files.
+/// Name of the directory for files recovered by fsck.
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Zeroes that are written at once.
+/// Bytes of zeroes written at once.
 const WIPE_BYTES: u64 = 1 << 20;
 
-/// A volume in the making: it has a root and can be filled, but until [`finish`](Self::finish) its device holds
-/// no superblock, and so no volume.
+/// An unfinished volume. It has a root and can be filled. Until [`finish`](Self::finish), its device holds no
+/// superblock, and so no volume.
 pub struct NewVolume {
     volume: Volume,
     device: Arc<dyn Device>,
@@ -31,8 +31,8 @@ pub struct NewVolume {
 }
 
 impl NewVolume {
-    /// Begins on a device (all of them, concatenated). The previous content of the device is lost. `blank`
-    /// says that it is known to read as zeroes, like a new file.
+    /// Begins a volume on a device (all devices, concatenated). The previous content of the device is lost.
+    /// `blank` is true if the device is known to read as zeroes, like a new file.
     pub fn begin(
         device: Arc<dyn Device>,
         plan: &Plan,
@@ -68,14 +68,14 @@ impl NewVolume {
         Ok(NewVolume { volume, device, plan: plan.clone() })
     }
 
-    /// The volume, to be filled.
+    /// Returns the volume, to be filled.
     pub fn volume(&mut self) -> &mut Volume {
         &mut self.volume
     }
 
-    /// Writes everything that is in memory, and last the superblocks: now there is a volume.
+    /// Writes all data in memory, and the superblocks last. After this, the device holds a volume.
     pub fn finish(mut self) -> Result<Volume> {
-        // Twice, so that both packs are valid and either alone is the volume.
+        // Two checkpoints make both packs valid, and each of them alone describes the volume.
         self.volume.checkpoint()?;
         self.volume.unmount()?;
         let block_bytes = self.plan.superblock.block_size.bytes();
@@ -91,13 +91,13 @@ impl NewVolume {
     }
 }
 
-/// The quota files of a plan.
+/// Makes the quota files of a plan.
 fn quotas(plan: &Plan) -> impl Iterator<Item = (QuotaKind, Ino)> + use<> {
     let inos = plan.superblock.quota_inos;
     QuotaKind::ALL.into_iter().zip(inos).filter(|(_, ino)| ino.0 != 0)
 }
 
-/// Zeroes the places whose old content would be taken for metadata: everything before the SIT, and the first
+/// Zeroes the places whose old content could be taken for metadata: everything before the SIT, and the first
 /// copies of SIT and NAT.
 fn wipe(device: &dyn Device, plan: &Plan) -> Result<()> {
     let sb = &plan.superblock;

@@ -10,18 +10,18 @@ use crate::{
 
 use super::Overprovision;
 
-/// Encoding by which casefolded directories compare names.
+/// Encoding for comparisons of names in casefolded directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
-    /// Names that are not UTF-8 are refused, not taken as bytes.
+    /// True if names that are not UTF-8 are refused; otherwise they are compared as bytes.
     pub strict: bool,
-    /// Lookups trust the hash and never search a whole directory.
+    /// True if lookups rely on the hash and never search a whole directory.
     pub hash_only: bool,
 }
 
 impl Encoding {
-    /// The encoding that mkfs.f2fs's `-C` names: `utf8`, then flags after a colon: `utf8:strict,hashonly`,
-    /// each with `no` before it to take it away.
+    /// Parses an encoding in the form of mkfs.f2fs's `-C`: `utf8`, then flags after a colon, as in
+    /// `utf8:strict,hashonly`. A `no` before a flag clears it.
     pub fn parse(text: &str) -> Result<Encoding> {
         let (name, flags) = text.split_once(':').unwrap_or((text, ""));
         if name != "utf8" {
@@ -50,7 +50,7 @@ impl Encoding {
     }
 }
 
-/// The features that a list of names asks for: mkfs.f2fs's `-O`, separated by commas or blanks.
+/// Parses a list of features in the form of mkfs.f2fs's `-O`, separated by commas or blanks.
 pub fn parse_features(list: &str) -> Result<Features> {
     let names = list.split([',', ' ']).filter(|name| !name.is_empty());
     names.into_iter().try_fold(Features::default(), |set, name| {
@@ -68,8 +68,8 @@ pub fn parse_features(list: &str) -> Result<Features> {
     })
 }
 
-/// Features that a new volume can be given. Zoned devices and device aliases are not made here, and
-/// atomic_write is never set by anyone.
+/// Features that a new volume can have. Zoned devices and device aliases are not supported here, and no
+/// program ever sets atomic_write.
 fn makeable() -> Features {
     let not = [Features::BLKZONED, Features::ATOMIC_WRITE, Features::DEVICE_ALIAS];
     Features::NAMED
@@ -81,11 +81,11 @@ fn makeable() -> Features {
 /// All options of a new volume except its size. [`Options::new`] has the defaults of mkfs.f2fs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// UUID; this crate has no source of chance.
+    /// UUID. The caller chooses it, because this crate has no random source.
     pub uuid: [u8; 16],
     /// Label, at most 512 UTF-16 units.
     pub label: String,
-    /// Features. Features that another one requires are checked, not added, except that `project_quota` adds
+    /// Features. A feature required by another one is checked, not added, except that `project_quota` adds
     /// `quota`, as in mkfs.f2fs.
     pub features: Features,
     /// Size of a block.
@@ -104,8 +104,8 @@ pub struct Options {
     pub cold_extensions: Vec<String>,
     /// Extensions of hot files, in addition to the built-in ones.
     pub hot_extensions: Vec<String>,
-    /// Sizes the NAT by the size of the volume (a fifth of the largest usable one) rather than by the first
-    /// block of a checkpoint: `-i`.
+    /// True if the size of the volume determines the size of the NAT (a fifth of the largest usable one),
+    /// rather than the first block of a checkpoint: `-i`.
     pub large_nat_bitmap: bool,
     /// Encoding of names, for casefolding.
     pub encoding: Encoding,
@@ -157,7 +157,7 @@ impl Options {
         self.segments_per_section * self.sections_per_zone
     }
 
-    /// Refuses options that are invalid at any size; returns the features with those that they add.
+    /// Refuses options that are invalid at any size. Returns the features, including those added.
     pub(super) fn check(&self) -> Result<Features> {
         let invalid = |what: String| Err(Error::Invalid(what.into()));
         let features = match self.features {

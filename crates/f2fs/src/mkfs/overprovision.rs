@@ -5,9 +5,9 @@
 //! `overprovision_segment_buffer`, `get_best_overprovision`. 1.16.0 itself adds 2 sections where later ones
 //! add 6, "to avoid huge GC overheads"; 1.15 reserved about twice as much.
 
-/// Heads that write at once: three temperatures, data and nodes.
+/// Write heads: three temperatures, for data and nodes.
 const ACTIVE_LOGS: f64 = 6.0;
-/// Sections on top, one for each head.
+/// Additional sections, one for each head.
 const BUFFER_SECTIONS: u32 = 6;
 
 /// The share of the main area that is set aside.
@@ -23,11 +23,11 @@ pub enum Overprovision {
 /// The decision for a main area.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SetAside {
-    /// The share in percent, as asked for or as found.
+    /// The requested or computed share in percent.
     pub percent: f64,
-    /// Segments that only cleaning may take.
+    /// Segments that only cleaning may use.
     pub reserved_segments: u32,
-    /// Segments hidden from users, with the reserved ones.
+    /// Segments hidden from users, including the reserved ones.
     pub overprovision_segments: u32,
 }
 
@@ -35,8 +35,8 @@ impl SetAside {
     /// Space set aside by a volume that is never written.
     pub const NOTHING: SetAside = SetAside { percent: 0.0, reserved_segments: 0, overprovision_segments: 0 };
 
-    /// Decides for a main area of `main_segments`. None where it is too small for any share to leave users a
-    /// segment, or for the share asked for.
+    /// Decides for a main area of `main_segments`. None if the area is too small for the requested share or,
+    /// without one, for any share to leave users a segment.
     pub fn decide(wanted: Overprovision, main_segments: u32, segments_per_section: u32) -> Option<SetAside> {
         let percent = match wanted {
             Overprovision::Automatic => best_percent(main_segments, segments_per_section)?,
@@ -54,7 +54,7 @@ impl SetAside {
     }
 }
 
-/// Segments that cleaning needs, in whole sections. None where the number is absurd.
+/// Returns the segments that cleaning needs, in whole sections. None if the number is absurd.
 fn reserved_segments(percent: f64, segments_per_section: u32) -> Option<u32> {
     let segments = (100.0 / percent + 1.0 + ACTIVE_LOGS) * f64::from(segments_per_section);
     if !(0.0..f64::from(u32::MAX)).contains(&segments) {
@@ -63,8 +63,8 @@ fn reserved_segments(percent: f64, segments_per_section: u32) -> Option<u32> {
     (segments as u32).div_ceil(segments_per_section).checked_mul(segments_per_section)
 }
 
-/// The share that leaves the most space: steps of 5 % on small volumes, of 0.01 % on others. Sums of steps
-/// are not exact; they are added up here as mkfs.f2fs does, to come to the same share to the last bit.
+/// Finds the share that leaves the most space, in steps of 5 % on small volumes and 0.01 % on others. Sums of
+/// steps are inexact, so they are added up as in mkfs.f2fs, which gives the same share to the last bit.
 fn best_percent(main_segments: u32, segments_per_section: u32) -> Option<f64> {
     let (first, last, step) = if main_segments < 256 { (10.0, 95.0, 5.0) } else { (0.01, 10.0, 0.01) };
     let buffer = f64::from(BUFFER_SECTIONS) * f64::from(segments_per_section);

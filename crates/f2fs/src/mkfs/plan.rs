@@ -1,4 +1,4 @@
-//! From options and sizes to the geometry of a volume.
+//! The geometry of a volume, derived from options and sizes.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -16,27 +16,27 @@ use crate::{
 const CHECKPOINT_HEAD_BYTES: u32 = 192;
 /// Bytes of the checkpoint's checksum.
 const CHECKSUM_BYTES: u32 = 4;
-/// Room that the NAT's bitmap always has in the first block of a checkpoint, in bytes: a segment's.
+/// Bytes that the NAT's bitmap always has in the first block of a checkpoint: enough for one segment.
 const NAT_BITMAP_MIN_BYTES: u32 = 64;
-/// Share of the nodes that could exist at most for which a large NAT has room, in percent.
+/// Percentage of the maximum number of nodes for which a large NAT has entries.
 const LARGE_NAT_PERCENT: u32 = 20;
-/// Most segments that Linux takes (`F2FS_MAX_SEGMENT`).
+/// Maximum number of segments in Linux (`F2FS_MAX_SEGMENT`).
 pub(super) const SEGMENTS_MAX: u64 = 8_388_608;
-/// Fewest segments (`F2FS_MIN_SEGMENTS`).
+/// Minimum number of segments (`F2FS_MIN_SEGMENTS`).
 const SEGMENTS_MIN: u64 = 9;
-/// First block address that is none: the last two mean NEW and COMPRESS.
+/// First invalid block address: the last two mean NEW and COMPRESS.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 /// Version of the format, as f2fs-tools 1.16 write it.
 const FORMAT_VERSION: (u16, u16) = (1, 16);
-/// Value of `version` and `init_version` of the superblock; mkfs.f2fs writes the kernel's there.
+/// Value of `version` and `init_version` in the superblock, where mkfs.f2fs writes the kernel's version.
 const MADE_BY: &str = concat!("flashkit ", env!("CARGO_PKG_VERSION"));
-/// Longest path of a device in bytes.
+/// Maximum length of a device's path in bytes.
 const DEVICE_PATH_BYTES: usize = 64;
 
-/// A device to make a volume on.
+/// A device for a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSize {
-    /// Path, which the superblock of a volume on several devices records: at most 64 bytes.
+    /// Path, at most 64 bytes. The superblock of a multi-device volume records it.
     pub path: String,
     /// Usable size in bytes. A partial segment at the end is not used.
     pub bytes: u64,
@@ -68,7 +68,7 @@ impl Logs {
     }
 }
 
-/// Everything about a new volume that is decided before its first block is written.
+/// All decisions about a new volume before its first block is written.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The superblock.
@@ -95,8 +95,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans a volume over these devices, the first of which takes the metadata. Errors: options that make no
-    /// sense, and sizes that are too small or too large, with the nearest valid one.
+    /// Plans a volume over these devices, the first of which holds the metadata. Fails if the options are
+    /// invalid or a size is too small or too large; the error then states the nearest valid size.
     pub fn new(options: &Options, devices: &[DeviceSize]) -> Result<Plan> {
         let features = options.check()?;
         check_devices(devices)?;
@@ -118,13 +118,13 @@ impl Plan {
         geometry.into_plan(options, features, devices)
     }
 
-    /// The smallest size in bytes that a volume with these options can have, on one device.
+    /// Returns the smallest size in bytes of a volume with these options, on one device.
     pub fn smallest_bytes(options: &Options) -> Result<u64> {
         let features = options.check()?;
         smallest::bytes(options, features)
     }
 
-    /// The superblock as it is written, both copies alike, with its checksum where the features ask for one.
+    /// Returns the superblock as written, both copies alike, with its checksum if the features include one.
     pub fn superblock_bytes(&self) -> &[u8; superblock::BYTES] {
         self.raw.as_bytes().try_into().expect("the struct has the array's size")
     }
@@ -161,7 +161,7 @@ fn too_small(options: &Options, features: Features, devices: &[DeviceSize]) -> E
     Error::Invalid(format!("{} bytes are too small for a volume: {hint}", total(devices)).into())
 }
 
-/// Why a size does not do.
+/// Reason for the refusal of a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Misfit {
     TooSmall,
@@ -187,7 +187,8 @@ pub(super) struct Geometry {
 const CHECKPOINT_SEGMENTS: u32 = 2;
 
 impl Geometry {
-    /// The arithmetic of mkfs.f2fs (`f2fs_prepare_super_block`), with the differences that the module names.
+    /// Computes the geometry like mkfs.f2fs (`f2fs_prepare_super_block`), with the differences listed in the
+    /// module's documentation.
     pub(super) fn of(
         options: &Options,
         features: Features,
@@ -246,7 +247,7 @@ impl Geometry {
             segments,
             sit_segments: 2 * sit,
             nat_segments: 2 * nat,
-            // The rest of the last zone of metadata belongs to the SSA.
+            // The rest of the last metadata zone belongs to the SSA.
             ssa_segments: meta_zones * per_zone - fixed,
             cp_payload,
             zones,
@@ -319,7 +320,7 @@ impl Geometry {
         raw.node_ino.set(node_ino);
         raw.meta_ino.set(meta_ino);
         raw.root_ino.set(root_ino);
-        // Project quota alone brings no user and group quota, although it sets their feature bit.
+        // Project quota alone adds no user and group quota, although it sets their feature bit.
         let quotas = [Features::QUOTA, Features::QUOTA, Features::PROJECT_QUOTA];
         let with_quota = raw.qf_ino.iter_mut().zip(quotas).filter(|(_, quota)| options.features.has(*quota));
         for (ino, (slot, _)) in (root_ino + 1..).zip(with_quota) {
@@ -355,7 +356,7 @@ impl Geometry {
     }
 }
 
-/// Bytes before segment 0: two superblocks, and then up to where a zone starts on the disk.
+/// Bytes before segment 0: two superblocks, then padding up to the start of a zone on the disk.
 pub(super) fn segment0_bytes(options: &Options, read_only: bool) -> u64 {
     let superblocks = 2 * options.block_size.bytes() as u64;
     if read_only {
@@ -365,7 +366,7 @@ pub(super) fn segment0_bytes(options: &Options, read_only: bool) -> u64 {
     (options.start_offset_bytes + superblocks).next_multiple_of(zone_bytes) - options.start_offset_bytes
 }
 
-/// Takes zones from the last device until every block has an address that is one.
+/// Removes zones from the last device until every block has a valid address.
 fn cap(device_segments: &mut [u32], segment0: u32, per_zone: u32) {
     let most = ((BLOCKS_MAX - u64::from(segment0)) >> LOG_BLOCKS_PER_SEGMENT).min(SEGMENTS_MAX);
     let all: u64 = device_segments.iter().map(|segments| u64::from(*segments)).sum();
@@ -375,13 +376,13 @@ fn cap(device_segments: &mut [u32], segment0: u32, per_zone: u32) {
     }
 }
 
-/// Bytes of the version bitmap of a table whose one copy takes `segments`: a bit for each block.
+/// Returns the bytes of the version bitmap of a table with one copy of `segments`: a bit for each block.
 fn bitmap_bytes(segments: u32) -> u32 {
     segments * BLOCKS_PER_SEGMENT / 8
 }
 
-/// Segments of one copy of the NAT, and blocks that a checkpoint needs for bitmaps besides its first. `rest`
-/// is the number of segments that checkpoints and SIT leave.
+/// Returns the segments of one copy of the NAT, and the blocks for bitmaps that a checkpoint needs beyond its
+/// first. `rest` is the number of segments left by checkpoints and SIT.
 fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> (u32, u32) {
     let block_bytes = size.bytes() as u32;
     let room = block_bytes - CHECKPOINT_HEAD_BYTES - CHECKSUM_BYTES;
@@ -391,7 +392,7 @@ fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> 
         let nat = (u64::from(wanted) * u64::from(LARGE_NAT_PERCENT) / 100).max(1) as u32;
         return (nat, (sit_bitmap + bitmap_bytes(nat)).saturating_sub(room).div_ceil(block_bytes));
     }
-    // The NAT's bitmap stays in the first block, the SIT's leaves it when both do not fit.
+    // The NAT's bitmap stays in the first block. The SIT's leaves it if both do not fit.
     let (nat_room, payload) = match sit_bitmap > room - NAT_BITMAP_MIN_BYTES {
         true => (room, sit_bitmap.div_ceil(block_bytes)),
         false => (room - sit_bitmap, 0),
@@ -399,9 +400,10 @@ fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> 
     (wanted.min(nat_room * 8 / BLOCKS_PER_SEGMENT), payload)
 }
 
-/// Spreads the logs over the main area: nodes and directories at the start, data of files at a quarter and
-/// at half of it, each in a zone of its own. Where a zone has several sections, data and nodes of files share one, so
-/// that an fsync writes to one zone, and those of directories another, for checkpoints; mkfs.f2fs does not do that.
+/// Spreads the logs over the main area: nodes and directories at the start, data of files at a quarter and at
+/// half of it, each in a zone of its own. If a zone has several sections, data and nodes of files share one,
+/// so that an fsync writes to one zone, and those of directories share another, for checkpoints. mkfs.f2fs
+/// does not do that.
 fn logs(zones: u32, options: &Options, read_only: bool) -> Logs {
     let zone = |n: u32| SegNo(n * options.segments_per_zone());
     if read_only {

@@ -1,4 +1,4 @@
-//! The smallest size that a volume with given options, or with given content, can have.
+//! The smallest size of a volume with given options or given content.
 
 use super::{
     DeviceSize, Options, Plan,
@@ -11,11 +11,12 @@ use crate::{
     volume,
 };
 
-/// Number of zones tried. A source that fits at all fits long before: reserves of 0.01 % overprovision are
-/// ten thousand sections.
+/// Maximum number of zones tried. A source that fits at all fits much earlier: with 0.01 % overprovision, the
+/// reserves are ten thousand sections.
 const ZONES_TRIED: u64 = 1 << 15;
 
-/// Smallest size in bytes on one device. Errors with [`Error::Invalid`] where none is large enough.
+/// Returns the smallest size in bytes on one device. Fails with [`Error::Invalid`] if no size is large
+/// enough.
 pub fn bytes(options: &Options, features: Features) -> Result<u64> {
     let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
     let before = super::plan::segment0_bytes(options, features.has(Features::RO));
@@ -30,9 +31,8 @@ pub fn bytes(options: &Options, features: Features) -> Result<u64> {
     Err(Error::Invalid("sections or overprovision too large for any volume".into()))
 }
 
-/// The smallest size in bytes of a volume, on one device, that holds the content of a source, and besides
-/// that as much free space as `free_percent` of it. `engine` has the options with which the volume will be
-/// opened to be filled.
+/// Returns the smallest size in bytes of a volume, on one device, that holds the content of a source plus
+/// `free_percent` of that as free space. `engine` has the options for opening the volume to fill it.
 pub fn smallest_for(
     source: &mut dyn Source,
     transform: &Transform,
@@ -56,8 +56,8 @@ pub fn smallest_for(
         .saturating_sub(least / zone_bytes);
     let mut bytes = least + zones * zone_bytes;
     loop {
-        // A size just above one that does can be too small again, where the formula for overprovision changes;
-        // one that is too large is the end.
+        // Because the formula for overprovision has steps, a size just above a sufficient one can be
+        // insufficient again. A size that is too large ends the search.
         match plan(options, bytes) {
             Ok(plan) if holds(&plan, blocks, need.nodes + own.nodes) => return Ok(bytes),
             Err(error) if bytes > SEGMENTS_MAX * options.block_size.segment_bytes() => return Err(error),
@@ -71,14 +71,14 @@ fn plan(options: &Options, bytes: u64) -> Result<Plan> {
 }
 
 fn holds(plan: &Plan, blocks: u64, nodes: u64) -> bool {
-    /// nids 0 to 2 are no nodes.
+    /// nids 0 to 2 are not nodes.
     const RESERVED: u64 = 3;
     let nids = u64::from(plan.superblock.nat_blocks()) * plan.superblock.block_size.nat_entries() as u64;
     plan.user_blocks >= blocks && nids - RESERVED >= nodes
 }
 
-/// Needs of the volume itself: quota files and lost+found. A quota file has at most five blocks of its own,
-/// of 1 KiB, for each further id.
+/// Space for the volume itself: quota files and lost+found. For each further id, a quota file has at most
+/// five blocks of its own, of 1 KiB each.
 fn own_need(options: &Options, need: &Need) -> Need {
     const QUOTA_FILES: u64 = 3;
     let quota = options.features.has(Features::QUOTA) || options.features.has(Features::PROJECT_QUOTA);

@@ -38,7 +38,7 @@ impl Algorithm {
         }
     }
 
-    /// The name that the mount option `compress_algorithm` has for it.
+    /// Returns the algorithm's name in the mount option `compress_algorithm`.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Lzo => "lzo",
@@ -49,7 +49,7 @@ impl Algorithm {
     }
 }
 
-/// log2 of the blocks that a cluster may have (Linux, `MIN_COMPRESS_LOG_SIZE` and `MAX_COMPRESS_LOG_SIZE`).
+/// Range of the log2 of a cluster's blocks (Linux, `MIN_COMPRESS_LOG_SIZE` and `MAX_COMPRESS_LOG_SIZE`).
 pub const LOG_CLUSTER_BLOCKS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// The settings of a compressed file.
@@ -78,9 +78,9 @@ impl NodeBlock {
         self.find_compression().ok().flatten()
     }
 
-    /// Sets how the file is compressed, for an inode that has the fields for it; `None` ends compression. Of a
-    /// directory it says that new entries are to be compressed; Linux wants valid settings there, too.
-    /// Settings change how addresses are counted: a file must not have blocks.
+    /// Sets the compression of an inode that has the fields for it. `None` ends compression. On a directory,
+    /// the settings apply to new entries; Linux wants valid settings there, too. Settings change how
+    /// addresses are counted, so a file must not have blocks.
     pub fn set_compression(&mut self, to: Option<Compression>) {
         let flags = self.head().flags.get();
         if let Some(to) = to {

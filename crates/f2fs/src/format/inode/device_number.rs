@@ -1,19 +1,19 @@
-//! The numbers of devices, as the inodes of device nodes hold them.
+//! Device numbers in the inodes of device nodes.
 
 use super::{FileType, NodeBlock};
 
 /// A device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DeviceNumber {
-    /// The driver, below 4096.
+    /// Major number: the driver, below 4096.
     pub major: u32,
-    /// The driver's device, below 2^20.
+    /// Minor number: the driver's device, below 2^20.
     pub minor: u32,
 }
 
 impl NodeBlock {
-    /// Number of the device that a device node stands for; `None` for other inodes. The old encoding lies in
-    /// address 0; where that is 0, the new one lies in address 1 (Linux, `__get_inode_rdev`).
+    /// Returns the number in a device node; `None` for other inodes. The old encoding lies in address 0. If
+    /// that is 0, the new one lies in address 1 (Linux, `__get_inode_rdev`).
     pub fn device_number(&self) -> Option<DeviceNumber> {
         if !matches!(self.file_type(), FileType::CharDevice | FileType::BlockDevice) {
             return None;
@@ -26,10 +26,10 @@ impl NodeBlock {
         })
     }
 
-    /// Sets the number of the device that a device node stands for.
+    /// Sets the number in a device node.
     ///
     /// # Panics
-    /// Where a number is too large to be stored: a bug of the caller.
+    /// If a number is too large to be stored: a bug of the caller.
     pub fn set_device_number(&mut self, to: DeviceNumber) {
         assert!(to.major < 1 << 12 && to.minor < 1 << 20, "device number {to:?}");
         let (old, new) = if to.major < 256 && to.minor < 256 {

@@ -14,10 +14,10 @@ use crate::format::{
 const INLINE_DENTRY_BYTES_MIN: usize = 40;
 /// Words between the extra attributes and inline content.
 const INLINE_RESERVED_WORDS: usize = 1;
-/// Bytes of an xattr header, the least that an inline xattr area in use has room for.
+/// Bytes of an xattr header, the minimum size of an inline xattr area in use.
 const XATTR_HEADER_BYTES: usize = 24;
-/// Bytes that a file may reach to at most, whatever its nodes address: a number of 32 bits counts its pieces of 4 KiB,
-/// as encryption does, also where blocks are larger (Linux 6.12, `max_file_blocks`).
+/// Maximum size of a file in bytes, whatever its nodes address. A 32-bit number counts its units of 4 KiB, as
+/// encryption does, even if blocks are larger (Linux 6.12, `max_file_blocks`).
 const REACH_BYTES: u64 = 4096 << 32;
 
 /// Offsets of the parts of an inode block, and the numbers of addresses.
@@ -26,7 +26,7 @@ pub struct InodeLayout {
     block_size: BlockSize,
     extra_bytes: usize,
     xattr_words: usize,
-    /// Blocks in a cluster; 1 where the file is not compressed.
+    /// Blocks in a cluster; 1 if the file is not compressed.
     cluster_blocks: usize,
 }
 
@@ -51,12 +51,12 @@ impl InodeLayout {
         self.block_size.node_addrs()
     }
 
-    /// Blocks in a compressed cluster; 1 where the file is not compressed.
+    /// Blocks in a compressed cluster; 1 if the file is not compressed.
     pub fn cluster_blocks(&self) -> usize {
         self.cluster_blocks
     }
 
-    /// Blocks that the nodes of such a file can address.
+    /// Number of blocks that the nodes of such a file can address.
     pub fn max_blocks(&self) -> u64 {
         let (direct, children) = (self.direct_addrs() as u64, self.children() as u64);
         self.addrs() as u64 + direct * (2 + 2 * children + children * children)
@@ -96,7 +96,7 @@ impl InodeLayout {
 }
 
 impl NodeBlock {
-    /// The layout, or the reason why it is impossible.
+    /// Computes the layout. Fails with the reason if it is impossible.
     pub(super) fn find_layout(&self) -> Result<InodeLayout, String> {
         let NodeFormat { block_size, features, .. } = self.format();
         let has_extra = self.has_inline(inline::EXTRA_ATTR);
@@ -105,7 +105,7 @@ impl NodeBlock {
         }
         let flexible = features.has(Features::FLEXIBLE_INLINE_XATTR);
         let extra_bytes = if has_extra { usize::from(self.extra().extra_isize.get()) } else { 0 };
-        // Smaller extra attributes would share the place of their own size with address 0.
+        // Smaller extra attributes would overlap their own size field with address 0.
         let least = if has_extra || flexible { EXTRA_BYTES_MIN } else { 0 };
         if !(least..=EXTRA_BYTES_MAX).contains(&extra_bytes) || extra_bytes % 4 != 0 {
             return Err(format!("i_extra_isize {extra_bytes}"));
@@ -113,7 +113,7 @@ impl NodeBlock {
         let xattr_words = if flexible {
             usize::from(self.extra().inline_xattr_words.get())
         } else if self.has_inline(inline::XATTR | inline::DENTRY) {
-            // Inline directories keep the room even where inline xattrs are off (Linux, do_read_inode).
+            // Inline directories reserve the area even if inline xattrs are off (Linux, do_read_inode).
             INLINE_XATTR_WORDS
         } else {
             0
