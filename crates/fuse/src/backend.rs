@@ -11,11 +11,8 @@
 use std::{
     io,
     path::Path,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, OnceLock},
+    thread,
     time::Duration,
 };
 
@@ -35,6 +32,7 @@ use crate::{
     ioctl::Request,
     mounts,
     passage::Passage,
+    pool::{Admission, Parked, Pool},
     protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
     write_back::WriteBack,
 };
@@ -53,8 +51,6 @@ const REQUEST_PAGES: u16 = 256;
 /// Minimum length of a read that is spliced from the image to the kernel. For shorter reads two copies are
 /// cheaper than a pipe.
 const PASSED_BYTES: u32 = 64 << 10;
-/// Maximum number of worker threads, even if all of them wait for a writer.
-const THREADS_MAX: usize = 64;
 /// Space for a request's header and arguments.
 const HEAD_BYTES: usize = 64 << 10;
 /// Maximum number of background requests (`max_background`): requests for which no process waits.
@@ -115,7 +111,7 @@ pub fn mount(
     let (taken, direct_write) = (OnceLock::new(), options.direct_write);
     let adapter =
         Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, direct_write });
-    Ok(Session { adapter, threads: threads.clamp(2, 64), mounter })
+    Ok(Session { adapter, threads, mounter })
 }
 
 impl Session {
@@ -131,51 +127,8 @@ impl Session {
 
     /// Answers requests until the file system is unmounted.
     pub fn run(self) -> io::Result<()> {
-        let pool =
-            Arc::new(Pool { adapter: self.adapter, idle: AtomicUsize::new(0), threads: Mutex::default() });
-        (0..self.threads).for_each(|_| pool.clone().start());
-        let broke = || io::Error::other("a thread that answers requests panicked");
-        let mut ended = Ok(());
-        // Joins all workers. A worker that starts another one adds it to the list before it ends itself.
-        while let Some(thread) = pool.last() {
-            ended = ended.and(thread.join().unwrap_or_else(|_| Err(broke())));
-        }
-        ended
-    }
-}
-
-/// The pool of worker threads.
-struct Pool {
-    adapter: Arc<Adapter>,
-    /// Number of workers that wait for a request.
-    idle: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
-}
-
-impl Pool {
-    fn start(self: Arc<Self>) {
-        self.idle.fetch_add(1, Ordering::Relaxed);
-        let pool = self.clone();
-        let thread = thread::spawn(move || pool.adapter.clone().serve(&pool));
-        self.threads.lock().expect("nothing panics under this lock").push(thread);
-    }
-
-    fn last(&self) -> Option<JoinHandle<io::Result<()>>> {
-        self.threads.lock().expect("nothing panics under this lock").pop()
-    }
-
-    /// Called by a worker that has received a request. If no other worker is idle, all of them may end up
-    /// waiting for a writer and block readers; so one more is started.
-    fn taken(self: &Arc<Self>) {
-        let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
-        if was_last && self.threads.lock().expect("nothing panics under this lock").len() < THREADS_MAX {
-            self.clone().start();
-        }
-    }
-
-    /// Called by a worker that is about to wait for a request.
-    fn done(&self) {
-        self.idle.fetch_add(1, Ordering::Relaxed);
+        let adapter = self.adapter;
+        Pool::run(self.threads, move |pool| adapter.serve(pool))
     }
 }
 
@@ -229,19 +182,31 @@ impl Adapter {
         };
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
             pool.taken();
-            desk.output.clear();
-            desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
-            let handled = fault::contain(|| self.handle(&header, Arguments(arguments), &mut desk));
-            let outcome = handled.unwrap_or_else(|fault| {
-                self.fs.met_fault(fault);
-                Err(Errno::IO)
-            });
-            if let Some(reply) = desk.reply.take() {
-                reply.send(outcome.map(|()| desk.output.bytes()));
+            let admission = pool.admit(&header, arguments);
+            if admission != Admission::Park {
+                self.answer(&header, arguments, &mut desk);
+            }
+            if admission == Admission::HandleChange {
+                while let Some(Parked { header, arguments }) = pool.next_parked() {
+                    self.answer(&header, &arguments, &mut desk);
+                }
             }
             pool.done();
         }
         Ok(())
+    }
+
+    fn answer(&self, header: &InHeader, arguments: &[u8], desk: &mut Desk) {
+        desk.output.clear();
+        desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
+        let handled = fault::contain(|| self.handle(header, Arguments(arguments), desk));
+        let outcome = handled.unwrap_or_else(|fault| {
+            self.fs.met_fault(fault);
+            Err(Errno::IO)
+        });
+        if let Some(reply) = desk.reply.take() {
+            reply.send(outcome.map(|()| desk.output.bytes()));
+        }
     }
 
     fn handle(&self, header: &InHeader, mut arguments: Arguments<'_>, desk: &mut Desk) -> Answer<()> {

@@ -21,7 +21,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{
         fs::{self, File},
         io,
@@ -29,7 +29,7 @@ mod tests {
         process::Command,
         sync::{
             Arc, Weak,
-            atomic::{AtomicBool, Ordering},
+            atomic::{AtomicBool, AtomicUsize, Ordering},
         },
         thread,
         time::{Duration, Instant},
@@ -60,11 +60,26 @@ mod tests {
     }
 
     /// A device that panics in reads or writes on demand.
-    struct Panics {
+    pub(crate) struct Panics {
         inner: Arc<MemoryDevice>,
         in_reads: AtomicBool,
         in_writes: AtomicBool,
         in_flushes: AtomicBool,
+        /// Flushes wait, and how many do.
+        holds_flushes: AtomicBool,
+        held_flushes: AtomicUsize,
+    }
+
+    impl Panics {
+        /// Lets flushes wait, or go on.
+        pub(crate) fn hold_flushes(&self, holds: bool) {
+            self.holds_flushes.store(holds, Ordering::SeqCst);
+        }
+
+        /// Flushes that wait.
+        pub(crate) fn held_flushes(&self) -> usize {
+            self.held_flushes.load(Ordering::SeqCst)
+        }
     }
 
     impl Device for Panics {
@@ -81,6 +96,11 @@ mod tests {
         }
         fn flush(&self) -> io::Result<()> {
             assert!(!self.in_flushes.load(Ordering::Relaxed), "a fault in a flush");
+            self.held_flushes.fetch_add(1, Ordering::SeqCst);
+            while self.holds_flushes.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            self.held_flushes.fetch_sub(1, Ordering::SeqCst);
             self.inner.flush()
         }
         fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
@@ -89,7 +109,7 @@ mod tests {
     }
 
     /// A volume with a small and a long file on a [`Panics`] device.
-    fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
+    pub(crate) fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
         let inner = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&inner, "");
         let root = volume.superblock().root_ino;
@@ -100,7 +120,8 @@ mod tests {
         volume.unmount().unwrap();
         drop(volume);
         let (in_reads, in_writes, in_flushes) = Default::default();
-        let device = Arc::new(Panics { inner, in_reads, in_writes, in_flushes });
+        let (holds_flushes, held_flushes) = Default::default();
+        let device = Arc::new(Panics { inner, in_reads, in_writes, in_flushes, holds_flushes, held_flushes });
         let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
         // So that reading a file changes nothing.
         let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
@@ -109,7 +130,7 @@ mod tests {
     }
 
     /// Mounts a file system, calls `act`, unmounts it, and checks that all worker threads end.
-    fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
+    pub(crate) fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
         let dir = tempfile::tempdir().unwrap();
         let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
         File::create(&image).and_then(|file| file.set_len(1 << 20)).unwrap();
@@ -134,12 +155,12 @@ mod tests {
         }
     }
 
-    fn shell(dir: &Path, script: &str) -> String {
+    pub(crate) fn shell(dir: &Path, script: &str) -> String {
         let run = Command::new("sh").args(["-c", script]).current_dir(dir).output().unwrap();
         String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned()
     }
 
-    fn can_mount() -> bool {
+    pub(crate) fn can_mount() -> bool {
         let mounts = rustix::process::geteuid().is_root()
             && File::options().read(true).write(true).open("/dev/fuse").is_ok();
         if !mounts {

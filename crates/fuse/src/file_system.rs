@@ -514,6 +514,12 @@ impl FileSystem {
         volume.stat(ino).map(|stat| self.late_atimes.seen(stat)).map_err(to_errno)
     }
 
+    /// Number of writers that have their turn or wait for it.
+    #[cfg(test)]
+    pub fn waiting_writers(&self) -> u64 {
+        self.volume.writers()
+    }
+
     /// Executes an ioctl. `writes` is true if the file was opened for writing.
     pub fn ioctl(&self, caller: Caller, ino: Ino, writes: bool, request: &Request) -> Answer<Vec<u8>> {
         let stat = self.stat(ino)?;

@@ -27,6 +27,7 @@ mod mount;
 mod mounts;
 mod options;
 mod passage;
+mod pool;
 mod protocol;
 mod unwritten;
 mod volume_lock;

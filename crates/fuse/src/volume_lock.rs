@@ -65,6 +65,13 @@ impl VolumeLock {
         self.gate.has_writers()
     }
 
+    /// Number of writers that have their turn or wait for it.
+    #[cfg(test)]
+    pub fn writers(&self) -> u64 {
+        let state = self.gate.lock();
+        state.asked - state.ended
+    }
+
     /// Returns true if a panic interrupted a change, so that part of it is missing.
     pub fn is_poisoned(&self) -> bool {
         self.volume.is_poisoned() || self.is_broken.load(Ordering::Acquire)

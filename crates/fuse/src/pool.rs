@@ -1,0 +1,235 @@
+//! The worker threads, and the requests that no thread waits with.
+//!
+//! *Invariant*: some threads are always left for requests that only read. Writers take turns, and a turn can last as long
+//! as the device takes to flush. So at most [`CHANGING_MAX`] threads handle requests that may wait for one. Further ones
+//! are parked, and the next of these threads that is done takes them over.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use rustix::fs::OFlags;
+
+use crate::protocol::{Arguments, InHeader, OpenIn, opcode};
+
+/// Maximum number of worker threads.
+const THREADS_MAX: usize = 64;
+/// Maximum number of worker threads that handle requests that change something.
+const CHANGING_MAX: usize = 48;
+/// Maximum size of all parked requests, in bytes. Beyond that a thread waits with its request after all.
+const PARKED_BYTES_MAX: usize = 64 << 20;
+
+/// The work of one thread, until the end of the mount.
+type Serve = dyn Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync;
+
+/// The pool of worker threads.
+pub struct Pool {
+    serve: Box<Serve>,
+    /// Number of threads that wait for a request.
+    idle: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+    changing: Mutex<Changing>,
+}
+
+/// The requests that change something.
+#[derive(Default)]
+struct Changing {
+    /// Threads that handle one.
+    threads: usize,
+    parked: VecDeque<Parked>,
+    parked_bytes: usize,
+}
+
+/// A request that no thread has.
+pub struct Parked {
+    /// Its header.
+    pub header: InHeader,
+    /// Its arguments.
+    pub arguments: Vec<u8>,
+}
+
+/// The decision about a request that a thread has received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// The thread handles it.
+    Handle,
+    /// The thread handles it, and then the [parked](Pool::next_parked) ones.
+    HandleChange,
+    /// It is parked.
+    Park,
+}
+
+impl Pool {
+    /// Starts the threads, each of which runs `serve`, and returns when all of them have ended.
+    pub fn run(
+        threads: usize,
+        serve: impl Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let pool = Arc::new(Pool {
+            serve: Box::new(serve),
+            idle: AtomicUsize::new(0),
+            threads: Mutex::default(),
+            changing: Mutex::default(),
+        });
+        (0..threads.clamp(2, THREADS_MAX)).for_each(|_| pool.clone().start());
+        let broke = || io::Error::other("a thread that answers requests panicked");
+        let mut ended = Ok(());
+        // Joins all workers. A worker that starts another one adds it to the list before it ends itself.
+        loop {
+            let Some(thread) = lock(&pool.threads).pop() else { return ended };
+            ended = ended.and(thread.join().unwrap_or_else(|_| Err(broke())));
+        }
+    }
+
+    fn start(self: Arc<Self>) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        let pool = self.clone();
+        let thread = thread::spawn(move || (pool.serve)(&pool));
+        lock(&self.threads).push(thread);
+    }
+
+    /// A worker has received a request. Starts one more worker if no other is idle, because all workers may end up
+    /// waiting for a writer.
+    pub fn taken(self: &Arc<Self>) {
+        let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
+        if was_last && lock(&self.threads).len() < THREADS_MAX {
+            self.clone().start();
+        }
+    }
+
+    /// A worker is about to wait for a request.
+    pub fn done(&self) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Decides what becomes of a request, and keeps it if it is parked.
+    pub fn admit(&self, header: &InHeader, arguments: &[u8]) -> Admission {
+        if !changes(header.opcode, arguments) {
+            return Admission::Handle;
+        }
+        let mut changing = lock(&self.changing);
+        let bytes = changing.parked_bytes + arguments.len();
+        if changing.threads < CHANGING_MAX || bytes > PARKED_BYTES_MAX {
+            changing.threads += 1;
+            return Admission::HandleChange;
+        }
+        changing.parked_bytes = bytes;
+        changing.parked.push_back(Parked { header: *header, arguments: arguments.to_vec() });
+        Admission::Park
+    }
+
+    /// Returns the oldest parked request, for a thread that has handled a change. With `None` the thread is free for other
+    /// requests.
+    pub fn next_parked(&self) -> Option<Parked> {
+        let mut changing = lock(&self.changing);
+        let next = changing.parked.pop_front();
+        match &next {
+            Some(parked) => changing.parked_bytes -= parked.arguments.len(),
+            None => changing.threads -= 1,
+        }
+        next
+    }
+}
+
+/// Returns true if a request may wait for the turn of a writer.
+fn changes(code: u32, arguments: &[u8]) -> bool {
+    match code {
+        opcode::FORGET
+        | opcode::BATCH_FORGET
+        | opcode::SETATTR
+        | opcode::SYMLINK
+        | opcode::MKNOD
+        | opcode::MKDIR
+        | opcode::UNLINK
+        | opcode::RMDIR
+        | opcode::RENAME
+        | opcode::RENAME2
+        | opcode::LINK
+        | opcode::WRITE
+        | opcode::FSYNC
+        | opcode::FSYNCDIR
+        | opcode::SYNCFS
+        | opcode::SETXATTR
+        | opcode::REMOVEXATTR
+        | opcode::CREATE
+        | opcode::TMPFILE
+        | opcode::IOCTL
+        | opcode::FALLOCATE
+        | opcode::COPY_FILE_RANGE => true,
+        opcode::OPEN => Arguments(arguments)
+            .take::<OpenIn>()
+            .is_ok_and(|open| OFlags::from_bits_retain(open.flags).contains(OFlags::TRUNC)),
+        _ => false,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::Path,
+        sync::atomic::AtomicBool,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::fault::tests::{can_mount, shell, while_mounted, with_files};
+
+    /// Waits until the condition holds, for a minute at most.
+    fn comes_true(condition: impl Fn() -> bool) -> bool {
+        let started = Instant::now();
+        while !condition() && started.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        condition()
+    }
+
+    /// More writers than there are threads wait for a turn that lasts until a reader is done.
+    #[test]
+    fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
+        if !can_mount() {
+            return;
+        }
+        const WRITERS: usize = 200;
+        let (device, fs, _) = with_files();
+        let modes = |mnt: &Path| shell(mnt, "stat -c %a files/* | sort | uniq -c").trim().to_string();
+        while_mounted(&fs, |mnt| {
+            shell(mnt, &format!("mkdir files; cd files; touch $(seq {WRITERS}); stat -c %a * > /dev/null"));
+            device.hold_flushes(true);
+            let (has_read, fs) = (&AtomicBool::new(false), &fs);
+            thread::scope(|scope| {
+                scope.spawn(move || shell(mnt, "sync -f ."));
+                assert!(comes_true(|| device.held_flushes() > 0));
+                for n in 1..=WRITERS {
+                    let path = mnt.join(format!("files/{n}"));
+                    scope.spawn(move || {
+                        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                        fs::set_permissions(path, mode).unwrap();
+                    });
+                }
+                // Those that come later change nothing: all threads that may wait do.
+                assert!(comes_true(|| fs.waiting_writers() >= CHANGING_MAX as u64 - 1));
+                thread::sleep(Duration::from_secs(1));
+                scope.spawn(move || {
+                    assert_eq!(shell(mnt, "cat small; wc -c < long").trim(), "kept1048576");
+                    has_read.store(true, Ordering::SeqCst);
+                });
+                let is_read = comes_true(|| has_read.load(Ordering::SeqCst));
+                device.hold_flushes(false);
+                assert!(is_read, "the reader waited for a writer");
+            });
+            assert_eq!(modes(mnt), format!("{WRITERS} 600"));
+        });
+        fs.unmount().unwrap();
+    }
+}
