@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use f2fs::{
     Error, Result, Volume,
     format::{FileType, quota::QuotaKind},
-    tree::{Entry, ExportOptions, Sink, VolumeSource, export},
     units::{Ino, Nid, SegNo},
 };
+use f2fs_tree::{Entry, ExportOptions, Sink, VolumeSource, export};
 
 /// Entries of directories that are looked at.
 const ENTRIES_MAX: usize = 3000;

@@ -87,7 +87,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Part of a tree that could not be copied, although the rest could.
-    #[error("{}{}: {source}", crate::tree::show(.path), of_bytes(.bytes))]
+    #[error("{}{}: {source}", crate::printable::path(.path), of_bytes(.bytes))]
     Lost {
         /// Path from the root of the tree; empty for the root itself.
         path: Vec<u8>,

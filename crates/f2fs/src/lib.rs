@@ -10,7 +10,6 @@ pub mod error;
 pub mod format;
 pub mod mkfs;
 pub mod printable;
-pub mod tree;
 pub mod units;
 pub mod volume;
 

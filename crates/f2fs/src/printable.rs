@@ -24,6 +24,11 @@ pub fn name(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
+/// Formats a path inside a volume like [`name`]; the empty path of the root becomes `/`.
+pub fn path(bytes: &[u8]) -> Cow<'_, str> {
+    if bytes.is_empty() { "/".into() } else { name(bytes) }
+}
+
 /// Formats a message that may quote names: escapes unsafe characters. Line breaks stay, and the following
 /// line is indented, so that it cannot pass for a separate message.
 pub fn message(text: &str) -> Cow<'_, str> {

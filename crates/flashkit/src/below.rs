@@ -3,12 +3,8 @@
 use std::collections::HashSet;
 
 use anyhow::{Context, Result};
-use f2fs::{
-    Volume,
-    format::FileType,
-    tree::{Found, Step, Walk},
-    units::Ino,
-};
+use f2fs::{Volume, format::FileType, units::Ino};
+use f2fs_tree::{Found, Step, Walk};
 
 use crate::render;
 

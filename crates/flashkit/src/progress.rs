@@ -2,7 +2,6 @@
 
 use std::{io::IsTerminal, time::Duration};
 
-use f2fs::tree;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::render;
@@ -38,7 +37,7 @@ pub fn steps(total: u64, quiet: bool) -> ProgressBar {
 }
 
 /// Returns a callback that shows the progress of an import or export on a bar.
-pub fn teller(bar: &ProgressBar) -> impl FnMut(tree::Progress<'_>) + use<'_> {
+pub fn teller(bar: &ProgressBar) -> impl FnMut(f2fs_tree::Progress<'_>) + use<'_> {
     |at| {
         bar.set_position(at.bytes);
         bar.set_message(render::count(at.entries, "entry"));

@@ -9,9 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use block::{FileDevice, OpenOptions};
-use f2fs::{
-    tree::{DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed},
-    units::Time,
+use f2fs::units::Time;
+use f2fs_tree::{
+    DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed,
 };
 
 use crate::{fake_root, signature};

@@ -24,10 +24,8 @@ mod make;
 mod options;
 pub mod overprovision;
 mod plan;
-mod smallest;
 
 pub use make::NewVolume;
 pub use options::{Encoding, Options, parse_features};
 pub use overprovision::Overprovision;
 pub use plan::{DeviceSize, Logs, Plan};
-pub use smallest::smallest_for;

@@ -152,6 +152,16 @@ impl Options {
         self
     }
 
+    /// Returns the size of a zone in bytes: volumes grow by whole zones.
+    ///
+    /// # Panics
+    /// If the number of segments in a zone overflows `u32`. Options of which a [`Plan`](super::Plan) was made do
+    /// not.
+    #[must_use]
+    pub fn zone_bytes(&self) -> u64 {
+        u64::from(self.segments_per_zone()) * self.block_size.segment_bytes()
+    }
+
     /// Segments in a zone. Checked before use: a product that does not fit is refused.
     pub(super) fn segments_per_zone(&self) -> u32 {
         self.segments_per_section * self.sections_per_zone

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Options, extensions, overprovision::SetAside, smallest};
+use super::{Options, extensions, overprovision::SetAside};
 use crate::{
     Error, Result,
     format::{
@@ -21,7 +21,10 @@ const NAT_BITMAP_MIN_BYTES: u32 = 64;
 /// Percentage of the maximum number of nodes for which a large NAT has entries.
 const LARGE_NAT_PERCENT: u32 = 20;
 /// Maximum number of segments in Linux (`F2FS_MAX_SEGMENT`).
-pub(super) const SEGMENTS_MAX: u64 = 8_388_608;
+const SEGMENTS_MAX: u64 = 8_388_608;
+/// Maximum number of zones tried for the smallest volume. Options that fit at all fit much earlier: with 0.01 %
+/// overprovision, the reserves are ten thousand sections.
+const ZONES_TRIED: u64 = 1 << 15;
 /// Minimum number of segments (`F2FS_MIN_SEGMENTS`).
 const SEGMENTS_MIN: u64 = 9;
 /// First invalid block address: the last two mean NEW and COMPRESS.
@@ -104,7 +107,7 @@ impl Plan {
             Ok(geometry) => geometry,
             Err(Misfit::TooSmall) => return Err(too_small(options, features, devices)),
             Err(Misfit::TooLarge) => {
-                let most = SEGMENTS_MAX * options.block_size.segment_bytes();
+                let most = Plan::largest_bytes(options);
                 return Err(Error::Invalid(
                     format!(
                         "{} bytes are too large for a volume of {} byte blocks: at most {most}",
@@ -119,9 +122,17 @@ impl Plan {
     }
 
     /// Returns the smallest size in bytes of a volume with these options, on one device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no size is large enough, or if the options are invalid.
     pub fn smallest_bytes(options: &Options) -> Result<u64> {
-        let features = options.check()?;
-        smallest::bytes(options, features)
+        smallest_bytes(options, options.check()?)
+    }
+
+    /// Returns the largest size in bytes that a volume with these options can have, all devices together.
+    #[must_use]
+    pub fn largest_bytes(options: &Options) -> u64 {
+        SEGMENTS_MAX * options.block_size.segment_bytes()
     }
 
     /// Returns the superblock as written, both copies alike, with its checksum if the features include one.
@@ -133,6 +144,19 @@ impl Plan {
     pub fn raw_superblock(&self) -> &raw::Superblock {
         &self.raw
     }
+}
+
+fn smallest_bytes(options: &Options, features: Features) -> Result<u64> {
+    let before = segment0_bytes(options, features.has(Features::RO));
+    for zones in 1..=ZONES_TRIED {
+        let bytes = before + zones * options.zone_bytes();
+        match Geometry::of(options, features, &[DeviceSize { path: String::new(), bytes }]) {
+            Ok(_) => return Ok(bytes),
+            Err(Misfit::TooSmall) => continue,
+            Err(Misfit::TooLarge) => break,
+        }
+    }
+    Err(Error::Invalid("sections or overprovision too large for any volume".into()))
 }
 
 fn total(devices: &[DeviceSize]) -> u64 {
@@ -153,7 +177,7 @@ fn check_devices(devices: &[DeviceSize]) -> Result<()> {
 }
 
 fn too_small(options: &Options, features: Features, devices: &[DeviceSize]) -> Error {
-    let hint = match smallest::bytes(options, features) {
+    let hint = match smallest_bytes(options, features) {
         Ok(bytes) if devices.len() == 1 => format!("at least {bytes} ({} MiB)", bytes.div_ceil(1 << 20)),
         Ok(bytes) => format!("at least {bytes} and a segment more for each further device"),
         Err(_) => "no size is large enough for these sections and this overprovision".into(),
@@ -197,7 +221,7 @@ impl Geometry {
         let size = options.block_size;
         let read_only = features.has(Features::RO);
         let per_zone = options.segments_per_zone();
-        if total(devices) > SEGMENTS_MAX * size.segment_bytes() {
+        if total(devices) > Plan::largest_bytes(options) {
             return Err(Misfit::TooLarge);
         }
 

@@ -2,8 +2,6 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
-pub mod tree;
-
 use std::{
     io::ErrorKind,
     path::Path,

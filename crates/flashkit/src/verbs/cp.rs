@@ -19,10 +19,10 @@ use anyhow::{Context, Result, bail};
 use f2fs::{
     Volume,
     format::FileType,
-    tree::{DirSink, ExportOptions, VolumeSource, export, make_private},
     units::{Ino, Time},
     volume::{NewNode, SetAttr},
 };
+use f2fs_tree::{DirSink, ExportOptions, VolumeSource, export, make_private};
 
 use rustix::{
     fs::{

@@ -7,10 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use f2fs::{
-    Error,
-    tree::{self, Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource},
-};
+use f2fs::Error;
+use f2fs_tree::{Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
@@ -196,7 +194,7 @@ fn carry(args: &Args, source: &mut VolumeSource<'_>, sink: &mut dyn Sink) -> Res
     };
     let options =
         ExportOptions { keep_going: args.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };
-    let done = tree::export(source, sink, options)?;
+    let done = f2fs_tree::export(source, sink, options)?;
     bar.finish_and_clear();
     Ok((done, losses))
 }

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use f2fs::{
-    Error,
-    tree::{self, FillOptions},
-};
+use f2fs::Error;
+use f2fs_tree::FillOptions;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
@@ -65,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     if content.is_repeatable() {
         // If the content does not fit, not a block is written.
         let mut source = content.open()?;
-        let need = tree::count(&mut *source, &transform, volume.superblock(), volume.options());
+        let need = f2fs_tree::count(&mut *source, &transform, volume.superblock(), volume.options());
         let need = need.map_err(|error| content.explain(error, &args.target.image, Into::into))?;
         let free_blocks = volume.free_user_blocks();
         if need.blocks > free_blocks {
@@ -79,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut source = content.open()?;
     let mut tell = progress::teller(&bar);
     let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
-    let done = match tree::fill(&mut import.volume, into, &mut *source, how) {
+    let done = match f2fs_tree::fill(&mut import.volume, into, &mut *source, how) {
         Ok(done) => done,
         Err(error) => {
             import.give_up();

@@ -11,10 +11,10 @@ use block::{Behind, Concat, Device};
 use f2fs::{
     format::{BlockSize, superblock::Features},
     mkfs::{self, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
-    tree::{self, FillOptions, Transform},
     units::Time,
     volume,
 };
+use f2fs_tree::{FillOptions, Transform};
 use flash::{
     probe::{self, Advice, Findings},
     verbs,
@@ -210,7 +210,7 @@ pub fn run(args: &Args) -> Result<()> {
         let need = match &content {
             Some(content) => {
                 let mut source = content.open()?;
-                let need = tree::count(&mut *source, &transform, &plan.superblock, &engine(time));
+                let need = f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine(time));
                 Some(need.map_err(|error| content.explain(error, &args.image, Into::into))?)
             }
             None => None,
@@ -251,7 +251,7 @@ pub fn run(args: &Args) -> Result<()> {
         let root = new.volume().superblock().root_ino;
         let mut tell = progress::teller(&bar);
         let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
-        let done = tree::fill(new.volume(), root, &mut *source, how);
+        let done = f2fs_tree::fill(new.volume(), root, &mut *source, how);
         let done = done
             .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
         bar.finish_and_clear();
@@ -386,7 +386,8 @@ fn sizes(
         (_, None) if args.minimize => {
             let content = content.expect("--minimize requires --from");
             let mut source = content.open()?;
-            let smallest = mkfs::smallest_for(&mut *source, transform, options, &engine(time), args.free);
+            let smallest =
+                f2fs_tree::smallest_for(&mut *source, transform, options, &engine(time), args.free);
             smallest.map_err(|error| content.explain(error, &args.image, Into::into))?
         }
         (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,

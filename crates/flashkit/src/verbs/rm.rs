@@ -1,12 +1,8 @@
 //! `rm`: removes names.
 
 use anyhow::{Context, Result, bail};
-use f2fs::{
-    Volume,
-    format::FileType,
-    tree::{Found, Step, Walk},
-    units::Ino,
-};
+use f2fs::{Volume, format::FileType, units::Ino};
+use f2fs_tree::{Found, Step, Walk};
 
 use crate::{
     render,

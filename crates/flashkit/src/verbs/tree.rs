@@ -3,12 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use f2fs::{
-    format::FileType,
-    tree::{Step, Walk},
-    units::Ino,
-    volume::Volume,
-};
+use f2fs::{format::FileType, units::Ino, volume::Volume};
+use f2fs_tree::{Step, Walk};
 use serde::Serialize;
 
 use crate::{

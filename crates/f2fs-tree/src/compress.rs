@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use crate::{Error, Result};
+use f2fs::{Error, Result};
 
 /// xz preset; the default of xz itself.
 const XZ_PRESET: u32 = 6;
@@ -133,7 +133,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::tree::decompressed;
+    use crate::decompressed;
 
     #[test]
     fn what_is_compressed_is_read_back() {

@@ -12,15 +12,16 @@ use std::{
     ops::Range,
 };
 
-use super::{
-    Entry, Kind, Metadata, Run, Source, Xattr,
-    walk::{Found, Step, Walk},
-};
-use crate::{
+use f2fs::{
     Error, Place, Result, Volume,
     format::FileType,
     units::Ino,
     volume::{ExtentKind, Hidden, Stat},
+};
+
+use crate::{
+    Entry, Kind, Metadata, Run, Source, Xattr,
+    walk::{Found, Step, Walk},
 };
 
 /// A source that reads a volume. See the module.

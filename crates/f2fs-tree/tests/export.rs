@@ -3,18 +3,14 @@
 use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
 
 use block::{Device, Overlay};
-use f2fs::{
-    Error, Volume,
-    format::FileType,
-    tree::{
-        DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
-        export,
-    },
-    volume::Options,
+use f2fs::{Error, Volume, format::FileType, volume::Options};
+use f2fs_tree::{
+    DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
+    export,
 };
 use guest::{Manifest, Scope, differences};
 
-#[path = "support/golden.rs"]
+#[path = "../../f2fs/tests/support/golden.rs"]
 mod golden;
 
 /// Images that between them have everything that a tree can hold.

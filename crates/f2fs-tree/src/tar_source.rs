@@ -6,19 +6,20 @@
 
 use std::{io::Read, ops::Range};
 
+use f2fs::{
+    Error, Result,
+    format::{NAME_MAX, acl::Acl, inode::DeviceNumber},
+    printable,
+    units::Time,
+};
 use zerocopy::FromBytes;
 
-use super::{
+use crate::{
     Entry, Kind, Metadata, Names, Run, Source,
-    entry::{show, storable},
+    entry::storable,
     pax,
     tar_header::{BLOCK_BYTES, TarHeader, number, text},
     tar_sparse::{self, RANGES_MAX, gnu},
-};
-use crate::{
-    Error, Result,
-    format::{NAME_MAX, acl::Acl, inode::DeviceNumber},
-    units::Time,
 };
 
 /// Maximum length of a path or link target in bytes. No Linux program creates longer ones.
@@ -115,7 +116,7 @@ impl<R: Read> TarSource<R> {
     fn failed(&self, source: std::io::Error) -> Error {
         let path = match self.path.is_empty() {
             true => format!("{}, byte {}", self.name, self.position),
-            false => format!("{}, byte {}, {}", self.name, self.position, show(&self.path)),
+            false => format!("{}, byte {}, {}", self.name, self.position, printable::path(&self.path)),
         };
         Error::Host { path, source }
     }
@@ -176,7 +177,7 @@ impl<R: Read> TarSource<R> {
         let parsed = pax::records(data).ok_or_else(|| self.malformed("malformed extended header"))?;
         for (key, value) in parsed {
             self.apply_record(key, value, records).ok_or_else(|| {
-                self.malformed(format!("malformed value of {} in an extended header", show(key)))
+                self.malformed(format!("malformed value of {} in an extended header", printable::name(key)))
             })?;
         }
         Ok(())
@@ -248,7 +249,7 @@ impl<R: Read> TarSource<R> {
         let link = |source: &Self| -> Result<Vec<u8>> {
             let target = records.link_path.clone().unwrap_or_else(|| text(&header.link_name).to_vec());
             match target.is_empty() || target.len() as u64 > PATH_BYTES_MAX {
-                true => Err(source.malformed(format!("link {} has no valid target", show(&path)))),
+                true => Err(source.malformed(format!("link {} has no valid target", printable::path(&path)))),
                 false => Ok(target),
             }
         };
@@ -259,7 +260,7 @@ impl<R: Read> TarSource<R> {
                 records.device_minor.or_else(|| field(&header.minor)).ok_or_else(|| bad(source, "minor"))?;
             // Limits of Linux and of F2FS's format (`new_encode_dev`).
             if major >= 1 << 12 || minor >= 1 << 20 {
-                return Err(source.malformed(format!("device {major}:{minor} of {}", show(&path))));
+                return Err(source.malformed(format!("device {major}:{minor} of {}", printable::path(&path))));
             }
             Ok(DeviceNumber { major: major as u32, minor: minor as u32 })
         };
@@ -290,7 +291,7 @@ impl<R: Read> TarSource<R> {
             other => {
                 return Err(self.malformed(format!(
                     "{} is of unknown type {:?}",
-                    show(&path),
+                    printable::path(&path),
                     other as char
                 )));
             }
@@ -355,7 +356,8 @@ impl<R: Read> TarSource<R> {
         } else {
             (None, Some(stored))
         };
-        let bad_map = || self.malformed(format!("the map of holes of {} makes no sense", show(&self.path)));
+        let bad_map =
+            || self.malformed(format!("the map of holes of {} makes no sense", printable::path(&self.path)));
         let size = size.filter(|size| *size <= i64::MAX as u64).ok_or_else(bad_map)?;
         let runs = match map {
             Some(map) => tar_sparse::checked(&map, size, stored).ok_or_else(bad_map)?,
@@ -407,7 +409,7 @@ impl<R: Read> TarSource<R> {
 
     /// Cleans a path, relative to the root of the tree. Fails if it leads out of the tree or is not a path.
     fn clean(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let refused = |why: &str| self.malformed(format!("path {:?} {why}", show(path)));
+        let refused = |why: &str| self.malformed(format!("path {:?} {why}", printable::path(path)));
         if path.len() as u64 > PATH_BYTES_MAX {
             return Err(self.malformed(format!("path of {} bytes", path.len())));
         }

@@ -1,8 +1,6 @@
 //! Entries of a tree.
 
-use std::borrow::Cow;
-
-use crate::{format::inode::DeviceNumber, printable, units::Time};
+use f2fs::{format::inode::DeviceNumber, units::Time};
 
 /// One name in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,20 +108,17 @@ impl Metadata {
 }
 
 /// Returns true if F2FS can store an attribute of this name.
-pub(super) fn storable(name: &[u8]) -> bool {
+pub(crate) fn storable(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     prefixes.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
         || name == b"system.posix_acl_access"
         || name == b"system.posix_acl_default"
 }
 
-/// Formats a path for a terminal.
-pub fn show(path: &[u8]) -> Cow<'_, str> {
-    if path.is_empty() { "/".into() } else { printable::name(path) }
-}
-
 #[cfg(test)]
 mod tests {
+    use f2fs::printable;
+
     use super::*;
 
     #[test]
@@ -132,7 +127,8 @@ mod tests {
         for (name, value) in [("user.b", "1"), ("user.a", "2"), ("user.b", "3")] {
             meta.set_xattr(name.as_bytes(), value.into());
         }
-        let flat: Vec<_> = meta.xattrs.iter().map(|x| (show(&x.name), show(&x.value))).collect();
+        let flat: Vec<_> =
+            meta.xattrs.iter().map(|x| (printable::name(&x.name), printable::name(&x.value))).collect();
         assert_eq!(flat, [("user.a".into(), "2".into()), ("user.b".into(), "3".into())]);
     }
 

@@ -11,11 +11,8 @@ use std::{
 
 mod support;
 
-use f2fs::{
-    format::inode::DeviceNumber,
-    tree::{DirSource, Entry, Kind, Source, TarSource, decompressed},
-    units::Time,
-};
+use f2fs::{format::inode::DeviceNumber, units::Time};
+use f2fs_tree::{DirSource, Entry, Kind, Source, TarSource, decompressed};
 use proptest::prelude::*;
 use support::tree::{is_root, make_tree};
 
@@ -239,7 +236,7 @@ fn archives_of_gnu_tar_equal_the_directory() {
                 assert_eq!(got.mtime, want.mtime, "{shown}");
             }
             if args.contains(&"--xattrs") {
-                let names = |xattrs: &[f2fs::tree::Xattr]| -> Vec<_> {
+                let names = |xattrs: &[f2fs_tree::Xattr]| -> Vec<_> {
                     xattrs.iter().map(|x| (x.name.clone(), x.value.clone())).collect()
                 };
                 let link = matches!(entry.kind, Kind::HardLink { .. });

@@ -9,6 +9,8 @@
 //! every source works with every change. Nothing here spawns threads: the host's kernel does the read-ahead,
 //! on advice from the source.
 
+#![forbid(unsafe_code)]
+
 mod capability;
 mod compress;
 mod decompress;
@@ -22,6 +24,7 @@ mod fs_config;
 mod need;
 mod owner_map;
 mod pax;
+mod smallest;
 mod tar_header;
 mod tar_sink;
 mod tar_source;
@@ -34,20 +37,21 @@ pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
 pub use dir_sink::{DirSink, make_private};
 pub use dir_source::DirSource;
-pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr, show};
+pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use file_contexts::FileContexts;
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, count, fill};
 pub use fs_config::FsConfig;
 pub use need::{Need, NeedCounter};
 pub use owner_map::OwnerMap;
+pub use smallest::smallest_for;
 pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 pub use transform::Transform;
 pub use volume_source::VolumeSource;
 pub use walk::{Found, Step, Walk};
 
-use crate::Result;
+use f2fs::Result;
 
 /// A run of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +62,7 @@ pub struct Run {
     pub length: usize,
 }
 
-/// A tree, entry by entry. An [`Error::Lost`](crate::Error::Lost) costs only the part of the tree that it
+/// A tree, entry by entry. An [`Error::Lost`](f2fs::Error::Lost) costs only the part of the tree that it
 /// names, and the next call continues after that part. Any other error ends the tree.
 pub trait Source {
     /// Returns the next entry, or None at the end. Skips the previous entry's data that the caller did not

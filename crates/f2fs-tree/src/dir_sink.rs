@@ -24,19 +24,18 @@ use std::{
     path::Path,
 };
 
+use f2fs::{Error, Result, format::inode::DeviceNumber, printable, units::Time};
 use rustix::{
     fs::{self as host, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags},
     io::Errno,
     process::{Gid, Uid},
 };
 
-use super::{
+use crate::{
     Entry, Kind, Metadata, capability,
     dir_source::shown,
     export::{Loss, Sink},
-    show,
 };
-use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
 
 /// Maximum number of directories kept open at once. Those further up are reopened through `..` when they are
 /// needed.
@@ -336,7 +335,7 @@ impl DirSink {
                 name => set(OsStr::from_bytes(name), &xattr.value),
             };
             let Err(errno) = set else { continue };
-            let what = format!("its attribute {}", show(&xattr.name));
+            let what = format!("its attribute {}", printable::name(&xattr.name));
             match errno {
                 // The host cannot store it, or the caller lacks the right.
                 Errno::PERM
@@ -524,7 +523,7 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Refuses a path that could lead out of the root.
-pub(super) fn check_components(path: &[u8]) -> Result<()> {
+pub(crate) fn check_components(path: &[u8]) -> Result<()> {
     let leads_down = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
     match path.split(|byte| *byte == b'/').all(leads_down) {
         true => Ok(()),
@@ -542,7 +541,7 @@ fn parent_of(path: &[u8]) -> &[u8] {
 }
 
 /// Returns true if `path` is the directory `dir` or lies in it.
-pub(super) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
+pub(crate) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
     dir.is_empty()
         || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }

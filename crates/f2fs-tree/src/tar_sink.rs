@@ -8,16 +8,16 @@
 
 use std::{collections::VecDeque, io::Write, ops::Range};
 
+use f2fs::{Error, Result, format::acl::Acl, printable, units::Time};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{
+use crate::{
     Entry, Kind, Metadata,
     dir_sink::check_components,
     export::{Loss, Sink},
-    pax, show,
+    pax,
     tar_header::{BLOCK_BYTES, TarHeader},
 };
-use crate::{Error, Result, format::acl::Acl, units::Time};
 
 /// A stream's length is a multiple of this many bytes. Tape drives once required it, and tar still writes it.
 const RECORD_BYTES: u64 = 10_240;
@@ -238,7 +238,7 @@ impl<W: Write> Sink for TarSink<W> {
         while !bytes.is_empty() {
             let member = self.member.as_mut().expect("runs come after a file's entry");
             let Some(range) = member.stored.front_mut() else {
-                let what = format!("{}: data past its end", show(&member.path));
+                let what = format!("{}: data past its end", printable::path(&member.path));
                 return Err(Error::Invalid(what.into()));
             };
             // Bytes that no run covered are zero, or belong to a hole that is not stored.

@@ -15,12 +15,12 @@ use f2fs::{
     Error, Volume,
     format::{BlockSize, FileType},
     mkfs::{self, DeviceSize, NewVolume, Plan},
-    tree::{
-        DirSource, Entry, FillOptions, Filled, Kind, Metadata, Need, SLACK_BLOCKS, Source, TarSource,
-        Transform, count, fill,
-    },
     units::{Ino, Time},
     volume,
+};
+use f2fs_tree::{
+    DirSource, Entry, FillOptions, Filled, Kind, Metadata, Need, SLACK_BLOCKS, Source, TarSource, Transform,
+    count, fill,
 };
 use support::{NOW, assert_clean, device, tree::make_tree};
 
@@ -198,7 +198,7 @@ impl Source for Given<'_> {
         Ok(entry)
     }
 
-    fn next_run(&mut self, buf: &mut [u8]) -> f2fs::Result<Option<f2fs::tree::Run>> {
+    fn next_run(&mut self, buf: &mut [u8]) -> f2fs::Result<Option<f2fs_tree::Run>> {
         let Some(mut range) = self.left.pop() else { return Ok(None) };
         let length = buf.len().min((range.end - range.start) as usize);
         buf[..length].fill(7);
@@ -208,7 +208,7 @@ impl Source for Given<'_> {
         if range.start < range.end {
             self.left.push(range);
         }
-        Ok(Some(f2fs::tree::Run { offset, length }))
+        Ok(Some(f2fs_tree::Run { offset, length }))
     }
 }
 
@@ -324,7 +324,7 @@ fn the_smallest_volume_holds_its_content() {
     {
         let options = mkfs::Options { segments_per_section: section, ..options(features) };
         let entries: Vec<Entry> = (0..count).map(|n| file(format!("file{n}"), 77_777 + n)).collect();
-        let bytes = mkfs::smallest_for(
+        let bytes = f2fs_tree::smallest_for(
             &mut given(entries.clone(), &data),
             &Transform::default(),
             &options,

@@ -6,16 +6,17 @@
 
 use std::{collections::HashMap, ops::ControlFlow};
 
-use super::{
-    Entry, Kind, Metadata, Need, NeedCounter, Run, Source, Transform,
-    need::{Rooms, split},
-    show,
-};
-use crate::{
+use f2fs::{
     Error, Result, Volume,
     format::FileType,
+    printable,
     units::Ino,
     volume::{NewNode, SetAttr, Times, XattrMode},
+};
+
+use crate::{
+    Entry, Kind, Metadata, Need, NeedCounter, Run, Source, Transform,
+    need::{Rooms, split},
 };
 
 /// Bytes of a file read and written at once.
@@ -61,8 +62,8 @@ pub struct FillOptions<'a> {
 pub fn count(
     source: &mut dyn Source,
     transform: &Transform,
-    superblock: &crate::format::superblock::Superblock,
-    options: &crate::volume::Options,
+    superblock: &f2fs::format::superblock::Superblock,
+    options: &f2fs::volume::Options,
 ) -> Result<Need> {
     let mut counter = NeedCounter::new(superblock, options);
     count_rest(&mut counter, source, transform)?;
@@ -129,8 +130,8 @@ fn about(path: &[u8], error: Error) -> Error {
         | Error::Host { .. }
         | Error::NoSpace { .. }
         | Error::NoInodes => error,
-        Error::Unsupported(what) => Error::Unsupported(format!("{what} ({})", show(path)).into()),
-        other => Error::Invalid(format!("{}: {other}", show(path)).into()),
+        Error::Unsupported(what) => Error::Unsupported(format!("{what} ({})", printable::path(path)).into()),
+        other => Error::Invalid(format!("{}: {other}", printable::path(path)).into()),
     }
 }
 
@@ -289,7 +290,8 @@ impl Filler<'_> {
     }
 
     fn hard_link(&mut self, dir: Ino, name: &[u8], to: &[u8]) -> Result<()> {
-        let missing = || Error::Invalid(format!("linked to {}, which is not there", show(to)).into());
+        let missing =
+            || Error::Invalid(format!("linked to {}, which is not there", printable::path(to)).into());
         let (parent, target) = split(to);
         let target_dir = match self.directories.get(parent) {
             Some(known) => known.ino,

@@ -14,11 +14,12 @@
 
 use std::collections::HashMap;
 
-use super::{Entry, HostId, Kind};
-use crate::{
+use f2fs::{
     Error, Result,
     format::{file_type::FileType, inode::DeviceNumber},
 };
+
+use crate::{Entry, HostId, Kind};
 
 /// A parsed map of owners. See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -147,7 +148,7 @@ impl Fake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::Metadata;
+    use crate::Metadata;
 
     fn entry(uid: u32, gid: u32) -> Entry {
         let host = Some(HostId { device: 0xFD01, ino: 77 });

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::{Entry, capability};
-use crate::{Error, Result};
+use f2fs::{Error, Result};
+
+use crate::{Entry, capability};
 
 /// A parsed fs_config file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,7 +92,7 @@ fn parse_line(line: &str) -> Result<(Vec<u8>, Line), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{Kind, Metadata};
+    use crate::{Kind, Metadata};
 
     fn applied(config: &str, path: &str) -> Metadata {
         let meta = Metadata { uid: 1, gid: 2, permissions: 0o600, ..Metadata::default() };

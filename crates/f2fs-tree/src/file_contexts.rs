@@ -7,10 +7,10 @@
 
 use std::cell::OnceCell;
 
+use f2fs::{Error, Result};
 use regex::bytes::Regex;
 
-use super::{Entry, Kind};
-use crate::{Error, Result};
+use crate::{Entry, Kind};
 
 /// Name of the attribute that holds a label.
 const SELINUX: &[u8] = b"security.selinux";

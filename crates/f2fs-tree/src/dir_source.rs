@@ -18,16 +18,13 @@ use std::{
     path::Path,
 };
 
+use f2fs::{Error, Result, format::inode::DeviceNumber, printable, units::Time};
 use rustix::{
     fs::{self as host, Advice, AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat},
     io::Errno,
 };
 
-use super::{
-    Entry, HostId, Kind, Metadata, Run, Source, Xattr,
-    entry::{show, storable},
-};
-use crate::{Error, Result, format::inode::DeviceNumber, units::Time};
+use crate::{Entry, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable};
 
 /// Buffer size in bytes for listing a directory.
 const LISTING_BYTES: usize = 64 << 10;
@@ -467,9 +464,13 @@ fn metadata(stat: &Stat) -> Metadata {
 }
 
 /// Formats the host's path of an entry for messages.
-pub(super) fn shown(root: &[u8], path: &[u8]) -> String {
-    let root = crate::printable::name(root);
-    if path.is_empty() { root.into_owned() } else { format!("{}/{}", root.trim_end_matches('/'), show(path)) }
+pub(crate) fn shown(root: &[u8], path: &[u8]) -> String {
+    let root = printable::name(root);
+    if path.is_empty() {
+        root.into_owned()
+    } else {
+        format!("{}/{}", root.trim_end_matches('/'), printable::path(path))
+    }
 }
 
 fn host_error(root: &[u8], path: &[u8], errno: Errno) -> Error {

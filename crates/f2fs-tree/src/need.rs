@@ -5,10 +5,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
-use super::{Entry, Kind, Metadata};
-use crate::{
+use f2fs::{
     Error, Result,
     format::{
         FileType,
@@ -26,6 +23,9 @@ use crate::{
     units::Ino,
     volume,
 };
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{Entry, Kind, Metadata};
 
 /// Space that a tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ pub struct Need {
 
 /// Capacity of a volume's inodes and directory blocks.
 #[derive(Debug, Clone)]
-pub(super) struct Rooms {
+pub(crate) struct Rooms {
     layout: InodeLayout,
     block_bytes: u64,
     /// Bytes for data in the inode; 0 if the volume does not store data inline.
@@ -69,7 +69,7 @@ impl Rooms {
         let inode = NodeBlock::new_inode(format, Ino(3), mode, inline::DATA | xattr_bit, words);
         let directory = NodeBlock::new_inode(format, Ino(3), mode, inline::DENTRY | xattr_bit, words);
         let block_bytes = superblock.block_size.bytes();
-        let at = crate::Place::Volume;
+        let at = f2fs::Place::Volume;
         let slots = Dentries::new(directory.inline_area(), at).slots();
         let inline_xattrs = inode.inline_xattrs().len();
         Rooms {
@@ -249,7 +249,7 @@ impl NeedCounter {
 }
 
 /// Splits a path into its directory and its name.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),

@@ -20,10 +20,10 @@ use f2fs::{
         hash::name_hash,
         inode::{DeviceNumber, inline},
     },
-    tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export},
     units::Ino,
     volume::{NewNode, Options, XattrMode},
 };
+use f2fs_tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export};
 
 mod support;
 

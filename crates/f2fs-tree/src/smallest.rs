@@ -1,35 +1,13 @@
-//! The smallest size of a volume with given options or given content.
+//! The smallest volume that holds a given tree.
 
-use super::{
-    DeviceSize, Options, Plan,
-    plan::{Geometry, Misfit, SEGMENTS_MAX},
-};
-use crate::{
+use f2fs::{
     Error, Result,
-    format::{BLOCKS_PER_SEGMENT, superblock::Features},
-    tree::{Need, SLACK_BLOCKS, Source, Transform, count},
+    format::superblock::Features,
+    mkfs::{DeviceSize, Options, Plan},
     volume,
 };
 
-/// Maximum number of zones tried. A source that fits at all fits much earlier: with 0.01 % overprovision, the
-/// reserves are ten thousand sections.
-const ZONES_TRIED: u64 = 1 << 15;
-
-/// Returns the smallest size in bytes on one device. Fails with [`Error::Invalid`] if no size is large
-/// enough.
-pub fn bytes(options: &Options, features: Features) -> Result<u64> {
-    let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
-    let before = super::plan::segment0_bytes(options, features.has(Features::RO));
-    for zones in 1..=ZONES_TRIED {
-        let bytes = before + zones * zone_bytes;
-        match Geometry::of(options, features, &[DeviceSize { path: String::new(), bytes }]) {
-            Ok(_) => return Ok(bytes),
-            Err(Misfit::TooSmall) => continue,
-            Err(Misfit::TooLarge) => break,
-        }
-    }
-    Err(Error::Invalid("sections or overprovision too large for any volume".into()))
-}
+use crate::{Need, SLACK_BLOCKS, Source, Transform, count};
 
 /// Returns the smallest size in bytes of a volume, on one device, that holds the content of a source plus
 /// `free_percent` of that as free space. `engine` has the options for opening the volume to fill it.
@@ -50,17 +28,17 @@ pub fn smallest_for(
     let free = (need.blocks as f64 * free_percent / 100.0).ceil() as u64;
     let blocks = need.blocks + own.blocks + free + SLACK_BLOCKS;
 
-    let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
+    let zone_bytes = options.zone_bytes();
     // A volume is never smaller than its blocks.
-    let zones = (blocks / u64::from(BLOCKS_PER_SEGMENT) / u64::from(options.segments_per_zone()))
-        .saturating_sub(least / zone_bytes);
+    let zones =
+        (blocks / (zone_bytes / options.block_size.bytes() as u64)).saturating_sub(least / zone_bytes);
     let mut bytes = least + zones * zone_bytes;
     loop {
         // Because the formula for overprovision has steps, a size just above a sufficient one can be
         // insufficient again. A size that is too large ends the search.
         match plan(options, bytes) {
             Ok(plan) if holds(&plan, blocks, need.nodes + own.nodes) => return Ok(bytes),
-            Err(error) if bytes > SEGMENTS_MAX * options.block_size.segment_bytes() => return Err(error),
+            Err(error) if bytes > Plan::largest_bytes(options) => return Err(error),
             _ => bytes += zone_bytes,
         }
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Error, Place, Result, Volume, format::FileType, units::Ino, volume::DirEntry};
+use f2fs::{Error, Place, Result, Volume, format::FileType, units::Ino, volume::DirEntry};
 
 /// Maximum number of damaged parts of one directory that are reported one by one.
 const DAMAGE_MAX: usize = 64;

@@ -25,7 +25,7 @@ pub fn records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
 }
 
 /// Parses a time: seconds with an optional fraction, rounded down to nanoseconds.
-pub fn time(value: &[u8]) -> Option<crate::units::Time> {
+pub fn time(value: &[u8]) -> Option<f2fs::units::Time> {
     let text = std::str::from_utf8(value).ok()?.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -36,9 +36,9 @@ pub fn time(value: &[u8]) -> Option<crate::units::Time> {
     let nanoseconds = padded.fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     Some(match whole.starts_with('-') && nanoseconds > 0 {
         true => {
-            crate::units::Time { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds }
+            f2fs::units::Time { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds }
         }
-        false => crate::units::Time { seconds, nanoseconds },
+        false => f2fs::units::Time { seconds, nanoseconds },
     })
 }
 
@@ -106,7 +106,7 @@ pub fn base64(text: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Time;
+    use f2fs::units::Time;
 
     #[test]
     fn values_may_hold_newlines_equals_signs_and_nuls() {

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Entry, Kind, Progress, Source, dir_sink::is_inside, show};
-use crate::{Error, Result};
+use f2fs::{Error, Result, printable};
+
+use crate::{Entry, Kind, Progress, Source, dir_sink::is_inside};
 
 /// Bytes of a file read and written at once.
 const RUN_BYTES: usize = 1 << 20;
@@ -103,7 +104,7 @@ impl Exporter<'_> {
         self.tell(&entry.path);
         let taken = match &self.missing {
             Some(missing) if is_inside(&entry.path, missing) => {
-                Err(Error::Invalid(format!("{} could not be made", show(missing)).into()))
+                Err(Error::Invalid(format!("{} could not be made", printable::path(missing)).into()))
             }
             _ => sink.entry(entry),
         };

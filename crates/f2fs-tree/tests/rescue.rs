@@ -20,10 +20,10 @@ use f2fs::{
         nat,
         xattr::entries,
     },
-    tree::{Entry, ExportOptions, Kind, Loss, Metadata, Sink, VolumeSource, export},
     units::{BlockAddr, Ino, Nid, SegNo},
     volume::{ActiveLogs, NewNode, Options, SetAttr, XattrMode},
 };
+use f2fs_tree::{Entry, ExportOptions, Kind, Loss, Metadata, Sink, VolumeSource, export};
 
 mod support;
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 
-use crate::{Error, Result};
+use f2fs::{Error, Result};
 
 /// Buffer size in bytes.
 const BUFFER_BYTES: usize = 256 << 10;

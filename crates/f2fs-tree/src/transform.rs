@@ -1,7 +1,8 @@
 //! Changes to entries between a source and a volume.
 
-use super::{Entry, FileContexts, FsConfig, OwnerMap};
-use crate::{Result, units::Time};
+use f2fs::{Result, units::Time};
+
+use crate::{Entry, FileContexts, FsConfig, OwnerMap};
 
 /// Changes to apply, in the order of the fields. An unset field changes nothing.
 #[derive(Debug, Default)]
@@ -68,7 +69,7 @@ impl Transform {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{Kind, Metadata};
+    use crate::{Kind, Metadata};
 
     fn entry(path: &str) -> Entry {
         let time = |seconds| Time { seconds, nanoseconds: 5 };

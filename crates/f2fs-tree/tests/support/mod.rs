@@ -1,0 +1,9 @@
+//! Helpers of the integration tests: the engine's own, and a tree on the host.
+
+#![allow(dead_code, unused_imports)] // each test file uses its own part
+
+#[path = "../../../f2fs/tests/support/mod.rs"]
+mod engine;
+pub mod tree;
+
+pub use engine::*;
