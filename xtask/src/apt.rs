@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lab::system;
+use lab::programs;
 
 use crate::workspace::run;
 
@@ -63,7 +63,7 @@ impl Apt {
         for file in fs::read_dir(&self.dir)? {
             let file = file?.path();
             if file.extension().is_some_and(|extension| extension == "deb") {
-                run(system::command("dpkg").arg("-x").arg(&file).arg(to))?;
+                run(programs::command("dpkg").arg("-x").arg(&file).arg(to))?;
                 fs::remove_file(file)?;
                 unpacked += 1;
             }
@@ -75,7 +75,7 @@ impl Apt {
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = system::command(program);
+        let mut command = programs::command(program);
         if let Some(architecture) = self.architecture {
             for (option, path) in [
                 ("Dir::Etc::sourcelist", "sources.list"),

@@ -7,7 +7,7 @@ use guest::pattern::{Access, Sync};
 use lab::{
     cost::{Cell, Costs, Traffic},
     scale::Scale,
-    target::{Machine, Programs},
+    systems::{Machine, Programs},
 };
 
 use crate::{interrupt, uml_kernel};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lab::system;
+use lab::programs;
 use serde::Serialize;
 
 use crate::{
@@ -130,14 +130,14 @@ fn flashkit(tree: &Path, image: &Path) -> Result<Cost> {
 
 fn sload(tree: &Path, image: &Path) -> Result<Cost> {
     fs::File::create(image)?.set_len(IMAGE_MIB << 20)?;
-    let made = Cost::of(system::command("mkfs.f2fs").arg("-q").arg(image))?;
-    let loaded = Cost::of(system::command("sload.f2fs").arg("-P").arg("-f").arg(tree).arg(image))?;
+    let made = Cost::of(programs::command("mkfs.f2fs").arg("-q").arg(image))?;
+    let loaded = Cost::of(programs::command("sload.f2fs").arg("-P").arg("-f").arg(tree).arg(image))?;
     Ok(made.then(loaded))
 }
 
 fn mke2fs(tree: &Path, image: &Path) -> Result<Cost> {
     let size = format!("{IMAGE_MIB}M");
-    Cost::of(system::command("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(tree).arg(image).arg(size))
+    Cost::of(programs::command("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(tree).arg(image).arg(size))
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use lab::target::OURS;
+use lab::systems::OURS;
 
 use crate::{
     Machine, filling, initramfs, interrupt,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lab::guest::RANDOM_BYTES;
+use lab::vm::RANDOM_BYTES;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

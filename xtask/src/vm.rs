@@ -23,9 +23,9 @@ use guest::{
     op::{Answer, Message},
 };
 use lab::{
-    guest::{KERNEL_LINE, MACHINE},
     patience::{Patience, TICK},
-    system,
+    programs,
+    vm::{KERNEL_LINE, MACHINE},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -158,7 +158,7 @@ impl Vm {
             Machine::Arm64With16K => ("qemu-system-aarch64", "virt", "max,pauth-impdef=on", "ttyAMA0"),
         };
         let kernel_line = format!("console={serial} {KERNEL_LINE}");
-        let mut command = system::command(program);
+        let mut command = programs::command(program);
         command
             .args(MACHINE)
             .args(["-cpu", cpu, "-M", board, "-m", "3072"])

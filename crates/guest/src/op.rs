@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Load, Manifest, Overwrites, Pattern, Tree, load::Stage};
+use crate::{Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree, Workload, workload::Stage};
 
 /// Prefix of the agent's messages in the kernel's log about operations that take long.
 pub const WATCH: &str = "agent:";
@@ -120,9 +120,9 @@ pub enum Op {
     NbdDetach { device: Bytes },
     /// Makes a tree that a seed describes in a directory that is there; answers with the number of files.
     Plant { dir: Bytes, tree: Tree },
-    /// Runs a stage of a load in an existing directory; answers with the durations of its units, in
+    /// Runs a stage of a workload in an existing directory; answers with the durations of its units, in
     /// nanoseconds.
-    Load { dir: Bytes, load: Load, stage: Stage },
+    Workload { dir: Bytes, workload: Workload, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
     /// Answers with the memory of the programs of a name.
@@ -201,7 +201,7 @@ pub enum Answer {
     Blocks(u64),
     /// Records that were read or written.
     Records(u64),
-    /// Durations of single writes, or of the units of a load, in nanoseconds of the machine's clock.
+    /// Durations of single writes, or of the units of a workload, in nanoseconds of the machine's clock.
     Times(Vec<u64>),
     /// Room of a file system.
     Space {

@@ -23,9 +23,9 @@ use rustix::{
 };
 
 use crate::{
-    Bytes, Entry, Manifest, Op, ioctl, load, manifest, nbd,
+    Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
     op::{Allocate, Answer},
-    room, threads, tree, ubi,
+    room, threads, tree, ubi, workload,
 };
 
 /// Runs one operation after the other; keeps the open files.
@@ -213,9 +213,9 @@ impl Runner {
                 let dir = self.at(dir);
                 return Ok(Some(Answer::Records(tree.plant(&mut tree::Dir(dir))?)));
             }
-            Op::Load { dir, load, stage } => {
-                let mut dir = load::Dir::new(self.at(dir));
-                return Ok(Some(Answer::Times(load.run_on(*stage, &mut dir)?)));
+            Op::Workload { dir, workload, stage } => {
+                let mut dir = workload::Dir::new(self.at(dir));
+                return Ok(Some(Answer::Times(workload.run_on(*stage, &mut dir)?)));
             }
             Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
             Op::Execute { program, arguments } => {

@@ -1,8 +1,8 @@
-//! SQLite itself: its calls on its files are, one by one, those of [`flashkit_guest::load::Database`].
+//! SQLite itself: its calls on its files are, one by one, those of [`flashkit_guest::workload::Database`].
 
 use std::{collections::HashMap, path::Path, process::Command};
 
-use flashkit_guest::load::{Change, Database, Journal, Step};
+use flashkit_guest::workload::{Change, Database, Journal, Step};
 
 /// Number of transactions: enough for the log to be checkpointed and restarted, and for new leaves.
 fn transactions(journal: Journal) -> u64 {
@@ -52,7 +52,7 @@ fn memory_dir() -> std::io::Result<tempfile::TempDir> {
 
 /// SQLite's calls that change files, for these transactions.
 fn recorded(dir: &Path, journal: Journal, changes: &[Change]) -> Option<Vec<Step>> {
-    use flashkit_guest::load::{FIRST_ROW, ROWS, VALUE_BYTES};
+    use flashkit_guest::workload::{FIRST_ROW, ROWS, VALUE_BYTES};
     let last = FIRST_ROW + ROWS - 1;
     let make = format!(
         "PRAGMA journal_mode={}; CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB NOT NULL);

@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use flash::{Command, Entry, Pace, Profile, Trace, TraceFormat};
 use flashkit_lab::{
     experiment::{Experiment, How, Phase},
-    format::FileSystem,
     preset::Preset,
+    rivals::FileSystem,
     scale::Scale,
     stop::Stop,
-    target::{DISK, GuestTarget, Machine, Programs, Setting, Target},
+    systems::{DISK, GuestTarget, Machine, Programs, Setting, Target},
 };
 
 fn main() -> Result<()> {

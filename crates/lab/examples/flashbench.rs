@@ -4,8 +4,8 @@ use anyhow::{Result, bail};
 use block::MemoryDevice;
 use flash::{Model, Pace, verbs};
 use flashkit_lab::{
-    guest::{Card, Limits, Setup, Uml, host_files, host_program},
-    target,
+    systems,
+    vm::{Card, Limits, Setup, Uml, host_files, host_program},
 };
 use guest::{Op, op::Answer};
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         agent: agent.into(),
         memory_mib: 512,
         queue_depth: profile.host.queue_depth,
-        traits: target::traits(&profile),
+        traits: systems::traits(&profile),
         pace: Pace::Virtual,
         seed: 1,
         limits: Limits::default(),

@@ -12,15 +12,15 @@ use block::{Mount, mounts};
 use crate::{
     check::Check,
     experiment::{Experiment, How, Phase},
-    format::FileSystem,
-    guest::Failure,
     plan::Cell,
     preset::Preset,
     record::{FORM, Record, Versions},
+    rivals::FileSystem,
     sample::Sample,
     scale::Scale,
     stop::Stop,
-    target::{DirectoryTarget, can_drop_caches},
+    systems::{DirectoryTarget, can_drop_caches},
+    vm::Failure,
 };
 
 /// Experiments that work in a directory and need no separate device.
@@ -28,7 +28,7 @@ pub const EXPERIMENTS: [Experiment; 5] = [
     Experiment::BufferedWrite,
     Experiment::WriteFsync,
     Experiment::BufferedRead,
-    Experiment::Loads,
+    Experiment::Workloads,
     Experiment::Copy,
 ];
 /// Maximum overhead of a small file: the rest of its last block, an inode, its name.
@@ -126,7 +126,7 @@ impl Bench {
         let of = |experiment: &Experiment| match experiment {
             Experiment::Copy => image_bytes + archive_bytes + tree_files * (tree_mean_bytes + FILE_BYTES),
             Experiment::WriteFsync => fsync_bytes,
-            Experiment::Loads => {
+            Experiment::Workloads => {
                 LOADS_BYTES + kernel_files * (KERNEL_FILE_BYTES + FILE_BYTES) + phone_actions * ACTION_BYTES
             }
             _ => buffered_bytes,

@@ -5,8 +5,8 @@ use std::{io, path::Path, process::Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    system,
-    target::{OURS, THROUGH_FUSE},
+    programs,
+    systems::{OURS, THROUGH_FUSE},
 };
 
 /// Maximum length of the recorded output, in bytes.
@@ -43,7 +43,7 @@ impl Check {
 
     /// Returns true if the volume was not checked, but could be now because the checker is installed.
     pub fn is_due(&self, kind: &str) -> bool {
-        let is_here = |(program, _)| system::find(program).is_some();
+        let is_here = |(program, _)| programs::find(program).is_some();
         matches!(self, Check::NotChecked { .. }) && checker(kind).is_some_and(is_here)
     }
 
@@ -52,7 +52,7 @@ impl Check {
         let Some((program, arguments)) = checker(kind) else {
             return Check::NotChecked { why: format!("there is no checker for {kind}") };
         };
-        let output = system::command(program).args(arguments).arg(image).stdin(Stdio::null()).output();
+        let output = programs::command(program).args(arguments).arg(image).stdin(Stdio::null()).output();
         let output = match output {
             Ok(output) => output,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -94,7 +94,7 @@ fn checker(kind: &str) -> Option<(&'static str, &'static [&'static str])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::FileSystem;
+    use crate::rivals::FileSystem;
 
     #[test]
     fn a_volume_is_clean_until_it_is_damaged() {

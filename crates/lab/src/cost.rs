@@ -20,12 +20,12 @@ use guest::{
 use serde::Serialize;
 
 use crate::{
-    format::FileSystem,
-    guest::Failure,
     preset::Preset,
+    rivals::FileSystem,
     scale::Scale,
     stop::Stop,
-    target::{DISK, MOUNT_POINT, OURS, Programs, Setting, Target},
+    systems::{DISK, MOUNT_POINT, OURS, Programs, Setting, Target},
+    vm::Failure,
 };
 
 /// Type of Linux's file system, as mount(2) knows it.

@@ -6,23 +6,23 @@
 
 mod aging;
 mod latency;
-mod loads;
+mod workloads;
 
 use flash::latency::Latencies;
 use guest::{
-    Load, Op, Pattern, Tree,
+    Op, Pattern, Tree, Workload,
     op::Answer,
     pattern::{Access, Order, Sync},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    guest::{Failure, Totals},
     plan::Age,
     preset::Preset,
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
-    target::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
+    systems::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
+    vm::{Failure, Totals},
 };
 
 const FILE: &str = "/mnt/iozone.tmp";
@@ -40,7 +40,7 @@ pub enum Experiment {
     /// 4: reads of 4 KiB with cold caches (jeong-2012, iozone -U).
     BufferedRead,
     /// 5: SQLite, a phone, unpacking and compiling kernel sources (requested in jeong-2012's thread).
-    Loads,
+    Workloads,
     /// 7: copies of an image, an archive and a tree, and the tree's removal (fedorchuk-2014).
     Copy,
     /// 8: durations of writes on a dirty file system, with and without background cleaning (lavinen-2003).
@@ -182,7 +182,7 @@ impl Experiment {
         Experiment::WriteFsync,
         Experiment::Mount,
         Experiment::BufferedRead,
-        Experiment::Loads,
+        Experiment::Workloads,
         Experiment::Copy,
         Experiment::Latency,
     ];
@@ -203,7 +203,7 @@ impl Experiment {
             Experiment::WriteFsync => 2,
             Experiment::Mount => 3,
             Experiment::BufferedRead => 4,
-            Experiment::Loads => 5,
+            Experiment::Workloads => 5,
             Experiment::Copy => 7,
             Experiment::Latency => 8,
         }
@@ -216,7 +216,7 @@ impl Experiment {
             Experiment::WriteFsync => "write_fsync",
             Experiment::Mount => "mount",
             Experiment::BufferedRead => "buffered_read",
-            Experiment::Loads => "loads",
+            Experiment::Workloads => "workloads",
             Experiment::Copy => "copy",
             Experiment::Latency => "latency",
         }
@@ -229,7 +229,7 @@ impl Experiment {
             Experiment::WriteFsync => "Write and fsync, 4 KiB records",
             Experiment::Mount => "Mount",
             Experiment::BufferedRead => "Read with cold caches, 4 KiB records",
-            Experiment::Loads => "Loads: SQLite's transactions; the rest until it is on the card",
+            Experiment::Workloads => "Workloads: SQLite's transactions; the rest until it is on the card",
             Experiment::Copy => "Copying and removing, until it is on the card",
             Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
         }
@@ -262,7 +262,7 @@ impl Experiment {
             Experiment::BufferedRead => {
                 const { &[part(SEQUENTIAL, SEQUENTIAL, Unit::MbPerS), part(RANDOM, RANDOM, Unit::Iops)] }
             }
-            Experiment::Loads => {
+            Experiment::Workloads => {
                 const {
                     &[
                         part("sqlite_delete", "SQLite, delete", Unit::PerS),
@@ -335,7 +335,7 @@ impl Experiment {
             Experiment::WriteFsync => bench.writes(scale.fsync_bytes, Sync::Each),
             Experiment::Mount => bench.mounts(scale.fsync_bytes),
             Experiment::BufferedRead => bench.reads(scale.buffered_bytes),
-            Experiment::Loads => bench.loads(&scale),
+            Experiment::Workloads => bench.workloads(&scale),
             Experiment::Copy => bench.copies(&scale),
             Experiment::Latency => bench.latencies(&scale),
         }?;
@@ -381,7 +381,7 @@ struct Bench<'a> {
     /// Memory use of the kernel before the mount.
     idle_memory: Option<u64>,
     /// Workload that aged the file system.
-    aged: Option<Load>,
+    aged: Option<Workload>,
 }
 
 impl Bench<'_> {

@@ -5,8 +5,8 @@ use std::{io, path::Path};
 use guest::{Op, op::Answer};
 
 use crate::{
-    guest::{Failure, Measured, host_files, host_program},
-    target::{GuestTarget, MOUNT_POINT, Setting, Target},
+    systems::{GuestTarget, MOUNT_POINT, Setting, Target},
+    vm::{Failure, Measured, host_files, host_program},
 };
 
 /// Path of fio on the host.

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     experiment::{Experiment, Part},
-    format::FileSystem,
     preset::Preset,
     record::digest,
+    rivals::FileSystem,
     scale::Scale,
-    target::{OURS, Programs, THROUGH_FUSE},
+    systems::{OURS, Programs, THROUGH_FUSE},
 };
 
 /// One experiment on one file system on one machine.

@@ -213,6 +213,7 @@ impl Records {
         Records { dir: dir.to_owned() }
     }
 
+    /// Returns the directory of the records.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -267,10 +268,10 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         experiment::{Experiment, Unit},
-        format::FileSystem,
-        guest::Totals,
         preset::Preset,
-        target::FlashWork,
+        rivals::FileSystem,
+        systems::FlashWork,
+        vm::Totals,
     };
 
     /// Creates a record with these figures.

@@ -20,11 +20,11 @@ use flash::Pace;
 use crate::{
     check::Check,
     experiment::{Experiment, How},
-    guest::Failure,
     plan::{Cell, Plan},
     record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Record, Records, Versions, digest},
     stop::Stop,
-    target::{OURS, Setting, suited},
+    systems::{OURS, Setting, suited},
+    vm::Failure,
 };
 
 /// Progress of a study.
@@ -249,8 +249,8 @@ mod tests {
 
     use crate::{
         experiment::{Experiment, Phase},
-        format::FileSystem,
         preset::Preset,
+        rivals::FileSystem,
         scale::Scale,
     };
 

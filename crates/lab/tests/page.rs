@@ -10,8 +10,8 @@ use std::{
 };
 
 use flashkit_lab::{
-    experiment::Experiment, format::FileSystem, plan::Plan, preset::Preset, report, scale::Scale, stop::Stop,
-    study::run_cell, target::OURS, wear::Wear,
+    experiment::Experiment, plan::Plan, preset::Preset, report, rivals::FileSystem, scale::Scale, stop::Stop,
+    study::run_cell, systems::OURS, wear::Wear,
 };
 
 /// Names of the browser; Debian's is the first.

@@ -14,15 +14,15 @@ use flashkit_lab::{
     check::Check,
     experiment::{Experiment, Phase},
     fio,
-    format::FileSystem,
-    guest::{Card, Failure, Limits, Setup, Uml},
     plan::{Plan, file_systems},
     preset::Preset,
     record::Record,
+    rivals::FileSystem,
     scale::Scale,
     stop::Stop,
     study::run_cell,
-    target::{self, GuestTarget, Machine, Programs, Setting, THROUGH_FUSE, Target},
+    systems::{self, GuestTarget, Machine, Programs, Setting, THROUGH_FUSE, Target},
+    vm::{Card, Failure, Limits, Setup, Uml},
 };
 use guest::{
     Op,
@@ -111,7 +111,7 @@ fn boot(programs: &Programs, limits: Limits, data: Box<dyn Device>) -> Result<Um
         agent: programs.agent.clone(),
         memory_mib: 256,
         queue_depth: 1,
-        traits: target::traits(&profile),
+        traits: systems::traits(&profile),
         pace: Pace::Virtual,
         seed: 1,
         limits,
@@ -469,8 +469,8 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
     let mut uml = boot(&programs, limits, Box::new(MemoryDevice::new(64 * MIB)))?;
     let refused = uml.run(&mount("ext4", ""));
     assert!(matches!(refused, Err(Failure::Refused { errno: 22, .. })), "{refused:?}");
-    uml.run(&flashkit_lab::guest::host_files())?;
-    let spins = flashkit_lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
+    uml.run(&flashkit_lab::vm::host_files())?;
+    let spins = flashkit_lab::vm::host_program("/bin/sh", &["-c", "while :; do :; done"])?;
     let spun = uml.run(&spins);
     assert!(matches!(spun, Err(Failure::Hung { silent_s: 10, .. })), "{spun:?}");
     Ok(())
@@ -481,14 +481,14 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
 fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let mut uml = boot(&programs, Limits::default(), Box::new(MemoryDevice::new(64 * MIB)))?;
-    uml.run(&flashkit_lab::guest::host_files())?;
+    uml.run(&flashkit_lab::vm::host_files())?;
     let id = uml.id();
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(1));
         rustix::process::kill_process(id, rustix::process::Signal::KILL)
     });
     // If the end is not noticed, this would time out as a hang.
-    let ended = uml.run(&flashkit_lab::guest::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
+    let ended = uml.run(&flashkit_lab::vm::host_program("/bin/sh", &["-c", "while :; do :; done"])?);
     assert!(matches!(ended, Err(Failure::Died { .. })), "{ended:?}");
     killer.join().expect("it does not panic")?;
     Ok(())

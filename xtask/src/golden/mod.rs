@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use f2fs::{format::BlockSize, mkfs};
 use guest::{Manifest, Runner};
-use lab::system;
+use lab::programs;
 use model::fsck::fsck_image;
 use serde::{Deserialize, Serialize};
 
@@ -239,7 +239,7 @@ fn format(recipe: &Recipe, work: &Path) -> Result<()> {
     for (name, mib) in names.iter().zip([recipe.mib].iter().chain(recipe.more_mib)) {
         fs::File::create(work.join(name))?.set_len(mib << 20)?;
     }
-    let mut mkfs = system::command("mkfs.f2fs");
+    let mut mkfs = programs::command("mkfs.f2fs");
     // The paths of further devices stand in the superblock: short ones, and the same every time.
     mkfs.current_dir(work).args(["-q", "-f", "-r", "-T", "1700000000"]);
     let uuid = format!("{UUID:032x}");
@@ -255,7 +255,11 @@ fn format(recipe: &Recipe, work: &Path) -> Result<()> {
         for op in recipes::source(&At::root()) {
             runner.run(&op, &mut |_| Ok(())).with_context(|| format!("{op:?}"))?;
         }
-        run(system::command("sload.f2fs").arg("-P").arg("-f").arg(source.path()).arg(work.join(&names[0])))?;
+        run(programs::command("sload.f2fs")
+            .arg("-P")
+            .arg("-f")
+            .arg(source.path())
+            .arg(work.join(&names[0])))?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::{notice::notice, progress, render};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   4 buffered_read   7 copy
-  5 loads (only where it is named)
+  5 workloads (only where it is named)
 
 Everything is done in a directory of its own, which is removed. Before reading, root drops the kernel's caches; who \
 is not root asks the kernel to forget the file, which not every file system heeds (ZFS keeps its own cache).")]

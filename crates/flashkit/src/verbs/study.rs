@@ -13,15 +13,15 @@ use clap::builder::TypedValueParser;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
-    format::FileSystem,
-    guest::Measured,
     plan::{self, Cell, Plan},
     preset::Preset,
     record::{Record, Records},
     report,
+    rivals::FileSystem,
     scale::DIRTY_PERCENT,
     study::{self, Event, Outcome},
-    target::{GET_KERNEL, Machine, OURS, Programs, Setting, THROUGH_FUSE},
+    systems::{GET_KERNEL, Machine, OURS, Programs, Setting, THROUGH_FUSE},
+    vm::Measured,
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
@@ -38,7 +38,7 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
-  5 loads (only where it is named; SQLite, a phone, a kernel's sources unpacked and compiled)
+  5 workloads (only where it is named; SQLite, a phone, a kernel's sources unpacked and compiled)
   8 latency (only where it is named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
 
 What is done is kept: the same call goes on where it was stopped.")]
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Runs a fio job file on each file system, and prints the results of the card and of fio.
 fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> {
     let programs = programs.filter(|programs| programs.machine == Machine::Virtual);
-    let job = lab::guest::host_file(job)?;
+    let job = lab::vm::host_file(job)?;
     let mut file_systems = args.file_systems();
     if args.file_systems.is_empty() {
         file_systems.retain(|it| !it.is_ours() && !it.is_raw());

@@ -13,8 +13,8 @@ use guest::{
 
 use super::{Bench, FILE, file, pattern};
 use crate::{
-    guest::Failure,
     scale::{RECORD_BYTES, Scale},
+    vm::Failure,
 };
 
 /// Fill level of a card, in percent.

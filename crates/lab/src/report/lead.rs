@@ -1,7 +1,7 @@
 //! Leads: our file system compared with the best rival, part by part.
 
 use super::Sheet;
-use crate::{experiment::Part, target::OURS};
+use crate::{experiment::Part, systems::OURS};
 
 /// A part with our figure and that of the best rival.
 #[derive(Debug, Clone, PartialEq)]

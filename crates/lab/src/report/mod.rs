@@ -27,7 +27,7 @@ use crate::{
     published::published,
     record::Record,
     scale::Scale,
-    target::{OURS, THROUGH_FUSE},
+    systems::{OURS, THROUGH_FUSE},
     wear::Wear,
 };
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Sheet, leads, shown};
-use crate::{preset::Preset, target::OURS};
+use crate::{preset::Preset, systems::OURS};
 
 /// A verdict on one machine.
 #[derive(Debug, Clone, PartialEq)]

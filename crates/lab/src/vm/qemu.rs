@@ -24,7 +24,7 @@ use guest::{Op, Reply};
 use tempfile::TempDir;
 
 use super::{Failure, Limits, Measured, console_end};
-use crate::system;
+use crate::programs;
 
 /// Options of every virtual machine: software emulation, which works everywhere, and no default devices.
 ///
@@ -96,9 +96,9 @@ impl Qemu {
         let work = tempfile::tempdir()?;
         let card = Arc::new(card);
         let server = Server::start(card.clone(), &Address::Unix(work.path().join("card")))?;
-        let mut program = system::bound(PROGRAM)
+        let mut program = programs::bound(PROGRAM)
             .args(arguments(setup, work.path()))
-            .process_group(0) // an interrupt is ours to hear
+            .process_group(0) // an interrupt is ours to receive it
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(work.path().join("qemu"))?)
@@ -120,6 +120,7 @@ impl Qemu {
         }
     }
 
+    /// Returns the modelled card.
     pub fn card(&self) -> &Card {
         &self.card
     }

@@ -8,7 +8,7 @@ use guest::{Op, op::Answer};
 use serde::Deserialize;
 
 use super::{CHIP, GET_KERNEL, UBI_VOLUME};
-use crate::guest::{EventModel, Failure, Totals, Uml, host_file, host_files};
+use crate::vm::{EventModel, Failure, Totals, Uml, host_file, host_files};
 
 /// Module file of the driver, beside the lab's kernel.
 const MODULE: &str = "lab_flash.ko";

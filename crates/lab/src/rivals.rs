@@ -10,9 +10,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    programs,
     record::digest,
-    system,
-    target::{CHIP, DISK, OURS, THROUGH_FUSE, UBI_VOLUME},
+    systems::{CHIP, DISK, OURS, THROUGH_FUSE, UBI_VOLUME},
 };
 
 /// UUID of volumes, if it can be chosen: a random one would make runs differ.
@@ -110,7 +110,7 @@ impl FileSystem {
         let stamp: &[&str] = if self.kind == "f2fs" { &["-T", &made_at] } else { &[] };
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(image)?;
         file.set_len(size_bytes)?;
-        let output = system::command(program)
+        let output = programs::command(program)
             .args(arguments)
             .args(stamp)
             .args(&self.mkfs)
@@ -134,7 +134,7 @@ impl FileSystem {
     /// Digest of the mkfs program; `None` if it is not installed.
     pub fn formatter_digest(&self) -> Option<String> {
         let (program, _) = self.program().ok()?;
-        digest(File::open(system::find(program)?).ok()?).ok()
+        digest(File::open(programs::find(program)?).ok()?).ok()
     }
 
     fn program(&self) -> io::Result<(&'static str, &'static [&'static str])> {

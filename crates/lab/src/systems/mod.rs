@@ -8,11 +8,11 @@ mod chip;
 mod cleaner;
 mod directory;
 mod engine;
-mod guest;
-mod loads;
+mod linux;
 mod null_target;
 mod read_ahead;
 mod stock;
+mod workloads;
 
 use std::{
     collections::BTreeMap,
@@ -26,15 +26,15 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     directory::{DirectoryTarget, can_drop_caches},
     engine::{EngineTarget, suited},
-    guest::{GuestTarget, traits},
+    linux::{GuestTarget, traits},
     stock::StockTarget,
 };
 use crate::{
-    format::FileSystem,
-    guest::{Failure, Measured},
     preset::Preset,
+    rivals::FileSystem,
     scale::Scale,
     stop::Stop,
+    vm::{Failure, Measured},
     wear::Wear,
 };
 

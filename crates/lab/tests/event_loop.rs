@@ -16,7 +16,7 @@ use block::{
     vhost_user::{Traits, fake_guest::FakeGuest},
 };
 use flash::{Completion, Op, Refusal};
-use flashkit_lab::guest::{Card, EventModel, Failure, Limits, World};
+use flashkit_lab::vm::{Card, EventLoop, EventModel, Failure, Limits};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const SIZE: u64 = 1 << 20;
@@ -51,7 +51,7 @@ impl EventModel for ThreeMs {
 
 /// A simulation of the external interfaces of user-mode Linux.
 struct Guest {
-    calendar: UnixStream,
+    server: UnixStream,
     card: FakeGuest,
     mailbox: FakeGuest,
     now_ns: u64,
@@ -59,35 +59,35 @@ struct Guest {
 
 impl Guest {
     fn connect(dir: &Path) -> io::Result<Guest> {
-        let mut calendar = UnixStream::connect(dir.join("calendar"))?;
-        tell(&mut calendar, START, 0)?;
+        let mut server = UnixStream::connect(dir.join("server"))?;
+        tell(&mut server, START, 0)?;
         let disk = |name: &str| -> io::Result<FakeGuest> {
             let mut disk = FakeGuest::new(UnixStream::connect(dir.join(name))?)?;
             disk.connect(|| Ok(()))?;
             Ok(disk)
         };
         let (card, mailbox) = (disk("card")?, disk("mailbox")?);
-        Ok(Guest { calendar, card, mailbox, now_ns: 0 })
+        Ok(Guest { server, card, mailbox, now_ns: 0 })
     }
 
     /// Sleeps until a time.
     fn sleep_until(&mut self, ns: u64) -> io::Result<()> {
-        tell(&mut self.calendar, REQUEST, ns)?;
+        tell(&mut self.server, REQUEST, ns)?;
         self.wait()
     }
 
     /// Waits to be run. Like the kernel, it enters an interrupt into the timer queue of the time-travel
     /// server.
     fn wait(&mut self) -> io::Result<()> {
-        tell(&mut self.calendar, WAIT, u64::MAX)?;
+        tell(&mut self.server, WAIT, u64::MAX)?;
         loop {
-            let channels = [self.calendar.as_fd(), self.card.back_channel(), self.mailbox.back_channel()];
+            let channels = [self.server.as_fd(), self.card.back_channel(), self.mailbox.back_channel()];
             let mut waited_for = channels.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             poll(&mut waited_for, None)?;
             let [_, card, mailbox] = waited_for.map(|fd| !fd.revents().is_empty());
             if card || mailbox {
-                self.now_ns = tell(&mut self.calendar, GET, 0)?;
-                tell(&mut self.calendar, REQUEST, self.now_ns)?;
+                self.now_ns = tell(&mut self.server, GET, 0)?;
+                tell(&mut self.server, REQUEST, self.now_ns)?;
                 if card {
                     self.card.interrupt()?
                 } else {
@@ -95,22 +95,22 @@ impl Guest {
                 }
                 continue;
             }
-            let (kind, number, ns) = receive(&mut self.calendar)?;
+            let (kind, number, ns) = receive(&mut self.server)?;
             assert_eq!(kind, RUN);
             assert!(ns >= self.now_ns, "time goes back");
             self.now_ns = ns;
-            return send(&mut self.calendar, 0, number, 0);
+            return send(&mut self.server, 0, number, 0);
         }
     }
 
     fn write(&mut self, sector: u64) -> io::Result<()> {
-        tell(&mut self.calendar, UPDATE, self.now_ns)?;
+        tell(&mut self.server, UPDATE, self.now_ns)?;
         self.card.submit(WRITE, sector, &[7; 512], 0)?;
         self.card.kick(|| Ok(()))
     }
 
     /// Receives a message of the host.
-    fn hear(&mut self) -> io::Result<String> {
+    fn receive(&mut self) -> io::Result<String> {
         self.mailbox.submit(READ, CHANNEL, &[], 512)?;
         self.mailbox.kick(|| Ok(()))?;
         loop {
@@ -121,7 +121,7 @@ impl Guest {
         }
     }
 
-    fn say(&mut self, text: &str) -> io::Result<()> {
+    fn send(&mut self, text: &str) -> io::Result<()> {
         let mut block = text.as_bytes().to_vec();
         block.resize(512, 0);
         self.mailbox.submit(WRITE, CHANNEL, &block, 0)?;
@@ -151,20 +151,20 @@ fn tell(stream: &mut UnixStream, kind: u32, ns: u64) -> io::Result<u64> {
     Ok(ns)
 }
 
-fn world(
+fn event_loop(
     limits: Limits,
     script: impl FnOnce(Guest) -> io::Result<()> + Send + 'static,
-) -> (World<ThreeMs>, JoinHandle<io::Result<()>>) {
+) -> (EventLoop<ThreeMs>, JoinHandle<io::Result<()>>) {
     let dir = tempfile::tempdir().unwrap();
     let bind = |name: &str| UnixListener::bind(dir.path().join(name)).unwrap();
-    let (calendar, card_port, mailbox_port) = (bind("calendar"), bind("card"), bind("mailbox"));
+    let (server, card_port, mailbox_port) = (bind("server"), bind("card"), bind("mailbox"));
     let card = Card::new(ThreeMs { free_ns: 0 }, Box::new(MemoryDevice::new(SIZE))).traced();
     let guest = thread::spawn(move || script(Guest::connect(dir.path())?));
-    let (stream, _) = calendar.accept().unwrap();
+    let (stream, _) = server.accept().unwrap();
     let geometry = Geometry { size_bytes: SIZE, sector_bytes: 512 };
     let traits =
         Traits { geometry, serial: "card".into(), write_cache: false, discard: false, read_only: false };
-    (World::new(Some(stream), card_port, mailbox_port, card, traits, limits), guest)
+    (EventLoop::new(Some(stream), card_port, mailbox_port, card, traits, limits), guest)
 }
 
 /// Limits in guest time, which do not depend on the load of the machine.
@@ -174,8 +174,8 @@ fn a_second() -> Limits {
 
 #[test]
 fn requests_end_when_the_model_says_and_messages_take_no_time() {
-    let (mut world, guest) = world(Limits::default(), |mut guest| {
-        assert_eq!(guest.hear()?, "go\n");
+    let (mut events, guest) = event_loop(Limits::default(), |mut guest| {
+        assert_eq!(guest.receive()?, "go\n");
         assert_eq!(guest.now_ns, 0);
         guest.sleep_until(10 * MS)?;
         guest.write(8)?;
@@ -184,70 +184,72 @@ fn requests_end_when_the_model_says_and_messages_take_no_time() {
         assert_eq!((guest.now_ns, guest.card.answers(0)?.len()), (13 * MS, 1));
         guest.wait()?;
         assert_eq!((guest.now_ns, guest.card.answers(0)?.len()), (16 * MS, 1));
-        guest.say("done\n")?;
-        assert_eq!(guest.hear()?, "and again\n");
+        guest.send("done\n")?;
+        assert_eq!(guest.receive()?, "and again\n");
         // A medium error takes no time and is reported to the guest.
         guest.write(SIZE / 1024)?;
         guest.wait()?;
         assert_eq!(guest.card.answers(0)?[0].1, 1);
-        guest.say("failed\n")?;
+        guest.send("failed\n")?;
         guest.wait()
     });
-    world.say(b"go");
-    assert_eq!(world.hear().unwrap(), b"done");
-    assert_eq!(world.now_ns(), 16 * MS);
-    let totals = *world.card().totals();
+    events.send(b"go");
+    assert_eq!(events.receive().unwrap(), b"done");
+    assert_eq!(events.now_ns(), 16 * MS);
+    let totals = *events.card().totals();
     assert_eq!((totals.writes, totals.written_bytes, totals.busy_ns), (2, 1024, 6 * MS));
-    world.say(b"and again");
-    assert_eq!(world.hear().unwrap(), b"failed");
-    assert_eq!(world.now_ns(), 16 * MS);
-    assert_eq!(world.card().totals(), &totals);
+    events.send(b"and again");
+    assert_eq!(events.receive().unwrap(), b"failed");
+    assert_eq!(events.now_ns(), 16 * MS);
+    assert_eq!(events.card().totals(), &totals);
     let times: Vec<(u64, u64)> =
-        world.card().trace().unwrap().entries.iter().map(|entry| (entry.at_ns, entry.done_ns)).collect();
+        events.card().trace().unwrap().entries.iter().map(|entry| (entry.at_ns, entry.done_ns)).collect();
     assert_eq!(times, [(10 * MS, 13 * MS), (10 * MS, 16 * MS)]);
-    drop(world);
-    assert!(guest.join().unwrap().is_err(), "its calendar is gone");
+    drop(events);
+    assert!(guest.join().unwrap().is_err(), "its server is gone");
 }
 
 #[test]
 fn a_guest_that_dies_hangs_or_waits_for_nothing_is_a_failure() {
-    let (mut dies, guest) = world(a_second(), |mut guest| {
+    let (mut dies, guest) = event_loop(a_second(), |mut guest| {
         guest.sleep_until(7 * MS)?;
         Ok(())
     });
-    assert!(matches!(dies.hear(), Err(Failure::Died { at_ns, .. }) if at_ns == 7 * MS));
+    assert!(matches!(dies.receive(), Err(Failure::Died { at_ns, .. }) if at_ns == 7 * MS));
     guest.join().unwrap().unwrap();
 
     // Silent until the event loop has given up, however long that takes.
     let (given_up, wait) = std::sync::mpsc::channel();
     let brief = Limits { silence: Duration::from_millis(300), ..a_second() };
-    let (mut hangs, guest) = world(brief, move |guest| {
+    let (mut hangs, guest) = event_loop(brief, move |guest| {
         wait.recv().map_err(io::Error::other)?;
         drop(guest);
         Ok(())
     });
-    assert!(matches!(hangs.hear(), Err(Failure::Hung { at_ns: 0, .. })));
+    assert!(matches!(hangs.receive(), Err(Failure::Hung { at_ns: 0, .. })));
     given_up.send(()).unwrap();
     guest.join().unwrap().unwrap();
 
-    let (mut waits, _) = world(a_second(), |mut guest| guest.wait());
-    assert!(matches!(waits.hear(), Err(Failure::Stuck { at_ns: 0, .. })));
+    let (mut waits, _) = event_loop(a_second(), |mut guest| guest.wait());
+    assert!(matches!(waits.receive(), Err(Failure::Stuck { at_ns: 0, .. })));
 
-    let (mut sleeps, _) = world(a_second(), |mut guest| {
+    let (mut sleeps, _) = event_loop(a_second(), |mut guest| {
         loop {
             let next_ns = guest.now_ns + 100 * MS;
             guest.sleep_until(next_ns)?;
         }
     });
-    assert!(matches!(sleeps.hear(), Err(Failure::TooLong { .. })));
+    assert!(matches!(sleeps.receive(), Err(Failure::TooLong { .. })));
     assert!(sleeps.now_ns() > 1000 * MS && sleeps.now_ns() <= 1100 * MS);
 }
 
 #[test]
 fn nonsense_of_the_guest_is_an_error() {
-    let (mut world, _) = world(a_second(), |mut guest| {
-        send(&mut guest.calendar, 99, 0, 0)?;
+    let (mut events, _) = event_loop(a_second(), |mut guest| {
+        send(&mut guest.server, 99, 0, 0)?;
         guest.wait()
     });
-    assert!(matches!(world.hear(), Err(Failure::Io(error)) if error.kind() == io::ErrorKind::InvalidData));
+    assert!(
+        matches!(events.receive(), Err(Failure::Io(error)) if error.kind() == io::ErrorKind::InvalidData)
+    );
 }

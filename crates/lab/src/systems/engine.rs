@@ -21,19 +21,20 @@ use flash::{
 use fuse::MountOptions;
 use guest::{
     Op, Overwrites, Pattern,
-    load::Stage,
     op::Answer,
     pattern::{Access, RecordFile},
     tree::Planter,
+    workload::Stage,
 };
 
 use super::{
-    MOUNT_POINT, Setting, Target, block_cache::BlockCache, loads, null_target::NullTarget, read_ahead::Pages,
+    MOUNT_POINT, Setting, Target, block_cache::BlockCache, null_target::NullTarget, read_ahead::Pages,
+    workloads,
 };
 use crate::{
-    format::{FileSystem, MADE_AT, UUID_BYTES},
-    guest::{EPOCH_NS, Failure, Measured, Totals},
+    rivals::{FileSystem, MADE_AT, UUID_BYTES},
     stop::Stop,
+    vm::{EPOCH_NS, Failure, Measured, Totals},
     wear::Wear,
 };
 
@@ -167,8 +168,8 @@ impl EngineTarget {
             }
             Op::Space { .. } => Ok(Some(mounted.space())),
             Op::RemoveTree { dir } => mounted.remove_tree(&dir.0).map(|()| None),
-            Op::Load { dir, load, stage } => {
-                loads::run(mounted, &dir.0, load, *stage).map(|times| Some(Answer::Times(times)))
+            Op::Workload { dir, workload, stage } => {
+                workloads::run(mounted, &dir.0, workload, *stage).map(|times| Some(Answer::Times(times)))
             }
             other => {
                 let error = "the engine in this process is not asked to do that".to_owned();
@@ -438,8 +439,8 @@ fn making_of(op: &Op) -> u64 {
         }
         Op::Plant { tree, .. } => tree.plant(&mut NullTarget).map(|_| ()),
         // Data on the null target cannot be checked, and the cost of checking is not measured.
-        Op::Load { load, stage, .. } if *stage != Stage::Check => {
-            load.run_on(*stage, &mut NullTarget).map(|_| ())
+        Op::Workload { workload, stage, .. } if *stage != Stage::Check => {
+            workload.run_on(*stage, &mut NullTarget).map(|_| ())
         }
         _ => return 0,
     };

@@ -16,9 +16,9 @@ use super::{
     cleaner, engine,
 };
 use crate::{
-    guest::{Card, Failure, Limits, Measured, Setup, Uml, host_file, host_files},
     preset::Preset,
     scale::Scale,
+    vm::{Card, Failure, Limits, Measured, Setup, Uml, host_file, host_files},
     wear::Wear,
 };
 
@@ -246,8 +246,8 @@ impl Target for GuestTarget {
             return Err(io::Error::new(io::ErrorKind::Unsupported, what).into());
         }
         let Some(uml) = self.uml.take() else { return Ok(()) };
-        self.counted = uml.world().card().model().counters().clone();
-        let state = uml.world().card().model().state().clone();
+        self.counted = uml.events().card().model().counters().clone();
+        let state = uml.events().card().model().state().clone();
         drop(uml);
         self.boot(Model::resume(self.setting.profile.clone(), state))
     }
@@ -257,7 +257,7 @@ impl Target for GuestTarget {
             return told.counters(&self.setting.profile);
         }
         match &self.uml {
-            Some(uml) => uml.world().card().model().counters().clone(),
+            Some(uml) => uml.events().card().model().counters().clone(),
             None => self.counted.clone(),
         }
     }
@@ -265,12 +265,12 @@ impl Target for GuestTarget {
     fn wear(&self) -> Option<Wear> {
         match &self.told {
             Some(told) => Some(Wear::of_blocks(&told.wear)),
-            None => Some(Wear::of_array(self.uml.as_ref()?.world().card().model().array())),
+            None => Some(Wear::of_array(self.uml.as_ref()?.events().card().model().array())),
         }
     }
 
     fn trace(&self) -> Option<Trace> {
-        self.uml.as_ref()?.world().card().trace().cloned()
+        self.uml.as_ref()?.events().card().trace().cloned()
     }
 
     fn kernel_memory(&mut self) -> Result<Option<u64>, Failure> {

@@ -1,4 +1,4 @@
-//! Loads in a directory of a mounted file system.
+//! Workloads in a directory of a mounted file system.
 
 use std::{
     collections::HashMap,

@@ -25,18 +25,18 @@ mod op {
 
 /// Kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum Received {
     /// A request about time, which has been answered.
-    Something,
+    Request,
     /// The acknowledgement of our RUN message.
-    Acknowledged,
+    Acknowledgement,
     /// End of file: the guest has ended.
-    Goodbye,
+    EndOfFile,
 }
 
 /// The time-travel server of one guest.
 #[derive(Debug)]
-pub struct Calendar {
+pub struct TimeTravelServer {
     stream: UnixStream,
     now_ns: u64,
     /// Wall-clock time at the server's time 0, in nanoseconds since 1970.
@@ -47,13 +47,13 @@ pub struct Calendar {
     told: u32,
 }
 
-impl Calendar {
+impl TimeTravelServer {
     /// Creates a server at time 0, which the guest sees as `epoch_ns` since 1970.
-    pub fn new(stream: UnixStream, epoch_ns: u64) -> Calendar {
-        Calendar { stream, now_ns: 0, epoch_ns, wanted_ns: None, waiting: false, told: 0 }
+    pub fn new(stream: UnixStream, epoch_ns: u64) -> TimeTravelServer {
+        TimeTravelServer { stream, now_ns: 0, epoch_ns, wanted_ns: None, waiting: false, told: 0 }
     }
 
-    /// Returns the socket. When it is readable, call [`listen`](Calendar::listen).
+    /// Returns the socket. When it is readable, call [`listen`](TimeTravelServer::listen).
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -77,12 +77,12 @@ impl Calendar {
     ///
     /// # Errors
     /// The socket fails, or the message has an unknown code.
-    pub fn listen(&mut self) -> io::Result<Said> {
+    pub fn listen(&mut self) -> io::Result<Received> {
         let mut message = [0; 16];
         match self.stream.read(&mut message) {
-            Ok(0) => return Ok(Said::Goodbye),
+            Ok(0) => return Ok(Received::EndOfFile),
             Ok(n) => self.stream.read_exact(&mut message[n..])?,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Said::Goodbye),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Received::EndOfFile),
             Err(error) => return Err(error),
         }
         let kind = u32::from_le_bytes(message[..4].try_into().expect("four bytes"));
@@ -90,7 +90,7 @@ impl Calendar {
         let time_ns = u64::from_le_bytes(message[8..].try_into().expect("eight bytes"));
         let mut answer_ns = 0;
         match kind {
-            op::ACK => return Ok(Said::Acknowledged),
+            op::ACK => return Ok(Received::Acknowledgement),
             op::START => {}
             op::REQUEST => self.wanted_ns = Some(time_ns),
             op::WAIT => self.waiting = true,
@@ -99,12 +99,12 @@ impl Calendar {
             op::UPDATE => self.now_ns = self.now_ns.max(time_ns),
             op::GET_TOD => answer_ns = self.epoch_ns,
             other => {
-                let what = format!("the calendar knows no message {other}");
+                let what = format!("unknown message code on the time-travel socket: {other}");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         }
         self.send(op::ACK, number, answer_ns)?;
-        Ok(Said::Something)
+        Ok(Received::Request)
     }
 
     /// Advances the time.
@@ -152,46 +152,46 @@ mod tests {
     #[test]
     fn a_guest_that_waits_is_run_when_it_wants() {
         let (ours, mut guest) = UnixStream::pair().unwrap();
-        let mut calendar = Calendar::new(ours, 1_700_000_000_000_000_000);
+        let mut server = TimeTravelServer::new(ours, 1_700_000_000_000_000_000);
         for (kind, time_ns, answer_ns) in
             [(1, 7, 0), (8, 0, 1_700_000_000_000_000_000), (5, 300, 0), (4, 0, 300), (2, 5000, 0), (3, 0, 0)]
         {
             send(&mut guest, kind, kind + 10, time_ns);
-            assert_eq!(calendar.listen().unwrap(), Said::Something);
+            assert_eq!(server.listen().unwrap(), Received::Request);
             assert_eq!(receive(&mut guest), (0, kind + 10, answer_ns), "{kind}");
         }
-        assert!(calendar.is_waiting());
-        assert_eq!((calendar.now_ns(), calendar.wanted_ns()), (300, Some(5000)));
-        calendar.run().unwrap();
+        assert!(server.is_waiting());
+        assert_eq!((server.now_ns(), server.wanted_ns()), (300, Some(5000)));
+        server.run().unwrap();
         assert_eq!(receive(&mut guest), (6, 1, 5000));
-        assert!(!calendar.is_waiting());
+        assert!(!server.is_waiting());
         send(&mut guest, 0, 1, 0);
-        assert_eq!(calendar.listen().unwrap(), Said::Acknowledged);
+        assert_eq!(server.listen().unwrap(), Received::Acknowledgement);
     }
 
     #[test]
     fn time_never_goes_back() {
         let (ours, mut guest) = UnixStream::pair().unwrap();
-        let mut calendar = Calendar::new(ours, 0);
-        calendar.advance(900);
-        calendar.advance(100);
+        let mut server = TimeTravelServer::new(ours, 0);
+        server.advance(900);
+        server.advance(100);
         send(&mut guest, 2, 1, 500);
-        calendar.listen().unwrap();
-        calendar.run().unwrap();
-        assert_eq!(calendar.now_ns(), 900);
+        server.listen().unwrap();
+        server.run().unwrap();
+        assert_eq!(server.now_ns(), 900);
     }
 
     #[test]
     fn nonsense_is_an_error_and_the_end_is_goodbye() {
         let (ours, mut guest) = UnixStream::pair().unwrap();
-        let mut calendar = Calendar::new(ours, 0);
+        let mut server = TimeTravelServer::new(ours, 0);
         send(&mut guest, 77, 1, 0);
-        assert_eq!(calendar.listen().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(server.listen().unwrap_err().kind(), io::ErrorKind::InvalidData);
         guest.write_all(&[0; 5]).unwrap();
         drop(guest);
-        assert!(calendar.listen().is_err(), "half a message");
+        assert!(server.listen().is_err(), "half a message");
         let (ours, guest) = UnixStream::pair().unwrap();
         drop(guest);
-        assert_eq!(Calendar::new(ours, 0).listen().unwrap(), Said::Goodbye);
+        assert_eq!(TimeTravelServer::new(ours, 0).listen().unwrap(), Received::EndOfFile);
     }
 }

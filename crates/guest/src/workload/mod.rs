@@ -1,9 +1,9 @@
-//! Loads as programs make them: those of SQLite, phones, tar, compilers and years of use.
+//! Workloads as programs make them: those of SQLite, phones, tar, compilers and years of use.
 //!
-//! A load is a seed and some sizes. They give [`Step`]s, always the same ones, which are applied to
+//! A workload is a seed and some sizes. They give [`Step`]s, always the same ones, which are applied to
 //! [`Files`]: a directory of a mounted file system, or an engine in this process.
 //!
-//! *Invariant*: all data that a load reads or checks is byte by byte the data that its steps wrote there.
+//! *Invariant*: all data that a workload reads or checks is byte by byte the data that its steps wrote there.
 
 mod aging;
 mod database;
@@ -26,10 +26,10 @@ pub use self::{
 };
 use crate::content::SplitMix;
 
-/// A load.
+/// A workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Load {
+pub enum Workload {
     /// Transactions of SQLite.
     Transactions {
         /// Journal mode of the transactions.
@@ -49,19 +49,19 @@ pub enum Load {
     Aging(Aging),
 }
 
-/// A stage of a load.
+/// A stage of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Makes the files that it needs.
     Prepare,
-    /// The load itself.
+    /// The workload itself.
     Run,
     /// Everything that it has left is read and compared.
     Check,
 }
 
-/// One step. Paths are relative to the load's directory; a directory's own path is empty.
+/// One step. Paths are relative to the workload's directory; a directory's own path is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Step {
@@ -102,11 +102,11 @@ pub enum Step {
     },
     /// sync(2).
     SyncAll,
-    /// A unit of the load ends: a transaction, an action, a file.
+    /// A unit of the workload ends: a transaction, an action, a file.
     Done,
 }
 
-/// The files that loads are applied to.
+/// The files that workloads are applied to.
 #[allow(missing_docs, reason = "they are the steps")]
 pub trait Files {
     fn make_dir(&mut self, path: &str) -> io::Result<()>;
@@ -132,25 +132,25 @@ pub trait Files {
 /// The largest piece that is written or read at once, whatever a step's length.
 const PIECE_BYTES: u64 = 1 << 20;
 
-impl Load {
-    /// Steps that make the files that the load needs.
+impl Workload {
+    /// Steps that make the files that the workload needs.
     pub fn preparation(&self) -> Box<dyn Iterator<Item = Step>> {
         match *self {
-            Load::Transactions { journal, .. } => {
+            Workload::Transactions { journal, .. } => {
                 let mut steps = Vec::new();
                 Database::new("test.db", journal).create(&mut steps);
                 Box::new(steps.into_iter())
             }
-            Load::Phone(phone) => phone.preparation(),
-            Load::Build(build) => build.tree.steps(),
-            Load::Untar(_) | Load::Aging(_) => Box::new(std::iter::empty()),
+            Workload::Phone(phone) => phone.preparation(),
+            Workload::Build(build) => build.tree.steps(),
+            Workload::Untar(_) | Workload::Aging(_) => Box::new(std::iter::empty()),
         }
     }
 
-    /// The load itself.
+    /// The workload itself.
     pub fn steps(&self) -> Box<dyn Iterator<Item = Step>> {
         match *self {
-            Load::Transactions { journal, transactions, seed } => {
+            Workload::Transactions { journal, transactions, seed } => {
                 let mut database = Database::new("test.db", journal);
                 let mut random = SplitMix(seed);
                 Box::new((0..=transactions).flat_map(move |n| {
@@ -165,10 +165,10 @@ impl Load {
                     steps
                 }))
             }
-            Load::Phone(phone) => phone.steps(),
-            Load::Untar(tree) => tree.steps(),
-            Load::Build(build) => build.steps(),
-            Load::Aging(aging) => aging.steps(),
+            Workload::Phone(phone) => phone.steps(),
+            Workload::Untar(tree) => tree.steps(),
+            Workload::Build(build) => build.steps(),
+            Workload::Aging(aging) => aging.steps(),
         }
     }
 
@@ -245,28 +245,28 @@ fn pieces(at: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
 mod tests {
     use super::*;
 
-    fn loads() -> [Load; 6] {
+    fn workloads() -> [Workload; 6] {
         let tree = KernelTree { files: 600 };
-        let transactions = |journal| Load::Transactions { journal, transactions: 40, seed: 1 };
+        let transactions = |journal| Workload::Transactions { journal, transactions: 40, seed: 1 };
         [
             transactions(Journal::Delete),
             transactions(Journal::Wal),
-            Load::Phone(Phone { actions: 60, seed: 1 }),
-            Load::Untar(tree),
-            Load::Build(KernelBuild { tree, seed: 1 }),
-            Load::Aging(Aging { live_bytes: 4 << 20, written_bytes: 12 << 20, seed: 1 }),
+            Workload::Phone(Phone { actions: 60, seed: 1 }),
+            Workload::Untar(tree),
+            Workload::Build(KernelBuild { tree, seed: 1 }),
+            Workload::Aging(Aging { live_bytes: 4 << 20, written_bytes: 12 << 20, seed: 1 }),
         ]
     }
 
     #[test]
     fn what_a_load_leaves_is_what_it_wrote_and_a_changed_byte_is_found() {
-        for load in loads() {
+        for workload in workloads() {
             let dir = tempfile::tempdir().unwrap();
-            let run = |stage| load.run_on(stage, &mut Dir::new(dir.path().to_owned()));
+            let run = |stage| workload.run_on(stage, &mut Dir::new(dir.path().to_owned()));
             run(Stage::Prepare).unwrap();
             let times = run(Stage::Run).unwrap();
-            let units = load.steps().filter(|step| *step == Step::Done).count();
-            assert!(times.len() == units && units > 10, "{load:?}: {units}");
+            let units = workload.steps().filter(|step| *step == Step::Done).count();
+            assert!(times.len() == units && units > 10, "{workload:?}: {units}");
             run(Stage::Check).unwrap();
 
             let largest = walk(dir.path()).into_iter().max_by_key(|path| path.metadata().unwrap().len());
@@ -276,14 +276,14 @@ mod tests {
             content[middle] ^= 1;
             std::fs::write(&path, content).unwrap();
             let error = run(Stage::Check).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{load:?}: {error}");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{workload:?}: {error}");
         }
     }
 
     #[test]
     fn a_seed_gives_always_the_same_steps() {
-        for load in loads() {
-            assert!(load.steps().eq(load.steps()), "{load:?}");
+        for workload in workloads() {
+            assert!(workload.steps().eq(workload.steps()), "{workload:?}");
         }
         let phone = |seed| Phone { actions: 60, seed }.steps();
         assert!(!phone(1).eq(phone(2)));

@@ -22,9 +22,9 @@ use rustix::{
 
 use super::{
     Failure,
-    calendar::{Calendar, Said},
     card::{Card, EventModel},
     mailbox::Mailbox,
+    time_travel::{Received, TimeTravelServer},
 };
 use crate::{
     patience::{Patience, TICK},
@@ -64,7 +64,7 @@ enum Which {
 }
 
 /// The event loop of a guest, with everything that the guest communicates with.
-pub struct World<M> {
+pub struct EventLoop<M> {
     clock: Clock,
     card: Card<M>,
     mailbox: Mailbox,
@@ -80,7 +80,7 @@ pub struct World<M> {
 /// Clock of the guest.
 enum Clock {
     /// Virtual time, which the guest requests from the time-travel server.
-    Calendar(Calendar),
+    Virtual(TimeTravelServer),
     /// The host's clock, since this instant.
     Wall(Instant),
 }
@@ -88,14 +88,14 @@ enum Clock {
 impl Clock {
     fn now_ns(&self) -> u64 {
         match self {
-            Clock::Calendar(calendar) => calendar.now_ns(),
+            Clock::Virtual(server) => server.now_ns(),
             Clock::Wall(started) => started.elapsed().as_nanos() as u64,
         }
     }
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Clock::Calendar(calendar) => Some(calendar.socket()),
+            Clock::Virtual(server) => Some(server.socket()),
             Clock::Wall(_) => None,
         }
     }
@@ -114,20 +114,20 @@ struct Answer {
     result: io::Result<Vec<u8>>,
 }
 
-impl<M: EventModel> World<M> {
+impl<M: EventModel> EventLoop<M> {
     /// Creates the event loop for a guest that will connect to its disks. In virtual time, the guest has
     /// already connected to its time-travel server.
     pub fn new(
-        calendar: Option<UnixStream>,
+        server: Option<UnixStream>,
         card_listener: UnixListener,
         mailbox_listener: UnixListener,
         card: Card<M>,
         traits: Traits,
         limits: Limits,
-    ) -> World<M> {
-        World {
-            clock: match calendar {
-                Some(stream) => Clock::Calendar(Calendar::new(stream, EPOCH_NS)),
+    ) -> EventLoop<M> {
+        EventLoop {
+            clock: match server {
+                Some(stream) => Clock::Virtual(TimeTravelServer::new(stream, EPOCH_NS)),
                 None => Clock::Wall(Instant::now()),
             },
             card,
@@ -145,9 +145,9 @@ impl<M: EventModel> World<M> {
 
     /// Names the process of the guest. Then its end is noticed at once, even if its children keep the sockets
     /// open, and time in which it waits for a processor does not count as silence.
-    pub fn of_program(self, id: Pid) -> World<M> {
+    pub fn of_program(self, id: Pid) -> EventLoop<M> {
         let life = pidfd_open(id, PidfdFlags::empty()).ok();
-        World { program: Some(Program { id: id.as_raw_nonzero().get() as u32, life }), ..self }
+        EventLoop { program: Some(Program { id: id.as_raw_nonzero().get() as u32, life }), ..self }
     }
 
     /// Returns the guest's time.
@@ -161,8 +161,8 @@ impl<M: EventModel> World<M> {
     }
 
     /// Sends a line to the guest's agent. It receives the line when the event loop continues.
-    pub fn say(&mut self, line: &[u8]) {
-        if let Some((request, answer)) = self.mailbox.say(line) {
+    pub fn send(&mut self, line: &[u8]) {
+        if let Some((request, answer)) = self.mailbox.send(line) {
             self.schedule(self.now_ns(), Which::Mailbox, request, Ok(answer));
         }
     }
@@ -171,10 +171,10 @@ impl<M: EventModel> World<M> {
     ///
     /// # Errors
     /// The guest dies, hangs, takes too long, or waits although no event is pending.
-    pub fn hear(&mut self) -> Result<Vec<u8>, Failure> {
+    pub fn receive(&mut self) -> Result<Vec<u8>, Failure> {
         let deadline_ns = self.now_ns().saturating_add(self.limits.operation_ns);
         loop {
-            if let Some(line) = self.mailbox.hear() {
+            if let Some(line) = self.mailbox.receive() {
                 return Ok(line);
             }
             if self.limits.stop.is_wished() {
@@ -194,10 +194,10 @@ impl<M: EventModel> World<M> {
         match (&mut self.clock, next_ns) {
             (Clock::Wall(_), Some(_)) => self.answer(),
             (Clock::Wall(_), None) => self.listen(),
-            (Clock::Calendar(calendar), _) if !calendar.is_waiting() => self.listen(),
-            (Clock::Calendar(calendar), next_ns) => match (next_ns, calendar.wanted_ns()) {
+            (Clock::Virtual(server), _) if !server.is_waiting() => self.listen(),
+            (Clock::Virtual(server), next_ns) => match (next_ns, server.wanted_ns()) {
                 (Some(done_ns), wanted_ns) if wanted_ns.is_none_or(|wanted_ns| done_ns <= wanted_ns) => {
-                    calendar.advance(done_ns);
+                    server.advance(done_ns);
                     self.answer()
                 }
                 (_, Some(_)) => self.run(),
@@ -237,15 +237,15 @@ impl<M: EventModel> World<M> {
 
     /// Lets the guest run at the time that it requested, and waits for its acknowledgement.
     fn run(&mut self) -> Result<(), Failure> {
-        let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
-        calendar.run()?;
+        let Clock::Virtual(server) = &mut self.clock else { return Ok(()) };
+        server.run()?;
         loop {
             self.wait_for(self.clock.socket().as_slice())?;
-            let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
-            match calendar.listen()? {
-                Said::Acknowledged => return Ok(()),
-                Said::Something => {}
-                Said::Goodbye => return Err(self.died()),
+            let Clock::Virtual(server) = &mut self.clock else { return Ok(()) };
+            match server.listen()? {
+                Received::Acknowledgement => return Ok(()),
+                Received::Request => {}
+                Received::EndOfFile => return Err(self.died()),
             }
         }
     }
@@ -253,14 +253,14 @@ impl<M: EventModel> World<M> {
     /// Receives one message of the guest.
     fn listen(&mut self) -> Result<(), Failure> {
         let ready = self.wait_for(&self.sockets())?;
-        let (card, mailbox, calendar) = (ready[0], ready[1], ready.get(2) == Some(&true));
+        let (card, mailbox, server) = (ready[0], ready[1], ready.get(2) == Some(&true));
         if card && self.ports[Which::Card as usize].serve()? {
             self.take_card_requests()?;
         }
         if mailbox && self.ports[Which::Mailbox as usize].serve()? {
             self.take_messages()?;
         }
-        if calendar {
+        if server {
             self.mind_the_calendar()?;
         }
         Ok(())
@@ -273,11 +273,13 @@ impl<M: EventModel> World<M> {
     }
 
     fn mind_the_calendar(&mut self) -> Result<(), Failure> {
-        let Clock::Calendar(calendar) = &mut self.clock else { return Ok(()) };
-        match calendar.listen()? {
-            Said::Something => Ok(()),
-            Said::Acknowledged => Err(io::Error::other("the guest acknowledges what it was not told").into()),
-            Said::Goodbye => Err(self.died()),
+        let Clock::Virtual(server) = &mut self.clock else { return Ok(()) };
+        match server.listen()? {
+            Received::Request => Ok(()),
+            Received::Acknowledgement => {
+                Err(io::Error::other("the guest acknowledges what it was not told").into())
+            }
+            Received::EndOfFile => Err(self.died()),
         }
     }
 

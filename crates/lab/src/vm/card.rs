@@ -81,6 +81,7 @@ impl<M: EventModel> Card<M> {
         self
     }
 
+    /// Returns the model of the card.
     pub fn model(&self) -> &M {
         &self.model
     }

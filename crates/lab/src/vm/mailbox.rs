@@ -9,7 +9,7 @@ use guest::mailbox::{CHANNEL_OFFSET, SERIAL, SIZE_BYTES};
 /// The data received from the guest, and the data to send to it.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    said: Vec<u8>,
+    received: Vec<u8>,
     to_say: Vec<u8>,
     /// A read of the guest that waits for data.
     listening: Option<(Request, Ask)>,
@@ -36,7 +36,7 @@ impl Mailbox {
             }
             Verb::Read => Some((request, vec![0; ask.length_bytes as usize])),
             Verb::Write => {
-                self.said.extend(data.iter().filter(|byte| **byte != 0));
+                self.received.extend(data.iter().filter(|byte| **byte != 0));
                 Some((request, Vec::new()))
             }
             Verb::Flush | Verb::Discard => Some((request, Vec::new())),
@@ -44,16 +44,16 @@ impl Mailbox {
     }
 
     /// Sends a line to the guest. If the guest waits for one, returns its pending read with the answer.
-    pub fn say(&mut self, line: &[u8]) -> Option<(Request, Vec<u8>)> {
+    pub fn send(&mut self, line: &[u8]) -> Option<(Request, Vec<u8>)> {
         self.to_say.extend_from_slice(line);
         self.to_say.push(b'\n');
         self.deliver()
     }
 
     /// Receives the next complete line from the guest.
-    pub fn hear(&mut self) -> Option<Vec<u8>> {
-        let end = self.said.iter().position(|byte| *byte == b'\n')?;
-        let mut line: Vec<u8> = self.said.drain(..=end).collect();
+    pub fn receive(&mut self) -> Option<Vec<u8>> {
+        let end = self.received.iter().position(|byte| *byte == b'\n')?;
+        let mut line: Vec<u8> = self.received.drain(..=end).collect();
         line.pop();
         Some(line)
     }

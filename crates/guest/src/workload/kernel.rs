@@ -1,6 +1,6 @@
 //! A kernel's sources: unpacked, and compiled.
 //!
-//! Depths of directories and sizes of files are those of a real tree (`testdata/loads/linux-6.1.txt`): each fourth of
+//! Depths of directories and sizes of files are those of a real tree (`testdata/workloads/linux-6.1.txt`): each fourth of
 //! its directories. Names are numbers. A larger tree is several of these, a smaller one some of its directories.
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Step;
 use crate::content::SplitMix;
 
-const LIST: &str = include_str!("../../../../testdata/loads/linux-6.1.txt");
+const LIST: &str = include_str!("../../../../testdata/workloads/linux-6.1.txt");
 /// One in this many sources is compiled: a common configuration has about 3000 of 32000.
 const COMPILED: u64 = 10;
 /// Headers that a source includes, directly or not.

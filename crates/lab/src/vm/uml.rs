@@ -30,8 +30,8 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-use super::{Card, EventModel, Failure, Limits, Totals, World};
-use crate::{patience::Patience, system};
+use super::{Card, EventLoop, EventModel, Failure, Limits, Totals};
+use crate::{patience::Patience, programs};
 
 /// Library beside the kernel that replaces the host's random bytes by ones derived from the seed. Without it,
 /// runs of file systems that make random choices, such as ext4, differ slightly.
@@ -105,7 +105,7 @@ impl Measured {
 
 /// A running guest. Dropping it kills it; data not yet written to the card is lost.
 pub struct Uml<M> {
-    world: World<M>,
+    events: EventLoop<M>,
     program: Child,
     work: TempDir,
     pace: Pace,
@@ -127,7 +127,7 @@ impl<M: EventModel> Uml<M> {
         for dir in ["lib", "lib64"] {
             symlink(format!("{}/{dir}", guest::host::DIR), at("root").join(dir))?;
         }
-        let calendar = UnixListener::bind(at("calendar"))?;
+        let server = UnixListener::bind(at("server"))?;
         let listeners = (UnixListener::bind(at("card"))?, UnixListener::bind(at("mailbox"))?);
         let console = File::create(at("console"))?;
         File::open(&setup.kernel).map_err(|error| {
@@ -137,7 +137,7 @@ impl<M: EventModel> Uml<M> {
         // the kernel seeds its random numbers from it, too.
         let kernel = std::path::absolute(&setup.kernel)?;
         let random = Some(kernel.with_file_name(RANDOM_BYTES)).filter(|library| library.is_file());
-        let mut program = system::bound(&kernel)
+        let mut program = programs::bound(&kernel)
             .args(arguments(setup))
             .current_dir(work.path())
             .envs(random.map(|library| ("LD_PRELOAD", library)))
@@ -151,7 +151,7 @@ impl<M: EventModel> Uml<M> {
             .map_err(|error| io::Error::new(error.kind(), format!("cannot start setpriv: {error}")))?;
         let connected = match setup.pace {
             Pace::RealTime => None,
-            Pace::Virtual => match connection(&calendar, &mut program) {
+            Pace::Virtual => match connection(&server, &mut program) {
                 Ok(stream) => Some(stream),
                 Err(failure) => {
                     kill(&mut program);
@@ -160,9 +160,9 @@ impl<M: EventModel> Uml<M> {
             },
         };
         let (traits, limits) = (setup.traits.clone(), setup.limits.clone());
-        let world =
-            World::new(connected, listeners.0, listeners.1, card, traits, limits).of_program(id(&program));
-        let mut uml = Uml { world, program, work, pace: setup.pace };
+        let events = EventLoop::new(connected, listeners.0, listeners.1, card, traits, limits)
+            .of_program(id(&program));
+        let mut uml = Uml { events, program, work, pace: setup.pace };
         match uml.reply()? {
             Reply::Ready => Ok(uml),
             other => Err(io::Error::other(format!("the agent began with {other:?}")).into()),
@@ -175,8 +175,8 @@ impl<M: EventModel> Uml<M> {
     }
 
     /// Returns the event loop, with the clock and the card.
-    pub fn world(&self) -> &World<M> {
-        &self.world
+    pub fn events(&self) -> &EventLoop<M> {
+        &self.events
     }
 
     /// Executes one operation.
@@ -184,18 +184,18 @@ impl<M: EventModel> Uml<M> {
     /// # Errors
     /// The guest's kernel refuses it, or the guest fails.
     pub fn run(&mut self, op: &Op) -> Result<Measured, Failure> {
-        let started_ns = self.world.now_ns();
-        let before = *self.world.card().totals();
+        let started_ns = self.events.now_ns();
+        let before = *self.events.card().totals();
         let cpu_before = self.cpu_ns();
         let line = serde_json::to_vec(op).map_err(io::Error::other)?;
-        self.world.say(&line);
+        self.events.send(&line);
         let mut entries = Vec::new();
         loop {
             match self.reply()? {
                 Reply::Entry(entry) => entries.push(*entry),
                 Reply::Done { answer, log } => {
-                    let totals = self.world.card().totals().since(&before);
-                    let ended_ns = self.world.now_ns();
+                    let totals = self.events.card().totals().since(&before);
+                    let ended_ns = self.events.now_ns();
                     let cpu_ns =
                         self.cpu_ns().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
                     return Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries, log });
@@ -245,7 +245,7 @@ impl<M: EventModel> Uml<M> {
 
     fn reply(&mut self) -> Result<Reply, Failure> {
         let line =
-            self.world.hear().map_err(|failure| failure.with_console(console_end(self.work.path())))?;
+            self.events.receive().map_err(|failure| failure.with_console(console_end(self.work.path())))?;
         serde_json::from_slice(&line).map_err(|error| {
             io::Error::other(format!("the agent said {}: {error}", String::from_utf8_lossy(&line))).into()
         })
@@ -276,7 +276,7 @@ fn id(program: &Child) -> Pid {
 
 fn arguments(setup: &Setup) -> Vec<String> {
     let time = match setup.pace {
-        Pace::Virtual => Some("time-travel=ext:calendar".into()),
+        Pace::Virtual => Some("time-travel=ext:server".into()),
         Pace::RealTime => None,
     };
     let all = vec![
@@ -299,13 +299,13 @@ fn arguments(setup: &Setup) -> Vec<String> {
 }
 
 /// Waits for the program to connect to its time-travel server.
-fn connection(calendar: &UnixListener, program: &mut Child) -> Result<UnixStream, Failure> {
+fn connection(server: &UnixListener, program: &mut Child) -> Result<UnixStream, Failure> {
     let mut patience = Patience::new(START_TIME, Some(program.id()));
     while !patience.is_spent() {
-        let mut waited_for = [PollFd::from_borrowed_fd(calendar.as_fd(), PollFlags::IN)];
+        let mut waited_for = [PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN)];
         let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         if let Ok(1..) = poll(&mut waited_for, Some(&moment)) {
-            return Ok(calendar.accept()?.0);
+            return Ok(server.accept()?.0);
         }
         if program.try_wait()?.is_some() {
             return Err(Failure::Died { at_ns: 0, console: String::new() });

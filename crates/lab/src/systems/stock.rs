@@ -9,9 +9,9 @@ use block::{FileDevice, OpenOptions};
 use flash::{Card, Model, Pace, Trace, counters::Counters};
 use guest::Op;
 
-use super::{Setting, Target, engine::totals, guest::tunes};
+use super::{Setting, Target, engine::totals, linux::tunes};
 use crate::{
-    guest::{Failure, Limits, Measured, Qemu, QemuSetup},
+    vm::{Failure, Limits, Measured, Qemu, QemuSetup},
     wear::Wear,
 };
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use guest::{load::Files, pattern::RecordFile, tree::Planter};
+use guest::{pattern::RecordFile, tree::Planter, workload::Files};
 
 /// Accepts all operations.
 pub(super) struct NullTarget;

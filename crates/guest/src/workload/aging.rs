@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Step;
 use crate::content::SplitMix;
 
-/// Sizes of an aging load.
+/// Sizes of an aging workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aging {
     /// Largest total size of the files.

@@ -7,7 +7,7 @@ use std::io;
 
 use guest::{Op, op::Answer};
 
-use crate::guest::{EventModel, Failure, Uml, host_program};
+use crate::vm::{EventModel, Failure, Uml, host_program};
 
 /// Path of the program.
 const PROGRAM: &str = "/sbin/nilfs_cleanerd";

@@ -9,22 +9,22 @@
 //! *Invariant*: nothing here reads the wall clock, except for timeouts of hanging guests. QEMU runs in
 //! wall-clock time; its figures are called indicative wherever they are shown.
 //!
-//! [`Uml`] starts the guest and is the entry point; [`World`] is the event loop with the time-travel server
+//! [`Uml`] starts the guest and is the entry point; [`EventLoop`] is the event loop with the time-travel server
 //! and the disks; [`Card`] determines the duration of each request. [`Qemu`] serves machines without such a
 //! kernel: it runs a stock kernel in real time.
 
-mod calendar;
 mod card;
+mod event_loop;
 mod mailbox;
 mod qemu;
+mod time_travel;
 mod uml;
-mod world;
 
 pub use card::{Card, EventModel, Totals};
+pub use event_loop::{EPOCH_NS, EventLoop, Limits};
 pub use qemu::{KERNEL_LINE, MACHINE, Qemu, QemuSetup};
 use uml::console_end;
 pub use uml::{Measured, RANDOM_BYTES, Setup, Uml};
-pub use world::{EPOCH_NS, Limits, World};
 
 use std::{io, path::Path};
 

@@ -10,9 +10,9 @@ use std::{
 
 use ::guest::{
     Op, Runner,
-    load::{self, Files},
     pattern::RecordFile,
     tree::{self, Planter},
+    workload::{self, Files},
 };
 use flash::{Trace, counters::Counters};
 use rustix::{
@@ -24,8 +24,8 @@ use tempfile::TempDir;
 
 use super::{MOUNT_POINT, Target};
 use crate::{
-    guest::{Failure, Measured, Totals},
     stop::Stop,
+    vm::{Failure, Measured, Totals},
 };
 
 /// Kernel interface to drop caches.
@@ -74,9 +74,9 @@ impl DirectoryTarget {
             Op::Plant { dir, tree } => {
                 tree.plant(&mut self.until_stopped(tree::Dir(self.runner.at(dir)))).map(|_| ())
             }
-            Op::Load { dir, load, stage } => {
-                let mut dir = self.until_stopped(load::Dir::new(self.runner.at(dir)));
-                load.run_on(*stage, &mut dir).map(|_| ())
+            Op::Workload { dir, workload, stage } => {
+                let mut dir = self.until_stopped(workload::Dir::new(self.runner.at(dir)));
+                workload.run_on(*stage, &mut dir).map(|_| ())
             }
             Op::RemoveTree { dir } => {
                 let mut wished = self.until_stopped(());
@@ -137,7 +137,7 @@ impl Planter for UntilStopped<tree::Dir> {
     }
 }
 
-impl Files for UntilStopped<load::Dir> {
+impl Files for UntilStopped<workload::Dir> {
     fn make_dir(&mut self, path: &str) -> io::Result<()> {
         self.go_on()?.make_dir(path)
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use f2fs::{units::Ino, volume::RenameMode};
-use guest::load::{Files, Load, Stage};
+use guest::workload::{Files, Stage, Workload};
 
 use super::{
     engine::{Mounted, to_io},
@@ -23,7 +23,12 @@ const KEPT_FILES: usize = 4096;
 const WAITS_NS: u64 = 30_000_000_000;
 
 /// Runs a stage of a workload in a directory; returns the durations of its units.
-pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) -> io::Result<Vec<u64>> {
+pub(super) fn run(
+    mounted: &mut Mounted,
+    dir: &[u8],
+    workload: &Workload,
+    stage: Stage,
+) -> io::Result<Vec<u64>> {
     let mut files = EngineFiles {
         mounted,
         dir: dir.to_owned(),
@@ -32,7 +37,7 @@ pub(super) fn run(mounted: &mut Mounted, dir: &[u8], load: &Load, stage: Stage) 
         waiting: BTreeMap::new(),
         waiting_bytes: 0,
     };
-    let times = load.run_on(stage, &mut files)?;
+    let times = workload.run_on(stage, &mut files)?;
     // The next stage does not see the dirty data of this cache.
     files.write_all()?;
     Ok(times)
