@@ -1,4 +1,4 @@
-//! What the model costs on one core, in requests a second of that core's time. Each result is a line of JSON:
+//! Cost of the model on one core, in requests per second of that core's time. Each result is a line of JSON:
 //! `{"what", "figure", "unit"}`. `make bench` runs it.
 
 use std::{
@@ -16,7 +16,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const REQUESTS: u64 = 3_000_000;
 const BLOCK: u64 = 4096;
 const TIB: u64 = 1 << 40;
-/// Where random requests go, in blocks: 256 MiB.
+/// Number of blocks that random requests cover: 256 MiB.
 const PLACES: u64 = (256 << 20) / BLOCK;
 
 fn main() -> Result<()> {
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
             self::rate(|_| Ok(model.submit(0, Op::read(rng.below(PLACES) * BLOCK, BLOCK)).map(drop)?))?;
         tell(&format!("{name}: 4 KiB reads at random"), rate, "1/s")?;
     }
-    // Where every write waits for garbage: a card of its own size, written in full before.
+    // A full card of the profile's own size, on which every write waits for garbage collection.
     let mut model = Model::new(Profile::named("survey-class10")?, true);
     let (mut rng, places) = (Rng::new(1), model.profile().size_bytes / BLOCK);
     let rate = self::rate(|_| Ok(model.submit(0, Op::write(rng.below(places) * BLOCK, BLOCK)).map(drop)?))?;
@@ -48,7 +48,7 @@ fn tell(what: &str, figure: f64, unit: &str) -> Result<()> {
     Ok(writeln!(stdout(), "{}", json!({ "what": what, "figure": figure, "unit": unit }))?)
 }
 
-/// Requests a second of a core's time: what else the machine does is not counted.
+/// Measures requests per second of the core's time, which excludes other work of the machine.
 fn rate(mut request: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     let start_ns = core_ns()?;
     for n in 0..REQUESTS {
@@ -63,7 +63,7 @@ fn core_ns() -> Result<u64> {
     Ok(text.split_whitespace().next().ok_or("schedstat is empty")?.parse()?)
 }
 
-/// A card of 1 TiB that was written in full before, new and after a gibibyte at random places of it.
+/// Measures the memory of a full card of 1 TiB, when new and after random writes of 1 GiB.
 fn memory() -> Result<()> {
     let before = resident_bytes()?;
     let mut model = Model::new(Profile::named("survey-ssd")?.with_size(TIB)?, true);

@@ -24,19 +24,19 @@ use crate::{op::Refusal, profile::Profile};
 /// Tag of a page without data.
 pub const NOTHING: u32 = u32::MAX;
 
-/// Tags that are compared at once.
+/// Number of tags compared at once.
 const PIECE: usize = 16;
 
 /// Number of a block of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockNo(pub u32);
 
-/// The tags of a block's pages.
+/// Tags of a block's pages.
 #[derive(Debug, Clone)]
 pub enum Pages<'a> {
-    /// The tags of those that were.
+    /// Tags of the programmed pages.
     Programmed(&'a [u32]),
-    /// All of them, before the card was opened: for the logical pages of this range.
+    /// All pages, programmed before the card was opened for the logical pages of this range.
     Implicit(Range<u32>),
 }
 
@@ -56,7 +56,7 @@ impl Pages<'_> {
             Pages::Programmed(tags) => {
                 let tags = tags.get(page as usize..).unwrap_or_default();
                 let tags = &tags[..tags.len().min(most as usize)];
-                // Piece by piece: within one the compiler compares many at once.
+                // Compares piece by piece, so that the compiler can vectorise the comparison.
                 let is_run = |(piece, tag): (&[u32], u32)| {
                     piece.iter().zip(tag..).fold(true, |all, (found, wanted)| all & (*found == wanted))
                 };
@@ -90,7 +90,7 @@ pub struct Array {
     endurance_erases: u32,
     /// Blocks from here on were never handed out.
     fresh: u32,
-    /// Blocks below this hold their own logical pages until they are erased.
+    /// Blocks below this number hold their own logical pages until they are erased.
     implicit: u32,
     blocks: Blocks,
     /// Erased blocks by wear.
@@ -101,7 +101,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// The flash of a card of this profile: fresh from the factory, or with every address written once.
+    /// Makes the flash of a card of this profile: fresh from the factory, or with every address written once.
     pub fn new(profile: &Profile, preconditioned: bool) -> Array {
         let data_blocks = profile.data_blocks();
         let block_count = data_blocks + profile.flash.spare_blocks - profile.flash.bad_blocks;
@@ -124,12 +124,12 @@ impl Array {
         self.pages_per_block
     }
 
-    /// Blocks that can be handed out now.
+    /// Returns the number of blocks that can be handed out now.
     pub fn free_blocks(&self) -> u32 {
         self.free.len() as u32 + (self.block_count - self.fresh)
     }
 
-    /// Blocks that wore out.
+    /// Returns the number of worn-out blocks.
     pub fn retired_blocks(&self) -> u32 {
         self.retired
     }
@@ -142,7 +142,7 @@ impl Array {
     /// Hands out an erased block, the least worn first.
     ///
     /// # Errors
-    /// [`Refusal::WornOut`] when none is left.
+    /// [`Refusal::WornOut`] if none is left.
     pub fn take(&mut self) -> Result<BlockNo, Refusal> {
         // A fresh block has no wear; a used one without wear cannot be in the pool.
         let number = if self.fresh < self.block_count {
@@ -158,7 +158,7 @@ impl Array {
         Ok(BlockNo(number))
     }
 
-    /// The page after the last that was programmed.
+    /// Returns the page after the last programmed one.
     pub fn next_page(&self, block: BlockNo) -> u32 {
         match self.blocks.get(block.0) {
             Some(block) => block.next,
@@ -172,7 +172,7 @@ impl Array {
         self.program_for(block, page, count, tag..tag + count);
     }
 
-    /// Programs pages from `page` on, each for the logical page that its tag says.
+    /// Programs pages from `page` on, each for the logical page in its tag.
     pub fn program_each(&mut self, block: BlockNo, page: u32, tags: &[u32]) {
         self.program_for(block, page, tags.len() as u32, tags.iter().copied());
     }
@@ -188,12 +188,12 @@ impl Array {
         self.work.programs += u64::from(count);
     }
 
-    /// Counts programmed pages of a chip whose caller keeps the tags.
+    /// Counts programmed pages of a chip whose tags the caller keeps.
     pub fn count_programs(&mut self, count: u32) {
         self.work.programs += u64::from(count);
     }
 
-    /// Counts pages that were read.
+    /// Counts pages read.
     pub fn read(&mut self, count: u32) {
         self.work.reads += u64::from(count);
     }
@@ -203,7 +203,7 @@ impl Array {
         self.pages(block).tag(page)
     }
 
-    /// The pages of a block, to look at many of them.
+    /// Returns the pages of a block, for access to many of them.
     pub fn pages(&self, block: BlockNo) -> Pages<'_> {
         match self.blocks.get(block.0) {
             Some(block) => Pages::Programmed(&block.tags),
@@ -230,7 +230,7 @@ impl Array {
         }
     }
 
-    /// Erases a block that stays where it is, as on a bare chip. Blocks past their endurance fail.
+    /// Erases a block in place, as on a bare chip. Blocks past their endurance fail.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -247,7 +247,7 @@ impl Array {
         Ok(())
     }
 
-    /// Makes sure that a bare chip's block can be programmed.
+    /// Makes a bare chip's block programmable.
     pub fn adopt(&mut self, block: BlockNo) {
         self.blocks.touch(block.0);
     }
@@ -298,32 +298,32 @@ impl Array {
         self.blocks.get(block.0).is_some_and(|block| block.erases < self.endurance_erases)
     }
 
-    /// Used blocks that are erased and wait.
+    /// Returns the used blocks that are erased and not handed out.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = BlockNo> {
         self.free.iter().map(|Reverse((_, number))| BlockNo(*number))
     }
 
-    /// All blocks: their number.
+    /// Returns the number of blocks.
     pub fn block_count(&self) -> u32 {
         self.block_count
     }
 
-    /// Erases of each block that was ever touched.
+    /// Returns the number of erases of each block that was ever touched.
     pub fn erases(&self) -> impl Iterator<Item = (BlockNo, u32)> {
         self.blocks.iter().map(|(number, block)| (BlockNo(number), block.erases))
     }
 
-    /// Numbers of the blocks that were ever touched.
+    /// Returns the numbers of the blocks that were ever touched.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> {
         self.blocks.iter().map(|(number, _)| number)
     }
 
-    /// The operations since the last call.
+    /// Returns the operations since the last call.
     pub fn take_work(&mut self) -> Work {
         std::mem::take(&mut self.work)
     }
 
-    /// Erases of a block -> number of blocks. Blocks that were never touched have none.
+    /// Returns a histogram: number of erases -> number of blocks. Blocks that were never touched have none.
     pub fn wear(&self) -> BTreeMap<u32, u64> {
         let mut wear = BTreeMap::new();
         let mut untouched = u64::from(self.block_count);

@@ -35,7 +35,8 @@ pub enum Pace {
 /// A modelled card as a device.
 pub struct Card {
     data: Box<dyn Export>,
-    /// A bare chip is all ones when erased: it is stored inverted, so that erased is a hole.
+    /// True for a bare chip, whose erased state is all ones. Its data is stored inverted, so that erased
+    /// ranges are holes.
     inverted: bool,
     pace: Pace,
     plugged_in: Instant,
@@ -52,13 +53,13 @@ struct Inner {
 }
 
 impl Card {
-    /// A card of this profile with its data in memory, in virtual time.
+    /// Makes a card of this profile with its data in memory, in virtual time.
     pub fn new(profile: Profile, preconditioned: bool) -> Card {
         let data = MemoryDevice::new(profile.size_bytes);
         Card::from_parts(Model::new(profile, preconditioned), Box::new(data), Pace::Virtual)
     }
 
-    /// A card that was used before: `data` is the content of a card of this model. Its clock starts at 0.
+    /// Makes a card from a used one: `data` is the content of a card with this model. Its clock starts at 0.
     pub fn from_parts(model: Model, data: Box<dyn Export>, pace: Pace) -> Card {
         assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
         Card {
@@ -70,18 +71,18 @@ impl Card {
         }
     }
 
-    /// Looks at the model.
+    /// Calls `look` with the model.
     pub fn with_model<R>(&self, look: impl FnOnce(&Model) -> R) -> R {
         look(&self.lock().model)
     }
 
-    /// Faults from here on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut inner = self.lock();
         inner.model = inner.model.clone().with_faults(plan);
     }
 
-    /// Lets virtual time pass without a request.
+    /// Advances virtual time without a request.
     pub fn pass_ns(&self, ns: u64) {
         self.lock().now_ns += ns;
     }
@@ -91,12 +92,12 @@ impl Card {
         self.lock().trace = Some(Vec::new());
     }
 
-    /// The requests since [`start_trace`](Card::start_trace), if they are recorded.
+    /// Returns the requests since [`start_trace`](Card::start_trace), if they are recorded.
     pub fn trace(&self) -> Option<Trace> {
         self.lock().trace.clone().map(|entries| Trace { entries })
     }
 
-    /// The requests since [`start_trace`](Card::start_trace), and no further recording.
+    /// Stops recording and returns the requests since [`start_trace`](Card::start_trace).
     pub fn stop_trace(&self) -> Trace {
         Trace { entries: self.lock().trace.take().unwrap_or_default() }
     }
@@ -105,7 +106,7 @@ impl Card {
     /// mapping, the data written last reads as zeroes.
     ///
     /// # Errors
-    /// Those of the device that holds the data; a flash that is worn out.
+    /// Those of the device that holds the data, and a worn-out flash.
     pub fn power_cycle(&self, seed: u64) -> io::Result<()> {
         let mut inner = self.lock();
         self.lose_cache(&mut inner, &mut Rng::new(seed))?;
@@ -118,11 +119,11 @@ impl Card {
         Ok(())
     }
 
-    /// Shuts the card down as a host does before the card is removed, after restoring the power if it was
-    /// cut. All data is durable then, also on a card that has no flush or ignores it.
+    /// Shuts the card down, as a host does before the card is removed. Restores the power first if it was
+    /// cut. All data is then durable, even on a card that has no flush or ignores it.
     ///
     /// # Errors
-    /// Those of the device that holds the data; a flash that is worn out.
+    /// Those of the device that holds the data, and a worn-out flash.
     pub fn put_away(&self) -> io::Result<()> {
         let (is_powered, seed) = self.with_model(|model| (model.is_powered(), model.fault_plan().seed));
         if is_powered { self.flush() } else { self.power_cycle(seed) }?;
@@ -133,8 +134,8 @@ impl Card {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a request: prices it, applies it to the data, and waits if the clock is real. `written` is the
-    /// data of a write. If the power fails during the write, a part of the data arrives; later requests
+    /// Serves a request: computes its time, applies it to the data, and waits if the clock is real. `written`
+    /// is the data of a write. If the power fails during the write, part of the data arrives. Later requests
     /// change nothing.
     fn serve(
         &self,
@@ -175,7 +176,7 @@ impl Card {
         if self.pace == Pace::Virtual {
             return;
         }
-        // Sleeps overshoot: sleep short and spin the rest.
+        // Sleeps overshoot, so the last part of the time is spent spinning.
         const SPIN: Duration = Duration::from_micros(120);
         let due = self.plugged_in + Duration::from_nanos(completion.done_ns);
         if let Some(ahead) = due.checked_duration_since(Instant::now()).and_then(|d| d.checked_sub(SPIN)) {
@@ -210,7 +211,8 @@ impl Card {
         Ok(())
     }
 
-    /// Undoes the writes in the cache, each sector at random. A sector whose newer content survives keeps it.
+    /// Undoes the writes in the cache, a random choice of their sectors. A sector whose newer content
+    /// survives keeps it.
     fn lose_cache(&self, inner: &mut Inner, rng: &mut Rng) -> io::Result<()> {
         let mut kept: HashSet<u64> = HashSet::new();
         while let Some((offset, old)) = inner.undo.pop_back() {
@@ -228,7 +230,7 @@ impl Card {
         Ok(())
     }
 
-    /// The power went during this write: some of its sectors arrived.
+    /// Applies random sectors of a write that the power cut has interrupted.
     fn tear(&self, inner: &mut Inner, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
         let mut rng = Rng::new(inner.model.fault_plan().seed);
         self.lose_cache(inner, &mut rng)?;
@@ -240,7 +242,7 @@ impl Card {
         Ok(())
     }
 
-    /// A write with or without force unit access.
+    /// Writes with or without force unit access.
     ///
     /// # Errors
     /// [`Refusal`] as an I/O error, and those of the device that holds the data.
@@ -286,7 +288,7 @@ impl Device for Card {
         })
     }
 
-    /// On a bare chip: erases the blocks within the range, which then read as ones.
+    /// On a bare chip, erases the blocks within the range, which then read as ones.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.serve(Op::discard(offset_bytes, length_bytes), &[], |inner| {
             let profile = inner.model.profile();
@@ -310,7 +312,7 @@ impl Export for Card {
 
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
         match self.inverted {
-            // A hole reads as ones there.
+            // A hole of a bare chip reads as ones.
             true => vec![(range.end - range.start, false)],
             false => self.data.allocation(range),
         }
@@ -331,7 +333,8 @@ pub fn is_refusal(error: &io::Error, refusal: &Refusal) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()) == Some(refusal)
 }
 
-/// Requests of a trace again, on a model: each at its time, or as soon as the one before is done.
+/// Replays the requests of a trace on a model, either at their recorded times or each as soon as the previous
+/// one is done.
 ///
 /// # Errors
 /// The first refusal.
@@ -439,7 +442,8 @@ mod tests {
         assert!(buf.iter().all(|&byte| byte == 0xff));
     }
 
-    /// Writes numbered 1.. to pages in turn until the power goes; flushes where `flush` says so.
+    /// Writes pages in turn, numbered from 1, until the power fails. Flushes after the writes selected by
+    /// `flush`.
     fn cut(card: &Card, at: u64, seed: u64, flush: impl Fn(u8) -> bool) -> (u8, Vec<u8>) {
         card.set_faults(FaultPlan { seed, power_cut_at: Some(at), ..card_plan(card) });
         let mut flushed = 0;
@@ -488,7 +492,7 @@ mod tests {
         }
     }
 
-    /// The data of a card, and how often it was made durable.
+    /// Data of a card, with the number of times that it was made durable.
     struct CountsFlushes(MemoryDevice, std::sync::Arc<std::sync::atomic::AtomicU32>);
 
     impl Device for CountsFlushes {

@@ -1,8 +1,9 @@
-//! A card in a file: its data in `FILE`, sparse, and what it is and went through in `FILE.card`.
+//! A card in a file: its data in `FILE`, sparse, and its state and history in `FILE.card`.
 //!
-//! *Invariant*: `FILE.card` is replaced as a whole, when the card is put away. A card that was not put away (its
-//! program was killed) comes back as after a power cut: the data is there, the counters and the mapping are
-//! those of the last time. A state is used only when it can be one of its card: hostile bytes are errors.
+//! *Invariant*: `FILE.card` is replaced as a whole when the card is put away. A card that was not put away,
+//! because its program was killed, comes back as after a power cut: the data is there, and the counters and
+//! the mapping are those of the last time. A state is used only if it is possible for its card: hostile bytes
+//! are errors.
 
 use std::{
     fs, io,
@@ -18,45 +19,45 @@ use crate::{
     profile::{Profile, ProfileError},
 };
 
-/// What can go wrong with a card's files.
+/// Errors of a card's files.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The host's error.
         source: io::Error,
     },
-    /// The profile is none.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A file holds something else than it should.
+    /// A file has invalid content.
     #[error("{path}: {what}")]
     State {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
 }
 
-/// Version of the state's form.
+/// Version of the state's format.
 const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Stored<S> {
     format: u32,
-    /// Whether the card is in use, or was when its program died.
+    /// True if the card is in use, or was when its program died.
     in_use: bool,
-    /// The profile as a file of its own would have it.
+    /// The profile, in the form of a profile's file.
     profile: String,
     preconditioned: bool,
     state: S,
 }
 
-/// A card whose files are open. [`close`](CardFile::close) puts it away.
+/// A card with its files open. [`close`](CardFile::close) puts it away.
 pub struct CardFile {
     path: PathBuf,
     card: std::sync::Arc<Card>,
@@ -64,7 +65,7 @@ pub struct CardFile {
 }
 
 impl CardFile {
-    /// Makes the two files of a new card. Neither may be there; where one of them cannot be made, neither is left.
+    /// Makes the two files of a new card. Neither may exist. If one of them cannot be made, neither is left.
     ///
     /// # Errors
     /// [`CardError::Io`].
@@ -74,11 +75,11 @@ impl CardFile {
             let what = "it is there already, and a card is made where none is".into();
             return Err(CardError::State { path: state_path, what });
         }
-        // Open, and so locked, until the card is complete.
+        // Stays open, and so locked, until the card is complete.
         let _data = FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
         let model = Model::new(profile, preconditioned);
         store(path, &model, preconditioned, false).inspect_err(|_| {
-            // The file is ours and useless; the first error is the one to tell.
+            // The new file is useless. The caller gets the first error.
             let _ = fs::remove_file(path);
         })
     }
@@ -86,7 +87,7 @@ impl CardFile {
     /// Opens a card for use.
     ///
     /// # Errors
-    /// [`CardError`]; [`io::ErrorKind::ResourceBusy`] when another program has it.
+    /// [`CardError`]; [`io::ErrorKind::ResourceBusy`] if another program has it.
     pub fn open(path: &Path, pace: Pace) -> Result<CardFile, CardError> {
         let options = OpenOptions { write: true, direct: false };
         if !CardFile::is_at(path) {
@@ -107,12 +108,12 @@ impl CardFile {
         Ok(CardFile { path: path.to_path_buf(), card, preconditioned })
     }
 
-    /// Whether the file at `path` is a card's, usable or not: it has a state beside it.
+    /// Returns true if the file at `path` is a card's, usable or not: it has a state file beside it.
     pub fn is_at(path: &Path) -> bool {
         state_path(path).exists()
     }
 
-    /// Looks at a card that may be in use: what its state was when it was last put away.
+    /// Reads the state of a card, which may be in use, as of the last time that it was put away.
     ///
     /// # Errors
     /// [`CardError`].
@@ -125,7 +126,7 @@ impl CardFile {
         &self.card
     }
 
-    /// Puts the card away: its data and state are durable. A card whose power was cut gets it back first.
+    /// Puts the card away: makes its data and state durable. Restores the power first if it was cut.
     ///
     /// # Errors
     /// [`CardError::Io`].
@@ -135,7 +136,7 @@ impl CardFile {
     }
 }
 
-/// Where the state of the card at `path` is.
+/// Returns the path of the state of the card at `path`.
 fn state_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".card");
@@ -181,19 +182,18 @@ fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Resu
         let file = file.into_inner().map_err(|e| e.into_error())?;
         file.sync_all()?;
         fs::rename(&fresh, &path)?;
-        // The new name is durable with its directory.
+        // The new name becomes durable with its directory.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::File::open(dir)?.sync_all()
     };
     write().map_err(|e| {
-        // What is left of it is useless; the first error is the one to tell.
+        // The remains are useless. The caller gets the first error.
         let _ = fs::remove_file(&fresh);
         io_error(&path, e)
     })
 }
 
-/// A new file in the place of one that a program left that was killed. A link that was planted there goes; it is not
-/// followed.
+/// Makes a new file in place of one left by a killed program. A planted link is replaced, not followed.
 fn create_anew(path: &Path) -> io::Result<fs::File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -227,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for name in ["bergmann-stick", "survey-class10", "survey-ssd", "nand-2003", "survey-class4"] {
             let path = dir.path().join(name);
-            // A bare chip that was written in full would have to be erased first.
+            // A full bare chip would have to be erased first.
             let full = name != "nand-2003";
             let whole = Card::new(small(name), full);
             CardFile::create(&path, small(name), full).expect("a new card");
@@ -247,7 +247,7 @@ mod tests {
                 file.close().expect("put away");
             }
             let model = CardFile::peek(&path).expect("put away");
-            // Putting it away flushes once more, and what is done in pauses depends on them.
+            // Putting the card away adds a flush, and the work done in pauses depends on flushes.
             let apart = |counters: &Counters| {
                 let mut counters = counters.clone();
                 let moved = std::mem::take(&mut counters.layer.slc_moved_pages);
@@ -323,11 +323,11 @@ mod tests {
     #[test]
     fn a_card_that_cannot_be_made_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        // The data's name is as long as names may be, so the state's is too long.
+        // The data file has a name of the maximum length, so the name of the state file is too long.
         let path = dir.path().join("c".repeat(255));
         CardFile::create(&path, small("bergmann-stick"), true).expect_err("no name for its state");
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0);
-        // The data of somebody else stays.
+        // An existing file of another user stays unchanged.
         fs::write(dir.path().join("card"), "somebody's").expect("writable");
         CardFile::create(&dir.path().join("card"), small("bergmann-stick"), true).expect_err("it is there");
         assert_eq!(fs::read_to_string(dir.path().join("card")).expect("readable"), "somebody's");

@@ -1,19 +1,19 @@
-//! Clocks that durations are measured with.
+//! Clocks for measuring durations.
 
 use std::time::Instant;
 
-/// Something that tells the time since some start.
+/// A source of the time since some start.
 pub trait Clock {
-    /// Nanoseconds. Never goes back.
+    /// Returns the time in nanoseconds. It never goes back.
     fn now_ns(&self) -> u64;
 }
 
-/// The host's clock, for devices that are real.
+/// The host's clock, for real devices.
 #[derive(Debug, Clone, Copy)]
 pub struct WallClock(Instant);
 
 impl WallClock {
-    /// A clock that starts now.
+    /// Makes a clock that starts now.
     pub fn start() -> WallClock {
         WallClock(Instant::now())
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{layer::Cost, op::Command};
 
-/// Everything that is counted. Times are of the virtual clock.
+/// All counters. Times are those of the virtual clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Commands of the host.
@@ -30,18 +30,18 @@ pub struct HostCounters {
     pub flushes: u64,
     pub discards: u64,
     pub discarded_bytes: u64,
-    /// Writes that start or end within a page of the flash.
+    /// Writes that start or end within a flash page.
     pub unaligned_writes: u64,
-    /// Writes that start where the command before ended.
+    /// Writes that start at the end of the previous command.
     pub continuing_writes: u64,
-    /// log2 of the bytes -> reads.
+    /// Number of reads by log2 of their bytes.
     pub reads_by_log2_bytes: BTreeMap<u32, u64>,
-    /// log2 of the bytes -> writes.
+    /// Number of writes by log2 of their bytes.
     pub writes_by_log2_bytes: BTreeMap<u32, u64>,
-    /// log2 of the bytes of which both start and end are multiples -> reads.
+    /// Number of reads by log2 of the largest unit in bytes that both start and end are multiples of.
     #[serde(default)]
     pub reads_by_log2_alignment: BTreeMap<u32, u64>,
-    /// The same -> writes.
+    /// Number of writes by the same alignment.
     #[serde(default)]
     pub writes_by_log2_alignment: BTreeMap<u32, u64>,
 }
@@ -66,7 +66,7 @@ pub struct LayerCounters {
     pub copied_pages: u64,
     pub filled_pages: u64,
     pub small_writes: u64,
-    /// Pages that went to cells of one bit, and those that were moved from there.
+    /// Pages written to single-bit cells, and pages moved from there.
     #[serde(default)]
     pub slc_pages: u64,
     #[serde(default)]
@@ -91,24 +91,24 @@ pub struct TimeCounters {
     pub read_crossing: u64,
     pub flush: u64,
     pub discard: u64,
-    /// Waiting for room in the write cache, or for chips that were still busy.
+    /// Waiting for space in the write cache, or for busy chips.
     pub wait: u64,
     /// Planned stalls and noise.
     pub stall: u64,
 }
 
 impl TimeCounters {
-    /// All of it.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> u64 {
         self.parts().iter().fold(0, |all: u64, (_, ns)| all.saturating_add(*ns))
     }
 
-    /// Waits of requests that are under way at once may add up to more than the clock shows.
+    /// Waits of concurrent requests may add up to more than the clock shows.
     pub(crate) fn waited(&mut self, ns: u64) {
         self.wait = self.wait.saturating_add(ns);
     }
 
-    /// Each part by its name.
+    /// Returns each part with its name.
     pub fn parts(&self) -> [(&'static str, u64); 13] {
         [
             ("command", self.command),
@@ -164,7 +164,7 @@ impl Counters {
         self.layer.small_writes += cost.small_writes;
     }
 
-    /// The largest of all.
+    /// Returns the largest counter.
     pub(crate) fn largest(&self) -> u64 {
         fn of(value: &serde_json::Value) -> u64 {
             match value {
@@ -175,13 +175,13 @@ impl Counters {
         of(&serde_json::to_value(self).expect("numbers and names"))
     }
 
-    /// Bytes programmed for each byte that the host wrote; `None` before the first write.
+    /// Returns the bytes programmed per byte written by the host; `None` before the first write.
     pub fn write_amplification(&self, page_bytes: u32) -> Option<f64> {
         let programmed = self.flash.page_programs as f64 * f64::from(page_bytes);
         (self.host.written_bytes > 0).then(|| programmed / self.host.written_bytes as f64)
     }
 
-    /// The counters as lines for people.
+    /// Formats the counters as lines of text.
     pub fn to_text(&self, page_bytes: u32) -> String {
         let mut text = String::new();
         let host = &self.host;
@@ -223,7 +223,7 @@ impl Counters {
     }
 }
 
-/// A line for each power of two; `of 4K` are requests of less than twice that.
+/// Formats a line for each power of two. `of 4K` means requests of 4 KiB up to less than 8 KiB.
 fn by_log2(line: &mut impl FnMut(&str, String), what: &str, counts: &BTreeMap<u32, u64>) {
     for (log2, count) in counts {
         let (unit, shift) = [("G", 30), ("M", 20), ("K", 10), ("", 0)]

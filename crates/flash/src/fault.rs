@@ -1,4 +1,4 @@
-//! Faults of a card, by plan and by seed.
+//! Faults of a card, from a plan and a seed.
 
 use std::ops::Range;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::STEP_NS_MAX;
 
-/// The plan. The default is a card without faults.
+/// A plan of faults. The default is a card without faults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultPlan {
-    /// Of every choice below.
+    /// Seed of every choice below.
     pub seed: u64,
-    /// The power goes while this command (from 0) is under way.
+    /// The power is cut during this command (from 0).
     pub power_cut_at: Option<u64>,
-    /// Reads that touch one of these ranges of bytes fail.
+    /// Reads fail if they touch one of these ranges of bytes.
     pub unreadable_bytes: Vec<Range<u64>>,
-    /// A power cut loses the mapping of open logs and of the block in progress: the card comes back without
+    /// A power cut loses the mapping of open logs and of the block in progress. The card comes back without
     /// the data that was written last, flushed or not.
     pub loses_mapping: bool,
     /// The card answers flushes and ignores them.
     pub drops_flushes: bool,
-    /// Each command takes longer by up to this share of its time, evenly spread.
+    /// Each command takes longer by up to this share of its time, evenly distributed.
     pub jitter: f64,
-    /// Share of the commands that are held up, for reasons of the card's own.
+    /// Share of the commands that stall for the card's own reasons.
     pub stall_chance: f64,
-    /// Duration of such a stall: half to three halves of this.
+    /// Duration of such a stall: between 0.5 and 1.5 times this.
     pub stall_ns: u64,
 }
 
@@ -34,7 +34,7 @@ impl FaultPlan {
     /// Checks the figures, because a plan may come from an untrusted file.
     ///
     /// # Errors
-    /// The first figure out of range, and its range.
+    /// The first figure out of range, with its range.
     pub fn check(&self) -> Result<(), String> {
         let range = 0.0..=1.0;
         match self {
@@ -46,7 +46,7 @@ impl FaultPlan {
     }
 }
 
-/// A plan under way.
+/// A plan during its execution.
 #[derive(Debug, Clone)]
 pub(crate) struct Faults {
     pub plan: FaultPlan,
@@ -60,13 +60,13 @@ impl Faults {
         Faults { plan, rng, commands: 0 }
     }
 
-    /// Counts a command; whether the power goes during it.
+    /// Counts a command. Returns true if the power is cut during it.
     pub fn cuts_now(&mut self) -> bool {
         self.commands += 1;
         self.plan.power_cut_at == Some(self.commands - 1)
     }
 
-    /// Time lost to noise and stalls by a command of this length.
+    /// Returns the time that a command of this length loses to noise and stalls.
     pub fn delay_ns(&mut self, service_ns: u64) -> u64 {
         let mut delay = 0;
         if self.plan.jitter > 0.0 {

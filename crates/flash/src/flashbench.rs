@@ -1,7 +1,7 @@
 //! The measurements of flashbench (A. Bergmann), on any device with a clock.
 //!
-//! The patterns are those of its options `-a` and `--open-au`, so that figures can be compared with those
-//! that people have published.
+//! The patterns are those of its options `-a` and `--open-au`, so that figures can be compared with published
+//! ones.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 /// The result of `-a` for one boundary, in nanoseconds: two reads before it, across it, after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alignment {
-    /// The power of two whose multiples were measured.
+    /// The measured boundary: a power of two, at whose multiples the reads lie.
     pub boundary_bytes: u64,
     /// Reads that end at the boundary.
     pub before_ns: f64,
@@ -29,8 +29,8 @@ impl Alignment {
     }
 }
 
-/// `flashbench -a`: for each power of two from half the device down to twice the read, the mean over `count`
-/// boundaries of a read of `read_bytes` before, across and after it.
+/// `flashbench -a`. For each power of two from half the device down to twice the read, measures the mean over
+/// `count` boundaries of a read of `read_bytes` before, across and after the boundary.
 ///
 /// # Errors
 /// The device's.
@@ -63,7 +63,8 @@ pub fn align(
     Ok(rows)
 }
 
-/// Boundaries to look at: odd multiples only, even ones are boundaries of the next power of two as well.
+/// Returns the boundaries to measure: only odd multiples, because even ones are also boundaries of the next
+/// power of two.
 pub(crate) fn multiples(size_bytes: u64, boundary_bytes: u64, count: u32) -> impl Iterator<Item = u64> {
     let places = (size_bytes / boundary_bytes - 1).max(1);
     (0..u64::from(count)).map(move |n| (((n * 2 + 1) % places) | 1).min(places) * boundary_bytes)
@@ -72,19 +73,19 @@ pub(crate) fn multiples(size_bytes: u64, boundary_bytes: u64, count: u32) -> imp
 /// The write pattern of `--open-au`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenUnits {
-    /// `--erasesize`: the unit that is written in full.
+    /// `--erasesize`: the unit, which is written in full.
     pub unit_bytes: u64,
-    /// `--open-au-nr`: units that are written in turn.
+    /// `--open-au-nr`: number of units written in turn.
     pub units: u64,
-    /// `--offset`: where the first is.
+    /// `--offset`: position of the first unit.
     pub offset_bytes: u64,
-    /// Units from one to the next that is written: 1 is flashbench's.
+    /// Distance between written units, in units. 1 is flashbench's.
     pub stride: u64,
-    /// `--random`: each unit out of order.
+    /// `--random`: true if each unit is written out of order.
     pub random: bool,
 }
 
-/// `flashbench --open-au` for one size of writes: bytes a second.
+/// `flashbench --open-au` for one size of writes. Returns bytes per second.
 ///
 /// # Errors
 /// The device's.

@@ -7,16 +7,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::op::Command;
 
-/// Longest latency that is told apart, in nanoseconds; longer ones count as this.
+/// Maximum recorded latency in nanoseconds. Longer ones count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
-/// Significant digits of a time.
+/// Significant digits of a recorded time.
 const DIGITS: u8 = 2;
-/// Shares that text shows.
+/// Quantiles shown in text.
 const SHARES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
-/// Times of one kind of command, from when the host asks until it has the answer, to two digits.
+/// Times of one kind of command, from the host's request to its answer, to two digits.
 ///
-/// As data it is a list of times in nanoseconds and how many commands took them.
+/// Serialised as a list of times in nanoseconds with the number of commands that took each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latencies(Histogram<u64>);
 
@@ -32,32 +32,32 @@ impl Latencies {
         self.0.saturating_record(ns);
     }
 
-    /// Commands.
+    /// Returns the number of commands.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The time within which this share of the commands was done, in nanoseconds; 0 without any.
+    /// Returns the time in nanoseconds within which this share of the commands was done; 0 without any.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share)
     }
 
-    /// The longest, in nanoseconds.
+    /// Returns the longest time in nanoseconds.
     pub fn max_ns(&self) -> u64 {
         self.0.max()
     }
 
-    /// The mean, in nanoseconds; 0 without any.
+    /// Returns the mean in nanoseconds; 0 without any.
     pub fn mean_ns(&self) -> f64 {
         self.0.mean()
     }
 
-    /// Times in nanoseconds, the shortest first, and how many commands took each.
+    /// Returns times in nanoseconds, the shortest first, with the number of commands that took each.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 
-    /// Quantiles in a line.
+    /// Formats the quantiles in one line.
     pub fn to_text(&self) -> String {
         let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
         let mut text = format!("mean {}", ms(self.mean_ns() as u64));
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for Latencies {
     }
 }
 
-/// The times of each kind of command.
+/// Times of each kind of command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -105,7 +105,7 @@ impl LatenciesByCommand {
         }
     }
 
-    /// Lines for the kinds that there were.
+    /// Formats a line for each kind with commands.
     pub fn to_text(&self) -> String {
         let all = [
             ("reads", &self.read),

@@ -1,8 +1,8 @@
-//! Modelled flash (cards, sticks and chips as software), and the probe that finds the properties of a real
+//! Modelled flash (cards, sticks and chips in software), and the probe that finds the properties of a real
 //! card.
 //!
 //! *Invariant*: this crate knows no file system. The [`Model`] is a pure event model, `submit(now, op) ->
-//! completion`; a [`Card`] is a model with data and a clock, and a [`block::Device`]; everything that serves
+//! completion`. A [`Card`] is a model with data and a clock, and a [`block::Device`]. Everything that serves
 //! a card (in process, over NBD) is a front end over it.
 
 pub mod array;

@@ -1,13 +1,13 @@
-//! The event model: takes a request and its arrival time, returns its completion time.
+//! The event model: takes a request with its arrival time, and returns its completion time.
 //!
-//! *Invariants*: the same requests at the same times give the same answers, on every machine; time never goes
-//! back; a command that waits for no other costs exactly the sum of its parts in [`TimeCounters`]. The model
-//! has no data and no clock of its own: those are the [`Card`](crate::Card)'s.
+//! *Invariants*: the same requests at the same times give the same answers on every machine. Time never goes
+//! back. A command that waits for no other costs exactly the sum of its parts in [`TimeCounters`]. The model
+//! has no data and no clock of its own: those belong to the [`Card`](crate::Card).
 //!
-//! The time of a command. The controller takes commands one after the other (command, unit switch, stream
+//! The time of a command: the controller takes commands one after the other (command, unit switch, stream
 //! miss, read crossing). Data then moves over the link, one command at a time, while pages are programmed on
 //! the channels as soon as they have arrived. Merges and garbage collection hold all channels. With a write
-//! cache a write completes when the cache has it; programmed pages free space in the cache.
+//! cache, a write completes when the cache has it, and programmed pages free space in the cache.
 //!
 //! [`TimeCounters`]: crate::counters::TimeCounters
 
@@ -38,19 +38,19 @@ pub struct Model {
     profile: Profile,
     state: State,
     faults: Faults,
-    /// When the commands under way are done.
+    /// End times of the commands under way.
     under_way: BinaryHeap<Reverse<u64>>,
-    /// When the controller, the link and the channels are free.
+    /// Times when the controller, the link and the channels become free.
     controller_free_ns: u64,
     link_free_ns: u64,
     channels_free_ns: Vec<u64>,
-    /// Bytes in the write cache and when their programs are done.
+    /// Bytes in the write cache, with the end times of their programs.
     cache: VecDeque<(u64, u64)>,
     cached_bytes: u64,
     powered: bool,
 }
 
-/// State that survives when the card is unplugged.
+/// State that survives a loss of power.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     array: Array,
@@ -62,13 +62,13 @@ pub struct State {
     last_end_bytes: u64,
     /// Ends of the last writes, the newest at the end.
     streams: VecDeque<u64>,
-    /// Pages in the cells of one bit.
+    /// Pages in the single-bit cells.
     #[serde(default)]
     slc_pages: u64,
 }
 
 impl Model {
-    /// A card of this profile, fresh from the factory, or with every address written once.
+    /// Makes a card of this profile, fresh from the factory, or with every address written once.
     pub fn new(profile: Profile, preconditioned: bool) -> Model {
         profile.check().expect("a profile is checked when it is made");
         let state = State {
@@ -83,7 +83,7 @@ impl Model {
         Model::resume(profile, state)
     }
 
-    /// A card that was used before.
+    /// Makes a card from the state of a used one.
     pub fn resume(profile: Profile, state: State) -> Model {
         let channels = profile.flash.channels as usize;
         Model {
@@ -100,10 +100,10 @@ impl Model {
         }
     }
 
-    /// The same for a state from a file that anybody may have written.
+    /// Does the work of `resume` for a state from an untrusted file.
     ///
     /// # Errors
-    /// What in it cannot be the state of a card of this profile.
+    /// The reason why it cannot be the state of a card of this profile.
     pub fn resume_checked(profile: Profile, state: State, preconditioned: bool) -> Result<Model, String> {
         state.array.check(&profile, preconditioned)?;
         state.layer.check(&profile, preconditioned, &state.array)?;
@@ -123,7 +123,7 @@ impl Model {
         Ok(Model::resume(profile, state))
     }
 
-    /// The same card with faults from here on.
+    /// Sets the faults from now on.
     pub fn with_faults(mut self, plan: FaultPlan) -> Model {
         plan.check().expect("a plan is checked when it is read");
         self.faults = Faults::new(plan);
@@ -135,7 +135,7 @@ impl Model {
         &self.profile
     }
 
-    /// The persistent state, for a file.
+    /// Returns the persistent state, for a file.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -160,7 +160,7 @@ impl Model {
         &self.state.layer
     }
 
-    /// The faults that are planned.
+    /// Returns the planned faults.
     pub fn fault_plan(&self) -> &FaultPlan {
         &self.faults.plan
     }
@@ -170,10 +170,10 @@ impl Model {
         self.powered
     }
 
-    /// Serves one request that the host makes at `now_ns`. Requests come in the order of their times.
+    /// Serves one request that the host makes at `now_ns`. Requests must come in the order of their times.
     ///
     /// # Errors
-    /// [`Refusal`]; a refused request takes no time.
+    /// [`Refusal`]. A refused request takes no time.
     pub fn submit(&mut self, now_ns: u64, op: Op) -> Result<Completion, Refusal> {
         if !self.powered {
             return Err(Refusal::PowerOff);
@@ -206,8 +206,8 @@ impl Model {
         Ok(Completion { start_ns, done_ns })
     }
 
-    /// Cuts the power and restores it. The channels stop, the cache is lost, and the layer recovers: open
-    /// units are closed. The owner of the data decides which cached data is lost.
+    /// Cuts the power and restores it. The channels stop, the cache is lost, and the layer recovers by
+    /// closing the open units. The owner of the data decides which cached data is lost.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -227,8 +227,7 @@ impl Model {
         recovered
     }
 
-    /// Loses the mapping of the data written last, as the plan says. Returns the ranges of bytes that were
-    /// there.
+    /// Loses the mapping of the data written last, as planned. Returns the ranges of bytes that were there.
     pub(crate) fn lose_mapping(&mut self) -> Vec<Range<u64>> {
         let mut cost = Cost::default();
         let State { layer, array, .. } = &mut self.state;
@@ -242,7 +241,7 @@ impl Model {
         lost.into_iter().map(bytes).collect()
     }
 
-    /// The host has as many commands under way as it may: it waits for the first to be done.
+    /// The host has the maximum number of commands under way, so it waits for the first to end.
     fn wait_for_slot(&mut self, now_ns: u64) -> u64 {
         let depth = self.profile.host.queue_depth as usize;
         while self.under_way.peek().is_some_and(|Reverse(done)| *done <= now_ns) {

@@ -12,7 +12,7 @@ pub enum Command {
     Write,
     /// Empties the write cache.
     Flush,
-    /// Marks the range as unused. On a raw chip: erases the blocks that lie within it.
+    /// Marks the range as unused. On a raw chip, erases the blocks within it.
     Discard,
 }
 
@@ -50,25 +50,25 @@ impl Op {
         Op { command: Command::Discard, offset_bytes, length_bytes, fua: false }
     }
 
-    /// The byte after the last.
+    /// Returns the offset of the byte after the last.
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes + self.length_bytes
     }
 }
 
-/// When a request was served, in nanoseconds of the virtual clock.
+/// Start and end of a request, in nanoseconds of the virtual clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// The card began with it.
+    /// Time when the card started the request.
     pub start_ns: u64,
-    /// The host has the answer.
+    /// Time when the host received the answer.
     pub done_ns: u64,
 }
 
-/// Latest start of a request, about 73 years: the end of the request still fits the clock.
+/// Latest start of a request, about 73 years. The end of the request still fits the clock.
 pub const CLOCK_END_NS: u64 = 1 << 61;
 
-/// Why a card refuses a request.
+/// Reason for the refusal of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The range passes the end of the card.
@@ -85,13 +85,13 @@ pub enum Refusal {
         /// The page, in bytes.
         offset_bytes: u64,
     },
-    /// A raw chip programs whole pages.
+    /// A write to a raw chip is not a whole number of pages.
     #[error("the chip programs whole pages of {page_bytes} bytes")]
     Unaligned {
         /// Unit of programming.
         page_bytes: u32,
     },
-    /// Too many blocks are worn out: the card only reads.
+    /// Too many blocks are worn out, and the card is read-only.
     #[error("the flash is worn out")]
     WornOut,
     /// A planned fault.

@@ -1,19 +1,19 @@
-//! Device profiles: each parameter of the model, with the source of each.
+//! Device profiles: each parameter of the model, with its source.
 //!
-//! *Invariant*: a [`Profile`] that [`Profile::parse`] or [`Profile::check`] accepted makes a model that never
+//! *Invariant*: a [`Profile`] accepted by [`Profile::parse`] or [`Profile::check`] makes a model that never
 //! divides by zero and never overflows.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A device and the host link it is used behind.
+/// A device with its host link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Name for commands: lower case, digits, dashes.
     pub name: String,
-    /// One line for people.
+    /// One-line description.
     pub title: String,
     /// Usable size in bytes.
     pub size_bytes: u64,
@@ -25,10 +25,10 @@ pub struct Profile {
     pub flash: Flash,
     /// The translation layer.
     pub layer: Layer,
-    /// Costs of jumping about.
+    /// Address-dependent costs.
     #[serde(default)]
     pub locality: Locality,
-    /// A cache of flash with one bit a cell, which is moved to the other blocks in idle time.
+    /// A cache of single-bit flash cells, moved to the other blocks in idle time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slc_cache: Option<SlcCache>,
     /// An area with rules of its own, made for the FAT.
@@ -43,56 +43,56 @@ pub struct Profile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Larger requests are split into commands of at most this many bytes.
+    /// Maximum size of a command in bytes. Larger requests are split.
     pub max_request_bytes: u32,
-    /// Commands under way at once.
+    /// Maximum number of concurrent commands.
     pub queue_depth: u32,
-    /// True if flushes reach the card. If not, the host takes every completed write for durable.
+    /// True if flushes reach the card. Otherwise the host takes every completed write for durable.
     pub flush: bool,
     /// True if discards reach the card.
     pub discard: bool,
-    /// Volatile write cache of the card in bytes; 0: none.
+    /// Volatile write cache of the card in bytes; 0 if there is none.
     #[serde(default)]
     pub write_cache_bytes: u32,
 }
 
-/// Durations in nanoseconds, rates in bytes a second. A rate of 0 stands for a link that costs no time (its
-/// share is then in the other figures).
+/// Durations in nanoseconds and rates in bytes per second. A rate of 0 stands for a link that costs no time;
+/// its share is then in the other figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Times {
-    /// Of a read command, before any data.
+    /// Fixed time of a read command, before any data.
     pub read_command_ns: u64,
-    /// Of a write command, before any data.
+    /// Fixed time of a write command, before any data.
     pub write_command_ns: u64,
-    /// Fixed time of a flush, besides the work it waits for.
+    /// Fixed time of a flush, besides the work that it waits for.
     #[serde(default)]
     pub flush_ns: u64,
-    /// Of a discard.
+    /// Time of a discard.
     #[serde(default)]
     pub discard_ns: u64,
-    /// Of the link, card to host.
+    /// Rate of the link, card to host.
     pub read_bytes_per_s: u64,
-    /// Of the link, host to card.
+    /// Rate of the link, host to card.
     #[serde(default)]
     pub write_bytes_per_s: u64,
-    /// Write commands shorter than this cost more, wherever they are: the card works in larger pieces.
+    /// Write commands shorter than this cost more at any address, because the card works in larger pieces.
     #[serde(default)]
     pub short_write_bytes: u32,
     /// Extra time of a short write.
     #[serde(default)]
     pub short_write_ns: u64,
-    /// To read a page of flash.
+    /// Time to read a flash page.
     #[serde(default)]
     pub read_page_ns: u64,
-    /// To program a page of flash.
+    /// Time to program a flash page.
     pub program_page_ns: u64,
-    /// To erase a block of flash.
+    /// Time to erase a flash block.
     #[serde(default)]
     pub erase_block_ns: u64,
 }
 
-/// The chips, as the layer above uses them: a page may be several planes' pages, a block several blocks.
+/// The chips as the layer uses them: a page may be several planes' pages, and a block several blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flash {
@@ -100,7 +100,7 @@ pub struct Flash {
     pub page_bytes: u32,
     /// Unit of erasing, and of the merges of a log-block layer.
     pub block_bytes: u32,
-    /// Pages that are read or programmed side by side.
+    /// Number of pages read or programmed in parallel.
     #[serde(default = "one")]
     pub channels: u32,
     /// Blocks beyond those that the size needs.
@@ -116,23 +116,24 @@ pub struct Flash {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Layer {
-    /// Data in blocks, changes in log blocks: memory cards and sticks.
+    /// Log-block layer of memory cards and sticks: data in blocks, changes in log blocks.
     Hybrid {
-        /// The unit that is open or not: an allocation unit.
+        /// The allocation unit, which is open or closed.
         au_bytes: u32,
-        /// Allocation units that are open at once.
+        /// Maximum number of open allocation units.
         open_units: u32,
-        /// Number of open units that may be written out of order; 0: each only from start to end.
+        /// Number of open units that may be written out of order; with 0, each only from start to end.
         #[serde(default)]
         open_random: u32,
-        /// Writes shorter than this that do not continue the command before go to a buffer of their own.
+        /// Writes shorter than this that do not continue the previous command go to a buffer of their own.
         #[serde(default)]
         small_write_bytes: u32,
         /// Cost of such a write besides its page: the upkeep of the buffer.
         #[serde(default)]
         small_write_ns: u64,
     },
-    /// Every page anywhere, garbage collection by the fewest valid pages: eMMC, UFS, SSDs, good cards.
+    /// Page-mapped layer of eMMC, UFS, SSDs and good cards: any logical page on any flash page. Garbage
+    /// collection takes the blocks with the fewest valid pages.
     Page {
         /// Blocks that garbage collection keeps free.
         reserve_blocks: u32,
@@ -143,27 +144,28 @@ pub enum Layer {
     Nand,
 }
 
-/// Cost of a command besides its pages that depends on its address.
+/// Address-dependent cost of a command besides its pages.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Locality {
-    /// The unit below; 0: no such cost.
+    /// Unit of the switch cost; 0 if there is no such cost.
     pub unit_bytes: u32,
-    /// A write in another unit than the write before.
+    /// Cost of a write in another unit than the previous write.
     #[serde(default)]
     pub unit_switch_ns: u64,
-    /// Ends of writes that the card remembers.
+    /// Number of write ends that the card remembers.
     #[serde(default)]
     pub streams: u32,
-    /// A write that starts at none of them, and not further on in the unit of the write before or the next.
+    /// Cost of a write that starts at none of them, nor further on in the unit of the previous write or the
+    /// next unit.
     #[serde(default)]
     pub stream_miss_ns: u64,
-    /// A read that crosses from one unit into the next.
+    /// Cost of a read that crosses from one unit into the next.
     #[serde(default)]
     pub read_crossing_ns: u64,
 }
 
-/// An area that the card treats as the place of a FAT: every page anywhere, no units, no misses.
+/// An area that the card treats as the place of a FAT: page-mapped, without units and stream misses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FatArea {
@@ -171,18 +173,18 @@ pub struct FatArea {
     pub start_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
-    /// To program a page there.
+    /// Time to program a page there.
     pub program_page_ns: u64,
 }
 
-/// Cells that hold one bit: they are programmed fast, and their content moves to the others later, which takes as
+/// Single-bit cells. They are programmed fast, and later their content moves to the others, which takes as
 /// long as to read and program it there. While they are full, writes go to the others at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlcCache {
-    /// Data that they hold.
+    /// Capacity of the cells.
     pub size_bytes: u64,
-    /// To program a page there.
+    /// Time to program a page there.
     pub program_page_ns: u64,
 }
 
@@ -190,16 +192,16 @@ fn one() -> u32 {
     1
 }
 
-/// Why a profile is none.
+/// Error of an invalid profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The text is no TOML, or has unknown or missing figures.
+    /// The text is not TOML, or has unknown or missing figures.
     #[error("{0}")]
     Syntax(Box<toml::de::Error>),
-    /// A figure makes no sense.
+    /// A figure is invalid.
     #[error("{figure}: {why}")]
     Figure {
-        /// Which.
+        /// Name of the figure.
         figure: &'static str,
         /// Description of the error.
         why: String,
@@ -232,12 +234,12 @@ const BUILT_IN: &[&str] = &[
     include_str!("../profiles/nand-2003.toml"),
 ];
 
-/// No step of a command takes longer: with the largest request and block, the longest command still ends within the
+/// Maximum duration of a step. With the largest request and block, the longest command still ends within the
 /// clock's 584 years.
 pub(crate) const STEP_NS_MAX: u64 = 100_000_000_000;
 
 impl Profile {
-    /// Reads a profile from its file's text.
+    /// Parses a profile's file.
     ///
     /// # Errors
     /// [`ProfileError::Syntax`], [`ProfileError::Figure`].
@@ -247,12 +249,12 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The profiles that come with the program, in the order in which they are listed.
+    /// Returns the built-in profiles, in the order of their listing.
     pub fn built_in() -> Vec<Profile> {
         BUILT_IN.iter().map(|text| Profile::parse(text).expect("a test reads each of them")).collect()
     }
 
-    /// The built-in profile of this name.
+    /// Returns the built-in profile of this name.
     ///
     /// # Errors
     /// [`ProfileError::Unknown`].
@@ -261,12 +263,12 @@ impl Profile {
         found.ok_or_else(|| ProfileError::Unknown(name.to_string()))
     }
 
-    /// The profile as a file's text.
+    /// Formats the profile as a file.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every figure has a form in TOML")
     }
 
-    /// Assumed figures, or tables of them.
+    /// Returns the assumed figures, or tables of them.
     pub fn assumed(&self) -> Vec<&str> {
         let assumed = self.sources.iter().filter(|(_, source)| source.starts_with(ASSUMED));
         assumed.map(|(figure, _)| figure.as_str()).collect()
@@ -277,17 +279,17 @@ impl Profile {
         matches!(self.layer, Layer::Nor | Layer::Nand)
     }
 
-    /// The same device with another size.
+    /// Returns the same device with another size.
     ///
     /// # Errors
-    /// When the size does not fit the other figures.
+    /// The size does not fit the other figures.
     pub fn with_size(mut self, size_bytes: u64) -> Result<Profile, ProfileError> {
         self.size_bytes = size_bytes;
         self.check()?;
         Ok(self)
     }
 
-    /// Blocks that hold the addresses, without the spare ones.
+    /// Returns the number of blocks that hold the addresses, without the spare ones.
     pub fn data_blocks(&self) -> u32 {
         self.size_bytes.div_ceil(u64::from(self.flash.block_bytes)) as u32
     }
@@ -322,7 +324,7 @@ impl Profile {
         need(self.size_bytes != 0 && self.size_bytes % 512 == 0, "size_bytes", "must be whole sectors")?;
         need(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20")?;
         let blocks = self.size_bytes.div_ceil(u64::from(block_bytes)) + u64::from(spare_blocks);
-        // Some numbers of pages have a meaning of their own.
+        // Some numbers of pages have a special meaning.
         if blocks.saturating_mul(u64::from(block_bytes / page_bytes)) >= u64::from(u32::MAX) - 16 {
             return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
         }
@@ -428,8 +430,8 @@ mod tests {
         assert!(matches!(Profile::named("nothing"), Err(ProfileError::Unknown(_))));
     }
 
-    /// Each figure, or its table, has a source; and no source is without a figure, or covers one that is
-    /// partly assumed.
+    /// Each figure, or its table, has a source. No source lacks its figure, or covers one that is partly
+    /// assumed.
     #[test]
     fn every_figure_has_a_source() {
         for (text, profile) in BUILT_IN.iter().zip(Profile::built_in()) {

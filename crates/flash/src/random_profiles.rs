@@ -1,4 +1,4 @@
-//! Random devices by seed, with the noise of real ones, that judge the probe. No code was tuned for any of
+//! Random devices by seed, with the noise of real ones, to judge the probe. No code was tuned for any of
 //! them.
 
 use std::io;
@@ -15,7 +15,7 @@ use crate::{
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
 
-/// Figures that a device may have.
+/// Possible figures of a device.
 struct Choices {
     large_units_mib: &'static [u64],
     small_units_mib: &'static [u64],
@@ -23,7 +23,7 @@ struct Choices {
     areas_mib: &'static [u64],
 }
 
-/// As the surveys have them.
+/// Figures found in the surveys.
 const USUAL: Choices = Choices {
     large_units_mib: &[2, 4, 4, 4, 8, 8, 16, 12],
     small_units_mib: &[1, 2, 4, 4],
@@ -31,7 +31,7 @@ const USUAL: Choices = Choices {
     areas_mib: &[0, 0, 4, 8, 16],
 };
 
-/// Those that are no powers of two, or larger.
+/// Figures that are larger, or not powers of two.
 const ODD: Choices = Choices {
     large_units_mib: &[3, 6, 6, 12, 24, 4],
     small_units_mib: &[1, 2, 3, 6],
@@ -39,13 +39,13 @@ const ODD: Choices = Choices {
     areas_mib: &[0, 0, 5, 10, 20, 40],
 };
 
-/// A card with parameters drawn from the ranges of the surveys, and a plan of disturbances for its
+/// Makes a card with parameters drawn from the ranges of the surveys, and a plan of disturbances for its
 /// measurements.
 pub fn device(seed: u64) -> (Profile, FaultPlan) {
     made(seed, &USUAL)
 }
 
-/// A card with large pages, units of three times a power of two, and areas at the front of any length.
+/// Makes a card with large pages, units of three times a power of two, and areas at the front of any length.
 pub fn odd_device(seed: u64) -> (Profile, FaultPlan) {
     made(seed, &ODD)
 }
@@ -135,7 +135,7 @@ fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
     (profile, FaultPlan { seed, jitter, stall_chance, stall_ns, ..FaultPlan::default() })
 }
 
-/// A fresh card in virtual time. It keeps no data: only its times matter.
+/// Makes a fresh card in virtual time. It keeps no data, because only its times matter.
 pub fn card(profile: &Profile, noise: FaultPlan, preconditioned: bool) -> Card {
     let model = Model::new(profile.clone(), preconditioned).with_faults(noise);
     let data = NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 });

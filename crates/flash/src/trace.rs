@@ -1,4 +1,5 @@
-//! Traces of requests, in and out: JSON lines of our own, the text of `blkparse`, the logs of `fio`.
+//! Traces of requests, read and written as JSON lines of our own, the text of `blkparse`, or the logs of
+//! `fio`.
 
 use std::fmt::Write as _;
 
@@ -9,12 +10,12 @@ use crate::op::{CLOCK_END_NS, Command, Op};
 /// Sector of the addresses in blkparse's text, in bytes (blkparse(1)).
 const SECTOR_BYTES: u64 = 512;
 
-/// One request: when it came and when it was done, in nanoseconds of the trace.
+/// One request, with its start and end in nanoseconds of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The host made it.
+    /// Time when the host made it.
     pub at_ns: u64,
-    /// The host had the answer; `at_ns` where a format does not say.
+    /// Time when the host had the answer; `at_ns` if the format does not record it.
     pub done_ns: u64,
     /// The operation.
     #[serde(flatten)]
@@ -28,29 +29,29 @@ pub struct Trace {
     pub entries: Vec<Entry>,
 }
 
-/// A line that cannot be read.
+/// Error of an invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TraceError {
-    /// Which, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
     /// Description of the error.
     pub what: String,
 }
 
-/// The forms a trace can have as text.
+/// Text formats of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceFormat {
-    /// One JSON object a line: everything, exactly.
+    /// One JSON object per line, complete and exact.
     Json,
     /// blkparse's default format: requests issued (D) and completed (C).
     Blkparse,
-    /// fio's iolog, version 3, whose times are whole microseconds. Version 2 is read too.
+    /// fio's iolog, version 3, with times in whole microseconds. Version 2 can be read, too.
     FioIolog,
 }
 
 impl Trace {
-    /// The trace as text.
+    /// Formats the trace as text.
     pub fn to_text(&self, format: TraceFormat) -> String {
         match format {
             TraceFormat::Json => {
@@ -62,7 +63,7 @@ impl Trace {
         }
     }
 
-    /// Parses a trace; its first characters tell the format.
+    /// Parses a trace. Its first characters determine the format.
     ///
     /// # Errors
     /// [`TraceError`] names the first invalid line.
@@ -137,7 +138,7 @@ impl Trace {
     }
 }
 
-/// A request of line `n` (from 0) that a model can be asked for.
+/// Checks that a model can serve the request of line `n` (from 0).
 fn checked(n: usize, entry: Entry) -> Result<Entry, TraceError> {
     let fail = |what: &str| Err(TraceError { line: n + 1, what: what.to_string() });
     if entry.op.offset_bytes.checked_add(entry.op.length_bytes).is_none() {
@@ -149,14 +150,14 @@ fn checked(n: usize, entry: Entry) -> Result<Entry, TraceError> {
     Ok(entry)
 }
 
-/// Requests are taken when they are issued to the driver (D); where no line says so, when they are queued (Q).
+/// Requests count when they are issued to the driver (D) or, if no line has that, when they are queued (Q).
 fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
     let mut issued: Vec<Entry> = Vec::new();
     let mut queued: Vec<Entry> = Vec::new();
     for (n, line) in text.lines().enumerate() {
         let fail = |what: &str| TraceError { line: n + 1, what: what.to_string() };
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // The summary that ends the text, and messages, have other shapes.
+        // The final summary, and messages, have other forms.
         let [device, _, _, time, _, action, kind, ref rest @ ..] = fields[..] else { continue };
         if !device.contains(',') || !matches!(action, "D" | "Q" | "C") {
             continue;
@@ -171,7 +172,7 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
                     range.ok_or_else(|| fail("no sectors of the form 8 + 8"))?;
                 Op { command, offset_bytes, length_bytes, fua }
             }
-            // An empty write that asks for a flush is a flush.
+            // An empty write with a flush flag is a flush.
             _ if kind.starts_with('F') => Op::flush(),
             // Such a write has been answered, under the name of one without a flush.
             _ if action == "C" => continue,
@@ -198,7 +199,7 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
     Ok(if issued.is_empty() { queued } else { issued })
 }
 
-/// The letters of blkparse's RWBS field: an F before the verb asks for a flush, one after it for FUA.
+/// Formats blkparse's RWBS field: an F before the verb requests a flush, one after it FUA.
 fn blkparse_kind(kind: &str) -> Option<(Command, bool)> {
     let rest = kind.strip_prefix('F').unwrap_or(kind);
     let command = match rest.chars().next() {

@@ -1,4 +1,5 @@
-//! What `flashkit card` does: a function for each verb, from arguments to a value; the command prints.
+//! The operations of `flashkit card`: a function for each verb, from arguments to a value. The command prints
+//! the value.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +23,7 @@ use crate::{
     trace::Trace,
 };
 
-/// A profile's text is a few kilobytes: an image that is named by mistake is not read in whole.
+/// Maximum length of a profile's text in bytes. An image given by mistake is not read in whole.
 const PROFILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A line of `card list`.
@@ -32,7 +33,7 @@ pub struct Listed {
     pub name: String,
     /// Usable size in bytes.
     pub size_bytes: u64,
-    /// What it is.
+    /// One-line description.
     pub title: String,
 }
 
@@ -49,7 +50,7 @@ pub fn list() -> Vec<Listed> {
     Profile::built_in().into_iter().map(listed).collect()
 }
 
-/// The profile that a command line names: a built-in one, the file of one, or a card's.
+/// Returns the profile named on a command line: a built-in one, one in a file, or a card's.
 ///
 /// # Errors
 /// [`CardError`].
@@ -62,7 +63,7 @@ pub fn profile(name_or_path: &str) -> Result<Profile, CardError> {
     }
 }
 
-/// The profile in a file: its own text, or that of the card whose data it is.
+/// Returns the profile in a file: a profile's text, or that of the card whose data it is.
 ///
 /// # Errors
 /// [`CardError`].
@@ -74,7 +75,7 @@ pub fn profile_in(path: &Path) -> Result<Profile, CardError> {
         .map_err(|error| CardError::State { path: path.to_path_buf(), what: format!("no profile: {error}") })
 }
 
-/// The text of a file of figures; of what is none, as much as one may have.
+/// Reads a text file, up to the maximum length.
 fn text_in(path: &Path) -> Result<String, CardError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(PROFILE_BYTES_MAX).read_to_string(&mut text));
@@ -82,12 +83,12 @@ fn text_in(path: &Path) -> Result<String, CardError> {
     Ok(text)
 }
 
-/// How `card new` makes a card.
+/// Options of `card new`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NewCard {
-    /// Another size than the profile's, in bytes.
+    /// Size in bytes, instead of the profile's.
     pub size_bytes: Option<u64>,
-    /// As if every address had been written once: what measurements want.
+    /// True to start as if every address had been written once, as measurements require.
     pub preconditioned: bool,
 }
 
@@ -103,24 +104,24 @@ pub fn new(path: &Path, profile: Profile, how: NewCard) -> Result<(), CardError>
     CardFile::create(path, profile, how.preconditioned)
 }
 
-/// A card that is served; [`stop`](Serving::stop) puts it away.
+/// A served card. [`stop`](Serving::stop) puts it away.
 pub struct Serving {
     server: Server,
     file: CardFile,
 }
 
-/// How `card serve` serves a card.
+/// Options of `card serve`.
 #[derive(Debug, Clone, Default)]
 pub struct Serve {
-    /// Takes as long as the card would.
+    /// True if requests take as long as on the card.
     pub real_time: bool,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: FaultPlan,
-    /// Keeps the requests, for [`Card::stop_trace`](crate::Card::stop_trace).
+    /// True if requests are recorded for [`Card::stop_trace`](crate::Card::stop_trace).
     pub trace: bool,
 }
 
-/// What goes wrong, as TOML in a file.
+/// Reads a plan of faults from a TOML file.
 ///
 /// # Errors
 /// [`CardError`].
@@ -148,7 +149,7 @@ pub fn serve(path: &Path, address: &Address, how: Serve) -> Result<Serving, Card
 }
 
 impl Serving {
-    /// Where clients find it, as a URI.
+    /// Returns the server's address as a URI.
     pub fn uri(&self) -> String {
         self.server.address().to_string()
     }
@@ -158,7 +159,7 @@ impl Serving {
         self.file.card()
     }
 
-    /// Answers what is under way, stops serving, and puts the card away.
+    /// Answers the requests under way, stops serving, and puts the card away.
     ///
     /// # Errors
     /// [`CardError`].
@@ -168,11 +169,11 @@ impl Serving {
     }
 }
 
-/// `card replay PROFILE TRACE`: the requests of a trace on a new card, each as soon as the one before is done, or
-/// at its own time.
+/// `card replay PROFILE TRACE`: replays a trace on a new card, each request at its recorded time or as soon
+/// as the previous one is done.
 ///
 /// # Errors
-/// [`CardError`]; the trace is none, or the card refuses a request.
+/// [`CardError`]; the trace is invalid, or the card refuses a request.
 pub fn replay(
     profile: Profile,
     trace: &Path,
@@ -191,31 +192,32 @@ pub fn replay(
     Ok(Stats::of(&model))
 }
 
-/// What `card stats` says.
+/// Output of `card stats`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
     /// Name of the profile.
     pub profile: String,
-    /// What was counted since the card was made.
+    /// Counters since the card was made.
     pub counters: Counters,
-    /// How long commands took: times in nanoseconds, to two digits, and how many took them.
+    /// Latencies of commands: times in nanoseconds, to two digits, with the number of commands that took
+    /// each.
     pub latencies_ns: LatenciesByCommand,
-    /// Bytes programmed for each byte written; none before the first write.
+    /// Bytes programmed per byte written; None before the first write.
     pub write_amplification: Option<f64>,
-    /// Erases of a block -> blocks.
+    /// Histogram: number of erases -> number of blocks.
     pub wear_blocks_by_erases: BTreeMap<u32, u64>,
-    /// Blocks that wore out.
+    /// Worn-out blocks.
     pub retired_blocks: u32,
-    /// Blocks that are erased and free.
+    /// Erased and free blocks.
     pub free_blocks: u32,
-    /// Allocation units that are open, the one that was written last at the end.
+    /// Open allocation units, the last written one at the end.
     pub open_units: Vec<u32>,
-    /// Of a page of the flash.
+    /// Size of a flash page.
     pub page_bytes: u32,
 }
 
 impl Stats {
-    /// The figures of a model.
+    /// Collects the figures of a model.
     pub fn of(model: &Model) -> Stats {
         let page_bytes = model.profile().flash.page_bytes;
         Stats {
@@ -231,7 +233,7 @@ impl Stats {
         }
     }
 
-    /// As lines for people.
+    /// Formats the figures as lines of text.
     pub fn to_text(&self) -> String {
         let mut text = self.counters.to_text(self.page_bytes) + &self.latencies_ns.to_text();
         for (erases, blocks) in &self.wear_blocks_by_erases {
@@ -243,7 +245,7 @@ impl Stats {
     }
 }
 
-/// `card stats FILE`: of a card that is in use, the figures of when it was last put away.
+/// `card stats FILE`. For a card in use, returns the figures of the last time that it was put away.
 ///
 /// # Errors
 /// [`CardError`].

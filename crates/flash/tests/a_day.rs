@@ -1,7 +1,7 @@
-//! Virtual time of mixed load with power cuts, on cards of each kind, without an inconsistency.
+//! Mixed load with power cuts in virtual time, on cards of each kind, without an inconsistency.
 //!
-//! Slow cards work for an hour of their time, fast ones for some minutes, all for as many hours as `HOURS` says:
-//! `HOURS=24 cargo test --release -p flashkit-flash --test a_day -- --nocapture`.
+//! Slow cards work for an hour of their time, fast ones for some minutes. With `HOURS`, all work for that
+//! many hours: `HOURS=24 cargo test --release -p flashkit-flash --test a_day -- --nocapture`.
 
 use std::{collections::BTreeMap, io};
 
@@ -10,11 +10,11 @@ use flashkit_flash::{Card, Clock, FaultPlan, Profile};
 
 const MINUTE_NS: u64 = 60 * 1_000_000_000;
 const BLOCK: u64 = 4096;
-/// Longest request, in blocks.
+/// Maximum length of a request in blocks.
 const MOST: u64 = 32;
 
-/// The content of each block at the last flush, and the writes since. A block holds its stamp over and over;
-/// 0 is a block that was never written, or was discarded.
+/// Content of each block at the last flush, and the writes since. A block repeats its stamp; stamp 0 is a
+/// block that was never written, or was discarded.
 #[derive(Default)]
 struct Known {
     flushed: BTreeMap<u64, u64>,
@@ -28,7 +28,7 @@ impl Known {
         }
     }
 
-    /// Everything that was written is on the flash.
+    /// Records that everything written is on the flash.
     fn settle(&mut self) {
         while let Some((block, writes)) = self.since.pop_first() {
             self.flushed.insert(block, *writes.last().expect("only blocks that were written are listed"));
@@ -40,8 +40,8 @@ impl Known {
         newest.or(self.flushed.get(&block)).copied().unwrap_or(0)
     }
 
-    /// After a power cut each sector has its flushed content or that of any later write. All of these blocks
-    /// are written anew, so that each has one stamp again.
+    /// After a power cut, each sector has its flushed content or that of a later write. All of these blocks
+    /// are rewritten, so that each has a single stamp again.
     fn recover(&mut self, card: &Card, stamp: u64) -> io::Result<()> {
         for (block, writes) in std::mem::take(&mut self.since) {
             let mut buf = [0; BLOCK as usize];
@@ -95,7 +95,7 @@ fn end_ns(minutes: u64) -> u64 {
     hours.map_or(minutes, |hours| hours * 60) * MINUTE_NS
 }
 
-/// Works on a card until its clock shows that the time is over.
+/// Uses a card until its clock reaches the end.
 fn work_on(name: &str, minutes: u64) {
     let end_ns = end_ns(minutes);
     let profile = Profile::named(name).expect("built in").with_size(256 << 20).expect("a smaller card");
@@ -106,7 +106,7 @@ fn work_on(name: &str, minutes: u64) {
     let mut rng = Rng::new(7);
     let (mut next, mut stamp, mut cuts, mut requests) = (0, 0, 0, 0u64);
     let plan = |cuts: u64, rng: &mut Rng| {
-        // Noise, and now and then a card that is busy with itself.
+        // Adds noise, and stalls now and then.
         let noise = FaultPlan { seed: cuts, jitter: 0.05, stall_chance: 0.001, ..FaultPlan::default() };
         FaultPlan { power_cut_at: Some(500 + rng.below(20_000)), stall_ns: 100_000_000, ..noise }
     };
@@ -144,7 +144,7 @@ fn work_on(name: &str, minutes: u64) {
             known.recover(&card, stamp).expect("the power is on");
             card.set_faults(plan(cuts, &mut rng));
         } else if !flushes {
-            // Without a cache written data is there: only the last write can be torn.
+            // Without a cache, written data is on the flash, and only the last write can be torn.
             known.settle();
         }
     }

@@ -1,6 +1,6 @@
-//! The built-in profiles beside the figures that were published for the devices they model.
+//! The built-in profiles compared with the published figures of the modelled devices.
 //!
-//! The tables of docs/DEVICE-MODEL.md are made here and compared with the file; with `BLESS=1` they are
+//! The tables of docs/DEVICE-MODEL.md are computed here and compared with the file. With `BLESS=1` they are
 //! written to it.
 
 mod support;
@@ -29,7 +29,7 @@ impl Row {
         self.model / self.published - 1.0
     }
 
-    /// Describes the fit: an error of more than a third is no calibration.
+    /// Describes the fit. An error of more than a third is not a calibration.
     fn reached(&self) -> &'static str {
         if self.error().abs() > 1.0 / 3.0 { "out of reach" } else { "calibrated" }
     }
@@ -77,7 +77,8 @@ fn lavinen() -> Vec<Row> {
     let table = reference("lavinen-2003.toml");
     let published = table["rows"]["nov27_sequential"][2].as_integer().expect("milliseconds") as f64;
     let profile = Profile::named("nor-2003").expect("built in");
-    // JFFS2 writes a node of 4164 bytes; the chip is priced in pieces of 256, so 16.27 of them on average.
+    // JFFS2 writes a node of 4164 bytes. The chip is priced in pieces of 256 bytes, so 16.27 of them on
+    // average.
     let chip = Card::new(profile.clone(), false);
     let (block, piece) = (u64::from(profile.flash.block_bytes), 256);
     let writes = 4096u64;
@@ -115,8 +116,8 @@ fn render(rows: &[Row]) -> String {
     text
 }
 
-/// Makers' figures of their devices, each of which a profile was fitted to: the queue depth of the
-/// measurement, reads and writes in sequence in MB/s, and at random in requests of 4 KiB a second.
+/// Makers' figures of their devices, to which profiles were fitted: queue depth of the measurement,
+/// sequential reads and writes in MB/s, and random requests of 4 KiB per second.
 const MAKERS: [(&str, &str, u32, [Option<f64>; 4]); 6] = [
     ("survey-emmc45", "Samsung eMMC 4.5", 1, [Some(140.0), Some(50.0), Some(7e3), Some(2e3)]),
     ("survey-emmc51", "Samsung eMMC 5.1", 32, [Some(250.0), Some(125.0), Some(11e3), Some(13e3)]),
@@ -126,7 +127,7 @@ const MAKERS: [(&str, &str, u32, [Option<f64>; 4]); 6] = [
     ("survey-ssd", "the same, one at a time", 1, [None, None, Some(10e3), Some(40e3)]),
 ];
 
-/// Requests a second with `depth` in flight. The requests are `count`, of `bytes` each.
+/// Measures requests per second with `depth` in flight, for `count` requests of `bytes` each.
 fn rate(
     profile: &Profile,
     depth: u32,
@@ -151,7 +152,7 @@ fn rate(
     count as f64 / done_ns as f64 * 1e9
 }
 
-/// The five devices of which only their makers' figures are known.
+/// The five devices for which only their makers' figures are known.
 fn makers() -> String {
     let mut text = String::from(
         "| profile | device | under way | | published | model | error |\n|---|---|---:|---|---:|---:|---:|\n",
@@ -185,7 +186,7 @@ fn makers() -> String {
     text
 }
 
-// One test for all tables: they are parts of one file.
+// All tables are in one test, because they are parts of one file.
 #[test]
 fn the_tables_of_the_document_are_what_the_model_gives() {
     let stick = bergmann();

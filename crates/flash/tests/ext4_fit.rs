@@ -21,7 +21,7 @@ use flashkit_flash::{Command, Model, Op, Profile, Trace};
 const HOSTS: [(&str, &str, &str); 2] =
     [("desktop", "desktop", "transcend-16g-desktop"), ("galaxy_s3", "phone", "transcend-16g-phone")];
 
-/// To program 16 KiB on the sister card: 10.8 MB/s in large writes, as survey-class10's profile has it too.
+/// Time to program 16 KiB on the sister card: 10.8 MB/s in large writes, as in survey-class10's profile.
 const SISTER_PROGRAM_16K_NS: u64 = 1_450_000;
 
 /// A row of EXT4, and its requests to the card.
@@ -30,7 +30,7 @@ struct Row {
     /// Records of 4 KiB a second.
     published: f64,
     ops: Vec<Op>,
-    /// Records that the requests stand for.
+    /// Number of records that the requests stand for.
     records: f64,
 }
 
@@ -50,7 +50,7 @@ impl Row {
             ("write_fsync", _) => figure / 4.0,
             _ => figure * 1e6 / 4096.0,
         };
-        // With fsync a record ends with its commit block, which goes on where the transaction ended.
+        // With fsync, a record ends with its commit block, which continues at the end of the transaction.
         let records = match experiment {
             "write_fsync" => {
                 ops.windows(2).filter(|two| two[0].end_bytes() == two[1].offset_bytes).count() as f64
@@ -99,7 +99,7 @@ fn misfit(rows: &[(usize, Row)], profiles: &[Profile; 2]) -> f64 {
     rows.iter().map(|(host, row)| (row.rate(&profiles[*host]) / row.published).ln().powi(2)).sum()
 }
 
-/// Least squares one figure after the other, with smaller and smaller steps.
+/// Fits by least squares, one figure after the other, with decreasing steps.
 fn fit(rows: &[(usize, Row)], mut profiles: [Profile; 2]) -> (Free, f64) {
     let mut free: Free = [1.5e6, 1e6, 3e5, 3e5, 8e6];
     apply(&mut profiles, &free);
@@ -149,7 +149,7 @@ fn with_page(profiles: &[Profile; 2], page_bytes: u32) -> [Profile; 2] {
     })
 }
 
-/// Command in ns and rate in bytes a second, from the two rows of cold reads.
+/// Returns the command in ns and the rate in bytes per second, from the two rows of cold reads.
 fn solve_reads(host: &str, dir: &str) -> (f64, f64) {
     let [(n0, b0, t0), (n1, b1, t1)] = ["sequential", "random"].map(|order| {
         let row = Row::load(host, dir, "buffered_read", order);
@@ -249,7 +249,7 @@ fn reads_are_solved_from_two_rows() {
     }
 }
 
-/// EXT4's random records are written by commands of mostly one record, 0.93 ms each: no room for 16 KiB.
+/// EXT4's random records are mostly written by commands of one record, 0.93 ms each: too short for 16 KiB.
 #[test]
 fn whole_pages_of_the_sister_card_are_out_of_reach() {
     let mut profiles = with_page(&profiles(), 16384);
@@ -262,9 +262,9 @@ fn whole_pages_of_the_sister_card_are_out_of_reach() {
     assert!(row.error(&profiles[0]) < -0.15, "{}", row.error(&profiles[0]));
 }
 
-/// On the desktop, EXT4 wrote in sequence at two thirds of the rate of the flash. Only the writes that
-/// interrupt the sequence could be the reason, and each would have to cost as much as hundreds of the random
-/// row, where they are as frequent as records: no parameter of the model reaches both.
+/// On the desktop, EXT4 wrote sequentially at two thirds of the rate of the flash. Only the writes that
+/// interrupt the sequence could be the reason. Each would have to cost as much as hundreds of those of the
+/// random row, where they are as frequent as records: no parameter of the model reaches both.
 #[test]
 fn sequential_writes_on_the_desktop_are_out_of_reach() {
     let profile = &profiles()[0];
@@ -279,8 +279,9 @@ fn sequential_writes_on_the_desktop_are_out_of_reach() {
     assert!(each_s * jumps(&random) as f64 > 50.0 * all_s, "{each_s} s each");
 }
 
-/// Old partition tables begin their first partition at sector 63. The mkfs of F2FS aligns to the device all the same, those
-/// of the others do not: but in a sequence each command completes the page that the one before has begun.
+/// Old partition tables start their first partition at sector 63. The mkfs of F2FS still aligns to the
+/// device, while those of the others do not. In a sequence, however, each command completes the page that the
+/// previous one has begun.
 #[test]
 fn a_partition_at_sector_63_does_not_explain_them() {
     for page_bytes in [4096, 8192, 16384] {

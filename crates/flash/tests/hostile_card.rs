@@ -1,5 +1,5 @@
 //! States of cards with any part changed: each is refused with the name of its file and the error in it, or
-//! it works. None ends the program, hangs, or takes memory that the file does not justify.
+//! it works. None crashes the program, hangs, or takes memory that the file does not justify.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ const PROFILES: [&str; 7] = [
     "nand-2003",
 ];
 
-/// Requests to the whole card, as a host makes them. Refusals do not matter here.
+/// Sends requests to the whole card, like a host. Refusals do not matter here.
 fn work(file: &CardFile, seed: u64, count: u64) {
     let mut rng = Rng::new(seed);
     let mut next = 0;
@@ -42,7 +42,7 @@ fn work(file: &CardFile, seed: u64, count: u64) {
     }
 }
 
-/// The state of a card that was used.
+/// Returns the state of a used card.
 fn used(dir: &Path, name: &str, preconditioned: bool) -> String {
     let path = dir.join("card");
     let profile = Profile::named(name).expect("built in").with_size(SIZE).expect("a smaller card");
@@ -53,14 +53,14 @@ fn used(dir: &Path, name: &str, preconditioned: bool) -> String {
     fs::read_to_string(dir.join("card.card")).expect("readable")
 }
 
-/// Opens a card whose state was changed, and works with it if it is accepted. Returns true if it was.
+/// Opens a card with a changed state, and uses it if the state is accepted. Returns true if it was.
 fn is_taken(dir: &Path, state: &[u8], seed: u64) -> bool {
     let state_path = dir.join("card.card");
     fs::write(&state_path, state).expect("writable");
     match CardFile::open(&dir.join("card"), Pace::Virtual) {
         Ok(file) => {
             work(&file, seed, 300);
-            // One that cannot be put away again is worn out.
+            // A card that cannot be put away again is worn out.
             let _ = file.close();
             true
         }
@@ -112,14 +112,14 @@ fn change(value: &mut Value, n: &mut usize, rng: &mut Rng) {
                 let (key, part) =
                     parts.iter().nth(at).map(|(k, v)| (k.clone(), v.clone())).expect("not empty");
                 match key.parse::<u32>() {
-                    // A map by number: the same under another one.
+                    // Moves an entry of a map to another number.
                     Ok(number) if rng.chance(0.7) => drop(parts.insert((number ^ 1).to_string(), part)),
                     _ => drop(parts.remove(&key)),
                 }
                 parts.into()
             }
             (Value::String(text), 0..6) => {
-                // The profile: another digit somewhere.
+                // Changes a digit of the profile.
                 let digits: Vec<usize> =
                     text.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(n, _)| n).collect();
                 let mut bytes = text.into_bytes();
@@ -170,7 +170,7 @@ fn changed_states_are_refused_or_work() {
                     true => taken += 1,
                     false => refused += 1,
                 }
-                // And bytes that are no longer JSON, mostly.
+                // These bytes are mostly no longer JSON.
                 let mut bytes = good.clone().into_bytes();
                 for _ in 0..1 + rng.below(3) {
                     let at = rng.below(bytes.len() as u64) as usize;

@@ -1,6 +1,7 @@
-//! The probe against devices that it was not made for: parameters and noise by seed.
+//! The probe on devices that it was not made for, with random parameters and noise.
 //!
-//! `cargo test -p flashkit-flash --test probe_random_profiles -- --nocapture` prints the true and the found values.
+//! `cargo test -p flashkit-flash --test probe_random_profiles -- --nocapture` prints the true and the found
+//! values.
 
 use flashkit_flash::{
     FaultPlan, Model, Op, Profile,
@@ -12,17 +13,17 @@ use flashkit_flash::{
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
 
-/// Seeds of the devices that are judged. Others served while the probe was written.
+/// Seeds of the judged devices. Others served for the development of the probe.
 const JUDGED: std::ops::Range<u64> = 1000..1060;
 
-/// A model of the profile with noise, probed.
+/// Probes a model of the profile with noise.
 fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
     let card = random_profiles::card(profile, noise, false);
     let options = Options { write: true, budget_bytes: 1 << 40, budget_ns: u64::MAX / 2, seed: 1 };
     probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail")
 }
 
-/// Times of the device without its noise: a read and a sequential write of this size.
+/// Returns times of the device without its noise: of a read and of a sequential write of this size.
 fn times(profile: &Profile, bytes: u64) -> (f64, f64) {
     let mut quiet = profile.clone();
     quiet.host.write_cache_bytes = 0;
@@ -30,7 +31,7 @@ fn times(profile: &Profile, bytes: u64) -> (f64, f64) {
     // A whole number of every unit.
     let start = 11 * 48 * M;
     let read = model.submit(0, Op::read(start, bytes)).expect("within the card");
-    // After the start of the sequence: earlier writes may have to be merged first.
+    // After the start of the sequence, because earlier writes may have to be merged first.
     let mut now = 1 << 40;
     for n in 0..4 {
         now = model.submit(now, Op::write(start + n * bytes, bytes)).expect("within the card").done_ns;
@@ -66,7 +67,7 @@ struct Verdict {
     unit: Score,
     limit: Score,
     fat: Score,
-    /// Its length, where there is one.
+    /// Returns the area's length, if there is one.
     length: Score,
     page: Score,
     timing: Score,
@@ -101,7 +102,7 @@ fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -
         let unit_ok = verdict.unit.count(found_unit.value == unit, found_unit.is_certain());
         let limit_ok = verdict.limit.count(found_limit.value == limit, found_limit.is_certain());
         let fat = profile.fat_area.as_ref().map(|fat| fat.length_bytes);
-        // An area that behaves as the rest does is none.
+        // An area that behaves like the rest counts as none.
         let fat_shows = fat.filter(|_| {
             limit.is_some()
                 || profile
@@ -234,8 +235,8 @@ fn what_lies_off_the_grids_is_not_told_as_certain() {
     }
 }
 
-/// A card of the profile that was found is, to the probe, the card that it was found on; and streams beyond the
-/// limit cost about as much.
+/// To the probe, a card of the found profile equals the original card, and streams beyond the limit cost
+/// about as much.
 #[test]
 fn the_profile_that_is_found_behaves_alike() {
     let mut alike = 0;
@@ -283,7 +284,7 @@ fn nothing_is_written_without_leave_and_a_budget_is_kept() {
     assert!(found.to_text().contains("budget") && found.to_text().contains("not measured"));
 }
 
-/// A dying card, a second for each read: the time that was given is kept, to the request.
+/// A dying card takes a second for each read. The time budget is kept to the request.
 #[test]
 fn a_budget_of_time_is_kept_by_every_step() {
     let mut dying = Profile::named("survey-class4").expect("built in");

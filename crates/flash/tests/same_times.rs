@@ -1,12 +1,12 @@
-//! The same requests take the same time and do the same to the flash, on every machine and with every version
-//! of this code: the results of some thousand requests on each profile are written down here. A change of the
-//! figures is a change of the model.
+//! The same requests take the same time and change the flash in the same way, on every machine and with every
+//! version of this code. The expected results of some thousand requests on each profile are listed here. If
+//! they change, the model has changed.
 
 use block::Rng;
 use flashkit_flash::{Model, Op, Profile};
 use sha2::{Digest, Sha256};
 
-/// Profile, true if it was written in full before, and the digest of the result.
+/// Profile, true if it was preconditioned, and the digest of the result.
 const KNOWN: [(&str, bool, &str); 30] = [
     ("transcend-16g-desktop", false, "5df63e07200cf1df"),
     ("transcend-16g-desktop", true, "bd68ad5b16564a62"),
@@ -40,7 +40,8 @@ const KNOWN: [(&str, bool, &str); 30] = [
     ("nand-2003", false, "dbf6810819cc7bcb"),
 ];
 
-/// Requests of all kinds, some of them in sequence, more than the card holds; its answers and its counters.
+/// Requests of all kinds, some in sequence, more than the card holds. Returns the digest of its answers and
+/// counters.
 fn lived(profile: &Profile, full: bool) -> String {
     let mut model = Model::new(profile.clone(), full);
     let (mut rng, mut now_ns, mut next) = (Rng::new(5), 0, 0);
@@ -64,7 +65,7 @@ fn lived(profile: &Profile, full: bool) -> String {
         match model.submit(now_ns, op) {
             Ok(done) => {
                 answers.update(done.done_ns.to_le_bytes());
-                // Some come while the one before is under way, some after a pause.
+                // Some arrive while the previous one is under way, some after a pause.
                 now_ns = if n % 3 == 0 { done.start_ns } else { done.done_ns };
                 now_ns += if n % 500 == 0 { 1_000_000_000 } else { 0 };
             }

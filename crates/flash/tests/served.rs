@@ -1,7 +1,7 @@
-//! A card in a file, served over NBD to the clients that people use. `scripts/setup` installs them; without them
-//! these tests fail and say so.
+//! A card in a file, served over NBD to common clients. `scripts/setup` installs them. Without them these
+//! tests fail with a message.
 
-// The clients' module belongs to the tests of that crate, where it has this name.
+// The clients' module belongs to that crate's tests, where it has this name.
 extern crate block as flashkit_block;
 
 #[path = "../../block/tests/support/mod.rs"]

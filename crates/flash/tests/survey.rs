@@ -1,6 +1,8 @@
-//! Models and fits beside figures of real cards that they were not made from (`testdata/reference/cards-measured.txt`).
+//! Models and fits compared with figures of real cards that they were not made from
+//! (`testdata/reference/cards-measured.txt`).
 //!
-//! The table of docs/DEVICE-MODEL.md is made here and compared with the file; with `BLESS=1` it is written to it.
+//! The table of docs/DEVICE-MODEL.md is computed here and compared with the file. With `BLESS=1` it is
+//! written to it.
 
 mod support;
 
@@ -15,10 +17,10 @@ use support::{check_document, repository};
 
 const K: u64 = 1024;
 const M: u64 = 1024 * K;
-/// As the probe has it: a jump is a merge if it costs more than writing this many times as much.
+/// As in the probe, a jump is a merge if it costs more than writing this many times as much.
 const MERGE_FACTOR: f64 = 1.5;
 
-/// KB/s by order, size of the writes, and units that are written in turn.
+/// KB/s by order, size of the writes, and number of units written in turn.
 type Rates = BTreeMap<(&'static str, u64, u64), f64>;
 
 fn survey() -> BTreeMap<String, Rates> {
@@ -44,7 +46,7 @@ fn survey() -> BTreeMap<String, Rates> {
     cards
 }
 
-/// Models beside logs. The first log of each is the one that the profile was read off.
+/// Models compared with logs. The profile of each was derived from its first log.
 const MODELS: [(&str, &str, &[&str]); 3] = [
     ("survey-class10", "result_28", &["result_25", "result_28_2"]),
     ("survey-class4", "result_7", &["result_3_3", "result_15", "result_15_1", "result_4"]),
@@ -64,7 +66,7 @@ fn ratios(profile: &Profile, measured: &Rates) -> Vec<f64> {
     .collect()
 }
 
-/// The middle deviation, as a factor, and the share of rows within a factor of two.
+/// Returns the median deviation as a factor, and the share of rows within a factor of two.
 fn deviation(ratios: &[f64]) -> (f64, f64) {
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln().abs()).collect();
     let near = ratios.iter().filter(|ratio| (0.5..=2.0).contains(*ratio)).count();
@@ -98,7 +100,7 @@ fn models_hold_for_cards_that_they_were_not_made_from() {
     check_document("survey", &table);
 }
 
-/// Open units as people read them off these logs. The fit sees one figure for each number of units.
+/// Open units according to the readers of these logs. The fit sees one figure for each number of units.
 #[test]
 fn the_probes_fit_reads_open_units_off_real_cards_as_people_do() {
     let survey = survey();

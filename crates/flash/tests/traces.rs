@@ -1,26 +1,25 @@
-//! Traces of other programs' making, and other programs that read ours.
+//! Traces from other programs, and other programs that read ours.
 
 use std::{fs, path::Path, process::Command as Program};
 
 use flashkit_flash::{Command, Model, Op, Profile, Trace, TraceFormat, replay};
 use serde_json::Value;
 
-/// A model of this profile after the requests of a trace.
+/// Returns a model of this profile after the requests of a trace.
 fn after(profile: &str, trace: &Trace) -> Model {
     let mut model = Model::new(Profile::named(profile).expect("built in"), true);
     replay(trace, &mut model, false).expect("the card takes them");
     model
 }
 
-/// Requests of a command, and their bytes.
+/// Number of requests of a command, and their bytes.
 fn sum(trace: &Trace, command: Command) -> (u64, u64) {
     let ops = trace.entries.iter().map(|entry| entry.op).filter(|op| op.command == command);
     ops.fold((0, 0), |(count, bytes), op| (count + 1, bytes + op.length_bytes))
 }
 
-/// `testdata/traces/ext4.blkparse` was recorded by blktrace in the judge's machine while mkfs.ext4 ran:
-/// `BLESS=1 cargo test -p xtask --test card blktrace` makes it anew. At its end blkparse prints its own
-/// counts.
+/// blktrace recorded `testdata/traces/ext4.blkparse` in the judge's machine while mkfs.ext4 ran. To record it
+/// anew: `BLESS=1 cargo test -p xtask --test card blktrace`. At its end, blkparse prints its own counts.
 #[test]
 fn a_recording_of_blktraces_is_replayed() {
     let text = include_str!("../../../testdata/traces/ext4.blkparse");
@@ -34,7 +33,7 @@ fn a_recording_of_blktraces_is_replayed() {
     };
     let [reads, writes, discards, flushes] =
         [Command::Read, Command::Write, Command::Discard, Command::Flush].map(|command| sum(&trace, command));
-    // It counts discards as writes, and flushes, which are not, as reads.
+    // blkparse counts discards as writes, and flushes, which are not, as reads.
     assert_eq!((reads.0 + flushes.0, reads.1), own_count("Read Dispatches:"));
     assert_eq!((writes.0 + discards.0, writes.1 + discards.1), own_count("Write Dispatches:"));
     assert!(flushes.0 > 1 && discards.0 > 0);
@@ -77,7 +76,7 @@ fn fio_replays_what_a_card_was_asked() {
     }
     fs::write(dir.path().join("log"), trace.to_text(TraceFormat::FioIolog)).expect("writable");
     let job = fio(dir.path(), &["--read_iolog=log", "--replay_no_stall=1"]);
-    // Of trims 3.33 says that their direction is bad, and syncs are not among its totals.
+    // fio 3.33 reports an invalid direction for trims, and does not include syncs in its totals.
     for (name, command) in [("read", Command::Read), ("write", Command::Write)] {
         let told = |what: &str| job[name][what].as_u64().expect("a number");
         assert_eq!((told("total_ios"), told("io_bytes")), sum(&trace, command), "{name}");

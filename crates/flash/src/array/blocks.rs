@@ -1,14 +1,14 @@
-//! The blocks that were ever touched, by number.
+//! Blocks that were ever touched, by number.
 //!
-//! Blocks are handed out in the order of their numbers and are of use to their neighbours' neighbours: kept
-//! together in leaves they are found without a miss of the processor's cache for each.
+//! Blocks are handed out in the order of their numbers, and neighbours are used together. Leaves keep them
+//! together in memory, which saves a cache miss of the processor per block.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Blocks in a leaf. A leaf takes memory once one of its blocks is touched, so it is small.
+/// Blocks per leaf. A leaf takes memory once one of its blocks is touched, so it is small.
 const LEAF: u32 = 16;
 
 /// The state of one block.
@@ -36,7 +36,7 @@ impl Blocks {
         self.leaves.get_mut(&(number / LEAF))?[(number % LEAF) as usize].as_mut()
     }
 
-    /// The block of this number, which is from now on one that was touched.
+    /// Returns the block of this number, and marks it as touched.
     pub fn touch(&mut self, number: u32) -> &mut Block {
         let leaf = self.leaves.entry(number / LEAF).or_default();
         leaf[(number % LEAF) as usize].get_or_insert_default()

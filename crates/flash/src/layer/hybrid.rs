@@ -1,14 +1,14 @@
 //! The log-block layer of memory cards and sticks.
 //!
-//! Every block of addresses has at most one data block, whose pages lie in order, and, while its allocation
-//! unit is open, at most one log block that takes new writes. When a write needs one open unit more than the
-//! limit, a unit is closed: its log block becomes the data block. If the log was written in order, its
+//! Every block of addresses has at most one data block, whose pages lie in order. While its allocation unit
+//! is open, it also has at most one log block for new writes. If a write would exceed the limit of open
+//! units, a unit is closed: its log block becomes the data block. If the log was written in order, its
 //! remaining pages are copied from the old data block first (a partial merge; with no page to copy, a
-//! switch). Otherwise both are merged into a third block (a full merge). A layer that takes writes in order
-//! only does the same whenever a write goes back in its block or to another block of the unit.
+//! switch). Otherwise both are merged into a third block (a full merge). A layer that supports only
+//! sequential writes also does this whenever a write goes back in its block or to another block of the unit.
 //!
-//! Writes that cover a page in part, and small writes that do not continue the previous command, go to a
-//! page-mapped buffer, from which merges fetch them.
+//! Writes that cover a page only partly, and small writes that do not continue the previous command, go to a
+//! page-mapped buffer. Merges fetch them from there.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -24,7 +24,7 @@ use crate::{
     profile::{Layer, Profile},
 };
 
-/// Blocks that the buffer of small writes may take.
+/// Maximum number of blocks of the buffer of small writes.
 const BUFFER_BLOCKS: u32 = 4;
 
 /// The layer's state.
@@ -39,12 +39,13 @@ pub struct Hybrid {
     random_limit: usize,
     small_write_bytes: u64,
     preconditioned: bool,
-    /// Data blocks by their number of addresses. Absent: of before the card was opened, or none.
+    /// Data blocks by their number of addresses. An absent one is from before the card was opened, or does
+    /// not exist.
     data: HashMap<u32, Data>,
-    /// Open units, the one that was written last at the end.
+    /// Open units, the last written one at the end.
     open: Vec<Unit>,
     buffer: PageMap,
-    /// Pages in the buffer by when they came, and the other way round.
+    /// Pages in the buffer by their order of arrival, and the reverse.
     buffered: BTreeMap<u64, u32>,
     buffered_since: BTreeMap<u32, u64>,
     arrivals: u64,
@@ -64,15 +65,15 @@ struct Unit {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Log {
-    /// Number of the addresses that it holds, in blocks.
+    /// Number of the block of addresses that it holds.
     chunk: u32,
     block: BlockNo,
-    /// Place of each page, once they are out of order.
+    /// Position of each page, once they are out of order.
     places: Option<HashMap<u32, u32>>,
 }
 
 impl Hybrid {
-    /// The layer of a card of this profile.
+    /// Makes the layer of a card of this profile.
     pub fn new(profile: &Profile, preconditioned: bool) -> Hybrid {
         let Layer::Hybrid { au_bytes, open_units, open_random, small_write_bytes, .. } = profile.layer else {
             unreachable!("called for this layer only");
@@ -280,13 +281,13 @@ impl Hybrid {
         }
     }
 
-    /// Returns true if every page of a block is at its own place or without data.
+    /// Returns true if every page of a block is at its own position or without data.
     fn is_in_order(&self, array: &Array, block: BlockNo, chunk: u32) -> bool {
         (0..array.next_page(block).min(self.pages_per_block))
             .all(|at| [NOTHING, chunk * self.pages_per_block + at].contains(&array.tag(block, at)))
     }
 
-    /// Numbers of the open units, the one that was written last at the end.
+    /// Returns the numbers of the open units, the last written one at the end.
     pub fn open_units(&self) -> Vec<u32> {
         self.open.iter().map(|unit| unit.number).collect()
     }
@@ -298,7 +299,7 @@ impl Hybrid {
         }
     }
 
-    /// Blocks that the layer holds.
+    /// Returns the number of blocks that the layer holds.
     pub fn held_blocks(&self) -> u32 {
         let data = self.data.values().filter(|data| matches!(data, Data::In(_))).count() as u32;
         let untouched = if self.preconditioned { self.chunks - self.data.len() as u32 } else { 0 };
@@ -306,7 +307,7 @@ impl Hybrid {
         data + untouched + logs + self.buffer.held_blocks()
     }
 
-    /// Erases the logs of all open units. Returns the pages whose newest content was there.
+    /// Erases the logs of all open units. Returns the pages whose newest content was in them.
     pub fn lose_logs(&mut self, array: &mut Array, cost: &mut Cost) -> Vec<u32> {
         let mut lost = Vec::new();
         for unit in std::mem::take(&mut self.open) {
@@ -333,7 +334,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Makes a unit the one that was written last; others are closed if too many are open.
+    /// Makes a unit the last written one. Closes others if too many are open.
     fn open_unit(&mut self, array: &mut Array, number: u32, cost: &mut Cost) -> Result<(), Refusal> {
         if let Some(at) = self.open.iter().position(|unit| unit.number == number) {
             let unit = self.open.remove(at);
@@ -391,8 +392,8 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Takes out the log of the unit that was written last if a page can be written to it at `at`, or merges
-    /// it and starts a new one.
+    /// Takes out the log of the last written unit if a page can be written to it at `at`. Otherwise merges
+    /// that log and starts a new one.
     fn log_for(&mut self, array: &mut Array, chunk: u32, at: u32, cost: &mut Cost) -> Result<Log, Refusal> {
         if let Some(mut log) = self.current().log.take() {
             let written = array.next_page(log.block);
@@ -416,7 +417,7 @@ impl Hybrid {
             }
             self.merge(array, log, cost)?;
         }
-        // A block that was closed before its end, without data to complete it from, continues where it ended.
+        // A block that was closed early, and has no data to complete it from, continues at its end.
         if let Some(block) = self.data_block(chunk) {
             if at > 0 && array.next_page(block) == at {
                 self.data.insert(chunk, Data::Nothing);
@@ -431,7 +432,7 @@ impl Hybrid {
         Ok(log)
     }
 
-    /// Merges the oldest log that is out of order, if with one more there are too many.
+    /// Merges the oldest log that is out of order, if one more would exceed the limit.
     fn limit_random(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
         let is_random = |unit: &Unit| unit.log.as_ref().is_some_and(|log| log.places.is_some());
         if self.open.iter().filter(|unit| is_random(unit)).count() >= self.random_limit {
@@ -443,7 +444,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Makes a log the data block of its addresses.
+    /// Turns a log into the data block of its addresses.
     fn merge(&mut self, array: &mut Array, log: Log, cost: &mut Cost) -> Result<(), Refusal> {
         let (chunk, old) = (log.chunk, self.data_block(log.chunk));
         let written = array.next_page(log.block);
@@ -475,7 +476,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Programs a fresh block with the newest of every page of its addresses.
+    /// Programs a fresh block with the newest content of every page of its addresses.
     fn merge_into(
         &mut self,
         array: &mut Array,
@@ -513,7 +514,7 @@ impl Hybrid {
         }
     }
 
-    /// Copies pages of a block of addresses to the log at their own places, as far as they hold anything.
+    /// Copies pages of a block of addresses to their own positions in the log, if they hold data.
     fn copy(&mut self, array: &mut Array, log: BlockNo, chunk: u32, places: Range<u32>, cost: &mut Cost) {
         let data = self.data_block(chunk);
         let first = chunk * self.pages_per_block;
@@ -535,7 +536,7 @@ impl Hybrid {
         }
     }
 
-    /// Reads the page that a command covers in part, if it holds anything.
+    /// Reads the page that a command covers only partly, if it holds data.
     fn fill(&self, array: &mut Array, page: u32, cost: &mut Cost) {
         if self.location(array, page).is_some() {
             array.read(1);
@@ -559,7 +560,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Merges the block of addresses that has the oldest page in the buffer.
+    /// Merges the block of addresses with the oldest page in the buffer.
     fn fold_oldest(&mut self, array: &mut Array) -> Result<(), Refusal> {
         let (_, &page) = self.buffered.first_key_value().expect("called when the buffer is full");
         let chunk = page / self.pages_per_block;
@@ -583,12 +584,12 @@ impl Hybrid {
         self.buffered_since.contains_key(&page)
     }
 
-    /// Those of these pages that are in the buffer.
+    /// Returns those of these pages that are in the buffer.
     fn buffered_in(&self, pages: Range<u32>) -> Vec<u32> {
         self.buffered_since.range(pages).map(|(page, _)| *page).collect()
     }
 
-    /// Forgets a page of the buffer; whether it was there.
+    /// Forgets a page of the buffer. Returns true if it was there.
     fn take_from_buffer(&mut self, page: u32) -> bool {
         let since = self.buffered_since.remove(&page);
         if let Some(since) = since {
@@ -598,7 +599,7 @@ impl Hybrid {
         since.is_some()
     }
 
-    /// The unit that was opened last.
+    /// Returns the last opened unit.
     fn current(&mut self) -> &mut Unit {
         self.open.last_mut().expect("a unit is opened before it is written")
     }

@@ -4,35 +4,35 @@ use std::{collections::BTreeMap, ops::Range};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Pages of a leaf, and leaves of a branch. Writes all over a large card touch a leaf each.
+/// Pages per leaf, and leaves per branch. Random writes to a large card touch one leaf each.
 const LEAF: u32 = 64;
 const BRANCH: u32 = 64;
 const LAST_LEAF: u32 = u32::MAX / LEAF;
 
-/// The physical place of a page.
+/// The physical position of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Place(u32);
 
 impl Place {
-    /// Not mapped since the card was opened: the page is where it was before, if anywhere.
+    /// Unmapped since the card was opened: the page is at its earlier position, if it has one.
     pub const AS_BEFORE: Place = Place(0);
     /// The page has no data.
     pub const NOWHERE: Place = Place(1);
-    /// Added to a place, so that none is one of the two above.
+    /// Offset of stored positions, which keeps them apart from the two values above.
     const BIAS: u32 = 2;
 
-    /// This page of the flash.
+    /// Makes the position of this flash page.
     pub fn at(flash_page: u32) -> Place {
         Place(flash_page + Place::BIAS)
     }
 
-    /// The place `pages` pages of the flash later.
+    /// Returns the position `pages` flash pages later.
     pub fn plus(self, pages: u32) -> Place {
         Place(self.0 + pages)
     }
 
-    /// The page of the flash, if something was said and the page holds something.
+    /// Returns the flash page, if the page is mapped and holds data.
     pub fn get(self) -> Option<u32> {
         self.0.checked_sub(Place::BIAS)
     }
@@ -40,15 +40,15 @@ impl Place {
 
 type Leaf = [Place; LEAF as usize];
 
-/// The leaves of neighbours.
+/// A group of adjacent leaves.
 #[derive(Debug, Clone)]
 struct Branch {
     leaves: [Option<Box<Leaf>>; BRANCH as usize],
-    /// A bit for each leaf that is not there because its pages were all forgotten.
+    /// A bit for each missing leaf whose pages were all forgotten.
     forgotten: u64,
 }
 
-/// The places of pages by their number.
+/// Positions of pages by number.
 #[derive(Debug, Clone, Default)]
 pub struct MappingTable {
     branches: Vec<Option<Box<Branch>>>,
@@ -59,12 +59,12 @@ impl Branch {
         Box::new(Branch { leaves: [const { None }; BRANCH as usize], forgotten: 0 })
     }
 
-    /// The common place of the pages of a missing leaf.
+    /// Returns the common position of the pages of a missing leaf.
     fn common(&self, leaf: u32) -> Place {
         if self.forgotten >> leaf & 1 == 1 { Place::NOWHERE } else { Place::AS_BEFORE }
     }
 
-    /// A leaf, which is there from now on.
+    /// Returns a leaf, and creates it if it is missing.
     fn leaf(&mut self, leaf: u32) -> &mut Leaf {
         let common = self.common(leaf);
         self.forgotten &= !(1 << leaf);
@@ -73,7 +73,7 @@ impl Branch {
 }
 
 impl MappingTable {
-    /// Returns the place of a page.
+    /// Returns the position of a page.
     pub fn get(&self, page: u32) -> Place {
         let (branch, leaf, slot) = split(page);
         match self.branches.get(branch) {
@@ -85,7 +85,7 @@ impl MappingTable {
         }
     }
 
-    /// Gives each of the pages the place that `now` says, and tells `was` the place that it had.
+    /// Sets each of the pages to the position that `now` returns, and calls `was` with its old position.
     pub fn replace(
         &mut self,
         pages: Range<u32>,
@@ -100,7 +100,7 @@ impl MappingTable {
         }
     }
 
-    /// Moves a page, if it is where it is said to be; whether it was.
+    /// Moves a page if it is at the expected position. Returns true if it was.
     pub fn relocate(&mut self, page: u32, from: Place, to: Place) -> bool {
         let (branch, leaf, slot) = split(page);
         let branch = self.branches.get_mut(branch).and_then(Option::as_deref_mut);
@@ -118,8 +118,8 @@ impl MappingTable {
         there
     }
 
-    /// Forgets pages, and passes the places that they had to `was`. `had_any` is true if unmapped pages have
-    /// a place.
+    /// Forgets pages and calls `was` with their old positions. `had_any` is true if unmapped pages have a
+    /// position.
     pub fn forget(&mut self, pages: Range<u32>, had_any: bool, mut was: impl FnMut(u32, Place)) {
         for (number, part) in by_leaf(pages) {
             let is_known = |branch: &Branch| branch.leaves[(number % BRANCH) as usize].is_some();
@@ -141,7 +141,7 @@ impl MappingTable {
         }
     }
 
-    /// Every page of which something was said, and where it lies.
+    /// Returns every mapped or forgotten page with its position.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Place)> {
         self.leaves().flat_map(|(number, leaf)| {
             let place = move |slot: usize| leaf.map_or(Place::NOWHERE, |leaf| leaf[slot]);
@@ -149,7 +149,7 @@ impl MappingTable {
         })
     }
 
-    /// The existing leaves, and `None` for those whose pages were forgotten.
+    /// Returns the existing leaves, and `None` for each missing one whose pages were forgotten.
     fn leaves(&self) -> impl Iterator<Item = (u32, Option<&Leaf>)> {
         let branches = (0..).zip(&self.branches).filter_map(|(n, branch)| Some((n, branch.as_deref()?)));
         branches.flat_map(|(n, branch)| {
@@ -160,7 +160,7 @@ impl MappingTable {
         })
     }
 
-    /// A branch, which is there from now on.
+    /// Returns a branch, and creates it if it is missing.
     fn branch(&mut self, number: u32) -> &mut Branch {
         let number = number as usize;
         if number >= self.branches.len() {
@@ -170,7 +170,8 @@ impl MappingTable {
     }
 }
 
-/// Serialized as a map from the numbers of leaves to their places, or to null where they were forgotten.
+/// Serialised as a map from the numbers of leaves to their positions, or to null if their pages were
+/// forgotten.
 impl Serialize for MappingTable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.leaves().map(|(number, leaf)| (number, leaf.map(|leaf| &leaf[..]))))
@@ -195,7 +196,7 @@ impl<'de> Deserialize<'de> for MappingTable {
     }
 }
 
-/// Ranges of pages by the leaf that they are in.
+/// Splits a range of pages by leaf.
 fn by_leaf(pages: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
     let leaves = if pages.is_empty() { 0..0 } else { pages.start / LEAF..(pages.end - 1) / LEAF + 1 };
     leaves.map(move |leaf| {
@@ -204,7 +205,7 @@ fn by_leaf(pages: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
     })
 }
 
-/// Numbers of a page's branch, of the leaf in it and of the page in that.
+/// Returns the numbers of a page's branch, of the leaf in the branch, and of the page in the leaf.
 fn split(page: u32) -> (usize, u32, usize) {
     ((page / LEAF / BRANCH) as usize, page / LEAF % BRANCH, (page % LEAF) as usize)
 }
@@ -215,12 +216,12 @@ mod tests {
 
     const SOME: Place = Place(777);
 
-    /// Leaves that take memory.
+    /// Returns the number of allocated leaves.
     fn there(places: &MappingTable) -> usize {
         places.leaves().filter(|(_, leaf)| leaf.is_some()).count()
     }
 
-    /// Forgets pages and returns the places that they had.
+    /// Forgets pages and returns their old positions.
     fn forgotten(places: &mut MappingTable, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
         let mut was = Vec::new();
         places.forget(pages, had_any, |page, place| was.push((page, place)));
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(there(&places), 2, "those of which a part was forgotten");
         let again = forgotten(&mut places, 70..1 << 20, true);
         assert!(again.iter().all(|(_, was)| *was == Place::NOWHERE), "a second time there is nothing");
-        // Without earlier data, an unmapped page has no place and need not be stored.
+        // Without earlier data, an unmapped page has no position and need not be stored.
         let mut places = MappingTable::default();
         places.replace(0..64, |_| SOME, |_, _| ());
         forgotten(&mut places, 0..1 << 20, false);

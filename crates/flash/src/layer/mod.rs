@@ -1,7 +1,7 @@
 //! Translation layers between the host's addresses and the flash.
 //!
-//! A layer turns each command into operations of the [`Array`] and returns their [`Cost`]. It knows no time:
-//! the model prices the cost.
+//! A layer turns each command into operations of the [`Array`] and returns their [`Cost`]. It has no notion
+//! of time: the model prices the cost.
 
 mod hybrid;
 mod mapping_table;
@@ -22,28 +22,28 @@ use hybrid::Hybrid;
 use page_map::PageMap;
 use raw::Raw;
 
-/// Work that a command causes in the card, besides the transfer over the link.
+/// Work of the card for a command, besides the transfer over the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Pages programmed for the data of the command.
     pub pages: u64,
-    /// Those of them that are in the FAT area.
+    /// The part of them in the FAT area.
     pub fat_pages: u64,
-    /// Pages read because the command covers them in part.
+    /// Pages read because the command covers them only partly.
     pub filled_pages: u64,
     /// Pages copied by merges and garbage collection: each a read and a program.
     pub copied_pages: u64,
     /// Blocks erased.
     pub erases: u64,
-    /// Log blocks that took the place of their data block.
+    /// Log blocks that replaced their data block (switches).
     pub switch_merges: u64,
-    /// Log blocks that were completed from their data block first.
+    /// Log blocks first completed from their data block (partial merges).
     pub partial_merges: u64,
-    /// Log blocks that were merged with their data block into a third.
+    /// Log blocks merged with their data block into a third (full merges).
     pub full_merges: u64,
-    /// Blocks whose valid pages garbage collection moved.
+    /// Blocks emptied by garbage collection.
     pub collections: u64,
-    /// Writes that went to the buffer of small writes.
+    /// Writes to the buffer of small writes.
     pub small_writes: u64,
 }
 
@@ -63,7 +63,7 @@ enum Main {
 }
 
 impl Layer {
-    /// The layer of a card of this profile, over an array that was made with the same choice.
+    /// Makes the layer of a card of this profile, over an array made with the same `preconditioned`.
     pub fn new(profile: &Profile, preconditioned: bool) -> Layer {
         let page_bytes = profile.flash.page_bytes;
         let page = |bytes: u64| bytes.div_ceil(u64::from(page_bytes)) as u32;
@@ -98,7 +98,7 @@ impl Layer {
         Layer { page_bytes, fat, main }
     }
 
-    /// Writes bytes. `continues` says that the range starts where the command before ended.
+    /// Writes bytes. `continues` is true if the range starts at the end of the previous command.
     ///
     /// # Errors
     /// [`Refusal::WornOut`]; on a bare chip [`Refusal::NotErased`] and [`Refusal::Unaligned`].
@@ -195,7 +195,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Blocks of the array that the layer holds; all others are free or retired.
+    /// Returns the array's blocks that the layer holds. All others are free or retired.
     pub fn held_blocks(&self) -> u32 {
         let main = match &self.main {
             Main::Hybrid(hybrid) => hybrid.held_blocks(),
@@ -205,7 +205,7 @@ impl Layer {
         main + self.fat.as_ref().map_or(0, PageMap::held_blocks)
     }
 
-    /// Allocation units that are open, the one that was written last at the end.
+    /// Returns the open allocation units, the last written one at the end.
     pub fn open_units(&self) -> Vec<u32> {
         match &self.main {
             Main::Hybrid(hybrid) => hybrid.open_units(),
@@ -213,7 +213,7 @@ impl Layer {
         }
     }
 
-    /// The mapping is lost to a power cut as far as a real card would lose it: the open units are closed.
+    /// Applies a power cut, with the loss of mapping of a real card: closes the open units.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -230,12 +230,12 @@ impl Layer {
         match &mut self.main {
             Main::Hybrid(hybrid) => hybrid.lose_logs(array, cost),
             Main::Page(map) => map.lose_head(array),
-            // A bare chip's mapping is the host's.
+            // The host keeps the mapping of a bare chip.
             Main::Raw(_) => Vec::new(),
         }
     }
 
-    /// Parts of a range within and outside of the FAT area, in order.
+    /// Splits a range into its parts within and outside the FAT area, in order.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (bool, Range<u64>)> + use<> {
         let page_bytes = u64::from(self.page_bytes);
         let fat = self.fat.as_ref().map_or(0..0, |fat| {

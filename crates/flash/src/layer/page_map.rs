@@ -1,4 +1,5 @@
-//! A page-mapped area: every page anywhere, garbage collection by the fewest valid pages.
+//! A page-mapped area: any logical page can lie on any flash page. Garbage collection takes the block with
+//! the fewest valid pages.
 
 use std::{collections::HashSet, ops::Range};
 
@@ -24,8 +25,8 @@ pub struct PageMap {
     /// Free blocks of the array below which it collects garbage.
     reserve_blocks: u32,
     places: MappingTable,
-    /// The blocks that this area holds, but those of before the card was opened that have lost no page yet: they
-    /// are `untouched`.
+    /// The blocks that this area holds, except `untouched` ones: those from before the card was opened that
+    /// have lost no page yet.
     valid: VictimIndex,
     untouched: u32,
     preconditioned: bool,
@@ -33,7 +34,7 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// An area of these pages.
+    /// Makes an area of these pages.
     pub fn new(
         pages: Range<u32>,
         pages_per_block: u32,
@@ -90,7 +91,7 @@ impl PageMap {
                 return Err(format!("page {page} is said to be where it cannot be"));
             }
         }
-        // The home of pages that were said to be where they always were still holds them.
+        // If the map leaves a page at its original position, its original block must be untouched.
         let home = |block: u32| {
             let first = block.checked_mul(self.pages_per_block).filter(|first| own(*first));
             first.filter(|_| self.preconditioned && block < self.pages.end / self.pages_per_block)
@@ -126,12 +127,12 @@ impl PageMap {
         }
     }
 
-    /// Logical pages that lie somewhere else than they always did.
+    /// Returns the logical pages that have left their original position.
     pub fn mapped(&self) -> impl Iterator<Item = u32> {
         self.places.iter().filter(|(_, place)| place.get().is_some()).map(|(page, _)| page)
     }
 
-    /// Blocks that this area holds.
+    /// Returns the number of blocks that this area holds.
     pub fn held_blocks(&self) -> u32 {
         self.valid.len() + self.untouched
     }
@@ -151,7 +152,7 @@ impl PageMap {
         self.split(place)
     }
 
-    /// Writes the pages that a range of bytes touches; reads pages that it covers in part first.
+    /// Writes the pages that a range of bytes touches. First reads pages that it covers only partly.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].
@@ -206,7 +207,7 @@ impl PageMap {
         places.forget(pages, had_any, leave);
     }
 
-    /// Forgets the pages of the block that is written to. Which they were.
+    /// Forgets the valid pages of the block in progress, and returns them.
     pub fn lose_head(&mut self, array: &Array) -> Vec<u32> {
         let Some(head) = self.head else { return Vec::new() };
         let here = (0..array.next_page(head)).map(|at| (at, array.tag(head, at)));
@@ -218,7 +219,7 @@ impl PageMap {
         pages
     }
 
-    /// Collects garbage until the head can take a page, or a new head can be taken.
+    /// Collects garbage until the head has space for a page, or a new head is available.
     fn make_room(&mut self, array: &mut Array, cost: &mut Cost) -> Result<(), Refusal> {
         let mut wanted = match self.head_has_room(array) {
             true => return Ok(()),
@@ -283,7 +284,7 @@ impl PageMap {
         Ok(())
     }
 
-    /// The block that is written to, which has room, and its next page.
+    /// Returns a block in progress with space, and its next page.
     fn head(&mut self, array: &mut Array) -> Result<(BlockNo, u32), Refusal> {
         if let Some(head) = self.head {
             let at = array.next_page(head);
@@ -301,12 +302,12 @@ impl PageMap {
         Place::at(block.0 * self.pages_per_block + page)
     }
 
-    /// The block and its page, if something was said of a place and it is one.
+    /// Returns the block and page of a position, if it is mapped and holds data.
     fn split(&self, place: Place) -> Option<(BlockNo, u32)> {
         place.get().map(|page| (BlockNo(page / self.pages_per_block), page % self.pages_per_block))
     }
 
-    /// The places, and a callback that updates the blocks that a page leaves.
+    /// Returns the positions, and a callback that updates the blocks that a page leaves.
     fn mapping_and_leave(&mut self) -> (&mut MappingTable, impl FnMut(u32, Place)) {
         let PageMap { places, valid, untouched, pages_per_block, preconditioned, .. } = self;
         let leave = |page: u32, was: Place| match was.get() {

@@ -11,14 +11,14 @@ use crate::{
     profile::Profile,
 };
 
-/// A bare NOR or NAND chip. Its addresses are those of the flash.
+/// A bare NOR or NAND chip. The host's addresses are those of the flash.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Raw {
     page_bytes: u32,
     pages_per_block: u32,
-    /// NAND takes whole pages in order; NOR takes any piece of an erased page.
+    /// True for NAND, which takes whole pages in order. NOR takes any piece of an erased page.
     in_order: bool,
-    /// Programmed pages of the NOR blocks that were touched.
+    /// Programmed pages of the touched NOR blocks.
     programmed: HashMap<u32, Vec<bool>>,
 }
 
@@ -38,7 +38,7 @@ impl Raw {
         }
     }
 
-    /// Programs whole pages that are erased.
+    /// Programs whole erased pages.
     ///
     /// # Errors
     /// [`Refusal::Unaligned`] or [`Refusal::NotErased`], before any page is programmed.
@@ -66,7 +66,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Erases the blocks that lie within the range.
+    /// Erases the blocks within the range.
     ///
     /// # Errors
     /// [`Refusal::WornOut`].

@@ -1,7 +1,6 @@
-//! The blocks that an area holds, by how many of their pages are valid: garbage collection takes the emptiest.
+//! The blocks of an area, ordered by their number of valid pages: garbage collection takes the emptiest.
 //!
-//! Most blocks lose pages many times before anybody asks for the emptiest, so their order is brought up to date
-//! only then.
+//! Most blocks lose pages many times between two queries, so a query first updates the order.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +13,9 @@ use crate::array::BlockNo;
 #[derive(Debug, Clone, Default)]
 pub struct VictimIndex {
     blocks: FxHashMap<u32, Block>,
-    /// Valid pages and number of each block, as they were when it was put in order.
+    /// Valid pages and number of each block, as of the last update of the order.
     order: BTreeSet<(u32, u32)>,
-    /// Blocks whose count of valid pages changed since the order was last updated.
+    /// Blocks whose number of valid pages changed since the last update.
     changed: Vec<u32>,
 }
 
@@ -37,7 +36,7 @@ impl VictimIndex {
         self.blocks.contains_key(&block.0)
     }
 
-    /// Each block and its valid pages.
+    /// Returns each block with its number of valid pages.
     pub fn iter(&self) -> impl Iterator<Item = (BlockNo, u32)> {
         self.blocks.iter().map(|(number, block)| (BlockNo(*number), block.valid))
     }
@@ -48,25 +47,25 @@ impl VictimIndex {
         self.blocks.insert(block.0, Block { valid, in_order_as: valid, is_changed: false });
     }
 
-    /// Gives a block away.
+    /// Removes a block.
     pub fn remove(&mut self, block: BlockNo) {
         let gone = self.blocks.remove(&block.0).expect("only blocks that are held are given away");
         self.order.remove(&(gone.in_order_as, block.0));
         self.changed.retain(|changed| *changed != block.0);
     }
 
-    /// Pages were programmed in a block.
+    /// Counts newly programmed pages of a block.
     pub fn gain(&mut self, block: BlockNo, pages: u32) {
         self.change(block, |valid| valid + pages);
     }
 
-    /// Pages of a block are valid no longer.
+    /// Counts pages of a block that have become invalid.
     pub fn lose(&mut self, block: BlockNo, pages: u32) {
         self.change(block, |valid| valid - pages);
     }
 
-    /// The block with the fewest valid pages, and how many they are; among equals the one of the lowest number, since
-    /// the same requests must cost the same.
+    /// Returns the block with the fewest valid pages, and their number. Among equals it returns the lowest
+    /// number, since the same requests must have the same cost.
     pub fn emptiest(&mut self, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
         for number in self.changed.drain(..) {
             let block = self.blocks.get_mut(&number).expect("what changed is held");
@@ -87,7 +86,7 @@ impl VictimIndex {
     }
 }
 
-/// As a map from numbers to valid pages.
+/// Serialised as a map from numbers to valid pages.
 impl Serialize for VictimIndex {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(block, valid)| (block.0, valid)))
@@ -110,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer of `emptiest` by linear search.
+    /// Computes the answer of `emptiest` by linear search.
     fn by_search(held: &VictimIndex, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
         let others = held.iter().filter(|(block, _)| Some(*block) != except);
         others.min_by_key(|(block, valid)| (*valid, *block))

@@ -1,4 +1,4 @@
-//! Commands: their effect, and their total time.
+//! Commands: their effect and their total time.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::{
 const SECOND_NS: u128 = 1_000_000_000;
 
 impl Model {
-    /// One command of at most the host's largest size.
+    /// Serves one command, which is at most the host's largest size.
     pub(super) fn one(&mut self, start_ns: u64, op: &Op, range: Range<u64>) -> Result<u64, Refusal> {
         let busy_ns = self.channels_free_ns.iter().copied().fold(self.controller_free_ns, u64::max);
         if start_ns.max(busy_ns).max(self.link_free_ns) > CLOCK_END_NS {
@@ -49,7 +49,7 @@ impl Model {
         let page_bytes = u64::from(self.profile.flash.page_bytes);
         let pages = range.end.div_ceil(page_bytes) - range.start / page_bytes;
         self.state.array.read(pages as u32);
-        // Pages are read side by side from the channel of their address on.
+        // Channels read pages in parallel, from the channel of their address on.
         let read_page_ns = self.profile.time.read_page_ns;
         let read_ns = match read_page_ns {
             0 => ready_ns,
@@ -120,7 +120,7 @@ impl Model {
             time.transfer += transfer_ns;
             time.waited(done_ns - ready_ns - transfer_ns);
         } else {
-            // The rest, without the named parts, is time spent waiting for other commands.
+            // The rest, beyond the named parts, is time spent waiting for other commands.
             let mut left = done_ns - ready_ns;
             let mut part = |ns: u64| {
                 let ns = ns.min(left);
@@ -163,7 +163,7 @@ impl Model {
         self.settle(&cost);
         discarded?;
         let ready_ns = start_ns.max(self.controller_free_ns);
-        // A bare chip's host waits for the erases; a card does them when it likes.
+        // The host of a bare chip waits for erases. A card performs them in its own time.
         let erases = if self.profile.is_raw() { cost.erases } else { 0 };
         let own_ns = self.profile.time.discard_ns + erases * self.profile.time.erase_block_ns;
         self.controller_free_ns = ready_ns + own_ns;
@@ -172,7 +172,7 @@ impl Model {
         Ok(ready_ns + own_ns)
     }
 
-    /// Cost of a write that depends on its address: a unit switch, and a stream miss.
+    /// Returns the address-dependent cost of a write: a unit switch, and a stream miss.
     fn locate(&mut self, range: &Range<u64>) -> (u64, u64) {
         let locality = &self.profile.locality;
         let state = &mut self.state;
@@ -193,7 +193,7 @@ impl Model {
         let same = last_unit == Some(unit);
         let ascends = (same && range.start >= last_end) || last_unit.is_some_and(|last| unit == last + 1);
         let mut misses = false;
-        // An ascending gap moves the stream that ended there.
+        // An ascending gap advances the stream that ended there.
         let moved = match known {
             Some(at) => Some(at),
             None if ascends => state.streams.iter().position(|end| *end == last_end),
@@ -210,14 +210,14 @@ impl Model {
         if locality.streams > 0 {
             state.streams.push_back(range.end);
         }
-        // Going on at a unit's start, or upwards with a gap, costs no switch.
+        // Continuing at a unit's start, or upwards with a gap, costs no switch.
         let switches = !same && range.start % unit_bytes != 0 && !(ascends && known.is_none());
         state.counters.layer.unit_switches += u64::from(switches);
         state.counters.layer.stream_misses += u64::from(misses);
         (if switches { locality.unit_switch_ns } else { 0 }, if misses { locality.stream_miss_ns } else { 0 })
     }
 
-    /// Moves the operations of the array and the layer into the counters.
+    /// Adds the operations of the array and the layer to the counters.
     pub(super) fn settle(&mut self, cost: &Cost) {
         let work = self.state.array.take_work();
         let flash = &mut self.state.counters.flash;
@@ -228,7 +228,7 @@ impl Model {
     }
 }
 
-/// Time on a link; a rate of 0 is a link that costs none.
+/// Returns the time on a link. A rate of 0 means that the link takes no time.
 fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     match bytes_per_s {
         0 => 0,

@@ -6,7 +6,7 @@ use super::Model;
 use crate::{layer::Cost, op::CLOCK_END_NS};
 
 impl Model {
-    /// The controller takes a command: when it is through with it.
+    /// Occupies the controller with a command. Returns the time when it is done.
     pub(super) fn controller(&mut self, start_ns: u64, command_ns: u64, extra_ns: u64) -> u64 {
         let begin_ns = start_ns.max(self.controller_free_ns);
         self.controller_free_ns = begin_ns + command_ns + extra_ns;
@@ -15,7 +15,7 @@ impl Model {
         self.controller_free_ns
     }
 
-    /// Waits until the cache has room for a write.
+    /// Waits until the cache has space for a write.
     pub(super) fn wait_for_cache(&mut self, now_ns: u64, bytes: u64) -> u64 {
         let room = u64::from(self.profile.host.write_cache_bytes);
         let mut at_ns = now_ns;
@@ -30,7 +30,7 @@ impl Model {
         at_ns
     }
 
-    /// All channels are busy with something for the whole card.
+    /// Occupies all channels with work for the whole card.
     pub(super) fn hold_channels(&mut self, from_ns: u64, for_ns: u64) -> u64 {
         if for_ns == 0 {
             return from_ns;
@@ -47,8 +47,8 @@ impl Model {
         *free
     }
 
-    /// Number of these pages that go to cells of one bit. Those cells were emptied while all channels were
-    /// idle.
+    /// Returns the number of these pages that go to single-bit cells. Those cells were emptied while all
+    /// channels were idle.
     pub(super) fn take_slc(&mut self, now_ns: u64, pages: u64) -> u64 {
         let Some(slc) = &self.profile.slc_cache else { return 0 };
         let times = &self.profile.time;
@@ -67,8 +67,8 @@ impl Model {
         taken
     }
 
-    /// Programs the pages of a command as they arrive, the first after the FAT area's in cells of one bit; when the
-    /// last is done.
+    /// Programs the pages of a command as they arrive. After the FAT area's, the first pages go to single-bit
+    /// cells. Returns the time when the last is done.
     pub(super) fn program(
         &mut self,
         cost: &Cost,
@@ -98,7 +98,7 @@ impl Model {
         done_ns
     }
 
-    /// Time to program the pages of a command on free channels.
+    /// Returns the time to program the pages of a command on free channels.
     pub(super) fn own_program_ns(&self, cost: &Cost, slc_pages: u64) -> u64 {
         let channels = self.channels_free_ns.len() as u64;
         let fat_ns = self.profile.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns);
@@ -109,7 +109,7 @@ impl Model {
             + self.profile.time.program_page_ns * (cost.pages - cost.fat_pages - slc_pages).div_ceil(channels)
     }
 
-    /// Time of merges and garbage collection.
+    /// Returns the time of merges and garbage collection.
     pub(super) fn merge_ns(&self, cost: &Cost) -> u64 {
         let time = &self.profile.time;
         let channels = self.channels_free_ns.len() as u64;
@@ -119,7 +119,7 @@ impl Model {
     }
 }
 
-/// `part` of `whole` of a time, exact. It runs once a page, so it is fast.
+/// Returns `part` of `whole` of a time, exactly. It runs once per page, so it must be fast.
 fn share(ns: u64, part: u64, whole: u64) -> u64 {
     match ns.checked_mul(part) {
         Some(product) => product / whole,

@@ -54,7 +54,7 @@ fn profile(layer: Kind) -> Profile {
     }
 }
 
-/// The longest steps that a profile may have, and one that is near its end already.
+/// The longest steps that a profile may have, on a card near the end of its clock.
 #[test]
 fn the_clock_ends_before_it_overflows() {
     for layer in [hybrid(2, 0), hybrid(3, 3), Kind::Page { reserve_blocks: 4 }] {
@@ -222,7 +222,7 @@ fn cells_of_one_bit_are_fast_until_they_are_full_and_again_after_a_rest() {
         (to - from) / US
     };
     assert_eq!(us(0, 3), 200 + 3 * 50);
-    // One finds room, the second goes to the others.
+    // The first fits; the second goes to the other cells.
     assert_eq!(us(0, 2), 200 + 50 + 300);
     assert_eq!(us(0, 1), 200 + 300);
     // A rest in which two are moved, each read and programmed.
@@ -323,7 +323,7 @@ prop_compose! {
         kind in 0u32..20, at in 0u64..16000, length in 1u64..200, place in 0u64..8, fine in any::<bool>()
     ) -> Op {
         let unit = if fine { 512 } else { 4096 };
-        // Most requests are near each other, so that logs fill and units compete.
+        // Most requests are close together, so that logs fill and units compete.
         let at = (at >> place) * 512 / unit * unit;
         let length = (length * unit / 8).max(512) / 512 * 512;
         let length = length.min((8 << 20) - at);
@@ -340,8 +340,9 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Every written page has a place that was programmed for it; no two pages share one; no block is lost or
-    /// held twice; time never goes back; the parts of the time add up; a repetition gives the same result.
+    /// Every written page is at a position that was programmed for it, and no two pages share one. No block
+    /// is lost or held twice. Time never goes back, and the parts of the time add up. A repetition gives the
+    /// same result.
     #[test]
     fn invariants_hold(
         which in 0..9usize, full in any::<bool>(), ops in prop::collection::vec(any_op(), 1..400)
@@ -390,7 +391,7 @@ proptest! {
         prop_assert_eq!(wear.iter().map(|(erases, blocks)| u64::from(*erases) * blocks).sum::<u64>(), counters.flash.block_erases);
     }
 
-    /// With many commands under way and a cache, answers may overtake, but no time goes back.
+    /// With many commands under way and a cache, answers may overtake each other, but time never goes back.
     #[test]
     fn a_queue_keeps_time(ops in prop::collection::vec((any_op(), 0u64..1_000_000), 1..200)) {
         let mut card = profile(Kind::Page { reserve_blocks: 2 });

@@ -1,6 +1,6 @@
-//! Advice for a file system that follows from the findings.
+//! Advice for a file system, derived from the findings.
 //!
-//! *Invariant*: an uncertain answer changes no setting; the advice says so in a sentence and keeps the
+//! *Invariant*: an uncertain answer changes no setting. The advice says so in a sentence and keeps the
 //! default.
 
 use serde::Serialize;
@@ -13,13 +13,13 @@ const SEGMENT_BYTES: u64 = 2 << 20;
 /// Options for formatting and mounting, with reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// Segments in a section: where each log keeps a unit open, one section is a whole number of units.
+    /// Segments per section: if each log keeps a unit open, one section is a whole number of units.
     pub segments_per_section: u64,
-    /// Sections in a zone: where logs share a unit, one zone is a whole number of units.
+    /// Sections per zone: if logs share a unit, one zone is a whole number of units.
     pub sections_per_zone: u64,
     /// Start of the volume, in bytes.
     pub alignment_bytes: u64,
-    /// Logs that are open at once.
+    /// Number of logs that are open at once.
     pub active_logs: u64,
     /// The file system that suits the card.
     pub file_system: String,
@@ -37,7 +37,7 @@ impl Advice {
     pub(super) fn of(findings: &Findings) -> Advice {
         let mut reasons = Vec::new();
         let limit = findings.open_units.filter(Estimate::is_certain).map(|estimate| estimate.value);
-        // Sections or zones: that depends on the open units, too.
+        // The choice of sections or zones also depends on the open units.
         let is_certain = findings.unit_bytes.is_some_and(|unit| unit.is_certain()) && limit.is_some();
         let unit = findings.unit_bytes.filter(|_| is_certain).and_then(|estimate| estimate.value);
         // The best options of the study (docs/METHOD.md, "Options that suit a card").
@@ -157,7 +157,7 @@ impl Advice {
 }
 
 impl Findings {
-    /// A sentence for each answer that cannot be relied upon.
+    /// Returns a sentence for each unreliable answer.
     fn doubts(&self) -> Vec<String> {
         fn doubt<T>(what: &str, found: &Option<Estimate<T>>) -> Option<String> {
             let found = found.as_ref().filter(|found| !found.is_certain())?;
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// A format cannot be undone: an uncertain answer leaves the default, and the advice says so.
+    /// A format cannot be undone, so an uncertain answer leaves the default, and the advice says so.
     #[test]
     fn nothing_follows_from_doubt() {
         let unsure = Findings {

@@ -1,16 +1,16 @@
-//! From samples to answers: pure functions, robust against disturbed measurements.
+//! Answers from samples: pure functions that are robust against disturbed measurements.
 //!
-//! Noise on a device only ever adds time (other work of the card, of the host), and rarely much of it. So
-//! medians and lower quartiles are used; where some requests are expensive by nature, means whose few longest
-//! times are capped. The confidence of an answer is found by resampling: it is the share of resamples of the
-//! same measurements that give the same answer.
+//! Noise on a device only adds time (other work of the card or the host), and rarely much. So medians and
+//! lower quartiles are used. If some requests are expensive by nature, the mean is used, with the longest
+//! times capped. The confidence of an answer comes from resampling: it is the share of resamples of the same
+//! measurements that give the same answer.
 
 use block::Rng;
 
-/// Resamples behind a confidence.
+/// Number of resamples for a confidence.
 const RESAMPLES: usize = 200;
 
-/// A value between the samples: `q` = 0.5 is the median. The samples are not empty.
+/// Returns an interpolated quantile: `q` = 0.5 is the median. `samples` must not be empty.
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -20,19 +20,20 @@ pub fn quantile(samples: &[f64], q: f64) -> f64 {
     sorted[low] * (1.0 - share) + sorted[high] * share
 }
 
-/// The middle value.
+/// Returns the median.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
-/// The mean where some of the requests are dear by nature, as merges are, so that the middle one says little: no sample
-/// counts for more than the 95th of a hundred does, or one stall would halve it.
+/// Returns a capped mean. It suits operations of which some are expensive by nature, such as merges, so that
+/// the median says little. No sample counts for more than the 95th percentile, because one stall could distort
+/// the result.
 pub fn usual_mean(samples: &[f64]) -> f64 {
     let most = quantile(samples, 0.95);
     samples.iter().map(|sample| sample.min(most)).sum::<f64>() / samples.len() as f64
 }
 
-/// Samples that were taken at one setting (a distance, a number of streams, a size).
+/// Samples taken at one setting (a distance, a number of streams, a size).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     /// The setting.
@@ -42,13 +43,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// The middle time.
+    /// Returns the median time.
     pub fn median(&self) -> f64 {
         median(&self.samples)
     }
 }
 
-/// An answer and how sure it is: the share of resamples that agree with it.
+/// An answer with its confidence: the share of resamples that agree with it.
 pub fn resampled<T: PartialEq>(points: &[Point], seed: u64, answer: impl Fn(&[Point]) -> T) -> (T, f64) {
     let best = answer(points);
     let mut rng = Rng::new(seed);
@@ -67,43 +68,41 @@ pub fn resampled<T: PartialEq>(points: &[Point], seed: u64, answer: impl Fn(&[Po
     (best, agreeing as f64 / RESAMPLES as f64)
 }
 
-/// A line that is nearer to neither of two times, in ratio, and not above their middle.
+/// Returns a line between two times: at equal ratio from both, but not above their mean.
 pub fn between(fast: f64, slow: f64) -> f64 {
     (fast * slow).sqrt().min(fast + (slow - fast) * 0.5)
 }
 
-/// Finds the jump in the cost of streams: the number of streams that are still served without merges; `None`
-/// if there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
+/// Finds the jump in the cost of streams. Returns the largest number of streams without merges, or `None` if
+/// there is no jump. A jump is a merge if it costs more than writing `factor` times as much would.
 pub fn stream_limit(points: &[Point], program_ns: f64, factor: f64) -> Option<u64> {
     let least = points.iter().map(Point::median).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(Point::median).fold(0.0, f64::max);
     if most - least < program_ns * factor {
         return None;
     }
-    // From the first point on that is nearer to the highest cost than to the lowest, in ratio.
+    // From the first point on whose ratio to the highest cost is smaller than to the lowest.
     let line = between(least, most);
     let first = points.iter().position(|point| point.median() > line)?;
     let stays = points[first..].iter().all(|point| point.median() > line);
     (first > 0 && stays).then(|| points[first - 1].at)
 }
 
-/// Finds the point where the cost rises from below the line to above it and stays there; `None` if it does
-/// not.
+/// Finds the point where the cost rises above the line and stays there; `None` if it does not.
 pub fn rises(points: &[Point], line: f64) -> Option<u64> {
     let first = points.iter().rposition(|point| point.median() <= line)? + 1;
     let below = points[..first].iter().all(|point| point.median() <= line);
     (below && first < points.len()).then(|| points[first].at)
 }
 
-/// Finds the point where the cost falls for the last time from above the line to below it; `None` if it does
-/// not.
+/// Finds the point where the cost falls below the line for the last time; `None` if it does not.
 pub fn falls(points: &[Point], line: f64) -> Option<u64> {
     let last_above = points.iter().rposition(|point| point.median() > line)?;
     points.get(last_above + 1).map(|point| point.at)
 }
 
 /// Finds a small step up in the cost that noise does not explain: the split of the points into lower and
-/// higher ones with the least absolute deviations; `None` if the two halves do not differ beyond doubt.
+/// higher ones with the least absolute deviations. `None` if the two halves do not differ significantly.
 pub fn steps_up(points: &[Point]) -> Option<u64> {
     let pooled =
         |points: &[Point]| points.iter().flat_map(|point| point.samples.clone()).collect::<Vec<f64>>();
@@ -111,7 +110,7 @@ pub fn steps_up(points: &[Point]) -> Option<u64> {
         let middle = median(samples);
         (middle, samples.iter().map(|sample| (sample - middle).abs().min(middle)).sum::<f64>())
     };
-    // A single point at the end is no step.
+    // A single point at the end does not make a step.
     let splits = (1..points.len() - 1).map(|at| {
         let (low, high) = (pooled(&points[..at]), pooled(&points[at..]));
         let ((below, one), (above, two)) = (deviation(&low), deviation(&high));
@@ -122,9 +121,9 @@ pub fn steps_up(points: &[Point]) -> Option<u64> {
     differs.then_some(at)
 }
 
-/// Finds the block in which a forward jump copies the gap, from the times of jumps by their distance, each
-/// after one write of `written` bytes at a block's start. A jump within the block copies the gap; one out of
-/// it copies the rest of the block, and the start of the target block.
+/// Finds the block in which a forward jump copies the gap, from the times of jumps by distance. Before each
+/// jump, `written` bytes were written at a block's start. A jump within the block copies the gap. A jump out
+/// of it copies the rest of the block and the start of the target block.
 pub fn copied_block(points: &[Point], written: u64) -> u64 {
     let errors = points.iter().map(|candidate| {
         let block = candidate.at;
@@ -141,13 +140,13 @@ pub fn copied_block(points: &[Point], written: u64) -> u64 {
 /// Cost of a write by its size: `command + per_byte * size in whole pages`, and more if it is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteCost {
-    /// Below this size a write costs the same, in bytes.
+    /// Writes below this size, in bytes, cost the same.
     pub page_bytes: u64,
     /// Fixed cost of a write, in nanoseconds.
     pub command_ns: f64,
     /// Cost of each byte, in nanoseconds.
     pub byte_ns: f64,
-    /// Writes below this size cost more, in bytes; 0: none do.
+    /// Writes below this size, in bytes, cost more; 0 if none do.
     pub short_bytes: u64,
     /// Extra cost of a short write, in nanoseconds.
     pub short_ns: f64,
@@ -161,15 +160,15 @@ impl WriteCost {
     }
 }
 
-/// A fit that is off by more than this share of the times, in the mean of squares, is no fit.
+/// Maximum root mean square of the relative errors of an accepted fit.
 const MISFIT: f64 = 0.1;
 
-/// If the largest size costs no more than this many times the smallest, all sizes are within one page.
+/// If the largest size costs at most this many times the smallest, all sizes are within one page.
 const FLAT: f64 = 1.1;
 
-/// Fits a cost to times by size, each size weighted by its relative error. If no line fits, short writes may
-/// cost more than the rest; `large` is then one more size, of writes that are certainly not short. If all
-/// sizes cost the same, the page is the least power of two that no size exceeds.
+/// Fits a cost to times by size, weighted by relative error. If no line fits, short writes may cost more than
+/// the rest; `large` is then one more size, of writes that are certainly not short. If all sizes cost the
+/// same, the page is the smallest power of two that no size exceeds.
 pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
     let rows = |points: &[Point]| -> Vec<(u64, f64)> {
         points.iter().map(|point| (point.at, quantile(&point.samples, 0.3).max(1.0))).collect()
@@ -210,9 +209,10 @@ pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
     }
 }
 
-/// Intercept and slope, neither below 0, with the least squared relative error, and that error.
+/// Returns the intercept and the slope, neither negative, with the least squared relative error, and that
+/// error.
 pub fn line_through(rows: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
-    // A clock may be too coarse for the write: no time is below a nanosecond.
+    // A clock may be too coarse for the write, so no time is below a nanosecond.
     let rows: Vec<(f64, f64)> = rows.map(|(x, y)| (x, y.max(1.0))).collect();
     let fit = |with_intercept: bool| {
         let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -228,7 +228,7 @@ pub fn line_through(rows: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
             return (0.0, wxy / wxx);
         }
         let spread = w * wxx - wx * wx;
-        // All at one place: no slope can be told.
+        // All points have the same size, so there is no slope.
         let slope = if spread > 1e-12 * w * wxx { (w * wxy - wx * wy) / spread } else { 0.0 };
         ((wy - slope * wx) / w, slope)
     };

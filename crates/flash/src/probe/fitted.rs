@@ -1,15 +1,15 @@
-//! The profile of a card that behaves as the one that was probed.
+//! The profile of a card that behaves like the probed one.
 
 use std::collections::BTreeMap;
 
 use super::Findings;
 use crate::profile::{FatArea, Flash, Host, Layer, Locality, Profile, ProfileError, Times};
 
-/// Write cache of a card that has one: a measurement shows that there is one, not its size.
+/// Assumed size of the write cache. A measurement shows that there is a cache, but not its size.
 const CACHE_BYTES: u32 = 512 << 10;
-/// Unit of a card that shows none.
+/// Assumed unit of a card that shows none.
 const UNIT_BYTES: u64 = 4 << 20;
-/// The source of a figure that a profile needs and that no measurement from outside shows.
+/// Source of a figure that a profile needs and that no external measurement shows.
 const ASSUMED: &str = "assumed: no measurement from outside tells it";
 const MEASURED: &str = "measured by the probe";
 const UNCERTAIN: &str = "measured by the probe, which was not certain of it";
@@ -28,7 +28,7 @@ impl Findings {
         let unit_or_usual = unit_bytes.unwrap_or(UNIT_BYTES.max(page_bytes));
         let any_order = self.random_in_unit.is_some_and(|found| found.value);
         let program_page_ns = (byte_ns * page_bytes as f64).max(1.0) as u64;
-        // The time of a merge shows the amount that it copies: the unit, or a part of it.
+        // The time of a merge shows the copied amount: the unit, or a part of it.
         let copied_pages = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
         let mut block_bytes = unit_or_usual;
         while block_bytes % (2 * page_bytes) == 0

@@ -4,19 +4,19 @@ use super::{Estimate, Findings};
 use crate::profile::{Layer, Profile};
 
 impl Findings {
-    /// The findings that a probe of a card of this profile should return.
+    /// Returns the findings that a probe of a card of this profile should have.
     pub fn of(profile: &Profile) -> Findings {
         let known = |value| Some(Estimate::new(value, 1.0));
         let (unit, limit, any_order) = match profile.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
                 (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
             }
-            // Without a limit of open units, the unit shows if changing it has a cost.
+            // Without a limit of open units, the unit is visible only if switching it has a cost.
             Layer::Page { .. } if profile.locality.unit_switch_ns > 0 => {
                 (Some(u64::from(profile.locality.unit_bytes)), None, true)
             }
             Layer::Page { .. } => (None, None, true),
-            // The host erases: a unit is a block of the chip.
+            // The host erases, so a unit is a block of the chip.
             Layer::Nor | Layer::Nand => (Some(u64::from(profile.flash.block_bytes)), None, false),
         };
         let rate = |bytes_per_s: u64| (bytes_per_s > 0).then_some(bytes_per_s as f64);

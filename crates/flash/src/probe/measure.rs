@@ -1,6 +1,6 @@
 //! Measurements: patterns of requests on a device, each request timed, within a budget.
 //!
-//! *Invariant*: no request begins when the budget is used up, so it is exceeded by one request at the most.
+//! *Invariant*: no request starts once the budget is used up, so at most one request exceeds it.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::{
     flashbench::{Alignment, multiples},
 };
 
-/// Why a measurement ended.
+/// Reason for the end of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The device failed.
@@ -27,9 +27,9 @@ pub enum Stop {
 pub struct Bench<'a> {
     device: &'a dyn Device,
     clock: &'a dyn Clock,
-    /// Writes count with the flush that makes them durable.
+    /// True if writes are timed with the flush that makes them durable.
     pub flushes: bool,
-    /// Bytes of a write of a stream. Pages that are written in parts would be slow now and then for that alone.
+    /// Bytes of a stream's write. Partly written pages alone would make some writes slow.
     pub write_bytes: u64,
     data: Vec<u8>,
     pub written_bytes: u64,
@@ -37,30 +37,30 @@ pub struct Bench<'a> {
     pub fills_ns: Vec<f64>,
     budget_bytes: u64,
     deadline_ns: u64,
-    /// Places that are far from each other: whatever the unit is, no two are in the same.
+    /// Positions far from each other: no two lie in the same unit, whatever its size.
     spacing_bytes: u64,
     places: u64,
 }
 
-/// Bytes of a timed write whose size is not measured, for pages no larger than this.
+/// Size in bytes of a timed write whose size is not the subject. It suits pages up to this size.
 pub const WRITE_BYTES: u64 = 32 << 10;
-/// Bytes of a write that fills a range.
+/// Size in bytes of a write that fills a range.
 pub const FILL_BYTES: u64 = 1 << 20;
-/// No more of the front is measured.
+/// Maximum measured part of the front, in bytes.
 const FRONT_BYTES: u64 = 96 << 20;
-/// Rounds of streams, of which the first warm up.
+/// Rounds of streams. The first of them warm up.
 const ROUNDS: u64 = 8;
 const WARM_UP: u64 = 2;
-/// Places for streams. The same number again serves to close open units.
+/// Positions for streams. The same number again serves to close open units.
 pub const STREAMS_MAX: u64 = 16;
-/// Places that a measurement needs: the front, the streams and a neighbour, and those that close them.
+/// Positions required for a measurement: the front, the streams and a neighbour, and those that close them.
 const PLACES: u64 = 2 * STREAMS_MAX + 4;
 
 impl<'a> Bench<'a> {
-    /// Prepares measurements; neither reads nor writes.
+    /// Prepares measurements without reading or writing.
     pub fn new(device: &'a dyn Device, clock: &'a dyn Clock, budget_bytes: u64, budget_ns: u64) -> Bench<'a> {
         let size_bytes = device.geometry().size_bytes;
-        // 3 * 2^k, so that units of 2^k and of 3 * 2^k bytes start at every place.
+        // 3 * 2^k, so that units of 2^k and of 3 * 2^k bytes start at every position.
         let mut spacing_bytes = 192 << 20;
         while spacing_bytes > 3 << 19 && size_bytes / spacing_bytes < PLACES {
             spacing_bytes /= 2;
@@ -85,22 +85,22 @@ impl<'a> Bench<'a> {
         self.places >= PLACES
     }
 
-    /// Distance from one place to the next, in bytes. The first place is the front of the device.
+    /// Returns the distance between positions in bytes. The first position is the front of the device.
     pub fn spacing_bytes(&self) -> u64 {
         self.spacing_bytes
     }
 
-    /// Bytes at the front that are measured and, before that, written.
+    /// Returns the number of bytes at the front that are first written and then measured.
     pub fn front_bytes(&self) -> u64 {
         self.spacing_bytes.min(FRONT_BYTES)
     }
 
-    /// Offset of a stream's place; 0 is the first one after the front.
+    /// Returns the offset of a stream's position. 0 is the first one after the front.
     pub fn place(&self, stream: u64) -> u64 {
         (1 + stream) * self.spacing_bytes
     }
 
-    /// Time of one read, in nanoseconds.
+    /// Measures one read, in nanoseconds.
     pub fn read(&mut self, offset_bytes: u64, bytes: u64) -> Result<f64, Stop> {
         self.check(0)?;
         self.data.resize(bytes as usize, 0x5a);
@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
         Ok(elapsed as f64)
     }
 
-    /// Time of one write, in nanoseconds.
+    /// Measures one write, in nanoseconds.
     pub fn write(&mut self, offset_bytes: u64, bytes: u64) -> Result<f64, Stop> {
         self.check(bytes)?;
         self.data.resize(bytes as usize, 0x5a);
@@ -124,7 +124,7 @@ impl<'a> Bench<'a> {
         Ok((self.clock.now_ns() - start) as f64)
     }
 
-    /// Time of one flush, in nanoseconds.
+    /// Measures one flush, in nanoseconds.
     pub fn flush(&mut self) -> Result<f64, Stop> {
         self.check(0)?;
         let start = self.clock.now_ns();
@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
         Ok((self.clock.now_ns() - start) as f64)
     }
 
-    /// Writes all of a range, so that it holds data that merges must copy.
+    /// Writes a whole range, so that merges have data to copy there.
     pub fn fill(&mut self, offset_bytes: u64, bytes: u64) -> Result<(), Stop> {
         let mut done = 0;
         while done < bytes {
@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Writes once at each of many other places, so that no unit of a stream is open any more.
+    /// Writes once at each of many other positions, which closes the units of all streams.
     pub fn close_units(&mut self, count: u64) -> Result<(), Stop> {
         for n in 0..count {
             let place = self.place(STREAMS_MAX + 1 + n % STREAMS_MAX);
@@ -156,13 +156,13 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Bytes that a stream takes.
+    /// Returns the number of bytes that a stream takes.
     pub fn stream_bytes(&self) -> u64 {
         ROUNDS * self.write_bytes
     }
 
-    /// Streams that start at these offsets and are written in turn: the times of the writes after the warm-up,
-    /// of the first `timed` streams.
+    /// Writes streams from these offsets in turn. Returns the times of the writes after the warm-up, for the
+    /// first `timed` streams.
     pub fn streams(&mut self, starts: &[u64], timed: usize) -> Result<Vec<f64>, Stop> {
         let mut samples = Vec::new();
         for round in 0..ROUNDS {
@@ -176,8 +176,8 @@ impl<'a> Bench<'a> {
         Ok(samples)
     }
 
-    /// Reads as `flashbench -a` makes them: for each power of two, from large to small, the median of reads that end at
-    /// one of its boundaries, of those across it, and of those that start there.
+    /// Reads like `flashbench -a`. For each power of two, from large to small, returns the medians of reads
+    /// that end at one of its boundaries, that cross it, and that start there.
     pub fn boundaries(&mut self, read_bytes: u64, count: u32) -> Result<Vec<Alignment>, Stop> {
         let size_bytes = self.device.geometry().size_bytes;
         let mut rows = Vec::new();
@@ -196,7 +196,7 @@ impl<'a> Bench<'a> {
         Ok(rows)
     }
 
-    /// One stream, written in pieces of `bytes`.
+    /// Writes one stream in pieces of `bytes`.
     pub fn sequence(&mut self, start: u64, bytes: u64, count: u64) -> Result<Point, Stop> {
         let mut samples = Vec::new();
         for n in 0..count {

@@ -1,18 +1,22 @@
 //! The probe: finds the properties of a device from the times of its answers.
 //!
-//! *Invariants*: without permission to write it only reads; the budget is kept; an answer that the
+//! *Invariants*: without permission to write, it only reads. It keeps the budget. An answer that the
 //! measurements do not force is marked uncertain, and a property that could not be measured is absent.
 //!
-//! The measurements. *Reads*: times by size give command time and rate; reads across boundaries, as
-//! flashbench does, show units on the cards that show them. *Open units*: streams far from each other are
-//! written in turn, one more each time; if the time jumps by more than a switch can cost, there were too
-//! many. *Unit*: two streams at a growing distance. On a card that takes a unit in order only, two in one
-//! unit are slow and two in different units fast. On one that takes it in any order, the pair is written
-//! beside as many more streams as there may be open units: it is fast in one unit and slow in two. *FAT
-//! area*: one stream more than the limit, somewhere at the front, disturbs no other stream if the front has
-//! rules of its own. *Page*: the size below which a sequential write gets no cheaper. Each answer is checked
-//! at a second place: a size that lies between the tried ones ends elsewhere there. All ranges are written in
-//! full first, because a card without data has no data to copy and hides its limits.
+//! The measurements:
+//! - *Reads*: times by size give command time and rate. Reads across boundaries, as in flashbench, show units on the
+//!   cards that reveal them.
+//! - *Open units*: streams far from each other are written in turn, one more each time. If the time jumps by more
+//!   than a switch can cost, there were too many.
+//! - *Unit*: two streams at a growing distance. On a card that takes a unit in order only, two streams in one unit
+//!   are slow and two in different units fast. On a card that takes a unit in any order, the pair is written beside
+//!   as many more streams as there may be open units: it is fast in one unit and slow in two.
+//! - *FAT area*: one stream more than the limit, at the front, disturbs no other stream if the front has rules of
+//!   its own.
+//! - *Page*: the size below which a sequential write gets no cheaper.
+//!
+//! Each answer is checked at a second position, where a size between the tried ones ends differently. All
+//! ranges are first written in full, because a card without data has nothing to copy and hides its limits.
 
 mod advice;
 pub mod fit;
@@ -33,60 +37,60 @@ use fit::{
 pub use measure::Stop;
 use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
 
-/// Below this share of agreeing resamples an answer is uncertain.
+/// An answer is uncertain if the share of agreeing resamples is below this.
 pub const SURE: f64 = 0.95;
-/// Units are no larger.
+/// Maximum size of a unit in bytes.
 const READ_UNIT_MAX: u64 = 64 << 20;
 /// A jump in the cost of a stream is a merge if it costs more than writing this many times as much.
 const MERGE_FACTOR: f64 = 1.5;
 
-/// The length of the area at the front is found to this many bytes.
+/// Resolution in bytes of the length of the area at the front.
 const AREA_STEP: u64 = 1 << 20;
 
 /// Permissions and budget of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// May destroy the data of the device.
+    /// True if the probe may destroy the data of the device.
     pub write: bool,
-    /// Bytes that it may write.
+    /// Maximum number of bytes to write.
     pub budget_bytes: u64,
-    /// Nanoseconds that it may take, of the clock that it is given.
+    /// Maximum time in nanoseconds of the given clock.
     pub budget_ns: u64,
-    /// Of the resampling.
+    /// Seed of the resampling.
     pub seed: u64,
 }
 
 impl Default for Options {
-    /// Reads only; else 8 GiB and an hour.
+    /// Read-only, with a budget of 8 GiB of writes and one hour.
     fn default() -> Options {
         Options { write: false, budget_bytes: 8 << 30, budget_ns: 3_600_000_000_000, seed: 1 }
     }
 }
 
-/// An answer, and how sure it is.
+/// An answer with its confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate<T> {
     /// The answer.
     pub value: T,
-    /// Share of resamples of the measurements that give the same answer, lowered where the measurements
-    /// cannot tell two devices apart.
+    /// Share of resamples of the measurements that give the same answer. Lower if the measurements cannot
+    /// tell two devices apart.
     pub confidence: f64,
-    /// The value may be larger: the measurements end there.
+    /// True if the value may be larger, because the measurements end there.
     pub at_least: bool,
 }
 
 impl<T> Estimate<T> {
-    /// An answer and the share of resamples that agree with it.
+    /// Makes an answer from a value and the share of resamples that agree with it.
     pub fn new(value: T, confidence: f64) -> Estimate<T> {
         Estimate { value, confidence, at_least: false }
     }
 
-    /// A lower bound: no larger value was measured.
+    /// Makes a lower bound: no larger value was measured.
     fn at_least(value: T) -> Estimate<T> {
         Estimate { value, confidence: 0.0, at_least: true }
     }
 
-    /// Returns true if the answer can be relied upon.
+    /// Returns true if the answer is reliable.
     pub fn is_certain(&self) -> bool {
         self.confidence >= SURE
     }
@@ -108,59 +112,59 @@ pub struct Series {
 pub struct Findings {
     /// Size of the device.
     pub size_bytes: u64,
-    /// Of a read, before any data.
+    /// Fixed time of a read, before any data.
     pub read_command_ns: Option<f64>,
-    /// Of reads, card to host.
+    /// Rate of reads, card to host.
     pub read_bytes_per_s: Option<f64>,
-    /// Smallest unit whose boundary reads show, if they show any.
+    /// Smallest unit whose boundary is visible in read times, if there is one.
     pub read_boundary_bytes: Option<u64>,
-    /// Of a write, before any data.
+    /// Fixed time of a write, before any data.
     pub write_command_ns: Option<f64>,
-    /// Of sequential writes without their commands.
+    /// Rate of sequential writes without their commands.
     pub write_bytes_per_s: Option<f64>,
-    /// Writes below this size cost more, wherever they are; 0: none do.
+    /// Writes below this size cost more at any address; 0 if none do.
     pub short_write_bytes: u64,
     /// Extra time of a short write.
     pub short_write_ns: f64,
-    /// Writes of 1 MiB in sequence.
+    /// Rate of sequential writes of 1 MiB.
     pub large_write_bytes_per_s: Option<f64>,
     /// Time of a flush after a write.
     pub flush_ns: Option<f64>,
-    /// Writes are faster than the flash until a flush asks.
+    /// True if writes are faster than the flash until a flush is requested.
     pub write_cache: Option<bool>,
-    /// Below this size a write gets no cheaper.
+    /// A write smaller than this gets no cheaper.
     pub page_bytes: Option<Estimate<u64>>,
-    /// Units that can be written in turn without merges; none: no limit was met.
+    /// Number of units that can be written in turn without merges; None if no limit was met.
     pub open_units: Option<Estimate<Option<u64>>>,
     /// True if a unit may be written in any order.
     pub random_in_unit: Option<Estimate<bool>>,
     /// The allocation unit (erase block); an inner `None` if no measurement shows one.
     pub unit_bytes: Option<Estimate<Option<u64>>>,
-    /// Length of the area at the front with rules of its own; none: there is none.
+    /// Length of the area at the front with rules of its own; None if there is no such area.
     pub fat_area_bytes: Option<Estimate<Option<u64>>>,
-    /// Time of a write when too many units are open.
+    /// Time of a write if too many units are open.
     pub merge_ns: Option<f64>,
-    /// Random writes of 4 KiB all over, a second.
+    /// Random writes of 4 KiB over the whole device, per second.
     pub random_write_iops: Option<f64>,
-    /// Random reads of 4 KiB all over, a second.
+    /// Random reads of 4 KiB over the whole device, per second.
     pub random_read_iops: Option<f64>,
     /// Bytes that the probe wrote.
     pub written_bytes: u64,
-    /// Time that it took.
+    /// Time taken by the probe.
     pub elapsed_ns: u64,
-    /// The budget ended it early.
+    /// True if the budget ended the probe early.
     pub out_of_budget: bool,
     /// The measurements.
     pub series: Vec<Series>,
 }
 
 impl Findings {
-    /// Time of a read, in nanoseconds, as far as it was measured.
+    /// Returns the time of a read in nanoseconds, as far as it was measured.
     pub fn read_ns(&self, bytes: u64) -> Option<f64> {
         Some(self.read_command_ns? + bytes as f64 / self.read_bytes_per_s? * 1e9)
     }
 
-    /// Time of a write that continues the one before, in nanoseconds, as far as it was measured.
+    /// Returns the time in nanoseconds of a write that continues the previous one, as far as it was measured.
     pub fn write_ns(&self, bytes: u64) -> Option<f64> {
         let page = self.page_bytes?.value;
         let short_ns = if bytes < self.short_write_bytes { self.short_write_ns } else { 0.0 };
@@ -177,10 +181,10 @@ impl Findings {
 /// Progress callback: the name of the step, and its progress from 0 to 1.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, f64);
 
-/// Probes a device. The clock is the one that the device's answers are timed with.
+/// Probes a device. The clock is the one that times the device's answers.
 ///
 /// # Errors
-/// The device's. Running out of budget is none: the findings say so.
+/// The device's. An exhausted budget is not an error: the findings say so.
 pub fn probe(
     device: &dyn Device,
     clock: &dyn Clock,
@@ -236,7 +240,7 @@ impl Probe<'_> {
         self.record("reads by size", "bytes", &points);
         (self.progress)("reads across boundaries", 0.05);
         let rows = self.bench.boundaries(4096, 40)?;
-        // Whatever a boundary costs within a page it costs at every one; a unit's shows above that.
+        // A boundary within a page costs the same at every multiple. A unit's boundary costs more.
         let differences: Vec<f64> = rows.iter().map(flashbench::Alignment::difference_ns).collect();
         let usual = median(&rows.iter().map(|row| row.before_ns).collect::<Vec<_>>());
         let shows = |difference: f64| difference > 0.06 * usual;
@@ -251,7 +255,8 @@ impl Probe<'_> {
             let above =
                 rows.iter().zip(&differences).take_while(|(_, difference)| shows(**difference - base));
             let above: Vec<u64> = above.map(|(row, _)| row.boundary_bytes).collect();
-            // Every multiple of a unit is a boundary: the largest alone, of which there are few, is noise.
+            // Every multiple of a unit is a boundary. A cost at the largest boundary alone, of which there
+            // are few, is noise.
             let unit = above.last().filter(|unit| above.len() > 1 && **unit <= READ_UNIT_MAX);
             self.findings.read_boundary_bytes = unit.copied();
         }
@@ -288,7 +293,7 @@ impl Probe<'_> {
         Ok(())
     }
 
-    /// Gives merges something to copy: every unit that a stream will be in is written in full.
+    /// Fills every unit that a stream will use, so that merges have something to copy.
     fn precondition(&mut self) -> Result<(), Stop> {
         let most = self.bench.spacing_bytes().min(32 << 20);
         self.bench.fill(0, self.bench.front_bytes())?;
@@ -322,7 +327,7 @@ impl Probe<'_> {
 
     fn page(&mut self) -> Result<WriteCost, Stop> {
         let mut points = Vec::new();
-        // The largest is below the 120 KiB at which some hosts split requests.
+        // The largest size is below the 120 KiB at which some hosts split requests.
         for kib in [4, 8, 16, 32, 64, 96] {
             let bytes = kib << 10;
             self.bench.close_units(STREAMS_MAX)?;
@@ -354,7 +359,7 @@ impl Probe<'_> {
             let starts: Vec<u64> = (0..streams).map(|n| self.bench.place(n)).collect();
             let samples = self.bench.streams(&starts, starts.len())?;
             points.push(Point { at: streams, samples });
-            // A card that merges in earnest takes long; a few points beyond the limit are enough.
+            // On a card that merges, measurements are slow. A few points beyond the limit are enough.
             let limit = stream_limit(&points, program_ns, MERGE_FACTOR);
             if limit.is_some_and(|limit| streams >= limit + 3) {
                 break;
@@ -364,14 +369,14 @@ impl Probe<'_> {
             resampled(&points, self.seed, |points| stream_limit(points, program_ns, MERGE_FACTOR));
         let medians = || points.iter().map(Point::median);
         let spread_ns = medians().fold(0.0, f64::max) - medians().fold(f64::INFINITY, f64::min);
-        // The times do jump, but not once and for all.
+        // The times jump, but not at one clear point.
         if limit.is_none() && spread_ns >= program_ns * MERGE_FACTOR {
             confidence = 0.0;
         }
         if let Some(limit) = limit {
             let merge_ns = points[limit as usize].median() - points[limit as usize - 1].median();
             self.findings.merge_ns = Some(merge_ns);
-            // A small jump after the first stream may be a switch of units that costs much.
+            // A small jump after the first stream may be an expensive switch of units.
             if limit == 1 && merge_ns < 3.0 * cost.of(self.bench.write_bytes) {
                 confidence = confidence.min(0.6);
             }
@@ -435,7 +440,7 @@ impl Probe<'_> {
                 let apart = fast.max(streams[1.min(streams.len() - 1)].median().min(slow));
                 let pair_line = line.max(apart + program_ns * 0.5).min(slow);
                 let by_pair = resampled(&pairs, self.seed, |points| falls(points, pair_line));
-                // Blocks smaller than the unit make a pair slow within it.
+                // Blocks smaller than the unit make a pair within it slow.
                 if !any_order || limit > 1 && by_pair.0.is_some() {
                     let together = |point: &Point| point.median() > pair_line;
                     self.checked(by_pair, |probe, at| Ok(together(&probe.pair(1, at, Some(limit))?)))?
@@ -450,26 +455,26 @@ impl Probe<'_> {
         Ok(())
     }
 
-    /// Two streams, the second at a distance from the first.
+    /// Writes two streams, the second at a distance from the first.
     fn pair(&mut self, place: u64, at: u64, limit: Option<u64>) -> Result<Point, Stop> {
         self.bench.close_units(limit.map_or(STREAMS_MAX, |limit| limit + 1))?;
         let start = self.bench.place(place);
         Ok(Point { at, samples: self.bench.streams(&[start, start + at], 2)? })
     }
 
-    /// As many streams as may be open, and one more at a distance from the first.
+    /// Writes as many streams as may be open, and one more at a distance from the first.
     fn crowded_pair(&mut self, place: u64, at: u64, limit: u64) -> Result<Point, Stop> {
         self.bench.close_units(limit + 1)?;
         let mut starts: Vec<u64> = (place..place + limit).map(|n| self.bench.place(n)).collect();
         starts.push(starts[0] + at);
-        // The pair's own writes may be slow for other reasons: those of the others tell.
+        // The pair's own writes may be slow for other reasons, so the other streams are timed.
         starts.rotate_left(1);
         let timed = if limit > 1 { limit as usize - 1 } else { 2 };
         Ok(Point { at, samples: self.bench.streams(&starts, timed)? })
     }
 
-    /// Checks a unit at a second place: it must end there too, and not earlier. A unit whose size lies
-    /// between two of the distances, or that does not divide the places, fails this check, and the answer is
+    /// Checks a unit at a second position: it must end there too, and not earlier. A unit between two of the
+    /// tried distances, or one that does not divide the positions, fails this check, and the answer becomes
     /// uncertain.
     fn checked(
         &mut self,
@@ -482,14 +487,14 @@ impl Probe<'_> {
         Ok(Estimate::new(unit, if ends { confidence } else { 0.0 }))
     }
 
-    /// On a card without a limit a unit shows only if changing it costs something, which may be little.
+    /// On a card without a limit, a unit is visible only if switching it has a cost, which may be small.
     fn unit_by_switch(&mut self, mut pairs: Vec<Point>) -> Result<Estimate<Option<u64>>, Stop> {
         for pair in &mut pairs {
             pair.samples = self.ways_back(0, pair.at)?;
         }
         let (value, confidence) = resampled(&pairs, self.seed, steps_up);
         let Some(unit) = value else {
-            // One that is larger than all distances shows between places that are further apart.
+            // A unit larger than all distances is visible between positions that are further apart.
             let most = pairs.last().map(|pair| pair.at);
             for at in [self.bench.spacing_bytes(), 2 * self.bench.spacing_bytes()] {
                 pairs.push(Point { at, samples: self.ways_back(0, at)? });
@@ -506,7 +511,7 @@ impl Probe<'_> {
         self.checked((value, confidence), |probe, at| Ok(median(&probe.ways_back(1, at)?) <= line))
     }
 
-    /// Times the writes that go back, because going forward into the next unit may be free.
+    /// Only the writes that go back are timed, because going forward into the next unit may be free.
     fn ways_back(&mut self, place: u64, at: u64) -> Result<Vec<f64>, Stop> {
         let start = self.bench.place(place);
         let mut samples = Vec::new();
@@ -516,8 +521,8 @@ impl Probe<'_> {
         Ok(samples)
     }
 
-    /// Finds the unit of a card with one open unit that takes it in order only. Any two streams merge,
-    /// whatever is between them; but a forward jump copies the gap, up to the end of the merged range.
+    /// Finds the unit of a card that has one open unit and takes it in order only. Any two streams merge,
+    /// whatever lies between them. A forward jump, however, copies the gap up to the end of the merged range.
     fn unit_by_jumps(&mut self, distances: &[u64]) -> Result<Estimate<Option<u64>>, Stop> {
         let mut points = Vec::new();
         let bytes = self.bench.write_bytes;
@@ -533,11 +538,11 @@ impl Probe<'_> {
         }
         self.record("a jump forwards", "bytes", &points);
         let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, bytes));
-        // The merged range may be smaller than a unit: no measurement on such a card would show it.
+        // The merged range may be smaller than a unit, which no measurement on such a card would show.
         Ok(Estimate::new(Some(block), confidence.min(0.9)))
     }
 
-    /// A few offsets first; the gap that the area ends in is then halved down to [`AREA_STEP`].
+    /// Tries a few offsets first, then halves the gap in which the area ends down to [`AREA_STEP`].
     fn fat_area(&mut self, streams: &[Point], program_ns: f64) -> Result<(), Stop> {
         let limit = self.findings.open_units.and_then(|estimate| estimate.value);
         let usual = streams[0].median();
@@ -548,7 +553,7 @@ impl Probe<'_> {
             }
             None => Box::new(move |ns| (ns - usual).abs() < (0.15 * usual).max(0.1 * program_ns)),
         };
-        // The end of the area: none if there is no area, or a lower bound.
+        // Returns the end of the area: None if there is no area, or a lower bound.
         let first = |points: &[Point]| points.iter().position(|point| as_elsewhere(point.median()));
         let length = |points: &[Point]| match first(points) {
             Some(0) => None,

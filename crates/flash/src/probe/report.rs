@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
 
 impl Findings {
-    /// As lines for people.
+    /// Formats the findings as lines of text.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (name, value) in self.rows() {
@@ -21,7 +21,7 @@ impl Findings {
         text
     }
 
-    /// One self-contained HTML page.
+    /// Makes one self-contained HTML page.
     pub fn to_html(&self, device: &str) -> String {
         let mut body = String::new();
         let title = format!("Probe of {}", escape(device));
@@ -97,7 +97,7 @@ fn told<T: Copy>(found: Estimate<T>, tell: impl Fn(T) -> String) -> String {
     format!("{value} (confidence {:.0} %{mark})", found.confidence * 100.0)
 }
 
-/// Times over settings, both axes logarithmic where the values allow.
+/// Plots times over settings, with logarithmic axes if the values allow that.
 fn plot(series: &Series) -> String {
     const WIDTH: f64 = 640.0;
     const HEIGHT: f64 = 240.0;

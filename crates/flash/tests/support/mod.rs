@@ -2,12 +2,12 @@
 
 use std::{fs, path::PathBuf};
 
-/// A file of the repository.
+/// Returns the path of a file of the repository.
 pub fn repository(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Compares the part of the document between two marks with the table; with `BLESS=1` writes it there.
+/// Compares the part of the document between two marks with the table. With `BLESS=1`, writes it there.
 pub fn check_document(mark: &str, table: &str) {
     let path = repository("docs/DEVICE-MODEL.md");
     let document = fs::read_to_string(&path).expect("the document is there");
