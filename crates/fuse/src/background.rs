@@ -113,7 +113,7 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
             let _ = fs.sync();
             last_checkpoint = Instant::now();
         }
-        // As above.
+        // An error here recurs as well.
         let _ = fs.set_late_atimes_in_background();
         let requests = fs.requests();
         idle_ticks = if requests == seen { idle_ticks + 1 } else { 0 };

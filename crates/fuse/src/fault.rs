@@ -65,18 +65,18 @@ pub(crate) mod tests {
         in_reads: AtomicBool,
         in_writes: AtomicBool,
         in_flushes: AtomicBool,
-        /// Flushes wait, and how many do.
+        /// True if flushes block until released, and the number of flushes that are blocked.
         holds_flushes: AtomicBool,
         held_flushes: AtomicUsize,
     }
 
     impl Panics {
-        /// Lets flushes wait, or go on.
+        /// Blocks flushes, or releases them.
         pub(crate) fn hold_flushes(&self, holds: bool) {
             self.holds_flushes.store(holds, Ordering::SeqCst);
         }
 
-        /// Flushes that wait.
+        /// Returns the number of blocked flushes.
         pub(crate) fn held_flushes(&self) -> usize {
             self.held_flushes.load(Ordering::SeqCst)
         }
@@ -193,7 +193,7 @@ pub(crate) mod tests {
         assert!(volume.lookup(volume.superblock().root_ino, b"small").is_ok());
     }
 
-    /// Readers have the volume during a flush, so no lock over it is held that the panic could poison.
+    /// Readers may enter during a flush, so a panic in it poisons no lock over the volume.
     #[test]
     fn after_a_panic_in_a_flush_every_request_is_refused_and_the_end_reports_it() {
         let (device, fs, long) = with_files();

@@ -193,7 +193,7 @@ impl FileSystem {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
         self.set_late_atimes(&mut volume);
-        // Last, so that no upkeep is due when the caller's change begins.
+        // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
         self.settle(&mut volume, upkeep).map_err(to_errno)?;
         volume.set_privileged(privileged);
@@ -671,13 +671,13 @@ impl FileSystem {
             return false;
         }
         let Some(atime) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
-        // Access times are best effort: a full volume can still be read, and a reader does not wait for a
-        // writer unless too many times are pending.
+        // Access times are best effort: a full volume can still be read. A reader does not wait for a writer
+        // unless too many times are pending.
         self.late_atimes.add(ino, atime)
             || !self.volume.has_writers() && self.write_lock().is_ok() && self.late_atimes.add(ino, atime)
     }
 
-    /// Applies the pending access times. Readers have the volume for the upkeep that is due before each.
+    /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them.
     fn set_late_atimes(&self, volume: &mut Writing<'_>) {
         if volume.read_only_reason().is_some() {
             return;
@@ -686,14 +686,14 @@ impl FileSystem {
             let Some((ino, atime)) = self.late_atimes.take_one() else { return };
             let upkeep = volume.begin_upkeep();
             if self.settle(volume, upkeep).is_err() {
-                // The change that follows meets the same error, and has a caller who is told.
+                // The change that follows meets the same error and returns it to its caller.
                 return;
             }
             let _ = set_atime(volume, ino, atime);
         }
     }
 
-    /// Applies the pending access times if no writer came to do it. Does not count as a request.
+    /// Applies the pending access times if no writer has done so. The call does not count as a request.
     pub fn set_late_atimes_in_background(&self) -> Answer<()> {
         if !self.late_atimes.is_empty() {
             self.set_late_atimes(&mut self.quiet_write_lock()?);
@@ -702,7 +702,7 @@ impl FileSystem {
     }
 }
 
-/// Sets the time of the last access without a change of status.
+/// Sets the access time without a change of the ctime.
 fn set_atime(volume: &mut Volume, ino: Ino, atime: Time) -> f2fs::Result<()> {
     let ctime = volume.stat(ino)?.ctime;
     volume.set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })

@@ -36,7 +36,7 @@ impl LateAtimes {
         self.lock().is_empty()
     }
 
-    /// The attributes of a file with its pending access time.
+    /// Returns the attributes of a file with its pending access time.
     pub fn seen(&self, stat: Stat) -> Stat {
         let atime = self.lock().get(&stat.ino).copied();
         Stat { atime: atime.unwrap_or(stat.atime), ..stat }

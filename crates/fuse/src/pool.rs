@@ -1,8 +1,8 @@
-//! The worker threads, and the requests that no thread waits with.
+//! The worker threads, and the parked requests, which no thread handles yet.
 //!
-//! *Invariant*: some threads are always left for requests that only read. Writers take turns, and a turn can last as long
-//! as the device takes to flush. So at most [`CHANGING_MAX`] threads handle requests that may wait for one. Further ones
-//! are parked, and the next of these threads that is done takes them over.
+//! *Invariant*: some threads are always left for requests that only read. Writers take turns, and a turn can
+//! last as long as the device takes to flush. So at most [`CHANGING_MAX`] threads handle requests that may
+//! wait for a turn. Further requests of this kind are parked until one of these threads is free.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,8 @@ use crate::protocol::{Arguments, InHeader, OpenIn, opcode};
 const THREADS_MAX: usize = 64;
 /// Maximum number of worker threads that handle requests that change something.
 const CHANGING_MAX: usize = 48;
-/// Maximum size of all parked requests, in bytes. Beyond that a thread waits with its request after all.
+/// Maximum size of all parked requests, in bytes. Beyond that a thread handles its request even if it has to
+/// wait.
 const PARKED_BYTES_MAX: usize = 64 << 20;
 
 /// The work of one thread, until the end of the mount.
@@ -37,16 +38,16 @@ pub struct Pool {
     changing: Mutex<Changing>,
 }
 
-/// The requests that change something.
+/// The requests that may wait for a writer's turn.
 #[derive(Default)]
 struct Changing {
-    /// Threads that handle one.
+    /// Number of threads that handle such a request.
     threads: usize,
     parked: VecDeque<Parked>,
     parked_bytes: usize,
 }
 
-/// A request that no thread has.
+/// A parked request.
 pub struct Parked {
     /// Its header.
     pub header: InHeader,
@@ -94,8 +95,8 @@ impl Pool {
         lock(&self.threads).push(thread);
     }
 
-    /// A worker has received a request. Starts one more worker if no other is idle, because all workers may end up
-    /// waiting for a writer.
+    /// Called by a worker that has received a request. Starts one more worker if no other is idle, because
+    /// all workers may end up waiting for a writer.
     pub fn taken(self: &Arc<Self>) {
         let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && lock(&self.threads).len() < THREADS_MAX {
@@ -103,12 +104,12 @@ impl Pool {
         }
     }
 
-    /// A worker is about to wait for a request.
+    /// Called by a worker that is about to wait for a request.
     pub fn done(&self) {
         self.idle.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Decides what becomes of a request, and keeps it if it is parked.
+    /// Decides whether the thread handles a request, or parks it.
     pub fn admit(&self, header: &InHeader, arguments: &[u8]) -> Admission {
         if !changes(header.opcode, arguments) {
             return Admission::Handle;
@@ -124,8 +125,8 @@ impl Pool {
         Admission::Park
     }
 
-    /// Returns the oldest parked request, for a thread that has handled a change. With `None` the thread is free for other
-    /// requests.
+    /// Returns the oldest parked request, for a thread that has handled a change. On `None`, the thread no
+    /// longer counts as one that handles changes.
     pub fn next_parked(&self) -> Option<Parked> {
         let mut changing = lock(&self.changing);
         let next = changing.parked.pop_front();
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use crate::fault::tests::{can_mount, shell, while_mounted, with_files};
 
-    /// Waits until the condition holds, for a minute at most.
+    /// Waits up to a minute until the condition holds. Returns false on timeout.
     fn comes_true(condition: impl Fn() -> bool) -> bool {
         let started = Instant::now();
         while !condition() && started.elapsed() < Duration::from_secs(60) {
@@ -194,7 +195,7 @@ mod tests {
         condition()
     }
 
-    /// More writers than there are threads wait for a turn that lasts until a reader is done.
+    /// More writers than threads wait for a turn that lasts until a reader is done.
     #[test]
     fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
         if !can_mount() {
@@ -217,7 +218,7 @@ mod tests {
                         fs::set_permissions(path, mode).unwrap();
                     });
                 }
-                // Those that come later change nothing: all threads that may wait do.
+                // Waits until all threads that may handle changes do so; later changes are parked.
                 assert!(comes_true(|| fs.waiting_writers() >= CHANGING_MAX as u64 - 1));
                 thread::sleep(Duration::from_secs(1));
                 scope.spawn(move || {

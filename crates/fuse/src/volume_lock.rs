@@ -127,7 +127,7 @@ impl Writing<'_> {
     }
 }
 
-/// Sets a flag when it is dropped; forgotten unless a panic unwinds.
+/// Sets a flag on drop, that is when a panic unwinds; otherwise it is forgotten.
 struct BreaksOnUnwind<'a>(&'a AtomicBool);
 
 impl Drop for BreaksOnUnwind<'_> {

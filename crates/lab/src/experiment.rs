@@ -366,7 +366,7 @@ impl How<'_> {
         self.source != DISK
     }
 
-    /// Returns true if written data is durable when the call returns.
+    /// Returns true if written data is durable when the call returns (JFFS2).
     fn is_synchronous(&self) -> bool {
         self.source == CHIP
     }

@@ -13,7 +13,7 @@ const FENCE: f64 = 1.5;
 /// The figures of repeated runs, in their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// All of them.
+    /// Figures of all runs.
     pub runs: Vec<f64>,
 }
 

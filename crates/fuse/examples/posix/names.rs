@@ -253,7 +253,7 @@ fn renames(ground: &mut Ground) {
             }
         }
     }
-    // Between directories: link counts, and the times of both.
+    // Renames between directories: link counts, and the times of both.
     for (from, to) in
         [("p/in", "q/in"), ("p/in", "q/new"), ("p", "q/new"), ("p", "p/in/x"), ("p/in", "p"), ("p", "p")]
     {

@@ -316,7 +316,7 @@ fn privilege(ground: &mut Ground) {
     }
 }
 
-/// Access control lists, as the kernel passes them.
+/// Access control lists in the kernel's format.
 fn lists(ground: &mut Ground) {
     ground.section("lists", &["d", "d/f", "d/e", "f"]);
     // Version 2; entries of tag, permissions and ID (posix_acl_xattr.h).

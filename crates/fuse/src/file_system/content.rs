@@ -21,7 +21,7 @@ const SHORT_BYTES: u64 = 64 << 20;
 /// The extended attribute with a program's capabilities, which a write to the file removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// How a file is opened.
+/// Properties of an open.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenMode {
     /// It is opened for writing.

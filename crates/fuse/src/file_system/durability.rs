@@ -208,7 +208,7 @@ impl FileSystem {
     fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
         while let Some((ino, atime)) = self.late_atimes.take_one() {
-            // A volume without room for it is left clean all the same.
+            // A volume without space for it is left clean all the same.
             let _ = super::set_atime(volume, ino, atime);
         }
         for ino in self.inodes.drain() {
@@ -361,7 +361,7 @@ mod tests {
         assert!(flushes > 2, "{flushes} flushes for three times as much as the volume has room for");
     }
 
-    /// An fsync sets access times that wait, and before each it does the upkeep that a write made due.
+    /// An fsync applies pending access times, and does due upkeep before each of them.
     #[test]
     fn readers_have_the_volume_during_the_upkeep_before_a_late_access_time() {
         let (device, fs) = mounted(&MountOptions::default());
@@ -391,7 +391,7 @@ mod tests {
         let (device, fs) = mounted(&MountOptions { atime: crate::Atime::Strict, ..MountOptions::default() });
         let root = fs.root().unwrap();
         let other = fs.lookup(root, b"other").unwrap().ino;
-        // With the volume locked for reading, a reader that wanted to change something would wait for itself.
+        // While the volume is locked for reading here, a reader that tried to change it would deadlock.
         let reading = fs.read_lock().unwrap();
         fs.open(ROOT_USER, other, OpenMode { only_reads: true, ..OpenMode::default() }).unwrap();
         fs.read(other, 0, &mut [0; 8]).unwrap();
@@ -399,7 +399,7 @@ mod tests {
         assert!(!fs.late_atimes.is_empty());
         fs.set_late_atimes_in_background().unwrap();
         assert!(fs.late_atimes.is_empty());
-        // A time that a caller sets is newer than that of a reading before.
+        // A time set by a caller replaces the pending time of an earlier read.
         fs.late_atimes.add(other, Time { seconds: 5, nanoseconds: 0 });
         let atime = Some(Time { seconds: 7, nanoseconds: 0 });
         let set = SetAttr { atime, ..SetAttr::default() };

@@ -22,7 +22,7 @@ const NAME_WIDTH: u32 = 112;
 /// Pixels between a bar and its label.
 const GAP: i32 = 6;
 
-/// Grid and labels of a chart with curves.
+/// Draws the grid and the labels of a chart with curves.
 macro_rules! mesh {
     ($chart:expr, $x:expr, $y:expr) => {
         $chart

@@ -104,7 +104,7 @@ struct UntilStopped<T> {
 }
 
 impl<T> UntilStopped<T> {
-    /// The inner value, unless a stop was requested.
+    /// Returns the inner value, unless a stop was requested.
     fn go_on(&mut self) -> io::Result<&mut T> {
         match self.stop.is_wished() {
             true => Err(io::Error::new(io::ErrorKind::Interrupted, "stopped")),

@@ -133,7 +133,7 @@ pub struct Setting {
     pub cleaned: bool,
     /// Seed of the guest's random choices.
     pub seed: u64,
-    /// Ends the work early.
+    /// Stop request.
     pub stop: Stop,
 }
 
@@ -184,7 +184,7 @@ pub struct FlashWork {
 }
 
 impl FlashWork {
-    /// The difference between `earlier` and `later` counters.
+    /// Returns the difference between two states of the counters.
     pub fn between(earlier: &Counters, later: &Counters, page_bytes: u32) -> FlashWork {
         let parts = later.time_ns.parts().into_iter().zip(earlier.time_ns.parts());
         let grown = |(size, count): (&u32, &u64)| {
