@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, cost, flashbench, golden, hunt, interrupt, kernel::Kernel, real_tree, soak,
-    spec, stock_guest, study, uml_kernel, workspace,
+    Image, Judge, Machine, bench, flashbench, golden, interrupt, judge::kernel::Kernel, judge::stock_guest,
+    spec, study, study::real_tree, study::uml_kernel, trial::cost, trial::soak, trial::torture, workspace,
 };
 
 #[derive(Parser)]
@@ -94,7 +94,7 @@ enum Task {
     /// Runs random operations beside a model on volumes of all kinds; each seed again to the same end
     Model {
         #[command(flatten)]
-        limits: hunt::Limits,
+        limits: torture::Limits,
         /// Runs the operations in this file, one a line as a failure prints them, on the one kind that is named
         #[arg(long, requires = "kinds")]
         replay: Option<PathBuf>,
@@ -104,7 +104,7 @@ enum Task {
     /// Cuts the power after each request of random sequences
     PowerCuts {
         #[command(flatten)]
-        limits: hunt::Limits,
+        limits: torture::Limits,
         /// Hands so many cuts of one sequence of each case to Linux, which has to recover them as we do
         #[arg(long, conflicts_with_all = ["seconds", "steps"])]
         linux: Option<usize>,
@@ -209,14 +209,14 @@ fn run() -> Result<()> {
         }
         Task::Manifest { dir } => guest::Manifest::of_tree(&dir)?.write_json(&mut out)?,
         Task::Model { replay: Some(file), kinds, .. } => {
-            hunt::replay(&kinds[0], &std::fs::read_to_string(file)?)?;
+            torture::replay(&kinds[0], &std::fs::read_to_string(file)?)?;
         }
-        Task::Model { limits, kinds, .. } => hunt::model(limits, &kinds, &mut out)?,
+        Task::Model { limits, kinds, .. } => torture::model(limits, &kinds, &mut out)?,
         Task::PowerCuts { limits, linux: Some(cuts), cases } => {
-            hunt::recover(limits.seed, cuts, &cases, &mut out)?;
+            torture::recover(limits.seed, cuts, &cases, &mut out)?;
         }
-        Task::PowerCuts { limits, linux: None, cases } => hunt::power_cuts(limits, &cases, &mut out)?,
-        Task::PingPong { rounds, seed, kinds } => hunt::ping_pong(rounds, seed, &kinds, &mut out)?,
+        Task::PowerCuts { limits, linux: None, cases } => torture::power_cuts(limits, &cases, &mut out)?,
+        Task::PingPong { rounds, seed, kinds } => torture::ping_pong(rounds, seed, &kinds, &mut out)?,
         Task::Soak { minutes, seed } => soak::soak(minutes, seed, &mut out)?,
         Task::Cost { mib, volume_mib, seed, words } => {
             cost::cost(mib << 20, volume_mib << 20, seed, &words, &mut out)?;

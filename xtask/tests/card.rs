@@ -9,7 +9,7 @@ use flash::{
     verbs::{self, NewCard, Serve},
 };
 use guest::{Content, Manifest, Op, Scope, differences, op::Answer};
-use xtask::{Disk, Machine, Vm, vm};
+use xtask::{Disk, Machine, Vm, judge::vm};
 
 const DEVICE: &str = "/dev/nbd0";
 const MIB: u64 = 1 << 20;

@@ -20,10 +20,10 @@ use guest::{
 use model::{Case, manifest};
 use xtask::{
     Disk, Image, Judge, Machine, Vm,
-    agreement::{self, Ours},
-    engine,
     golden::{self, stage::At, tree, unclean},
-    initramfs,
+    judge::initramfs,
+    trial::engine,
+    trial::linux_recovery::{self, Ours},
 };
 
 const DIFFERENCES: usize = 8;
@@ -107,7 +107,7 @@ fn write_sized(dir: &Path, name: &str, mib: u64, options: &mkfs::Options, ops: &
 
 /// Fails unless Linux reads the same in each volume.
 fn compare(volumes: &[Ours]) {
-    agreement::agree(volumes).unwrap_or_else(|error| panic!("{error:#}"));
+    linux_recovery::agree(volumes).unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 fn scratch() -> tempfile::TempDir {
@@ -375,7 +375,7 @@ fn linux_recovers_what_we_synced() {
 fn linux_recovers_from_our_power_cuts_what_we_recover() {
     let names = ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"];
     let cases: Vec<Case> = names.iter().map(|name| Case::named(name).expect("a case")).collect();
-    let volumes = agreement::recover(&cases, SEED, CUTS).unwrap_or_else(|error| panic!("{error:#}"));
+    let volumes = linux_recovery::recover(&cases, SEED, CUTS).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{volumes} power cuts");
 }
 

@@ -1,7 +1,7 @@
 //! One volume, written by Linux and by us in turns.
 
 use model::Setup;
-use xtask::ping_pong;
+use xtask::trial::ping_pong;
 
 #[test]
 fn volumes_go_back_and_forth() {

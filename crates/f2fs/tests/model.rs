@@ -10,7 +10,7 @@ const STEPS: usize = 1500;
 fn agree(name: &str) {
     let setup = Setup::named(name).expect("a kind of volume");
     println!("{name}: seed {SEED}, {STEPS} operations");
-    sequence::hunt(&setup, SEED, STEPS).unwrap_or_else(|report| panic!("{report}"));
+    sequence::torture(&setup, SEED, STEPS).unwrap_or_else(|report| panic!("{report}"));
 }
 
 macro_rules! kinds {

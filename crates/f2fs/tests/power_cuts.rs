@@ -17,7 +17,7 @@ static CUTS: AtomicU64 = AtomicU64::new(0);
 fn survive(name: &str) {
     let Case { setup, mode, steps, .. } = Case::named(name).expect("a case");
     for seed in SEEDS {
-        let tried = power_cut::hunt(&setup, seed, steps, mode).unwrap_or_else(|report| panic!("{report}"));
+        let tried = power_cut::torture(&setup, seed, steps, mode).unwrap_or_else(|report| panic!("{report}"));
         let so_far = CUTS.fetch_add(tried.cuts, Ordering::Relaxed) + tried.cuts;
         // Not for a failure only, so not by way of the test harness: the last such line has the total.
         let line = format!("{name}: seed {seed}, {tried}, {mode:?}; {so_far} power cuts so far\n");

@@ -22,9 +22,9 @@ use anyhow::{Context, Result, bail};
 
 use super::{Line, Wanted};
 use crate::{
-    filling::{build, our_program},
     interrupt,
     step::Step,
+    study::filling::{build, our_program},
 };
 
 /// Size of an image; it lies in memory, and only what is written takes room there.

@@ -9,10 +9,10 @@ use super::{
     Wanted::{AtLeast, AtMost},
 };
 use crate::{
-    filling::{self, our_program},
-    linux_source::LinuxSource,
-    measure::Cost,
     step::Step,
+    study::filling::{self, our_program},
+    study::linux_source::LinuxSource,
+    study::measure::Cost,
 };
 
 /// Runs of what is short.

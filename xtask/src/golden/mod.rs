@@ -17,10 +17,10 @@ use model::fsck::fsck_image;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine,
+    judge::kernel::Machine,
+    judge::vm::{Disk, Vm},
     judge::{Image, Judge, Verdict, device_paths, link_devices},
-    kernel::Machine,
-    vm::{Disk, Vm},
+    trial::engine,
     workspace::{root, run},
 };
 

@@ -5,7 +5,7 @@ use std::{ops::Range, path::PathBuf};
 use anyhow::{Result, bail};
 use guest::{Bytes, Content, Op, op::Allocate};
 
-use crate::vm::Vm;
+use crate::judge::vm::Vm;
 
 /// Linux's answer if no section is worth cleaning.
 const ENODATA: i32 = 61;

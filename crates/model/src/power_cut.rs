@@ -447,7 +447,7 @@ fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
 ///
 /// # Errors
 /// A cut leaves a state that is not allowed: described for people, with the shortest sequence found.
-pub fn hunt(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
+pub fn torture(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
     let (record, ops) = Record::new(setup, seed, steps)
         .map_err(|error| format!("{}, seed {seed}, without a cut: {error:#}", setup.name))?;
     let (cuts, further) = record.cut_everywhere(mode).map_err(|error| {

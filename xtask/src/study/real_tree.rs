@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::{
     Image, Judge,
-    filling::{self, Row},
-    linux_source::LinuxSource,
     step::Step,
+    study::filling::{self, Row},
+    study::linux_source::LinuxSource,
     workspace::var,
 };
 

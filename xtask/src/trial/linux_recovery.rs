@@ -10,7 +10,7 @@ use model::{
     setup::{Maker, store},
 };
 
-use crate::{Image, Judge, Machine, engine};
+use crate::{Image, Judge, Machine, trial::engine};
 
 /// Differences that are told of one volume.
 const DIFFERENCES: usize = 8;

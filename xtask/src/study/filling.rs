@@ -16,8 +16,8 @@ use lab::programs;
 use serde::Serialize;
 
 use crate::{
-    measure::Cost,
     step::Step,
+    study::measure::Cost,
     workspace::{root, run},
 };
 

@@ -5,6 +5,12 @@
 //!
 //! *Invariant*: a part that fails does not keep another from its results; the study fails in the end, and says why.
 
+pub mod filling;
+pub mod linux_source;
+pub mod measure;
+pub mod real_tree;
+pub mod uml_kernel;
+
 use std::{
     path::PathBuf,
     process::{Command, Stdio},
@@ -15,11 +21,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use lab::systems::OURS;
 
 use crate::{
-    Machine, filling, initramfs, interrupt,
-    kernel::Kernel,
-    real_tree,
+    Machine, interrupt,
+    judge::initramfs,
+    judge::kernel::Kernel,
+    judge::stock_guest,
     step::Step,
-    stock_guest, uml_kernel,
     workspace::{root, var},
 };
 

@@ -31,8 +31,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    initramfs,
-    kernel::{Kernel, Machine},
+    judge::initramfs,
+    judge::kernel::{Kernel, Machine},
     workspace::run,
 };
 

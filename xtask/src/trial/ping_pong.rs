@@ -25,10 +25,10 @@ use rustix::io::Errno;
 
 use crate::{
     interrupt,
+    judge::kernel::Machine,
+    judge::kernel_log::complaints,
     judge::link_devices,
-    kernel::Machine,
-    kernel_log::complaints,
-    vm::{Disk, Vm},
+    judge::vm::{Disk, Vm},
 };
 
 /// Operations of a turn.

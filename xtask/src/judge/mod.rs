@@ -1,5 +1,13 @@
 //! Does Linux accept an image, and what does it see there?
 
+pub mod apt;
+pub mod initramfs;
+pub mod kernel;
+pub mod kernel_log;
+pub mod modules;
+pub mod stock_guest;
+pub mod vm;
+
 use std::{
     fs::File,
     os::unix::fs::FileExt,
@@ -10,9 +18,8 @@ use anyhow::{Context, Result, bail};
 use guest::{Bytes, Manifest, Op, op::Message};
 
 use crate::{
-    kernel::Machine,
-    kernel_log,
-    vm::{Disk, Vm, show},
+    judge::kernel::Machine,
+    judge::vm::{Disk, Vm, show},
 };
 
 /// Images that one boot judges; more take another boot.

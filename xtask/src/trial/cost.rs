@@ -10,7 +10,7 @@ use lab::{
     systems::{Machine, Programs},
 };
 
-use crate::{interrupt, uml_kernel};
+use crate::{interrupt, study::uml_kernel};
 
 /// Prints the table: for each cell whose name has all of the words, our row and Linux's below.
 ///

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{apt::Apt, lock::Lock, step::Step, workspace::var};
+use crate::{judge::apt::Apt, lock::Lock, step::Step, workspace::var};
 
 /// What a virtual machine is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

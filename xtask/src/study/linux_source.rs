@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    apt::Apt,
+    judge::apt::Apt,
     lock::Lock,
     step::Step,
     workspace::{run, var},

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 use serde_json::json;
 
-use crate::{Machine, initramfs, kernel::Kernel, lock::Lock, workspace::var};
+use crate::{Machine, judge::initramfs, judge::kernel::Kernel, lock::Lock, workspace::var};
 
 /// Puts the kernel and an initial file system with our init where the study looks for a guest, and returns their
 /// paths.

@@ -18,28 +18,28 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Machine,
-    apt::Apt,
-    initramfs, interrupt,
-    linux_source::LinuxSource,
+    Machine, interrupt,
+    judge::apt::Apt,
+    judge::initramfs,
     lock::Lock,
     step::Step,
+    study::linux_source::LinuxSource,
     workspace::{run, var},
 };
 
 /// What the kernel must be able to do, merged over `allnoconfig`.
-const CONFIG: &str = include_str!("../data/uml.config");
+const CONFIG: &str = include_str!("../../data/uml.config");
 /// The options that [`Options::all`] adds.
-const MORE: &str = include_str!("../data/uml-more.config");
+const MORE: &str = include_str!("../../data/uml-more.config");
 /// Our module: raw flash that takes time.
 const MODULE: [(&str, &str); 2] = [
-    ("Kbuild", include_str!("../data/flash/Kbuild")),
-    ("lab_flash.c", include_str!("../data/flash/lab_flash.c")),
+    ("Kbuild", include_str!("../../data/flash/Kbuild")),
+    ("lab_flash.c", include_str!("../../data/flash/lab_flash.c")),
 ];
 /// What comes of it.
 const MODULE_FILE: &str = "lab_flash.ko";
 /// What gives the guest random bytes in place of the host's.
-const RANDOM: &str = include_str!("../data/random.c");
+const RANDOM: &str = include_str!("../../data/random.c");
 /// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
 /// may have dropped or renamed it.
 const NEEDED: [&str; 7] =

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use model::{Case, Setup, Tally, power_cut, sequence};
 
-use crate::{agreement, interrupt, ping_pong};
+use crate::{interrupt, trial::linux_recovery, trial::ping_pong};
 
 /// Operations of a sequence beside the model.
 const SEQUENCE: usize = 1500;
@@ -51,7 +51,7 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
     for seed in limits.seed.. {
         for setup in &setups {
             interrupt::check()?;
-            match sequence::hunt(setup, seed, SEQUENCE) {
+            match sequence::torture(setup, seed, SEQUENCE) {
                 Ok(counted) => tally.add(&counted),
                 Err(report) => bail!("{report}"),
             }
@@ -92,7 +92,7 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
     for seed in limits.seed.. {
         for case in &cases {
             interrupt::check()?;
-            match power_cut::hunt(&case.setup, seed, case.steps, case.mode) {
+            match power_cut::torture(&case.setup, seed, case.steps, case.mode) {
                 Ok(tried) => {
                     done += tried.cuts;
                     tally.add(&tried.tally);
@@ -123,7 +123,7 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
 /// # Errors
 /// Linux recovers something else than we do; an unknown name.
 pub fn recover(seed: u64, cuts: usize, names: &[String], out: &mut impl Write) -> Result<()> {
-    let volumes = agreement::recover(&chosen(names, Case::all(), |case| case.name)?, seed, cuts)?;
+    let volumes = linux_recovery::recover(&chosen(names, Case::all(), |case| case.name)?, seed, cuts)?;
     writeln!(out, "seed {seed}: Linux recovers {volumes} volumes as we do")?;
     Ok(())
 }

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    kernel::{Kernel, Machine},
-    modules::{Modules, WANTED},
+    judge::kernel::{Kernel, Machine},
+    judge::modules::{Modules, WANTED},
     workspace::{root, run, var},
 };
 

@@ -167,7 +167,7 @@ pub struct Failure {
 ///
 /// # Errors
 /// What was wrong, with a sequence as short as could be found that [`replay`] fails on, for people.
-pub fn hunt(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally, String> {
+pub fn torture(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally, String> {
     run(setup, seed, steps, true).map_err(|failure| {
         let whole = format!("{:#}", failure.error);
         let judged = whole.contains("fsck.f2fs");
