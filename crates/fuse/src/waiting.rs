@@ -20,7 +20,7 @@ pub struct Waiting(Mutex<Known>);
 struct Known {
     /// Time and value of the last report of the kernel.
     last: Option<(Instant, u64)>,
-    /// Upper bound in bytes for the share known to belong to other file systems.
+    /// Bytes that are taken to belong to other file systems.
     of_others: u64,
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use support::Bench;
 
-/// Takes every n-th step of the long tables; `POSIX_SHARE=1` takes all.
+/// One of this many steps of the long tables is executed; `POSIX_SHARE=1` executes all.
 const SHARE: &str = "6";
 
 /// Steps that may differ: prefix of the line, and reason.
