@@ -1,8 +1,8 @@
 //! From bytes to patches.
 //!
-//! Each patch takes a few bytes of the case: its place, its kind, and its data. Most places are in metadata,
-//! and many in important fields of it. Afterwards checksums are recomputed, so that the patches are reached
-//! and not only the checksums, except where the case says otherwise.
+//! Each patch takes a few bytes of the case: its position, its kind, and its data. Most positions are in
+//! metadata, and many in important fields of it. Afterwards checksums are recomputed, except if the case says
+//! otherwise, so that the code behind the checksums sees the patches.
 
 use block::{Device, Overlay};
 use f2fs::format::{
@@ -12,10 +12,10 @@ use f2fs::format::{
 
 use crate::{Shared, images::Image};
 
-/// Bits of a case's second byte: all of them set ask for changes instead of reading. (The other bits say how
-/// checksums are treated.)
+/// Bits of a case's second byte. If all are set, the volume is changed instead of read. (The other bits
+/// select the treatment of checksums.)
 pub const CHANGE: u8 = 0x30;
-/// Patches of a case at most.
+/// Maximum number of patches of a case.
 const PATCHES_MAX: usize = 24;
 
 /// Offsets of an inode's fields.
@@ -37,7 +37,7 @@ const TABLE_FIELDS: &[usize] = &[
     0, 1, 5, 9, 10, 14, 28, 32, 33, 37, 66, 74, 76, 507, 509, 513, 3584, 3586, 3590, 3591, 3595, 3596, 4091,
 ];
 
-/// Values that tend to be at an edge.
+/// Typical edge values.
 const VALUES: &[u64] = &[
     0,
     1,
@@ -63,7 +63,7 @@ const VALUES: &[u64] = &[
     0xFFFF_FFFF_FFFF_FFFF,
 ];
 
-/// Reads the case's bytes one after the other; zeroes after their end.
+/// Reads the case's bytes one after the other, and zeroes after their end.
 struct Choices<'a> {
     rest: &'a [u8],
 }
@@ -85,7 +85,7 @@ impl Choices<'_> {
     }
 }
 
-/// Overlays the patches that `bytes` stand for.
+/// Overlays the patches encoded in `bytes`.
 pub fn patch(image: &Image, bytes: &[u8], device: &Overlay<Shared>) {
     let mut choices = Choices { rest: bytes };
     let style = choices.byte();
@@ -134,7 +134,7 @@ fn one(image: &Image, choices: &mut Choices<'_>, device: &Overlay<Shared>, style
             block[at..end].fill(if choices.byte() & 1 == 0 { 0 } else { 0xFF });
         }
         8 | 9 => {
-            // An address or a number that is good elsewhere.
+            // An address or number that is valid elsewhere.
             let good = choices.pick(&targets.all).copied().unwrap_or(0) as u32;
             put(&mut block, at, &good.to_le_bytes());
         }
@@ -174,7 +174,7 @@ fn one(image: &Image, choices: &mut Choices<'_>, device: &Overlay<Shared>, style
     }
 }
 
-/// Makes checksums good.
+/// Recomputes a block's checksums.
 fn seal(image: &Image, number: u64, block: &mut [u8]) {
     if number < 2 {
         let bytes: &mut [u8] = &mut block[superblock::OFFSET..superblock::OFFSET + superblock::BYTES];
@@ -194,14 +194,15 @@ fn seal(image: &Image, number: u64, block: &mut [u8]) {
         let seed = crc(crc(u32::MAX, &image.uuid), &block[end - 20..end - 16]);
         let seed = crc(seed, &block[68..72]);
         let sum = crc(crc(crc(seed, &block[..368]), &[0; 4]), &block[372..]);
-        // Only of inodes that have one, with all their attributes; on others these bytes are an address.
+        // Only inodes with all attributes have a checksum; on others these bytes are an address.
         if block[3] & 0x20 != 0 && block[360] >= 12 {
             put(block, 368, &sum.to_le_bytes());
         }
     }
 }
 
-/// A pack counts only where its first and last block agree: the one is copied over the other.
+/// Copies the first block of a pack over its last one or the reverse, because a pack counts only if they
+/// agree.
 fn mirror(image: &Image, number: u64, block: &[u8], device: &Overlay<Shared>) {
     let starts =
         image.targets.checkpoints.iter().filter(|start| (*start - image.targets.checkpoints[0]) % 512 == 0);
@@ -218,7 +219,7 @@ fn mirror(image: &Image, number: u64, block: &[u8], device: &Overlay<Shared>) {
 }
 
 fn read(device: &Overlay<Shared>, number: u64, block: &mut [u8]) {
-    // A read past the end keeps zeroes.
+    // A read past the end leaves zeroes.
     let _ = device.read(number * block.len() as u64, block);
 }
 
@@ -226,7 +227,7 @@ fn write(device: &Overlay<Shared>, number: u64, block: &[u8]) {
     let _ = device.write(number * block.len() as u64, block);
 }
 
-/// A number of a block, as if zeroes followed the block.
+/// Reads a number from a block, as if zeroes followed the block.
 fn get_u32(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     for (to, from) in word.iter_mut().zip(&bytes[at.min(bytes.len())..]) {
@@ -235,7 +236,7 @@ fn get_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// Puts bytes into a block, as far as it reaches.
+/// Writes bytes into a block, up to its end.
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     for (to, from) in bytes[at..].iter_mut().zip(value) {
         *to = *from;

@@ -10,15 +10,15 @@ use f2fs::{
     volume::{NewNode, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
 };
 
-/// Entries of the root, and of each directory there, that are changed.
+/// Maximum number of changed entries of the root, and of each directory there.
 const ENTRIES_MAX: usize = 24;
 
 /// Counts of the operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Disturbed {
-    /// Changes that were made.
+    /// Successful changes.
     pub done: usize,
-    /// Changes that were refused.
+    /// Refused changes.
     pub refused: usize,
 }
 
@@ -38,7 +38,7 @@ impl Disturbed {
     }
 }
 
-/// The time of all changes.
+/// Returns the time of all changes.
 pub fn now() -> Time {
     Time { seconds: 1_700_000_000, nanoseconds: 5 }
 }
@@ -87,7 +87,7 @@ fn names(volume: &Volume, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
     entries.map(|entry| (entry.name, entry.ino)).take(ENTRIES_MAX).collect()
 }
 
-/// Makes new things.
+/// Creates new entries.
 fn grow(volume: &mut Volume, root: Ino, disturbed: &mut Disturbed) {
     let salt = disturbed.done;
     let directory = NewNode::new(0o040_755);
@@ -104,7 +104,7 @@ fn grow(volume: &mut Volume, root: Ino, disturbed: &mut Disturbed) {
     disturbed.note(volume.symlink(dir, b"link", b"target", &NewNode::new(0o120_777)));
 }
 
-/// Changes one thing that is there.
+/// Changes one existing entry.
 fn change(
     volume: &mut Volume,
     n: usize,

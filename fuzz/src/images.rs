@@ -1,4 +1,4 @@
-//! The golden images, unpacked, and where in each it is worth to hit.
+//! The golden images, unpacked, with the blocks of each that are worth patching.
 
 use std::{fs, io::Read, path::Path, sync::Arc};
 
@@ -13,15 +13,15 @@ use f2fs::{
 
 use crate::Shared;
 
-/// Nids that are looked at for nodes.
+/// Maximum nid searched for nodes.
 const NIDS_MAX: u32 = 4000;
-/// Directories' blocks that are remembered.
+/// Maximum number of remembered directory blocks.
 const DIR_BLOCKS_MAX: usize = 400;
 
-/// Bytes of an image that are looked at together.
+/// Bytes of an image examined at once.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// Blocks of one kind, by their numbers.
+/// Block numbers by kind.
 #[derive(Debug, Clone, Default)]
 pub struct Targets {
     /// The two superblocks.
@@ -50,7 +50,7 @@ pub struct Image {
     pub block_size: BlockSize,
     /// UUID, for the checksums of inodes.
     pub uuid: [u8; 16],
-    /// Places for patches.
+    /// Positions for patches.
     pub targets: Targets,
 }
 
@@ -74,12 +74,12 @@ impl Images {
         Ok(Images { images })
     }
 
-    /// The image with this number, counted round and round.
+    /// Returns the image with this number, modulo the number of images.
     pub fn get(&self, number: usize) -> &Image {
         &self.images[number % self.images.len()]
     }
 
-    /// Number of images.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.images.len()
     }
@@ -113,7 +113,7 @@ fn load(folder: &Path, name: String) -> Result<Image> {
     })
 }
 
-/// Unpacks an image; blocks of zeroes take no memory.
+/// Unpacks an image. Blocks of zeroes take no memory.
 fn unpack(path: &Path) -> Result<Shared> {
     let mut decoder = zstd::Decoder::new(fs::File::open(path)?)?;
     let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();

@@ -1,11 +1,11 @@
 //! Hostile volumes: golden images with some bytes overlaid, which are read as a whole, or changed.
 //!
-//! A case is a string of bytes: the first selects the image, the second the treatment, the rest is patches
-//! (see [`case`]). The same function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run overlay
-//! --features libfuzzer`) and by the seeded runner that the tests use (`cargo run --release -p fuzz --bin
-//! hostile`).
+//! A case is a string of bytes: the first selects the image, the second the treatment, and the rest is
+//! patches (see [`case`]). The same function, [`run`], is driven by libFuzzer (`cargo +nightly fuzz run
+//! overlay --features libfuzzer`) and by the seeded runner that the tests use (`cargo run --release -p fuzz
+//! --bin hostile`).
 //!
-//! *Invariant*: for any bytes, every call ends, with an answer or with an error, in bounded work; no call
+//! *Invariant*: for any bytes, every call ends, with an answer or with an error, in bounded work. No call
 //! panics, and reading never writes.
 
 pub mod case;
@@ -22,7 +22,7 @@ pub use disturb::Disturbed;
 pub use images::Images;
 pub use survey::Survey;
 
-/// Memory for caches while a case runs: little, so that caches are exercised too.
+/// Memory for caches during a case: little, so that caches are exercised, too.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// Result of a case.
@@ -39,7 +39,7 @@ pub enum Outcome {
 /// Runs a case.
 ///
 /// # Panics
-/// Where the invariant does not hold. That is the finding.
+/// If the invariant does not hold. That is the finding.
 pub fn run(images: &Images, case: &[u8]) -> Outcome {
     let Some((image, patches)) = case.split_first() else { return Outcome::Refused };
     let image = images.get(usize::from(*image));
@@ -61,5 +61,5 @@ pub fn run(images: &Images, case: &[u8]) -> Outcome {
     Outcome::Read(survey)
 }
 
-/// A device that is shared, as everything here takes it.
+/// A shared device.
 pub type Shared = Arc<dyn Device>;

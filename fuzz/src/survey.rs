@@ -9,29 +9,29 @@ use f2fs::{
 };
 use f2fs_tree::{Entry, ExportOptions, Sink, VolumeSource, export};
 
-/// Entries of directories that are looked at.
+/// Maximum number of examined directory entries.
 const ENTRIES_MAX: usize = 3000;
-/// Inodes that are looked at.
+/// Maximum number of examined inodes.
 const INODES_MAX: usize = 400;
-/// Parts of a file that are looked at.
+/// Maximum number of examined parts of a file.
 const EXTENTS_MAX: usize = 12;
-/// Entries that are exported.
+/// Maximum number of exported entries.
 const EXPORTED_MAX: usize = 300;
-/// Bytes that are exported.
+/// Maximum number of exported bytes.
 const EXPORTED_BYTES: usize = 4 << 20;
-/// Bytes that are read of each part.
+/// Bytes read of each part.
 const READ_BYTES: usize = 20_000;
 
 /// Counts of read structures and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Survey {
-    /// Inodes that could be read.
+    /// Readable inodes.
     pub inodes: usize,
-    /// Entries that could be read.
+    /// Readable entries.
     pub entries: usize,
-    /// Bytes of files that could be read.
+    /// Readable bytes of files.
     pub bytes: u64,
-    /// Errors that were met.
+    /// Errors met.
     pub errors: usize,
 }
 
@@ -41,7 +41,7 @@ impl Survey {
             Ok(value) => Some(value),
             Err(error) => {
                 self.errors += 1;
-                // An error must be able to say where it is.
+                // Every error must have a message.
                 assert!(!error.to_string().is_empty());
                 None
             }
@@ -49,7 +49,7 @@ impl Survey {
     }
 }
 
-/// Reads everything, as far as the bounds allow.
+/// Reads everything, within the bounds.
 pub fn read_everything(volume: &Volume) -> Survey {
     let mut survey = Survey::default();
     let mut seen = HashSet::new();
@@ -63,7 +63,7 @@ pub fn read_everything(volume: &Volume) -> Survey {
         }
         look(volume, ino, &mut survey, &mut pending);
     }
-    // Nodes without a directory entry, too.
+    // Includes nodes without a directory entry.
     for nid in (0..600).map(Nid) {
         if let Some(entry) = survey.note(volume.nat_entry(nid)) {
             if entry.addr.is_real() && entry.ino.0 == nid.0 && !seen.contains(&entry.ino) {
@@ -83,7 +83,7 @@ pub fn read_everything(volume: &Volume) -> Survey {
     survey
 }
 
-/// Exports until the bounds are reached.
+/// Exports until a bound is reached.
 fn export_some(volume: &Volume, survey: &mut Survey) {
     struct Bounded {
         entries: usize,

@@ -15,12 +15,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Bytes(pub Vec<u8>);
 
 impl Bytes {
-    /// The bytes as a path.
+    /// Returns the bytes as a path.
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
 
-    /// Reads the written form; `None` where a backslash does not begin `\xNN`.
+    /// Parses the written form; `None` if a backslash does not start `\xNN`.
     pub fn parse(text: &str) -> Option<Bytes> {
         let mut out = Vec::with_capacity(text.len());
         let mut rest = text;

@@ -1,4 +1,4 @@
-//! Differences between two manifests, in lines for people.
+//! Differences between two manifests, as lines of text.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -7,16 +7,16 @@ use crate::{Bytes, Entry, Kind, Manifest};
 /// The compared properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Two looks at the same volume: everything, the volume's own figures included.
+    /// All properties of two reads of the same volume, including the volume's own figures.
     Volume,
-    /// A tree and its copy in another file system: what a copy can carry. Not inode numbers (but which names
-    /// share one), blocks, ctime, btime, flags, data runs, or sizes and link counts of directories. What
-    /// f2fs and its tools put into a fresh root (`lost+found`) is passed over.
+    /// The properties that a copy in another file system can have. Excluded are inode numbers (but not which
+    /// names share one), blocks, ctime, btime, flags, data runs, and sizes and link counts of directories.
+    /// Files that f2fs and its tools put into a fresh root (`lost+found`) are skipped.
     Copy,
 }
 
-/// The differences from `left` to `right`, empty where there are none. Each line names the path, the field
-/// and both values; after `most` of them a last line counts the rest.
+/// Returns the differences from `left` to `right`; empty if there are none. Each line names the path, the
+/// field and both values. After `most` of them, a last line counts the rest.
 pub fn differences(left: &Manifest, right: &Manifest, scope: Scope, most: usize) -> Vec<String> {
     let mut found = Findings { lines: Vec::new(), total: 0, most };
     if scope == Scope::Volume && left.volume != right.volume {
@@ -108,8 +108,8 @@ fn compare(a: &Entry, b: &Entry, scope: Scope, found: &mut Findings) {
     }
 }
 
-/// Names that share an inode on one side must share one on the other: the first name (in the order of
-/// paths) of each entry's inode has to be the same.
+/// Names that share an inode on one side must share one on the other: the first name of each entry's inode,
+/// in the order of paths, must be the same.
 fn compare_links(left: &BTreeMap<Bytes, Entry>, right: &BTreeMap<Bytes, Entry>, found: &mut Findings) {
     let firsts = |side: &BTreeMap<Bytes, Entry>| -> BTreeMap<Bytes, Bytes> {
         let mut first_of_ino = BTreeMap::new();

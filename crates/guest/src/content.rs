@@ -8,33 +8,33 @@ use crate::Bytes;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// These.
+    /// Exactly these bytes.
     Bytes(Bytes),
-    /// One byte again and again.
+    /// One byte, repeated.
     Fill {
         /// The byte.
         byte: u8,
         /// Number of bytes.
         length: u64,
     },
-    /// Noise that no compressor shortens, the same for the same seed.
+    /// Incompressible noise, the same for the same seed.
     Noise {
-        /// Picks the noise.
+        /// Seed of the noise.
         seed: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: u64,
     },
-    /// Lines of words with numbers: shrinks to about a quarter.
+    /// Lines of words with numbers, which compress to about a quarter.
     Prose {
-        /// Picks the words.
+        /// Seed of the words.
         seed: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: u64,
     },
 }
 
 impl Content {
-    /// The bytes themselves.
+    /// Returns the bytes themselves.
     pub fn to_vec(&self) -> Vec<u8> {
         match *self {
             Content::Bytes(ref bytes) => bytes.0.clone(),
@@ -91,11 +91,12 @@ fn prose(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// A source of random numbers, begun with a seed. Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA '14.
+/// A source of random numbers, initialised with a seed. Steele, Lea, Flood: "Fast splittable pseudorandom
+/// number generators", OOPSLA '14.
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    /// The next number.
+    /// Returns the next number.
     #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

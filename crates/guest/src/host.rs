@@ -1,4 +1,4 @@
-//! The host's programs in a guest that sees the host's files.
+//! Programs of the host, run in a guest that sees the host's files.
 
 use std::{
     collections::BTreeSet,
@@ -9,17 +9,17 @@ use std::{
 
 use crate::{Bytes, Op};
 
-/// Mount point of the host's files in a guest that sees them.
+/// Mount point of the host's files in the guest.
 pub const DIR: &str = "/host";
 /// Loads a program with its libraries.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
-/// The operation that runs one of the host's programs in the guest; its libraries are the host's too.
+/// Returns the operation that runs one of the host's programs in the guest, with the host's libraries.
 ///
 /// # Errors
 /// There is no such program, or no loader.
 pub fn program(program: &str, arguments: &[&str]) -> io::Result<Op> {
-    // Symbolic links with a full path would end in the guest's root.
+    // Symbolic links with an absolute path would lead into the guest's root.
     let in_guest = |path: &Path| {
         let path = std::fs::canonicalize(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
@@ -34,7 +34,8 @@ pub fn program(program: &str, arguments: &[&str]) -> io::Result<Op> {
     Ok(Op::Execute { program: loader.as_str().into(), arguments: all.map(Bytes::from).collect() })
 }
 
-/// The directories of the libraries in the loader's list, whose lines are like `libc.so.6 => /lib/libc.so.6 (0x7f00)`.
+/// Returns the directories in the loader's list of libraries, which has lines like `libc.so.6 =>
+/// /lib/libc.so.6 (0x7f00)`.
 fn library_dirs(list: &str) -> BTreeSet<PathBuf> {
     let paths = list.lines().filter_map(|line| line.split_once(" => ")?.1.split_whitespace().next());
     paths.filter_map(|path| Some(Path::new(path).parent()?.to_owned())).collect()

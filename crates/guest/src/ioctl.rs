@@ -1,8 +1,8 @@
 //! The ioctls of features without a system call: compression, verity, encryption, project quota, pinning, and
 //! those that connect the kernel's NBD driver and UBI.
 //!
-//! The only `unsafe` of this crate: an ioctl's argument type follows from its number, which no compiler
-//! checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`,
+//! This is the only `unsafe` code of the crate: an ioctl's argument type follows from its number, which no
+//! compiler checks. Numbers and layouts: Linux, `include/uapi/linux/{f2fs,fs,fscrypt,fsverity}.h`,
 //! `include/uapi/mtd/ubi-user.h`.
 #![allow(unsafe_code)]
 
@@ -31,7 +31,7 @@ const fn f2fs_write<T>(number: u8) -> Opcode {
 /// Calls `OP` with `argument`, and returns the argument as the kernel left it.
 fn call<const OP: Opcode, const N: usize>(fd: impl AsFd, mut argument: [u8; N]) -> Result<[u8; N]> {
     // SAFETY: each caller below passes an array at least as long as the structure that the number OP stands
-    // for, none of these structures holds a pointer except verity's, whose pointers are null, and the kernel
+    // for. None of these structures holds a pointer except verity's, whose pointers are null. The kernel
     // copies user memory without regard to alignment.
     unsafe { ioctl(fd, Updater::<OP, [u8; N]>::new(&mut argument))? };
     Ok(argument)
@@ -43,13 +43,13 @@ fn call_plain<const OP: Opcode>(fd: impl AsFd) -> Result<()> {
     unsafe { ioctl(fd, NoArg::<OP>::new()) }
 }
 
-/// Calls `OP`, whose argument is the number itself.
+/// Calls `OP` with a number as its argument.
 fn call_number<const OP: Opcode>(fd: impl AsFd, number: usize) -> Result<()> {
     // SAFETY: the numbers passed by the callers below take an integer.
     unsafe { ioctl(fd, IntegerSetter::<OP>::new_usize(number)) }
 }
 
-/// The `FS_*_FL` flags of a file or directory.
+/// Returns the `FS_*_FL` flags of a file or directory.
 pub fn flags(fd: impl AsFd) -> Result<u32> {
     let out = call::<{ opcode::read::<usize>(b'f', 1) }, 8>(fd, [0; 8])?;
     Ok(u32::from_le_bytes(out[..4].try_into().expect("four bytes")))
@@ -60,13 +60,13 @@ pub fn set_flags(fd: impl AsFd, flags: u32) -> Result<()> {
     call::<{ opcode::write::<usize>(b'f', 2) }, 8>(fd, u64::from(flags).to_le_bytes()).map(drop)
 }
 
-/// The project of a file or directory.
+/// Returns the project of a file or directory.
 pub fn project(fd: impl AsFd) -> Result<u32> {
     let out = call::<{ opcode::read::<[u8; 28]>(b'X', 31) }, 28>(fd, [0; 28])?;
     Ok(u32::from_le_bytes(out[12..16].try_into().expect("four bytes")))
 }
 
-/// Moves a file or directory to a project; `inherit` makes a directory hand it on.
+/// Moves a file or directory to a project. With `inherit`, new entries of a directory get the same project.
 pub fn set_project(fd: impl AsFd, id: u32, inherit: bool) -> Result<()> {
     const PROJINHERIT: u32 = 0x200;
     let mut arg = call::<{ opcode::read::<[u8; 28]>(b'X', 31) }, 28>(&fd, [0; 28])?;
@@ -77,22 +77,23 @@ pub fn set_project(fd: impl AsFd, id: u32, inherit: bool) -> Result<()> {
     call::<{ opcode::write::<[u8; 28]>(b'X', 32) }, 28>(fd, arg).map(drop)
 }
 
-/// Blocks that compression saves in a file.
+/// Returns the number of blocks that compression saves in a file.
 pub fn compressed_blocks(fd: impl AsFd) -> Result<u64> {
     call::<{ f2fs_read::<u64>(17) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
 }
 
-/// Gives the blocks that compression saves back to the volume; the file becomes immutable in content.
+/// Releases the blocks saved by compression to the volume. The file's content becomes immutable.
 pub fn release_compressed_blocks(fd: impl AsFd) -> Result<u64> {
     call::<{ f2fs_read::<u64>(18) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
 }
 
-/// Takes the blocks of [`release_compressed_blocks`] back.
+/// Reserves the blocks of [`release_compressed_blocks`] again.
 pub fn reserve_compressed_blocks(fd: impl AsFd) -> Result<u64> {
     call::<{ f2fs_read::<u64>(19) }, 8>(fd, [0; 8]).map(u64::from_le_bytes)
 }
 
-/// Chooses algorithm (0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE) and log2 of the cluster's blocks, before data is there.
+/// Sets the algorithm (0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE) and log2 of the cluster's blocks. The file must be
+/// empty.
 pub fn set_compression(fd: impl AsFd, algorithm: u8, log_cluster: u8) -> Result<()> {
     call::<{ f2fs_write::<[u8; 2]>(22) }, 2>(fd, [algorithm, log_cluster]).map(drop)
 }
@@ -102,7 +103,7 @@ pub fn compress_file(fd: impl AsFd) -> Result<()> {
     call_plain::<{ f2fs_none(24) }>(fd)
 }
 
-/// Pins a file's blocks to their place.
+/// Pins a file's blocks in place.
 pub fn set_pin(fd: impl AsFd, pinned: bool) -> Result<()> {
     call::<{ f2fs_write::<u32>(13) }, 4>(fd, u32::from(pinned).to_le_bytes()).map(drop)
 }
@@ -147,7 +148,7 @@ pub fn add_encryption_key(fd: impl AsFd, key: &[u8; 64]) -> Result<[u8; KEY_IDEN
     Ok(out[8..8 + KEY_IDENTIFIER_BYTES].try_into().expect("sixteen bytes"))
 }
 
-/// Gives an empty directory an fscrypt policy, version 2: AES-256-XTS for contents, AES-256-CTS for names,
+/// Sets an fscrypt policy, version 2, on an empty directory: AES-256-XTS for contents, AES-256-CTS for names,
 /// names padded to 32 bytes.
 pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) -> Result<()> {
     let mut arg = [0; 24];
@@ -156,7 +157,8 @@ pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) ->
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
 }
 
-/// Attaches the flash of this number to UBI; `control` is `/dev/ubi_ctrl`. Returns the number of UBI's device.
+/// Attaches the flash of this number to UBI. `control` is `/dev/ubi_ctrl`. Returns the number of UBI's
+/// device.
 pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
     let mut request = [0; 24];
     request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // whichever number is free
@@ -165,7 +167,7 @@ pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
     Ok(i32::from_le_bytes(answer[..4].try_into().expect("four bytes")))
 }
 
-/// Makes a volume on a device of UBI's.
+/// Makes a volume on a UBI device.
 pub fn ubi_make_volume(device: impl AsFd, name: &str, bytes: u64) -> Result<()> {
     const DYNAMIC: u8 = 3;
     let mut request = [0; 152];
@@ -182,13 +184,13 @@ const fn nbd(number: u8) -> Opcode {
     opcode::none(0xAB, number)
 }
 
-/// The socket over which the device is served.
+/// Sets the socket over which the device is served.
 pub fn nbd_set_socket(device: impl AsFd, socket: impl AsFd) -> Result<()> {
     let number = usize::try_from(socket.as_fd().as_raw_fd()).expect("an open file has a number");
     call_number::<{ nbd(0) }>(device, number)
 }
 
-/// Bytes of a block of the device.
+/// Sets the device's block size in bytes.
 pub fn nbd_set_block_bytes(device: impl AsFd, bytes: usize) -> Result<()> {
     call_number::<{ nbd(1) }>(device, bytes)
 }
@@ -198,7 +200,7 @@ pub fn nbd_do_it(device: impl AsFd) -> Result<()> {
     call_plain::<{ nbd(3) }>(device)
 }
 
-/// Blocks of the device.
+/// Sets the device's size in blocks.
 pub fn nbd_set_blocks(device: impl AsFd, blocks: usize) -> Result<()> {
     call_number::<{ nbd(7) }>(device, blocks)
 }
@@ -213,7 +215,7 @@ pub fn nbd_set_flags(device: impl AsFd, flags: usize) -> Result<()> {
     call_number::<{ nbd(10) }>(device, flags)
 }
 
-/// A `struct ifreq` for an interface, with the bytes after its name.
+/// Makes a `struct ifreq` for an interface, with these bytes after its name.
 fn interface(name: &str, what: &[u8]) -> [u8; 40] {
     let mut request = [0; 40];
     request[..name.len()].copy_from_slice(name.as_bytes());
@@ -221,19 +223,19 @@ fn interface(name: &str, what: &[u8]) -> [u8; 40] {
     request
 }
 
-/// An IPv4 address as a `struct sockaddr_in`.
+/// Makes a `struct sockaddr_in` of an IPv4 address.
 fn ipv4(address: [u8; 4]) -> [u8; 8] {
     let [a, b, c, d] = address;
-    // The family is the host's order, AF_INET; no port.
+    // The family AF_INET is in the host's byte order; there is no port.
     [2, 0, 0, 0, a, b, c, d]
 }
 
-/// Gives an interface its address; `socket` is any.
+/// Sets an interface's address. `socket` can be any socket.
 pub fn set_interface_address(socket: impl AsFd, name: &str, address: [u8; 4]) -> Result<()> {
     call::<0x8916, 40>(socket, interface(name, &ipv4(address))).map(drop)
 }
 
-/// Gives an interface its netmask.
+/// Sets an interface's netmask.
 pub fn set_interface_netmask(socket: impl AsFd, name: &str, netmask: [u8; 4]) -> Result<()> {
     call::<0x891C, 40>(socket, interface(name, &ipv4(netmask))).map(drop)
 }
@@ -247,7 +249,7 @@ pub fn set_interface_up(socket: impl AsFd, name: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The numbers as a compiler of C computes them from Linux's headers.
+    /// The numbers as a C compiler computes them from Linux's headers.
     #[test]
     fn numbers_are_linux_s() {
         assert_eq!(f2fs_read::<u64>(18), 0x8008_F512);

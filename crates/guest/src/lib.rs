@@ -1,8 +1,9 @@
 //! Code shared by the judge's host and its guest: one vocabulary of operations, the manifest of a tree, and
-//! the code that executes the one and makes the other. The same code runs in the virtual machine as init
-//! (`guest-agent`) and on the host, so a source directory and a mounted volume are examined alike.
+//! the code that executes the operations and makes manifests. The same code runs as init in the virtual
+//! machine (`guest-agent`) and on the host, so a source directory and a mounted volume are examined in the
+//! same way.
 //!
-//! *Invariant*: an operation never panics; a refusal of the kernel is an error with its errno.
+//! *Invariant*: an operation never panics. A refusal of the kernel is an error with its errno.
 
 pub mod bytes;
 pub mod compare;

@@ -1,8 +1,8 @@
 //! A channel to the host for machines without a port: a disk whose blocks are messages.
 //!
-//! Writing appends to the guest's messages; reading from [`CHANNEL_OFFSET`] on waits for the host's message
-//! and fills the rest of the block with zeroes. The kernel, which reads the start of each disk in search of
-//! partitions, finds zeroes there and does not wait.
+//! A write appends to the guest's messages. A read from [`CHANNEL_OFFSET`] on waits for the host's message
+//! and fills the rest of the block with zeroes. The kernel reads the start of each disk in search of
+//! partitions; there it finds zeroes without waiting.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,28 +13,28 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// The disk's name: its serial number.
+/// Name of the disk: its serial number.
 pub const SERIAL: &str = "mailbox";
 /// Offset of the host's messages, in bytes.
 pub const CHANNEL_OFFSET: u64 = 512 << 10;
 /// Size of the disk.
 pub const SIZE_BYTES: u64 = 1 << 20;
-/// Messages are read and written in at most this much at once.
+/// Maximum size of a read or write of messages, in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Size of a read: a command is short.
+/// Size of a read in bytes. A command is short.
 const READ_BYTES: usize = 4096;
-/// Messages are whole sectors, filled up with zeroes.
+/// Messages are whole sectors, padded with zeroes.
 const SECTOR_BYTES: usize = 512;
-/// Alignment that the kernel requires of memory for direct I/O.
+/// Alignment of memory that the kernel requires for direct I/O.
 const ALIGNMENT: usize = 4096;
 
 /// The guest's end.
 #[derive(Debug)]
 pub struct Mailbox {
     disk: File,
-    /// Has room for a block at an aligned place.
+    /// Memory for a block at an aligned position.
     memory: Vec<u8>,
-    /// Read, but not yet taken.
+    /// Bytes that were read but not yet taken.
     waiting: Vec<u8>,
 }
 
@@ -46,14 +46,14 @@ impl Mailbox {
         Ok(Mailbox { disk, memory: vec![0; BLOCK_BYTES + ALIGNMENT], waiting: Vec::new() })
     }
 
-    /// Another handle; data that this one has read stays here.
+    /// Opens another handle. Data read by this one stays here.
     pub fn try_clone(&self) -> io::Result<Mailbox> {
         let disk = self.disk.try_clone()?;
         Ok(Mailbox { disk, memory: self.memory.clone(), waiting: Vec::new() })
     }
 }
 
-/// `length` bytes of `memory` at an aligned place.
+/// Returns `length` bytes of `memory` at an aligned position.
 fn aligned(memory: &mut [u8], length: usize) -> &mut [u8] {
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     &mut memory[start..start + length]

@@ -1,5 +1,5 @@
-//! The guest's init: loads the modules it is asked for, takes operations from the host line by line, and
-//! answers in the same way.
+//! The guest's init: loads the requested modules, reads operations from the host line by line, and answers in
+//! the same way.
 
 use std::{
     collections::HashMap,
@@ -25,19 +25,19 @@ use rustix::{
     system::RebootCommand,
 };
 
-/// The name that the host gives the port.
+/// Name that the host gives the port.
 const PORT: &str = "judge";
-/// Index of the modules by the features that need them: written by the host into the initial file system.
+/// Index of the modules by feature, written by the host into the initial file system.
 const MODULES: &str = "/modules/index.json";
 
 /// Duration after which a running operation is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Files that may be open.
+/// Maximum number of open files.
 const FILES: u64 = 65_536;
 
 fn main() -> ! {
     if let Err(error) = serve() {
-        // The console is the only way left to tell.
+        // Only the console is left for a report.
         eprintln!("guest-agent: {error:#}");
     }
     rustix::fs::sync();
@@ -49,7 +49,7 @@ fn main() -> ! {
 
 fn serve() -> Result<()> {
     rustix::process::umask(Mode::empty()); // modes are as the host says
-    // Files can be kept open by the thousand, to become orphans.
+    // Thousands of files can be kept open to become orphans.
     let files = Rlimit { current: Some(FILES), maximum: Some(FILES) };
     rustix::process::setrlimit(Resource::Nofile, files)?;
     mount_pseudo("devtmpfs", "/dev")?;
@@ -137,7 +137,7 @@ struct Modules {
 }
 
 impl Modules {
-    /// The modules that the host has brought; none where the kernel has everything built in.
+    /// Reads the host's index of modules. It is empty if the kernel has everything built in.
     fn find() -> Result<Modules> {
         let wanted = match fs::read(MODULES) {
             Ok(index) => serde_json::from_slice(&index)?,
@@ -148,7 +148,7 @@ impl Modules {
     }
 
     /// Loads the modules of a feature, in the order of the index. A feature that is not in the index is built
-    /// in or missing; the mount will show it.
+    /// in or missing; the mount will show which.
     fn load(&mut self, what: &str) -> Result<()> {
         for name in self.wanted.get(what).into_iter().flatten() {
             if self.loaded.contains(name) {
@@ -165,7 +165,7 @@ impl Modules {
     }
 }
 
-/// `/disk/NAME` for each disk that the host has given a name (its serial number).
+/// Makes `/disk/NAME` for each disk with a name from the host (its serial number).
 fn link_disks() -> Result<()> {
     fs::create_dir_all("/disk")?;
     for disk in fs::read_dir("/sys/block")? {
@@ -177,7 +177,7 @@ fn link_disks() -> Result<()> {
     Ok(())
 }
 
-/// The way to the host: a mailbox where there is one, a port elsewhere.
+/// Opens the channel to the host: a mailbox if there is one, otherwise a port.
 fn open_channel() -> Result<(Box<dyn Read>, Box<dyn Write>)> {
     let mailbox = Path::new("/disk").join(mailbox::SERIAL);
     if mailbox.exists() {
@@ -188,8 +188,8 @@ fn open_channel() -> Result<(Box<dyn Read>, Box<dyn Write>)> {
     Ok((Box::new(port.try_clone()?), Box::new(port)))
 }
 
-/// The port to the host. The kernel brings it up when the host has answered, however slow that is; the host gives up on
-/// a guest that waits in vain.
+/// Opens the port to the host. The kernel starts it when the host has answered, however slow that is. The
+/// host gives up on a guest that waits in vain.
 fn open_port() -> Result<File> {
     loop {
         for port in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten() {
@@ -204,7 +204,7 @@ fn open_port() -> Result<File> {
     }
 }
 
-/// Reports the running system call in the kernel's log when an operation takes long, so that the host also
+/// Reports the running system call in the kernel's log if an operation takes long, so that the host also
 /// learns about an operation that never ends.
 #[derive(Clone, Default)]
 struct Watch(Arc<Mutex<Option<(Instant, String)>>>);
@@ -223,7 +223,7 @@ impl Watch {
         watch
     }
 
-    /// An operation begins, or has ended.
+    /// Marks the start or end of an operation.
     fn set(&self, op: Option<&str>) {
         let op = op.map(|op| (Instant::now(), op.to_owned()));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = op;
@@ -256,7 +256,7 @@ impl KernelLog {
         Ok(log)
     }
 
-    /// Each message since the last call.
+    /// Returns each message since the last call.
     fn since_last(&mut self) -> Result<Vec<Message>> {
         let mut messages = Vec::new();
         let mut record = [0; 8192];
@@ -274,7 +274,7 @@ impl KernelLog {
     }
 }
 
-/// Reads "level,sequence,microseconds,flags;text", where the level's upper bits are the facility.
+/// Parses "level,sequence,microseconds,flags;text", where the level's upper bits are the facility.
 fn parse_message(record: &str) -> Option<Message> {
     let (head, text) = record.split_once(';')?;
     let level: u32 = head.split(',').next()?.parse().ok()?;

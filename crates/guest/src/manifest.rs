@@ -1,4 +1,4 @@
-//! The manifest of a tree: everything that a kernel tells about each entry.
+//! The manifest of a tree: everything that a kernel reports about each entry.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,12 +19,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{Bytes, ioctl};
 
-/// Size up to which a file's content is digested as a whole.
+/// Maximum size of a file whose content is digested as a whole.
 pub const WHOLE_BYTES: u64 = 64 << 20;
 /// Unit of [`Entry::sparse_sha256`].
 const PIECE_BYTES: usize = 4096;
 
-/// A tree at one time: its entries in the order of their paths' bytes, and the file system's own counts.
+/// A tree at one moment: its entries in the byte order of their paths, and the file system's own counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Release of the kernel that read it.
@@ -42,17 +42,17 @@ pub struct Volume {
     pub magic: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks that files may take.
+    /// Size in blocks.
     pub blocks: u64,
-    /// Blocks that are free.
+    /// Free blocks.
     pub free_blocks: u64,
-    /// Blocks that are free for ordinary users.
+    /// Free blocks for ordinary users.
     pub available_blocks: u64,
     /// Inodes.
     pub files: u64,
-    /// Inodes that are free.
+    /// Free inodes.
     pub free_files: u64,
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub name_bytes: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct Entry {
     pub kind: Kind,
     /// Inode number.
     pub ino: u64,
-    /// Permission bits with set-uid, set-gid and sticky; in JSON four octal digits.
+    /// Permission bits with set-uid, set-gid and sticky; four octal digits in JSON.
     #[serde(with = "octal")]
     pub mode: u32,
     /// Owner.
@@ -108,10 +108,10 @@ pub struct Entry {
     pub mtime: (i64, u32),
     /// Last change of the inode.
     pub ctime: (i64, u32),
-    /// Creation, where the file system knows it.
+    /// Creation, if the file system records it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub btime: Option<(i64, u32)>,
-    /// `FS_*_FL` flags of files and directories, where the file system has them.
+    /// `FS_*_FL` flags of files and directories, if the file system has them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub flags: u32,
     /// Project.
@@ -124,14 +124,14 @@ pub struct Entry {
     #[serde(default, skip_serializing_if = "is_default")]
     pub sha256: Option<String>,
     /// For larger (sparse) files instead: SHA-256 over each piece of 4096 bytes that is not all zeroes, its
-    /// number (64 bits, little-endian) and then its bytes, the last piece filled up with zeroes.
+    /// number (64 bits, little-endian) and then its bytes, the last piece padded with zeroes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sparse_sha256: Option<String>,
-    /// Runs of data as SEEK_DATA and SEEK_HOLE tell them: offset, length. None where that is all of the file,
+    /// Runs of data according to SEEK_DATA and SEEK_HOLE: offset and length. None if that is the whole file,
     /// and for files of f2fs with the compression flag.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data: Option<Vec<(u64, u64)>>,
-    /// Blocks that compression saves, for files of f2fs with the compression flag.
+    /// Blocks saved by compression, for files of f2fs with the compression flag.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compressed_blocks: Option<u64>,
     /// Extended attributes with their full names, ACLs as `system.posix_acl_*`.
@@ -143,7 +143,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Copies the content facts of the same file by another name.
+    /// Copies the content facts of the same file's other name.
     fn take_content(&mut self, first: &Entry) {
         (self.flags, self.project) = (first.flags, first.project);
         self.sha256.clone_from(&first.sha256);
@@ -171,7 +171,7 @@ mod octal {
 }
 
 impl Manifest {
-    /// The manifest of the tree at `root`, contents included.
+    /// Makes the manifest of the tree at `root`, including contents.
     pub fn of_tree(root: &Path) -> io::Result<Manifest> {
         let mut manifest = Manifest::head(root)?;
         walk(root, &mut |entry| {
@@ -182,7 +182,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// A manifest without entries: kernel and volume.
+    /// Makes a manifest without entries: kernel and volume.
     pub fn head(root: &Path) -> io::Result<Manifest> {
         let stat = fs::statfs(root)?;
         let volume = Volume {
@@ -199,24 +199,24 @@ impl Manifest {
         Ok(Manifest { kernel, volume, entries: Vec::new() })
     }
 
-    /// Puts the entries into the order of their paths.
+    /// Sorts the entries by the bytes of their paths.
     pub fn sort(&mut self) {
         self.entries.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
-    /// The entry at `path`.
+    /// Returns the entry at `path`.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         let path = Bytes::from(path);
         let at = self.entries.binary_search_by(|entry| entry.path.cmp(&path)).ok()?;
         self.entries.get(at)
     }
 
-    /// Reads a manifest from JSON.
+    /// Parses a manifest from JSON.
     pub fn from_json(text: &str) -> serde_json::Result<Manifest> {
         serde_json::from_str(text)
     }
 
-    /// Writes the manifest as JSON, one entry a line.
+    /// Writes the manifest as JSON, one entry per line.
     pub fn write_json(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{{\"kernel\":{},", serde_json::to_string(&self.kernel)?)?;
         writeln!(out, "\"volume\":{},", serde_json::to_string(&self.volume)?)?;
@@ -229,8 +229,8 @@ impl Manifest {
     }
 }
 
-/// Examines every entry of the tree at `root` and passes it to `found`, in no particular order. Reads that
-/// fail are recorded in the entry's `errors`. File systems mounted below are not entered.
+/// Examines every entry of the tree at `root` and passes it to `found`, in no particular order. Failed reads
+/// are recorded in the entry's `errors`. File systems mounted below are not entered.
 ///
 /// # Errors
 /// Only those of `found`, and of a root that cannot be examined.
@@ -238,7 +238,7 @@ pub fn walk(root: &Path, found: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::
     let mut buffer = vec![0; 1 << 20];
     let (top, device) = look(root, ".".into())?;
     let mut pending = vec![top];
-    // A file is read once, however many names it has: hundreds of links to some megabytes took the judge minutes.
+    // A file is read once, however many names it has: hundreds of links to some megabytes would take minutes.
     let mut linked: HashMap<_, Entry> = HashMap::new();
     while let Some(mut dir) = pending.pop() {
         let mut names = Vec::new();
@@ -276,7 +276,7 @@ pub fn walk(root: &Path, found: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::
     Ok(())
 }
 
-/// The children of directory `dir` with the kinds that readdir tells.
+/// Returns the children of directory `dir` with the kinds from readdir.
 fn list(root: &Path, dir: &Bytes, names: &mut Vec<(Bytes, FileType)>) -> Result<(), Errno> {
     let fd = open(root, dir, OFlags::DIRECTORY)?;
     for child in fs::Dir::new(fd)? {
@@ -292,7 +292,7 @@ fn list(root: &Path, dir: &Bytes, names: &mut Vec<(Bytes, FileType)>) -> Result<
     Ok(())
 }
 
-/// The facts of an entry without reading a file's content; and the device it lies on.
+/// Returns the facts of an entry without reading a file's content, and its device.
 fn look(root: &Path, path: Bytes) -> Result<(Entry, (u32, u32)), Errno> {
     let full = root.join(path.as_path());
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -347,7 +347,7 @@ fn kind_of(told: FileType) -> Option<Kind> {
     })
 }
 
-/// Opens for reading, if possible without leaving a trace in the access time.
+/// Opens an entry for reading, if possible without changing its access time.
 fn open(root: &Path, path: &Bytes, extra: OFlags) -> Result<OwnedFd, Errno> {
     let full = root.join(path.as_path());
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | extra;
@@ -358,7 +358,7 @@ fn open(root: &Path, path: &Bytes, extra: OFlags) -> Result<OwnedFd, Errno> {
 }
 
 fn read_flags(fd: &OwnedFd, entry: &mut Entry) {
-    // File systems without flags or projects say so by an error; then there are none.
+    // A file system without flags or projects reports an error; then there are none.
     entry.flags = ioctl::flags(fd).unwrap_or(0);
     entry.project = ioctl::project(fd).unwrap_or(0);
 }
@@ -378,7 +378,7 @@ fn read_xattrs(full: &Path, xattrs: &mut BTreeMap<Bytes, Bytes>) -> Result<(), E
     Ok(())
 }
 
-/// Flags, data runs and digest of a regular file.
+/// Returns flags, data runs and digest of a regular file.
 fn read_content(root: &Path, entry: &mut Entry, buffer: &mut [u8]) {
     const FS_COMPR_FL: u32 = 4;
     let fd = match open(root, &entry.path, OFlags::NONBLOCK) {
@@ -434,7 +434,7 @@ fn digest_whole(file: &std::fs::File, size: u64, buffer: &mut [u8]) -> io::Resul
     }
 }
 
-/// Reads the runs of data only: holes are zeroes and add no bytes.
+/// Reads only the runs of data: holes are zeroes and add no bytes.
 fn digest_pieces(
     file: &std::fs::File,
     size: u64,
@@ -445,7 +445,7 @@ fn digest_pieces(
     let mut hash = Sha256::new();
     let mut next = 0;
     for &(start, length) in runs {
-        // Runs begin and end at any byte; a piece that two of them touch is read once.
+        // Runs begin and end at any byte. A piece that two of them touch is read once.
         let mut at = (start / piece * piece).max(next);
         let end = (start + length).next_multiple_of(piece);
         while at < end {
@@ -477,7 +477,7 @@ fn data_runs(fd: impl AsFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
     let mut at = 0;
     while at < size {
         let start = match fs::seek(&fd, SeekFrom::Data(at)) {
-            // Linux's f2fs looks through a whole node of addresses, also beyond the end (f2fs_seek_block).
+            // Linux's f2fs searches a whole node of addresses, even beyond the end (f2fs_seek_block).
             Ok(start) if start >= size => break,
             Ok(start) => start,
             Err(Errno::NXIO) => break,
@@ -493,7 +493,7 @@ fn data_runs(fd: impl AsFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
     Ok(runs)
 }
 
-/// A failed system call in words that do not depend on the C library's.
+/// Describes a failed system call in words that do not depend on the C library.
 fn failure(call: &str, errno: Errno) -> String {
     let name = match errno {
         Errno::NOKEY => "ENOKEY",

@@ -1,4 +1,4 @@
-//! The kernel's NBD driver as a client: network, handshake, and the socket handed to the kernel.
+//! The kernel's NBD driver as a client: network, handshake, and passing the socket to the kernel.
 //!
 //! Numbers: NetworkBlockDevice/nbd, doc/proto.md; Linux, `include/uapi/linux/nbd.h`.
 
@@ -13,21 +13,21 @@ use std::{
 
 use crate::ioctl;
 
-/// The guest in QEMU's user network (qemu(1), -netdev user), whose host is 10.0.2.2.
+/// Address of the guest in QEMU's user network (qemu(1), -netdev user). The host is 10.0.2.2.
 const ADDRESS: [u8; 4] = [10, 0, 2, 15];
 const NETMASK: [u8; 4] = [255, 255, 255, 0];
 
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
-/// Fixed newstyle, and no zeroes after the answer.
+/// Fixed newstyle, without zeroes after the answer.
 const CLIENT_FLAGS: u32 = 3;
 const OPTION_EXPORT_NAME: u32 = 1;
-/// Of the device; the smallest that the driver takes.
+/// Block size of the device in bytes, the smallest that the driver accepts.
 const BLOCK_BYTES: u64 = 512;
 
 /// Connects `device` to the server at `server`, `ADDRESS:PORT`. Returns the size in bytes.
 ///
 /// # Errors
-/// There is no network, no server, or the server speaks something else.
+/// There is no network or no server, or the server does not speak the protocol.
 pub fn attach(server: &str, device: &Path) -> io::Result<u64> {
     bring_network_up()?;
     let mut socket = TcpStream::connect(server)?;
@@ -59,7 +59,7 @@ pub fn detach(device: &Path) -> io::Result<()> {
     Ok(ioctl::nbd_disconnect(&device)?)
 }
 
-/// Size in bytes and transmission flags of the default export.
+/// Returns the size in bytes and the transmission flags of the default export.
 fn shake_hands(socket: &mut (impl Read + Write)) -> io::Result<(u64, u16)> {
     let mut greeting = [0; 18];
     socket.read_exact(&mut greeting)?;
@@ -87,7 +87,7 @@ fn bring_network_up() -> io::Result<()> {
         names.extend(entry?.file_name().into_string().ok().filter(|name| name != "lo"));
     }
     let name = names.pop().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no network card"))?;
-    // Any socket will do to talk about an interface.
+    // Any socket works for requests about an interface.
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     ioctl::set_interface_address(&socket, &name, ADDRESS)?;
     ioctl::set_interface_netmask(&socket, &name, NETMASK)?;

@@ -7,12 +7,13 @@ use crate::{Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree, Workload
 /// Prefix of the agent's messages in the kernel's log about operations that take long.
 pub const WATCH: &str = "agent:";
 
-/// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can put a directory before them.
+/// One operation. Paths are absolute in the guest; [`Runner`](crate::Runner) can prefix them with a
+/// directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the fields' names and each variant's comment say it
 pub enum Op {
-    /// Mounts; the directory is made. Options are the file system's, and `noatime`.
+    /// Makes the directory and mounts on it. Options are the file system's, and `noatime`.
     Mount { source: Bytes, dir: Bytes, fs: String, options: String, read_only: bool },
     /// Unmounts.
     Unmount { dir: Bytes },
@@ -22,7 +23,7 @@ pub enum Op {
     Mkdir { path: Bytes, mode: u32 },
     /// Removes an empty directory.
     Rmdir { path: Bytes },
-    /// Writes at an offset; the file is made where there is none, with mode 0666.
+    /// Writes at an offset. Makes the file with mode 0666 if it does not exist.
     Write { path: Bytes, offset: u64, content: Content },
     /// Sets the size.
     Truncate { path: Bytes, size: u64 },
@@ -30,7 +31,7 @@ pub enum Op {
     Allocate { path: Bytes, how: Allocate, offset: u64, length: u64 },
     /// Renames, replacing an existing target.
     Rename { from: Bytes, to: Bytes },
-    /// Renames unless something is there.
+    /// Renames unless the target exists.
     RenameNew { from: Bytes, to: Bytes },
     /// Swaps two names.
     Exchange { from: Bytes, to: Bytes },
@@ -40,7 +41,7 @@ pub enum Op {
     Symlink { target: Bytes, path: Bytes },
     /// Removes a name.
     Unlink { path: Bytes },
-    /// Makes a device, FIFO or socket: `mode` with its type bits.
+    /// Makes a device, FIFO or socket. `mode` includes its type bits.
     Mknod { path: Bytes, mode: u32, major: u32, minor: u32 },
     /// Sets an attribute by its full name.
     SetXattr { path: Bytes, name: Bytes, value: Content },
@@ -48,9 +49,9 @@ pub enum Op {
     RemoveXattr { path: Bytes, name: Bytes },
     /// Sets the permission bits.
     Chmod { path: Bytes, mode: u32 },
-    /// Sets the owner, also of a symbolic link.
+    /// Sets the owner, even of a symbolic link.
     Chown { path: Bytes, uid: u32, gid: u32 },
-    /// Sets access and modification time (seconds, nanoseconds), also of a symbolic link.
+    /// Sets access and modification time (seconds, nanoseconds), even of a symbolic link.
     Times { path: Bytes, atime: (i64, u32), mtime: (i64, u32) },
     /// fsync(2) of a file or directory; `data_only` for fdatasync(2).
     Fsync { path: Bytes, data_only: bool },
@@ -60,76 +61,77 @@ pub enum Op {
     DropCaches,
     /// Opens a file and keeps it open under a number.
     Open { path: Bytes, handle: u32 },
-    /// Opens a new file that has no name in a directory (O_TMPFILE), and keeps it open under a number.
+    /// Opens a new file without a name in a directory (O_TMPFILE), and keeps it open under a number.
     OpenNameless { dir: Bytes, mode: u32, handle: u32 },
     /// Gives a name to an open file (linkat(2)).
     LinkOpen { handle: u32, to: Bytes },
-    /// Writes to a file that is open.
+    /// Writes to an open file.
     WriteOpen { handle: u32, offset: u64, content: Content },
-    /// fsync(2) of a file that is open.
+    /// fsync(2) of an open file.
     FsyncOpen { handle: u32 },
-    /// Closes it.
+    /// Closes an open file.
     Close { handle: u32 },
     /// Sets and clears `FS_*_FL` flags.
     Flags { path: Bytes, set: u32, clear: u32 },
     /// Sets the project of a file or directory.
     Project { path: Bytes, id: u32, inherit: bool },
-    /// Drops, until the guest ends, the capability that lets an administrator exceed limits of quota.
+    /// Drops, until the guest ends, the capability to exceed quota limits.
     KeepToLimits,
-    /// Makes operations wait for space, until the guest ends: a cleaner is freeing some.
+    /// Makes operations wait for space until the guest ends, because a cleaner is freeing some.
     WaitForRoom,
-    /// Chooses a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
+    /// Sets a file's compression (f2fs): 0 LZO, 1 LZ4, 2 zstd, 3 LZO-RLE.
     Compression { path: Bytes, algorithm: u8, log_cluster: u8 },
     /// Compresses a file now (f2fs, compress_mode=user).
     Compress { path: Bytes },
-    /// Releases the blocks that compression saves (f2fs).
+    /// Releases the blocks saved by compression (f2fs).
     Release { path: Bytes },
     /// Reserves them again (f2fs).
     Reserve { path: Bytes },
     /// Pins a file (f2fs).
     Pin { path: Bytes, pinned: bool },
-    /// Opens, or commits, an atomic write on a file that is open (f2fs).
+    /// Begins or commits an atomic write on an open file (f2fs).
     Atomic { handle: u32, commit: bool },
     /// Cleans one section (f2fs).
     Collect { path: Bytes },
     /// Writes a checkpoint (f2fs).
     Checkpoint { path: Bytes },
-    /// Turns fs-verity on.
+    /// Enables fs-verity on a file.
     Verity { path: Bytes },
-    /// Adds an fscrypt key made of 64 times `byte`, and gives the empty directory a policy with it.
+    /// Adds an fscrypt key of 64 bytes `byte`, and sets a policy with it on an empty directory.
     Encrypt { dir: Bytes, byte: u8 },
     /// Writes a file of /proc or /sys.
     Tune { path: Bytes, value: Bytes },
     /// Answers with the content of a small file.
     Read { path: Bytes },
-    /// Reads or writes a file record by record; answers with their number.
+    /// Reads or writes a file record by record. Answers with the number of records.
     Pattern { path: Bytes, pattern: Pattern },
-    /// Overwrites a file repeatedly; answers with the duration of each write.
+    /// Overwrites a file repeatedly. Answers with the duration of each write.
     Overwrite { path: Bytes, overwrites: Overwrites },
-    /// Answers with the room of a mounted file system.
+    /// Answers with the space of a mounted file system.
     Space { dir: Bytes },
     /// Loads a kernel module with its parameters.
     LoadModule { path: Bytes, parameters: String },
-    /// Attaches the flash of a name to UBI, and makes one volume of all of it.
+    /// Attaches the flash of a name to UBI, and makes one volume of its whole space.
     UbiAttach { flash: String, volume: String },
-    /// Stops kernel threads whose names have this prefix, or continues them.
+    /// Stops or continues the kernel threads whose names start with `name`.
     Threads { name: String, go_on: bool },
-    /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`; answers with its blocks of 512 bytes.
+    /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`. Answers with its size in
+    /// blocks of 512 bytes.
     NbdAttach { server: String, device: Bytes },
     /// Disconnects it.
     NbdDetach { device: Bytes },
-    /// Makes a tree that a seed describes in a directory that is there; answers with the number of files.
+    /// Makes a tree, described by a seed, in an existing directory. Answers with the number of files.
     Plant { dir: Bytes, tree: Tree },
-    /// Runs a stage of a workload in an existing directory; answers with the durations of its units, in
+    /// Runs a stage of a workload in an existing directory. Answers with the durations of its units, in
     /// nanoseconds.
     Workload { dir: Bytes, workload: Workload, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
-    /// Answers with the memory of the programs of a name.
+    /// Answers with the memory of all programs of this name.
     Memory { name: String },
-    /// Runs a program to its end; answers with its output.
+    /// Runs a program to its end. Answers with its output.
     Execute { program: Bytes, arguments: Vec<Bytes> },
-    /// Asks a process to end that has gone into the background, and waits until it has.
+    /// Terminates a background process and waits for its end.
     End { process: u32 },
 }
 
@@ -139,27 +141,28 @@ pub enum Op {
 pub enum Allocate {
     /// Reserves blocks and extends the file.
     Extend,
-    /// Reserves blocks beyond the end of the file.
+    /// Reserves blocks beyond the end of the file without extending it.
     KeepSize,
     /// Makes a hole.
     Punch,
-    /// Makes zeroes.
+    /// Zeroes a range.
     Zero,
-    /// Takes a range out of the file.
+    /// Removes a range from the file.
     Collapse,
-    /// Puts a range into the file.
+    /// Inserts a range into the file.
     Insert,
 }
 
-/// One line from the guest. An operation is answered by any number of `Entry` and then one `Done` or `Failed`.
+/// One line from the guest. The answer to an operation is any number of `Entry` and then one `Done` or
+/// `Failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The guest is up and takes operations.
+    /// The guest is up and accepts operations.
     Ready,
-    /// One entry of the manifest asked for.
+    /// One entry of the requested manifest.
     Entry(Box<Entry>),
-    /// Done.
+    /// The operation succeeded.
     Done {
         /// Result of the operation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,11 +171,11 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         log: Vec<Message>,
     },
-    /// The kernel refused.
+    /// The kernel refused the operation.
     Failed {
-        /// Number of the error, 0 where it is not the kernel's.
+        /// Error number, 0 if the error is not the kernel's.
         errno: i32,
-        /// The error in words.
+        /// Error message.
         error: String,
         /// Lines of the kernel's log since the last answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -193,7 +196,7 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Kernel and volume; the entries have gone before.
+    /// Kernel and volume. The entries precede it.
     Manifest(Manifest),
     /// Content of a file.
     Content(Bytes),
@@ -203,18 +206,18 @@ pub enum Answer {
     Records(u64),
     /// Durations of single writes, or of the units of a workload, in nanoseconds of the machine's clock.
     Times(Vec<u64>),
-    /// Room of a file system.
+    /// Space of a file system.
     Space {
-        /// All of it.
+        /// Total size in bytes.
         total_bytes: u64,
         /// Bytes that a user may still write.
         free_bytes: u64,
     },
-    /// Memory of the programs themselves, without pages of files, in bytes.
+    /// Memory of the programs themselves in bytes, without pages of files.
     Memory(u64),
     /// Output of a program.
     Output {
-        /// Its exit code; where a signal ended it, 128 and the signal's number.
+        /// Exit code; 128 plus the signal's number if a signal ended it.
         code: i32,
         /// Standard output.
         stdout: Bytes,

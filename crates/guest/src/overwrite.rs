@@ -1,4 +1,4 @@
-//! Writing over a file again and again, with the time that each write took.
+//! Repeated overwrites of a file, with the time of each write.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,49 +14,49 @@ use crate::{
     pattern::RecordFile,
 };
 
-/// Writes over a file that is there, one record after the other.
+/// Overwrites of an existing file, one record after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overwrites {
-    /// Which records.
+    /// Order of the records.
     pub course: Course,
-    /// The part of the file that is written over, from its start; a whole number of records.
+    /// Length of the overwritten part, from the file's start; a whole number of records.
     pub file_bytes: u64,
     /// Length of a record.
     pub record_bytes: u32,
     /// Number of writes.
     pub writes: u64,
-    /// True if each is made durable, by fsync(2), before the next.
+    /// True if each write is synced by fsync(2) before the next.
     pub sync: bool,
 }
 
-/// Which record is next.
+/// Order of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
-    /// The next one, and the first after the last.
+    /// Sequential; after the last record, the first again.
     Round,
-    /// Any, also one that was written before.
+    /// Random, with repetitions.
     Anywhere {
-        /// Picks them.
+        /// Seed of the choice.
         seed: u64,
     },
 }
 
 impl Overwrites {
-    /// Overwrites the file at `path`; returns the duration of each write, in nanoseconds.
+    /// Overwrites the file at `path`. Returns the duration of each write in nanoseconds.
     ///
     /// # Errors
-    /// As [`run_on`](Self::run_on).
+    /// Those of [`run_on`](Self::run_on).
     pub fn run(&self, path: &Path) -> io::Result<Vec<u64>> {
         let mut file: File = OpenOptions::new().write(true).open(path)?;
         self.run_on(&mut file, &mut |_| now_ns())
     }
 
-    /// Does it to a file that is open. The clock is looked at once a write, as lavinen-2003 did, so the times add up
-    /// to that of the whole.
+    /// Overwrites an open file. The clock is read once per write, as in lavinen-2003, so the times add up to
+    /// the total.
     ///
     /// # Errors
-    /// The file's, and [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    /// The file's, and [`io::ErrorKind::InvalidInput`] if the lengths are invalid.
     pub fn run_on<F: RecordFile>(
         &self,
         file: &mut F,
@@ -76,7 +76,7 @@ impl Overwrites {
         let mut before = clock(file);
         for write in 0..self.writes {
             let n = random.as_mut().map_or(write, SplitMix::next) % records;
-            // Always different from the present content.
+            // Always differs from the present content.
             noise(write, &mut record);
             file.write_record(&record, n * length)?;
             if self.sync {
@@ -90,7 +90,7 @@ impl Overwrites {
     }
 }
 
-/// The machine's clock that only goes on.
+/// The machine's monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -100,7 +100,7 @@ pub(crate) fn now_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// A file whose clock goes on by one with each record, and by ten with each sync.
+    /// A file whose clock advances by one with each record, and by ten with each sync.
     #[derive(Default)]
     struct Clocked {
         now: u64,

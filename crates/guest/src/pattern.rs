@@ -1,4 +1,4 @@
-//! Reading and writing a file record by record, as benchmarks do.
+//! Record-by-record reads and writes of a file, as in benchmarks.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,45 +19,45 @@ use crate::{
 pub struct Pattern {
     /// Read or write.
     pub access: Access,
-    /// In which order.
+    /// Order of the records.
     pub order: Order,
     /// Length of the file; a whole number of records.
     pub file_bytes: u64,
     /// Length of a record.
     pub record_bytes: u32,
-    /// Time at which written data has to be durable.
+    /// Time at which written data must be durable.
     pub sync: Sync,
 }
 
-/// Access to a record.
+/// Kind of access to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// It is read, and compared byte by byte with the last written content.
+    /// Reads the record and compares it byte by byte with the last written content.
     Read {
-        /// True if all records were overwritten since they were created.
+        /// True if all records were overwritten after their creation.
         overwritten: bool,
     },
-    /// It is written to a new, empty file.
+    /// Writes the record to a new, empty file.
     Create,
-    /// Its content is overwritten.
+    /// Overwrites the record's content.
     Overwrite,
 }
 
-/// The order of the records.
+/// Order of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// As they lie in the file.
+    /// The order in the file.
     Sequential,
-    /// Shuffled, the same for the same seed.
+    /// Random, the same for the same seed.
     Random {
-        /// Picks the order.
+        /// Seed of the order.
         seed: u64,
     },
 }
 
-/// When fsync(2) is called.
+/// Times of fsync(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sync {
@@ -69,9 +69,9 @@ pub enum Sync {
     End,
 }
 
-/// The file that a pattern is applied to: of a mounted file system, or of an engine in this process.
+/// The file that a pattern is applied to: one of a mounted file system, or of an engine in this process.
 pub trait RecordFile {
-    /// Fills `record` from byte `at` on.
+    /// Reads `record` from byte `at` on.
     fn read_record(&mut self, record: &mut [u8], at: u64) -> io::Result<()>;
     /// Writes `record` at byte `at`.
     fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()>;
@@ -94,20 +94,21 @@ impl RecordFile for File {
 }
 
 impl Pattern {
-    /// Does it to the file at `path`; returns the number of records.
+    /// Applies the pattern to the file at `path`. Returns the number of records.
     ///
     /// # Errors
-    /// As [`run_on`](Self::run_on).
+    /// Those of [`run_on`](Self::run_on).
     pub fn run(&self, path: &Path) -> io::Result<u64> {
         self.records()?;
         self.run_on(&mut self.open(path)?)
     }
 
-    /// Does it to a file that was opened, and emptied where records are created; returns their number.
+    /// Applies the pattern to an open file, which must be empty if records are created. Returns the number of
+    /// records.
     ///
     /// # Errors
-    /// The file's, and [`io::ErrorKind::InvalidData`] where a record is not the one that was written, and
-    /// [`io::ErrorKind::InvalidInput`] where the lengths make no sense.
+    /// The file's; [`io::ErrorKind::InvalidData`] if a record differs from the written one;
+    /// [`io::ErrorKind::InvalidInput`] if the lengths are invalid.
     pub fn run_on(&self, file: &mut dyn RecordFile) -> io::Result<u64> {
         let (records, length) = (self.records()?, u64::from(self.record_bytes));
         let mut record = vec![0; self.record_bytes as usize];
@@ -138,7 +139,7 @@ impl Pattern {
         Ok(records)
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     fn records(&self) -> io::Result<u64> {
         let length = u64::from(self.record_bytes);
         if length == 0 || self.file_bytes % length != 0 {
@@ -147,7 +148,7 @@ impl Pattern {
         Ok(self.file_bytes / length)
     }
 
-    /// Opens the file at `path` for it, and empties it where records are created.
+    /// Opens the file at `path` for the pattern, and empties it if records are created.
     ///
     /// # Errors
     /// The file's.
@@ -162,8 +163,8 @@ impl Pattern {
     }
 }
 
-/// Content of a record: different noise in each, and another when it is overwritten, so that no layer above
-/// the flash can save work by compressing, by comparing, or by leaving a write out.
+/// Writes the content of a record: different noise in each, and new noise for an overwrite, so that no layer
+/// above the flash can save work by compression, comparison, or leaving out a write.
 fn fill(record: &mut [u8], n: u64, overwritten: bool) {
     noise(SplitMix(n << 1 | u64::from(overwritten)).next(), record);
 }

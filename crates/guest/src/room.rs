@@ -1,9 +1,8 @@
-//! Waiting for free space while a cleaner is making some.
+//! Waiting for free space while a cleaner frees some.
 //!
-//! nilfs2 frees space by a program that cleans in the background, and reports a full volume until that
-//! program has freed some. A writer has to try again. An fsync that found no space may be repeated there, and
-//! only there: nilfs2 builds its segment anew, where other file systems report a lost write once and then
-//! report success.
+//! nilfs2 frees space with a program that cleans in the background, and reports a full volume until that
+//! program has freed some. A writer has to try again. Only on nilfs2 may an fsync without space be repeated:
+//! nilfs2 builds its segment anew, while other file systems report a lost write once and then report success.
 
 use std::{
     io,
@@ -12,19 +11,19 @@ use std::{
     time::Duration,
 };
 
-/// Largest number of tries, and the pause between them.
+/// Maximum number of tries, and the pause between them.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// True if a cleaner is freeing space here.
 static IS_MADE: AtomicBool = AtomicBool::new(false);
 
-/// From now on, all that finds no room is tried again.
+/// From now on, repeats every operation that finds no space.
 pub fn is_made() {
     IS_MADE.store(true, Ordering::Relaxed);
 }
 
-/// Runs `act`; while a cleaner is freeing space, repeats it after a lack of space, for up to half a minute.
+/// Runs `act`. While a cleaner frees space, repeats it for up to half a minute if it finds no space.
 ///
 /// # Errors
 /// That of the last try.

@@ -1,4 +1,4 @@
-//! Does operations.
+//! Execution of operations.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use crate::{
     room, threads, tree, ubi, workload,
 };
 
-/// Runs one operation after the other; keeps the open files.
+/// Runs operations one after the other, and holds the open files.
 #[derive(Debug, Default)]
 pub struct Runner {
     root: PathBuf,
@@ -36,12 +36,12 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner that puts `root` before every path.
+    /// Makes a runner that puts `root` before every path.
     pub fn new(root: impl Into<PathBuf>) -> Runner {
         Runner { root: root.into(), open: HashMap::new() }
     }
 
-    /// Does `op`; a manifest's entries go to `entries`.
+    /// Executes `op`. Passes the entries of a manifest to `entries`.
     pub fn run(
         &mut self,
         op: &Op,
@@ -52,7 +52,7 @@ impl Runner {
                 let dir = self.at(dir);
                 fs::create_dir_all(&dir)?;
                 let mut flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-                // As mount(8) does: this one is not for the file system.
+                // As with mount(8), this option is not for the file system.
                 let (common, own): (Vec<&str>, Vec<&str>) =
                     options.split(',').partition(|option| *option == "noatime");
                 flags.set(MountFlags::NOATIME, !common.is_empty());
@@ -220,7 +220,7 @@ impl Runner {
             Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
             Op::Execute { program, arguments } => {
                 let arguments = arguments.iter().map(Bytes::as_path);
-                // For both: flashbench, made for a terminal, takes its standard input for an output.
+                // Also writable: flashbench, made for a terminal, uses its standard input as an output.
                 let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
                 let output = Command::new(self.at(program)).args(arguments).stdin(null).output()?;
                 return Ok(Some(Answer::Output {
@@ -234,7 +234,7 @@ impl Runner {
         Ok(None)
     }
 
-    /// Host path of an operation's path.
+    /// Returns the host path of an operation's path.
     pub fn at(&self, path: &Bytes) -> PathBuf {
         let below = path.as_path();
         if self.root == Path::new("") {
@@ -257,7 +257,7 @@ impl Runner {
     }
 }
 
-/// As shells number it: a signal's number follows 128.
+/// As in shells: 128 plus the signal's number.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
@@ -284,7 +284,7 @@ mod tests {
         let content = Content::Bytes("y".into());
         run(Op::WriteOpen { handle: 1, offset: 0, content }).expect("write to what is open");
         run(Op::Close { handle: 1 }).expect("close");
-        // Not every host's file system has files without a name.
+        // Not every file system of the host supports files without a name.
         if run(Op::OpenNameless { dir: path("/d"), mode: 0o600, handle: 2 }).is_ok() {
             run(Op::LinkOpen { handle: 2, to: path("/d/named") }).expect("linkat");
             run(Op::Close { handle: 2 }).expect("close");

@@ -1,4 +1,4 @@
-//! Threads of the kernel, such as those that clean in the background, and programs by their names.
+//! Threads of the kernel, such as background cleaners, and programs by name.
 
 use std::{
     fs, io,
@@ -7,10 +7,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Stops all threads whose name has this prefix, or continues them.
+/// Stops or continues all threads whose name starts with `name`.
 ///
 /// # Errors
-/// There are none, or they take no signals.
+/// There are none, or they accept no signals.
 pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
     let mut found = false;
     for (id, _) in called(|it| it.starts_with(name))? {
@@ -23,10 +23,11 @@ pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
     }
 }
 
-/// Asks a process to end, and waits until it has. It is a child of this one, as whoever has no parent any more is of init.
+/// Terminates a process and waits for its end. The process is a child of this one, because orphans become
+/// children of init.
 ///
 /// # Errors
-/// It is none, or had ended by itself.
+/// It is not a child, or it had ended by itself.
 pub fn end(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     if let Some((_, status)) = waitpid(Some(id), WaitOptions::NOHANG)? {
@@ -39,25 +40,25 @@ pub fn end(process: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Memory of all programs of this name, in bytes, without pages of files.
+/// Returns the memory of all programs of this name in bytes, without pages of files.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report it.
 pub fn memory(name: &str) -> io::Result<u64> {
     let processes = called(|it| it == name)?;
-    // One that ends meanwhile has none any more.
+    // A process that ends meanwhile has none.
     let status = |dir: &Path| fs::read_to_string(dir.join("status")).unwrap_or_default();
     Ok(processes.iter().filter_map(|(_, dir)| own_bytes(&status(dir))).sum())
 }
 
-/// The processes of a name, and where the kernel tells about them.
+/// Returns the processes of a name, with their directories in /proc.
 fn called(is_meant: impl Fn(&str) -> bool) -> io::Result<Vec<(Pid, PathBuf)>> {
     let mut found = Vec::new();
     for process in fs::read_dir("/proc")? {
         let process = process?;
         let number = process.file_name().to_str().and_then(|text| text.parse().ok());
         let Some(id) = number.and_then(Pid::from_raw) else { continue };
-        // One that ends meanwhile has no name any more.
+        // A process that ends meanwhile has no name.
         let Ok(name) = fs::read_to_string(process.path().join("comm")) else { continue };
         if is_meant(name.trim_end()) {
             found.push((id, Path::new("/proc").join(process.file_name())));
@@ -93,7 +94,7 @@ mod tests {
         end(id).unwrap();
         assert!(end(id).is_err(), "it is gone");
         let short = shell("exit 7");
-        // It stays a child until it is waited for; its end is visible in its state.
+        // It stays a child until it is waited for. Its end is visible in its state.
         let stat = format!("/proc/{}/stat", short.as_raw_nonzero());
         while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn this_program_has_memory() {
-        // A name of proc(5) ends after 15 characters.
+        // A name in proc(5) is cut off after 15 characters.
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         assert!(memory(name.trim_end()).unwrap() > 0);
     }

@@ -1,7 +1,7 @@
-//! A tree of many small files, described by a seed: like a copy of a ports tree or of sources.
+//! A tree of many small files, described by a seed, like a copy of a ports tree or of sources.
 //!
-//! Directories hold a few files each and lie three deep; sizes of files are spread as in such trees: the
-//! median is half of the mean, a few are ten times as large.
+//! Directories hold a few files each and are nested three deep. Sizes of files are distributed as in such
+//! trees: the median is half of the mean, and a few are ten times as large.
 
 use std::{fs, io, path::PathBuf};
 
@@ -12,15 +12,15 @@ use crate::{
     room,
 };
 
-/// Names in a directory of directories.
+/// Names per directory of directories.
 const FAN_OUT: u64 = 24;
-/// Files in a directory of files.
+/// Files per directory of files.
 const FILES_PER_DIR: u64 = 5;
 
 /// The tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
-    /// Picks sizes and contents.
+    /// Seed of sizes and contents.
     pub seed: u64,
     /// Number of files.
     pub files: u64,
@@ -28,8 +28,8 @@ pub struct Tree {
     pub mean_bytes: u64,
 }
 
-/// The place where a tree is made: a directory of a mounted file system, or an engine in this process. Paths
-/// are relative and their parents exist.
+/// The destination of a tree: a directory of a mounted file system, or an engine in this process. Paths are
+/// relative and their parents exist.
 pub trait Planter {
     /// Makes a directory.
     fn make_dir(&mut self, path: &str) -> io::Result<()>;
@@ -37,7 +37,7 @@ pub trait Planter {
     fn make_file(&mut self, path: &str, content: &[u8]) -> io::Result<()>;
 }
 
-/// A directory to plant in.
+/// A directory of a mounted file system as the destination.
 #[derive(Debug)]
 pub struct Dir(pub PathBuf);
 
@@ -52,7 +52,7 @@ impl Planter for Dir {
 }
 
 impl Tree {
-    /// Makes it; returns the number of files.
+    /// Makes the tree. Returns the number of files.
     ///
     /// # Errors
     /// The planter's.
@@ -77,7 +77,7 @@ impl Tree {
         Ok(self.files)
     }
 
-    /// A size: of eight files seven have up to 1.2 times the mean, and one up to 7.6 times.
+    /// Returns a size. Of eight files, seven have up to 1.2 times the mean, and one up to 7.6 times.
     fn size(&self, random: &mut SplitMix) -> u64 {
         let mean = self.mean_bytes.max(1);
         let (kind, within) = (random.next() >> 61, random.next());

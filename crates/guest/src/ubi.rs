@@ -1,4 +1,4 @@
-//! UBI, which stands between bare flash and UBIFS.
+//! UBI, the layer between bare flash and UBIFS.
 
 use std::{
     fs::{self, OpenOptions},
@@ -24,7 +24,7 @@ pub fn attach(flash: &str, volume: &str) -> io::Result<()> {
     Ok(ioctl::ubi_make_volume(open(format!("/dev/ubi{number}"))?, volume, bytes)?)
 }
 
-/// The number of a flash in a directory where the kernel tells of each, as in `mtd3/name`.
+/// Returns the number of a flash from a directory in which the kernel lists each, as in `mtd3/name`.
 fn number_of(dir: &Path, flash: &str) -> io::Result<i32> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

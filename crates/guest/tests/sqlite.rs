@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path, process::Command};
 
 use flashkit_guest::workload::{Change, Database, Journal, Step};
 
-/// Number of transactions: enough for the log to be checkpointed and restarted, and for new leaves.
+/// Number of transactions: enough to checkpoint and restart the log, and for new leaves.
 fn transactions(journal: Journal) -> u64 {
     if journal == Journal::Wal { 1200 } else { 150 }
 }
@@ -32,7 +32,7 @@ fn sqlite_makes_the_calls_that_the_model_says() {
             eprintln!("skipped: strace may not look at programs here");
             return;
         };
-        // Closing has no call of its own to compare, and a file that is made is made by its first write.
+        // Closing has no call of its own to compare, and a file is created by its first write.
         let made_empty =
             |step: &Step| matches!(step, Step::Truncate { path, size: 0 } if path.ends_with("-wal"));
         wanted.retain(|step| !matches!(step, Step::Close { .. }) && !made_empty(step));
@@ -45,12 +45,12 @@ fn sqlite_makes_the_calls_that_the_model_says() {
     }
 }
 
-/// A directory in memory if there is one: the test waits for no disk.
+/// Makes a directory in memory if possible, so that the test does not wait for a disk.
 fn memory_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-/// SQLite's calls that change files, for these transactions.
+/// Returns SQLite's calls that change files, for these transactions.
 fn recorded(dir: &Path, journal: Journal, changes: &[Change]) -> Option<Vec<Step>> {
     use flashkit_guest::workload::{FIRST_ROW, ROWS, VALUE_BYTES};
     let last = FIRST_ROW + ROWS - 1;
@@ -86,7 +86,7 @@ fn recorded(dir: &Path, journal: Journal, changes: &[Change]) -> Option<Vec<Step
     Some(steps(&calls, dir))
 }
 
-/// Calls on files in a directory, and on itself, as steps.
+/// Parses calls on files in a directory, and on the directory itself, as steps.
 fn steps(calls: &str, dir: &Path) -> Vec<Step> {
     let mut open: HashMap<&str, String> = HashMap::new();
     let mut steps = Vec::new();

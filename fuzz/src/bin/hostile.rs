@@ -1,4 +1,4 @@
-//! Runs hostile cases for a time, from a seed, with the stable compiler; `cargo fuzz` does the same from
+//! Runs hostile cases for a time, from a seed, with the stable compiler. `cargo fuzz` does the same from
 //! libFuzzer's inputs.
 
 use std::{
@@ -14,28 +14,28 @@ use block::Rng;
 use clap::Parser;
 use fuzz::{Images, Outcome};
 
-/// Address space that cases may take, so that an unbounded allocation is a finding and no swapping.
+/// Maximum address space of cases, so that an unbounded allocation is a finding and does not cause swapping.
 const MEMORY_BYTES: u64 = 6 << 30;
 
 #[derive(Parser)]
 #[command(about = "Reads golden images with random bytes overlaid, and fails on a panic or a hang")]
 struct Arguments {
-    /// Seconds to go on for
+    /// Seconds to run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Seed of the run; without it one is made of the time, and printed
+    /// Seed of the run; by default derived from the time and printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Runs only the case with this seed, and lets its panic be seen
+    /// Run only the case with this seed, and show its panic
     #[arg(long)]
     case: Option<u64>,
-    /// Only images whose name has this prefix
+    /// Use only images whose name has this prefix
     #[arg(long, default_value = "")]
     image: String,
-    /// Milliseconds of processor time that a case may take: machines are busy
+    /// Limit of processor time per case in milliseconds; generous, because machines are busy
     #[arg(long, default_value_t = 20_000)]
     limit_ms: u64,
-    /// The folder of the images
+    /// Folder of the images
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/golden"))]
     folder: PathBuf,
 }
@@ -102,13 +102,13 @@ fn main() -> Result<ExitCode> {
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Processor time that this program has taken.
+/// Returns the processor time used by this program.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The bytes of the case with this seed.
+/// Returns the bytes of the case with this seed.
 fn case_bytes(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let length = 10 + rng.below(120) as usize;

@@ -1,10 +1,11 @@
-//! Years of use: files come, change and go until a multiple of the room was written.
+//! Years of use: files are made, changed and removed until a multiple of the capacity was written.
 //!
-//! The idea is that of Geriatrix (Kadekodi and others, USENIX ATC '18) and of its predecessor (Smith and Seltzer,
-//! SIGMETRICS '97): a volume is filled to a stated share, and from there on each new file takes the place of an
-//! older one, so that both the files and the free space are in pieces. The rule is simple and said here in full: which
-//! file goes is picked evenly, so ages spread exponentially; half of the files have up to 64 KiB, a third up to 1 MiB,
-//! the rest up to 8 MiB, evenly on a logarithmic scale; every fourth step overwrites up to an eighth of a file in place.
+//! The idea is that of Geriatrix (Kadekodi and others, USENIX ATC '18) and of its predecessor (Smith and
+//! Seltzer, SIGMETRICS '97). A volume is filled to a given share. From then on each new file takes the place
+//! of an older one, so that both the files and the free space become fragmented. The rule is simple. The file
+//! to remove is picked evenly, so ages are distributed exponentially. Half of the files have up to 64 KiB, a
+//! third up to 1 MiB, and the rest up to 8 MiB, evenly on a logarithmic scale. Every fourth step overwrites
+//! up to an eighth of a file in place.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,22 +15,22 @@ use crate::content::SplitMix;
 /// Sizes of an aging workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aging {
-    /// Largest total size of the files.
+    /// Maximum total size of the files.
     pub live_bytes: u64,
-    /// Bytes written in all.
+    /// Total number of bytes written.
     pub written_bytes: u64,
-    /// Picks everything.
+    /// Seed of all choices.
     pub seed: u64,
 }
 
-/// Files in a directory.
+/// Files per directory.
 const DIR_FILES: u64 = 100;
 const KIB: u64 = 1 << 10;
-/// Writing in place: whole blocks.
+/// Unit of writes in place: whole blocks.
 const BLOCK_BYTES: u64 = 4 * KIB;
 
 impl Aging {
-    /// A unit is a file that comes or changes.
+    /// Returns the steps. A unit is a new or changed file.
     pub(super) fn steps(self) -> Box<dyn Iterator<Item = Step>> {
         let mut age = Age {
             aging: self,
@@ -55,7 +56,7 @@ impl Aging {
 struct Age {
     aging: Aging,
     random: SplitMix,
-    /// Those that are there: number and size.
+    /// Existing files: number and size.
     files: Vec<(u64, u64)>,
     made: u64,
     live_bytes: u64,

@@ -1,12 +1,12 @@
 //! SQLite's file operations: the calls of its pager, one by one.
 //!
-//! The table is `t(id INTEGER PRIMARY KEY, v BLOB NOT NULL)` with rows of 200 bytes, in pages of 4096 bytes;
-//! a transaction inserts a row at the end or updates one somewhere. The dirty pages follow from the row's
+//! The table is `t(id INTEGER PRIMARY KEY, v BLOB NOT NULL)` with rows of 200 bytes, in pages of 4096 bytes.
+//! A transaction inserts a row at the end or updates one somewhere. The dirty pages follow from the row's
 //! number, and the calls for them from the journal mode, with the default `synchronous=FULL`. The test beside
 //! this crate runs sqlite3 itself and compares call by call.
 //!
-//! Left out: SQLite's reads, which its own cache serves, and the index of the WAL, which is written through a
-//! mapping.
+//! SQLite's reads are left out, because its own cache serves them, and so is the index of the WAL, which is
+//! written through a mapping.
 
 use std::collections::BTreeSet;
 
@@ -23,17 +23,17 @@ pub enum Journal {
     Delete,
     /// The journal is truncated to 0 bytes.
     Truncate,
-    /// Its header is overwritten.
+    /// The journal's header is overwritten.
     Persist,
-    /// Pages are appended to a log, and brought home now and then.
+    /// Pages are appended to a log, and copied to the database at checkpoints.
     Wal,
 }
 
 impl Journal {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Journal; 4] = [Journal::Delete, Journal::Truncate, Journal::Persist, Journal::Wal];
 
-    /// As SQLite names it.
+    /// Returns SQLite's name of the mode.
     pub fn name(self) -> &'static str {
         match self {
             Journal::Delete => "delete",
@@ -47,26 +47,26 @@ impl Journal {
 const PAGE_BYTES: u64 = 4096;
 /// Bytes of a row's value.
 pub const VALUE_BYTES: u64 = 200;
-/// The number of the first row: so large that all numbers take three bytes.
+/// Number of the first row, so large that all numbers take three bytes.
 pub const FIRST_ROW: u64 = 20_000;
-/// Rows that are there when a table was made.
+/// Number of rows in a new table.
 pub const ROWS: u64 = 2000;
-/// A row in a leaf: length of the record, number, head of the record, value, and the cell's pointer.
+/// Bytes of a row in a leaf: length of the record, number, head of the record, value, and the cell's pointer.
 const CELL_BYTES: u64 = 2 + 3 + 4 + VALUE_BYTES + 2;
-/// A leaf without its head.
+/// Bytes of a leaf without its head.
 const ROWS_A_LEAF: u64 = (PAGE_BYTES - 8) / CELL_BYTES;
-/// Leaves that the root has room for: child, number and pointer of each but the last.
+/// Maximum number of leaves below the root: child, number and pointer of each but the last.
 const MOST_LEAVES: u64 = (PAGE_BYTES - 12) / 9;
-/// The pages before the leaves: head of the file, root of the table.
+/// Pages before the leaves: head of the file, root of the table.
 const FIRST_LEAF: u64 = 3;
-/// Pages in the log that trigger a checkpoint of the WAL (SQLITE_DEFAULT_WAL_AUTOCHECKPOINT).
+/// Number of pages in the log that triggers a checkpoint of the WAL (SQLITE_DEFAULT_WAL_AUTOCHECKPOINT).
 const LOG_PAGES: u64 = 1000;
 
 /// A database, and the state of its files.
 #[derive(Debug, Clone)]
 pub struct Database {
     path: String,
-    /// The directory that it lies in.
+    /// The database's directory.
     dir: String,
     journal: Journal,
     rows: u64,
@@ -75,22 +75,22 @@ pub struct Database {
 
 #[derive(Debug, Clone, Default)]
 struct Log {
-    /// True if it was opened.
+    /// True if the log was opened.
     is_open: bool,
-    /// Pages in it.
+    /// Number of pages in the log.
     pages: u64,
-    /// Which.
+    /// Database pages in the log.
     dirty: BTreeSet<u64>,
 }
 
 impl Database {
-    /// A database of [`ROWS`] rows in the file `path`.
+    /// Describes a database of [`ROWS`] rows in the file `path`.
     pub fn new(path: &str, journal: Journal) -> Database {
         let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
         Database { path: path.to_owned(), dir, journal, rows: ROWS, log: Log::default() }
     }
 
-    /// Makes it: page by page, as a table that was filled at once.
+    /// Makes the database page by page, as a table that was filled at once.
     pub fn create(&self, steps: &mut Vec<Step>) {
         for page in 1..=self.pages() {
             steps.push(self.write_page(page));
@@ -98,8 +98,8 @@ impl Database {
         steps.push(sync(&self.path));
     }
 
-    /// A transaction: a row is inserted at the end, or one somewhere is updated; once the table is as large as this
-    /// model goes, the latter only.
+    /// Performs a transaction that inserts a row at the end or updates one somewhere. Once the table has this
+    /// model's maximum size, all transactions are updates.
     pub fn change(&mut self, random: &mut SplitMix, steps: &mut Vec<Step>) -> Change {
         let (kind, row) = (random.next() >> 63, random.next());
         let change = match kind == 0 && self.rows < MOST_LEAVES * ROWS_A_LEAF {
@@ -107,7 +107,7 @@ impl Database {
             false => Change::Update(FIRST_ROW + row % self.rows),
         };
         let leaf = |row: u64| FIRST_LEAF + (row - FIRST_ROW) / ROWS_A_LEAF;
-        // A new page has no previous content; its parent and the file's head refer to it.
+        // A new page has no previous content. Its parent and the file's head refer to it.
         let (before, dirty) = match change {
             Change::Insert(row) if (row - FIRST_ROW) % ROWS_A_LEAF == 0 => {
                 (vec![2, 1], vec![1, 2, leaf(row)])
@@ -124,7 +124,7 @@ impl Database {
         change
     }
 
-    /// Closes it.
+    /// Closes the database.
     pub fn close(&mut self, steps: &mut Vec<Step>) {
         if self.log.is_open {
             self.bring_home(steps);
@@ -135,7 +135,8 @@ impl Database {
         steps.push(Step::Close { path: self.path.clone() });
     }
 
-    /// With a rollback journal: pages as they were, made durable; pages as they are, made durable; journal undone.
+    /// Commits with a rollback journal: writes the old pages and syncs them, writes the new pages and syncs
+    /// them, then invalidates the journal.
     fn roll(&self, before: &[u64], dirty: &[u64], steps: &mut Vec<Step>) {
         let journal = self.beside("-journal");
         let write = |at, length| Step::Write { path: journal.clone(), at, length };
@@ -164,7 +165,7 @@ impl Database {
         }
     }
 
-    /// With a write-ahead log.
+    /// Commits with a write-ahead log.
     fn append(&mut self, dirty: &[u64], steps: &mut Vec<Step>) {
         let log = self.beside("-wal");
         let write = |at, length| Step::Write { path: log.clone(), at, length };
@@ -183,7 +184,7 @@ impl Database {
             steps.push(sync(&self.dir));
             self.log.is_open = true;
         }
-        // The head of the file is in the log only where it changes: when the file grows.
+        // The head of the file changes, and so is in the log, only if the file grows.
         let dirty = if dirty.len() == 2 { &dirty[1..] } else { dirty };
         for page in dirty {
             let at = 32 + self.log.pages * (PAGE_BYTES + 24);
@@ -197,7 +198,7 @@ impl Database {
         }
     }
 
-    /// Pages of the log go to where they belong.
+    /// Copies the log's pages to the database.
     fn bring_home(&mut self, steps: &mut Vec<Step>) {
         steps.push(sync(&self.beside("-wal")));
         let dirty = std::mem::take(&mut self.log.dirty);
@@ -220,16 +221,16 @@ impl Database {
     }
 }
 
-/// The change that a transaction makes.
+/// The change made by a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// A new row of this number.
+    /// Inserts a row with this number.
     Insert(u64),
-    /// The row of this number.
+    /// Updates the row with this number.
     Update(u64),
 }
 
-/// SQLite asks for the content only (fdatasync).
+/// SQLite syncs only the content (fdatasync).
 fn sync(path: &str) -> Step {
     Step::Sync { path: path.to_owned(), data_only: true }
 }

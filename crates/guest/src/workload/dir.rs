@@ -19,7 +19,7 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// This directory, which is there.
+    /// Uses an existing directory.
     pub fn new(path: PathBuf) -> Dir {
         Dir { path, open: HashMap::new() }
     }

@@ -1,7 +1,8 @@
 //! A kernel's sources: unpacked, and compiled.
 //!
-//! Depths of directories and sizes of files are those of a real tree (`testdata/workloads/linux-6.1.txt`): each fourth of
-//! its directories. Names are numbers. A larger tree is several of these, a smaller one some of its directories.
+//! Depths of directories and sizes of files are those of a real tree (`testdata/workloads/linux-6.1.txt`),
+//! from every fourth of its directories. Names are numbers. A larger tree consists of several of these, a
+//! smaller one of some of its directories.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +12,11 @@ use crate::content::SplitMix;
 const LIST: &str = include_str!("../../../../testdata/workloads/linux-6.1.txt");
 /// One in this many sources is compiled: a common configuration has about 3000 of 32000.
 const COMPILED: u64 = 10;
-/// Headers that a source includes, directly or not.
+/// Number of headers that a source includes, directly or indirectly.
 const HEADERS: u64 = 40;
-/// Size of the file with a command and an object's dependencies, which the kernel's build writes beside each
-/// object.
+/// Size of the file with the command and dependencies that the kernel's build writes beside each object.
 const COMMAND_BYTES: u64 = 5000;
-/// Size of an object's entry in the archive of its directory, which is a thin archive without content.
+/// Size of an object's entry in its directory's archive, which is a thin archive without content.
 const MEMBER_BYTES: u64 = 100;
 
 /// A tree of sources.
@@ -26,12 +26,12 @@ pub struct KernelTree {
     pub files: u64,
 }
 
-/// Its compilation, by one processor.
+/// Compilation of a tree, by one processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBuild {
     /// The compiled tree.
     pub tree: KernelTree,
-    /// Picks headers.
+    /// Seed for the choice of headers.
     pub seed: u64,
 }
 
@@ -56,7 +56,7 @@ enum Kind {
 }
 
 impl KernelTree {
-    /// It comes out of an archive. A unit is a file.
+    /// Returns the steps that unpack the tree from an archive. A unit is a file.
     pub(super) fn steps(self) -> Box<dyn Iterator<Item = Step>> {
         Box::new(self.dirs().into_iter().flat_map(|dir| {
             let mut steps = vec![Step::MakeDir { path: dir.path }];
@@ -79,12 +79,12 @@ impl KernelTree {
         let mut left = self.files;
         while left > 0 {
             let part = left.min(of_list);
-            // Of a part as many lines as its share, spread over all of them.
+            // A part takes as many lines as its share, spread over all of them.
             let is_taken = |n: u64| (n + 1) * part / of_list > n * part / of_list || part == of_list;
             let taken = lines.iter().zip(0..).filter(|(_, n)| is_taken(*n));
             let top = format!("linux-{}", left.div_ceil(of_list));
             dirs.push(Dir { path: top.clone(), files: Vec::new() });
-            // Directories that the next one may lie in, by their depth.
+            // Possible parents of the next directory, by depth.
             let mut above = vec![top];
             for (line, n) in taken {
                 let mut words = line.split(' ');
@@ -113,7 +113,7 @@ fn file(dir: &str, word: &str, n: u32) -> File {
 }
 
 impl KernelBuild {
-    /// A unit is an object, and the program that they become.
+    /// Returns the steps of the compilation. A unit is an object; the final program is another.
     pub(super) fn steps(self) -> Box<dyn Iterator<Item = Step>> {
         let dirs = self.tree.dirs();
         let headers: Vec<File> =
@@ -149,7 +149,7 @@ impl KernelBuild {
     }
 }
 
-/// A source and its headers are read, an object as large as the source and its command are written.
+/// Reads a source and its headers, and writes an object as large as the source, and its command.
 fn compile(
     source: &File,
     headers: &[File],
@@ -165,7 +165,7 @@ fn compile(
     };
     read(source, steps);
     for _ in 0..HEADERS.min(headers.len() as u64) {
-        // Few headers are in nearly every source: the square makes low numbers likely.
+        // A few headers are in nearly every source: the square makes low numbers likely.
         let share = (random.next() >> 40) as f64 / f64::from(1 << 24);
         read(&headers[(share * share * headers.len() as f64) as usize], steps);
     }
@@ -182,7 +182,7 @@ fn compile(
 mod tests {
     use super::*;
 
-    /// Files and their bytes.
+    /// Number of files and of their bytes.
     fn size(files: u64) -> (usize, u64) {
         let dirs = KernelTree { files }.dirs();
         let files: Vec<u64> = dirs.iter().flat_map(|dir| &dir.files).map(|file| file.bytes).collect();

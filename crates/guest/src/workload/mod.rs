@@ -1,9 +1,10 @@
-//! Workloads as programs make them: those of SQLite, phones, tar, compilers and years of use.
+//! Workloads of real programs: SQLite, phones, tar, compilers and years of use.
 //!
-//! A workload is a seed and some sizes. They give [`Step`]s, always the same ones, which are applied to
+//! A workload has a seed and some sizes, which fully determine its [`Step`]s. The steps are applied to
 //! [`Files`]: a directory of a mounted file system, or an engine in this process.
 //!
-//! *Invariant*: all data that a workload reads or checks is byte by byte the data that its steps wrote there.
+//! *Invariant*: all data that a workload reads or checks is, byte by byte, the data that its steps wrote
+//! there.
 
 mod aging;
 mod database;
@@ -36,14 +37,14 @@ pub enum Workload {
         journal: Journal,
         /// Number of transactions.
         transactions: u64,
-        /// Picks the rows.
+        /// Seed for the choice of rows.
         seed: u64,
     },
     /// A day of a phone.
     Phone(Phone),
-    /// A kernel's sources come out of an archive.
+    /// Unpacking of a kernel's sources from an archive.
     Untar(KernelTree),
-    /// They are compiled.
+    /// Compilation of a kernel's sources.
     Build(KernelBuild),
     /// Years of use.
     Aging(Aging),
@@ -53,11 +54,11 @@ pub enum Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Makes the files that it needs.
+    /// Makes the required files.
     Prepare,
     /// The workload itself.
     Run,
-    /// Everything that it has left is read and compared.
+    /// Reads and compares all resulting files.
     Check,
 }
 
@@ -68,13 +69,13 @@ pub enum Step {
     MakeDir {
         path: String,
     },
-    /// The file is made where there is none, and stays open.
+    /// Opens a file, makes it if it does not exist, and keeps it open.
     Write {
         path: String,
         at: u64,
         length: u64,
     },
-    /// The file stays open.
+    /// Opens a file and keeps it open.
     Read {
         path: String,
         at: u64,
@@ -96,7 +97,7 @@ pub enum Step {
         from: String,
         to: String,
     },
-    /// What is open is closed first.
+    /// An open file is closed first.
     Remove {
         path: String,
     },
@@ -119,9 +120,9 @@ pub trait Files {
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&mut self, path: &str) -> io::Result<()>;
     fn sync_all(&mut self) -> io::Result<()>;
-    /// Size of a file.
+    /// Returns the size of a file.
     fn size(&mut self, path: &str) -> io::Result<u64>;
-    /// The clock that units are timed by, in nanoseconds.
+    /// Returns the time in nanoseconds of the clock that times units.
     fn now_ns(&mut self) -> u64;
     /// Returns true if reads return the written data; a null target does not keep it.
     fn keeps(&self) -> bool {
@@ -129,11 +130,11 @@ pub trait Files {
     }
 }
 
-/// The largest piece that is written or read at once, whatever a step's length.
+/// Maximum size of a read or write in bytes, whatever a step's length.
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Workload {
-    /// Steps that make the files that the workload needs.
+    /// Returns the steps that make the workload's files.
     pub fn preparation(&self) -> Box<dyn Iterator<Item = Step>> {
         match *self {
             Workload::Transactions { journal, .. } => {
@@ -147,7 +148,7 @@ impl Workload {
         }
     }
 
-    /// The workload itself.
+    /// Returns the steps of the workload itself.
     pub fn steps(&self) -> Box<dyn Iterator<Item = Step>> {
         match *self {
             Workload::Transactions { journal, transactions, seed } => {
@@ -235,7 +236,7 @@ fn perform(
     Ok(times)
 }
 
-/// A range in pieces: offsets and lengths.
+/// Splits a range into pieces: offsets and lengths.
 fn pieces(at: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..length.div_ceil(PIECE_BYTES))
         .map(move |n| (at + n * PIECE_BYTES, (length - n * PIECE_BYTES).min(PIECE_BYTES) as usize))

@@ -1,4 +1,4 @@
-//! A day of a phone: databases above all, and now and then an app, a photo, an installation.
+//! A day of a phone: mostly databases, with an occasional app, photo or installation.
 //!
 //! The shares were measured on Android 4 on a Galaxy S3 (Jeong and others, "I/O stack optimization for
 //! smartphones", USENIX ATC '13: 90 % of the writes are SQLite's, 70 % are synchronous, 75 % are random, 64 %
@@ -26,7 +26,7 @@ const KIB: u64 = 1 << 10;
 const APP_BYTES: u64 = 8 << 20;
 const APPS: u64 = 4;
 const PHOTO_BYTES: u64 = 2560 * KIB;
-/// Files that a browser's cache has at most.
+/// Maximum number of files in a browser's cache.
 const CACHED: u64 = 200;
 const DATABASES: [(&str, Journal); 4] = [
     ("data/messages.db", Journal::Truncate),
@@ -36,7 +36,7 @@ const DATABASES: [(&str, Journal); 4] = [
 ];
 
 impl Phone {
-    /// Databases, and apps that are installed.
+    /// Returns the steps that make databases and installed apps.
     pub(super) fn preparation(self) -> Box<dyn Iterator<Item = Step>> {
         let mut steps: Vec<Step> =
             ["data", "app", "media", "cache"].map(|dir| Step::MakeDir { path: dir.into() }).into();
@@ -49,7 +49,7 @@ impl Phone {
         Box::new(steps.into_iter())
     }
 
-    /// A unit is an action.
+    /// Returns the steps of the day. A unit is an action.
     pub(super) fn steps(self) -> Box<dyn Iterator<Item = Step>> {
         let mut day = Day {
             random: SplitMix(self.seed),
@@ -100,7 +100,7 @@ impl Day {
         self.databases[which].change(&mut self.random, steps);
     }
 
-    /// Pages of an app are read where it needs them.
+    /// Reads scattered pages of an app.
     fn launch(&mut self, steps: &mut Vec<Step>) {
         let path = format!("app/{}.apk", self.below(self.apps));
         for _ in 0..16 {
@@ -111,7 +111,7 @@ impl Day {
         steps.push(Step::Close { path });
     }
 
-    /// A page's parts are kept, and old ones dropped.
+    /// Stores a web page's parts in the cache, and removes old ones.
     fn browse(&mut self, steps: &mut Vec<Step>) {
         for _ in 0..3 {
             if self.cached >= CACHED {
@@ -123,7 +123,7 @@ impl Day {
         }
     }
 
-    /// Android's AtomicFile: written beside, made durable, and put in place.
+    /// Writes a file like Android's AtomicFile: a new file is written, synced, and renamed over the old one.
     fn settings(&mut self, steps: &mut Vec<Step>) {
         let path = format!("data/{}.xml", self.below(20));
         let new = format!("{path}.new");
@@ -134,7 +134,7 @@ impl Day {
         steps.push(Step::Rename { from: new, to: path });
     }
 
-    /// A photo and a thumbnail; the gallery's database learns of them.
+    /// Stores a photo and a thumbnail, and adds them to the gallery's database.
     fn photo(&mut self, steps: &mut Vec<Step>) {
         let photo = format!("media/{}.jpg", self.photos);
         write_synced(&photo, PHOTO_BYTES, 256 * KIB, steps);
@@ -143,7 +143,7 @@ impl Day {
         self.databases[3].change(&mut self.random, steps);
     }
 
-    /// An app is downloaded, made durable, and put in place.
+    /// Installs an app: it is downloaded, synced, and renamed.
     fn install(&mut self, steps: &mut Vec<Step>) {
         let new = "app/new".to_owned();
         write_synced(&new, APP_BYTES, 128 * KIB, steps);
@@ -177,7 +177,8 @@ mod tests {
 
     use super::*;
 
-    /// Shares of a day's writes: of databases, at most 4 KiB large, and made durable before the file is closed.
+    /// Counts shares of a day's writes: those of databases, those of at most 4 KiB, and those synced before
+    /// the file is closed.
     fn shares(actions: u64) -> [f64; 3] {
         let mut counts = [0_u64; 3];
         let mut all = 0;

@@ -5,15 +5,15 @@ use std::{collections::BTreeMap, io};
 use super::{Files, Step, pieces};
 use crate::content::SplitMix;
 
-/// Files by their paths.
+/// Files by path.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     files: BTreeMap<String, Ranges>,
-    /// Steps so far: the number of the last one determines its content.
+    /// Number of steps so far, which determines the content written by the last one.
     steps: u64,
 }
 
-/// A file: ranges that do not overlap, by their starts.
+/// A file: disjoint ranges by their starts.
 #[derive(Debug, Default)]
 struct Ranges {
     size: u64,
@@ -22,7 +22,7 @@ struct Ranges {
 }
 
 impl Shadow {
-    /// Takes a step.
+    /// Applies a step.
     pub fn note(&mut self, step: &Step) {
         self.steps += 1;
         match step {
@@ -41,7 +41,7 @@ impl Shadow {
         }
     }
 
-    /// The bytes that the last step writes from `at` on.
+    /// Returns the bytes that the last step writes from `at` on.
     pub fn written(&self, at: u64, bytes: &mut [u8]) {
         fill(self.steps, at, bytes);
     }
@@ -125,7 +125,8 @@ impl Ranges {
     }
 }
 
-/// The bytes that a step writes at an offset: noise that no compressor shortens, the same however it is cut.
+/// Returns the bytes that a step writes at an offset: incompressible noise that does not depend on how the
+/// write is split.
 fn fill(stamp: u64, at: u64, bytes: &mut [u8]) {
     let mut done = 0;
     while done < bytes.len() {
