@@ -4,10 +4,10 @@
 //! takes unbounded memory.
 
 use f2fs::{
-    Result, Volume,
+    Result,
     format::{FileType, inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{NewNode, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    volume::{NewNode, Policy, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 
 /// Maximum number of changed entries of the root, and of each directory there.

@@ -5,10 +5,9 @@ use std::{fs, io::Read, path::Path, sync::Arc};
 use anyhow::{Context, Result};
 use block::{Device, MemoryDevice};
 use f2fs::{
-    Volume,
     format::{BlockSize, inode::inline},
     units::{BlockAddr, Ino, Nid},
-    volume::{Options, join},
+    volume::{Options, Volume, join},
 };
 
 use crate::Shared;

@@ -16,7 +16,7 @@ pub mod survey;
 use std::sync::Arc;
 
 use block::{Counted, Device, Overlay};
-use f2fs::{Volume, volume::Options};
+use f2fs::volume::{Options, Volume};
 
 pub use disturb::Disturbed;
 pub use images::Images;

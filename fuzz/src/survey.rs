@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::{FileType, quota::QuotaKind},
     units::{Ino, Nid, SegNo},
+    volume::Volume,
 };
 use f2fs_tree::{Entry, ExportOptions, Sink, VolumeSource, export};
 

@@ -7,11 +7,11 @@
 use std::{collections::HashMap, ops::ControlFlow};
 
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::FileType,
     printable,
     units::Ino,
-    volume::{NewNode, SetAttr, Times, XattrMode},
+    volume::{NewNode, SetAttr, Times, Volume, XattrMode},
 };
 
 use crate::{

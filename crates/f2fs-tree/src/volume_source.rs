@@ -13,10 +13,10 @@ use std::{
 };
 
 use f2fs::{
-    Error, Place, Result, Volume,
+    Error, Place, Result,
     format::FileType,
     units::Ino,
-    volume::{ExtentKind, Hidden, Stat},
+    volume::{ExtentKind, Hidden, Stat, Volume},
 };
 
 use crate::{

@@ -8,7 +8,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use f2fs::{Error, Place, Result, Volume, format::FileType, units::Ino, volume::DirEntry};
+use f2fs::{
+    Error, Place, Result,
+    format::FileType,
+    units::Ino,
+    volume::{DirEntry, Volume},
+};
 
 /// Maximum number of damaged parts of one directory that are reported one by one.
 const DAMAGE_MAX: usize = 64;

@@ -3,7 +3,11 @@
 use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
 
 use block::{Device, Overlay};
-use f2fs::{Error, Volume, format::FileType, volume::Options};
+use f2fs::{
+    Error,
+    format::FileType,
+    volume::{Options, Volume},
+};
 use f2fs_tree::{
     DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
     export,

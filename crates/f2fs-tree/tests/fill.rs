@@ -12,11 +12,11 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::{BlockSize, FileType},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
-    volume,
+    volume::{self, Volume},
 };
 use f2fs_tree::{
     DirSource, Entry, FillOptions, Filled, Kind, Metadata, Need, SLACK_BLOCKS, Source, TarSource, Transform,

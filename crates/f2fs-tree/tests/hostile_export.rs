@@ -12,7 +12,7 @@ use std::{
 
 use block::{Device, MemoryDevice};
 use f2fs::{
-    Error, Place, Result, Volume,
+    Error, Place, Result,
     format::{
         BlockSize,
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
@@ -21,7 +21,7 @@ use f2fs::{
         inode::{DeviceNumber, inline},
     },
     units::Ino,
-    volume::{NewNode, Options, XattrMode},
+    volume::{NewNode, Options, Volume, XattrMode},
 };
 use f2fs_tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export};
 

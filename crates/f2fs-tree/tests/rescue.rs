@@ -12,7 +12,7 @@ use std::{
 
 use block::{Device, Fault, Faulty, MemoryDevice, Overlay, Rng, Verb};
 use f2fs::{
-    Error, Place, Result, Volume,
+    Error, Place, Result,
     format::{
         BlockSize, bits,
         dentry::Dentries,
@@ -21,7 +21,7 @@ use f2fs::{
         xattr::entries,
     },
     units::{BlockAddr, Ino, Nid, SegNo},
-    volume::{ActiveLogs, NewNode, Options, SetAttr, XattrMode},
+    volume::{ActiveLogs, NewNode, Options, SetAttr, Volume, XattrMode},
 };
 use f2fs_tree::{Entry, ExportOptions, Kind, Loss, Metadata, Sink, VolumeSource, export};
 

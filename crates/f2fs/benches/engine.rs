@@ -10,10 +10,9 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
-    Volume,
     mkfs::{self, DeviceSize, Plan},
     units::{Ino, Time},
-    volume::{NewNode, Options},
+    volume::{NewNode, Options, Volume},
 };
 use serde_json::json;
 

@@ -78,7 +78,7 @@ pub enum Error {
         /// The device's error.
         source: io::Error,
     },
-    /// A source tree or archive (not the volume) could not be read or written.
+    /// A file of the host (an image, a source tree or an archive) could not be opened, read or written.
     #[error("{path}: {source}")]
     Host {
         /// Path on the host, or name in the archive.
@@ -181,6 +181,34 @@ impl Error {
     pub fn no_space(block_size: BlockSize, needed_blocks: u64, free_blocks: u64) -> Error {
         let bytes = |blocks: u64| blocks.saturating_mul(block_size.bytes() as u64);
         Error::NoSpace { needed_bytes: bytes(needed_blocks), free_bytes: bytes(free_blocks) }
+    }
+}
+
+impl From<Error> for io::Error {
+    /// The error as [`io::Read`] and its like return it: of the kind that the standard library gives for the same failure
+    /// of the host, with the [`Error`] inside ([`io::Error::get_ref`]).
+    fn from(error: Error) -> io::Error {
+        use io::ErrorKind as Kind;
+        let kind = match &error {
+            Error::Io { source, .. } | Error::Host { source, .. } => source.kind(),
+            Error::Corrupt { .. } | Error::NotF2fs(_) => Kind::InvalidData,
+            Error::Unsupported(_) => Kind::Unsupported,
+            Error::NoSpace { .. } | Error::NoInodes => Kind::StorageFull,
+            Error::Quota => Kind::QuotaExceeded,
+            Error::ReadOnly(_) => Kind::ReadOnlyFilesystem,
+            Error::Invalid(_) | Error::NameTooLong => Kind::InvalidInput,
+            Error::OtherProject => Kind::CrossesDevices,
+            Error::NotFound | Error::NoAttribute => Kind::NotFound,
+            Error::Exists => Kind::AlreadyExists,
+            Error::NotDirectory => Kind::NotADirectory,
+            Error::IsDirectory => Kind::IsADirectory,
+            Error::NotEmpty => Kind::DirectoryNotEmpty,
+            Error::FileTooLarge => Kind::FileTooLarge,
+            Error::TooManyLinks => Kind::TooManyLinks,
+            Error::NotPermitted | Error::NoKey => Kind::PermissionDenied,
+            Error::Lost { .. } | Error::AttributeTooLarge | Error::TooManySymlinks => Kind::Other,
+        };
+        io::Error::new(kind, error)
     }
 }
 

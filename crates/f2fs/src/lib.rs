@@ -1,4 +1,47 @@
-//! F2FS, the flash-friendly file system, in user space.
+//! F2FS, the flash-friendly file system, in user space: volumes are made, read and changed without a kernel module.
+//!
+//! A [`Volume`] is used by paths, in the way of [`std::fs`]:
+//!
+//! ```
+//! use std::{io::Write, time::SystemTime};
+//!
+//! use f2fs::{OpenOptions, Volume, mkfs};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("card.img");
+//! // A new image file of 64 MiB with an empty volume. The UUID is the caller's.
+//! let options = mkfs::Options::new(*b"a UUID, 16 bytes");
+//! let volume = OpenOptions::new().clock(SystemTime::now).make_file(&image, 64 << 20, &options)?;
+//! volume.create_dir_all("/etc/network")?;
+//! volume.write("/etc/hostname", "sensor-7\n")?;
+//! volume.close()?;
+//!
+//! // An image that is there, for changes.
+//! let volume = OpenOptions::new().write(true).clock(SystemTime::now).open_path(&image)?;
+//! let mut log = volume.create_file("/log")?;
+//! writeln!(log, "started")?;
+//! log.sync_all()?; // durable now; everything else is when the volume is closed
+//! drop(log);
+//! volume.close()?;
+//!
+//! // For reading.
+//! let volume = Volume::open_path(&image)?;
+//! assert_eq!(volume.read_to_string("/etc/hostname")?, "sensor-7\n");
+//! for entry in volume.read_dir("/")? {
+//!     let entry = entry?;
+//!     println!("{} {}", f2fs::printable::name(entry.file_name()), entry.metadata()?.len());
+//! }
+//! # volume.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`OpenOptions`] opens or makes a volume: in an image file, on a block device, on a [`device`] of your own, or in
+//!   memory.
+//! - [`Volume`] has the operations by paths: read, write, list, make, remove, rename, attributes.
+//! - [`File`] and [`FileOptions`] are open files, [`ReadDir`] lists a directory, [`Metadata`] are the facts about a file.
+//! - [`Error`] says what happened, and where on the volume.
+//! - [`mkfs`] plans new volumes; [`format`](mod@format) has the structures on the device.
+//! - [`volume`] is the engine below, by inode numbers, as a mount needs it; [`Volume::engine`] leads there.
 //!
 //! *Invariants*: this crate does not print, spawn threads or read the clock, and has no `unsafe`. Bytes from
 //! a device are untrusted until a check turns them into a typed value. Hostile bytes cause a located
@@ -8,10 +51,19 @@
 
 pub mod error;
 pub mod format;
+mod front;
 pub mod mkfs;
 pub mod printable;
 pub mod units;
 pub mod volume;
 
 pub use error::{Error, Place, Result};
-pub use volume::Volume;
+pub use format::FileType;
+pub use front::{DirEntry, File, FileOptions, Metadata, OpenOptions, ReadDir, Volume};
+
+/// Devices that a volume can lie on: the trait, and those of the host and in memory.
+pub mod device {
+    pub use block::{Device, Geometry, MemoryDevice};
+    #[cfg(unix)]
+    pub use block::{FileDevice, OpenOptions as FileDeviceOptions};
+}

@@ -1,6 +1,9 @@
 //! Units as types, so that a number of one unit cannot be used as another.
 
-use std::fmt;
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 macro_rules! unit {
     ($(#[$doc:meta])* $name:ident, $show:literal) => {
@@ -112,4 +115,57 @@ pub struct Time {
     pub seconds: i64,
     /// 0 to 999,999,999.
     pub nanoseconds: u32,
+}
+
+impl From<SystemTime> for Time {
+    /// Time of the host as the volume stores it. It is cut to whole nanoseconds, and to the seconds that fit into 64 bits.
+    fn from(time: SystemTime) -> Time {
+        let seconds = |since: Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(since) => Time { seconds: seconds(since), nanoseconds: since.subsec_nanos() },
+            Err(before) => {
+                // Nanoseconds count upwards from the second before.
+                let before = before.duration();
+                match before.subsec_nanos() {
+                    0 => Time { seconds: -seconds(before), nanoseconds: 0 },
+                    part => Time { seconds: -1 - seconds(before), nanoseconds: 1_000_000_000 - part },
+                }
+            }
+        }
+    }
+}
+
+impl Time {
+    /// The same time for the host; `None` if the host cannot express it, or if the volume holds an impossible number of
+    /// nanoseconds.
+    #[must_use]
+    pub fn to_system_time(self) -> Option<SystemTime> {
+        let seconds = Duration::from_secs(self.seconds.unsigned_abs());
+        let whole = match self.seconds < 0 {
+            true => UNIX_EPOCH.checked_sub(seconds)?,
+            false => UNIX_EPOCH.checked_add(seconds)?,
+        };
+        match self.nanoseconds < 1_000_000_000 {
+            true => whole.checked_add(Duration::from_nanos(self.nanoseconds.into())),
+            false => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_host_become_times_of_the_volume_and_back() {
+        for (seconds, nanoseconds) in
+            [(0, 0), (1_700_000_000, 999_999_999), (-1, 0), (-1, 1), (-5, 999_999_999)]
+        {
+            let time = Time { seconds, nanoseconds };
+            let host = time.to_system_time().expect("the host can express it");
+            assert_eq!(Time::from(host), time);
+        }
+        assert_eq!(Time { seconds: 0, nanoseconds: 1_000_000_000 }.to_system_time(), None);
+        assert_eq!(Time { seconds: i64::MIN, nanoseconds: 0 }.to_system_time(), None);
+    }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::{BlockSize, inode::flag},
     units::Ino,
-    volume::{NewNode, Options, SetAttr},
+    volume::{NewNode, Options, SetAttr, Volume},
 };
 
 const ROOT: Ino = Ino(3);

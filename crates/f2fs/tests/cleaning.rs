@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use block::{MemoryDevice, Rng};
 use f2fs::{
-    Error, Volume,
+    Error,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Ino,
-    volume::{ActiveLogs, InPlace, NewNode, Options, Policy},
+    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, Volume},
 };
 
 const ROOT: Ino = Ino(3);

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use block::Rng;
 use f2fs::{
-    Error, Volume,
+    Error,
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
-    volume::{ExtentKind, NewNode, Options, Policy, SetAttr},
+    volume::{ExtentKind, NewNode, Options, Policy, SetAttr, Volume},
 };
 use support::NOW;
 

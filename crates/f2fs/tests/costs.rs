@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::BlockSize,
     units::Ino,
-    volume::{NewNode, Options, RenameMode},
+    volume::{NewNode, Options, RenameMode, Volume},
 };
 
 const ROOT: Ino = Ino(3);

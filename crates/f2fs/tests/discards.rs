@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
-    Volume,
     format::BlockSize,
     units::{Ino, Time},
-    volume::{NewNode, Options},
+    volume::{NewNode, Options, Volume},
 };
 
 const ROOT: Ino = Ino(3);

@@ -10,11 +10,12 @@ use std::{
 
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
     volume::{
-        Cleaned, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode,
+        Cleaned, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, Volume,
+        XattrMode,
     },
 };
 use model::setup::{copy, load, store};

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use block::{MemoryDevice, Recording, Survivors, power_cut};
 use f2fs::{
-    Volume,
     format::BlockSize,
     units::Ino,
-    volume::{FsyncNames, NewNode, Options, RenameMode},
+    volume::{FsyncNames, NewNode, Options, RenameMode, Volume},
 };
 
 const ROOT: Ino = Ino(3);

@@ -1,10 +1,9 @@
 //! Every golden image is read as the kernel that made it reads it.
 
 use f2fs::{
-    Volume,
     format::{BlockSize, checkpoint::Flags},
     units::Time,
-    volume::{NewNode, Options},
+    volume::{NewNode, Options, Volume},
 };
 use guest::{Scope, differences};
 use model::manifest;

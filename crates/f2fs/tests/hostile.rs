@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use block::{Device, MemoryDevice, Overlay};
-use f2fs::{Error, Volume, volume::Options};
+use f2fs::{
+    Error,
+    volume::{Options, Volume},
+};
 
 #[path = "support/golden.rs"]
 mod golden;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use block::{Counted, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::BlockSize,
     units::{Ino, Nid, SegNo, Time},
-    volume::{NewNode, Options},
+    volume::{NewNode, Options, Volume},
 };
 
 #[test]

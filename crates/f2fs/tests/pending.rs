@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use block::MemoryDevice;
 use f2fs::{
-    Error, Volume,
+    Error,
     format::BlockSize,
     units::{Ino, Time},
-    volume::{NewNode, Options, PendingSync, Policy},
+    volume::{NewNode, Options, PendingSync, Policy, Volume},
 };
 
 const ROOT: Ino = Ino(3);

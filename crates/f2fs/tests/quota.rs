@@ -11,10 +11,10 @@ use std::{
 };
 
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{NewNode, Options, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    volume::{NewNode, Options, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 
 const ROOT: Ino = Ino(3);

@@ -4,10 +4,10 @@ mod support;
 
 use block::Rng;
 use f2fs::{
-    Error, Volume,
+    Error,
     format::inode::flag,
     units::Ino,
-    volume::{NewNode, SetAttr},
+    volume::{NewNode, SetAttr, Volume},
 };
 
 const ROOT: Ino = Ino(3);

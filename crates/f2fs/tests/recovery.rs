@@ -6,7 +6,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
-    Volume,
     format::{
         BlockSize,
         inode::{flag, inline},
@@ -14,7 +13,7 @@ use f2fs::{
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid},
-    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::setup::{copy, store};
 

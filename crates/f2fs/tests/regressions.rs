@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::{
         BlockSize,
         checkpoint::Flags,
         inode::{flag, inline},
     },
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    volume::{Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::setup::copy;
 

@@ -6,11 +6,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::{BlockSize, inode::DeviceNumber},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
-    volume::{NewNode, Options, RenameMode, XattrMode},
+    volume::{NewNode, Options, RenameMode, Volume, XattrMode},
 };
 
 const ROOT: Ino = Ino(3);

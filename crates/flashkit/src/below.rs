@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use anyhow::{Context, Result};
-use f2fs::{Volume, format::FileType, units::Ino};
+use f2fs::{format::FileType, units::Ino, volume::Volume};
 use f2fs_tree::{Found, Step, Walk};
 
 use crate::render;

@@ -302,26 +302,22 @@ impl Target {
         self.bare_path().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
+    /// Returns the path before its last component.
+    pub fn parent_path(&self) -> &[u8] {
+        let path = self.bare_path();
+        &path[..path.len() - self.name().len()]
+    }
+
     /// Returns the directory of the path's last component, which need not exist, and the component.
     pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
-        let path = self.bare_path();
-        let (dir, name) = path.split_at(path.len() - self.name().len());
-        if name.is_empty() {
-            bail!("the root directory has no name");
-        }
-        Ok((volume.resolve(dir, true)?, name))
+        Ok(volume.resolve_parent(&self.path)?)
     }
 
     /// Returns the [`parent`](Self::parent) of an existing entry, and the entry's kind. Fails if a slash
     /// follows the name of anything but a directory, even of a link to one.
     pub fn entry(&self, volume: &Volume) -> Result<(Ino, &[u8], FileType)> {
-        let (dir, name) = self.parent(volume)?;
-        let kind = volume.stat(volume.lookup(dir, name)?)?.kind;
-        match kind {
-            FileType::Directory => Ok((dir, name, kind)),
-            _ if self.is_of_directory() => Err(f2fs::Error::NotDirectory.into()),
-            _ => Ok((dir, name, kind)),
-        }
+        let (dir, name, _, kind) = volume.resolve_entry(&self.path)?;
+        Ok((dir, name, kind))
     }
 
     /// Refuses a second path in another image.

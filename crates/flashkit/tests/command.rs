@@ -579,10 +579,9 @@ fn a_study_that_cannot_be_kept_or_has_no_guest_says_so() {
 #[test]
 fn what_compression_saves_is_released_and_reserved() {
     use f2fs::{
-        Volume,
         format::inode::flag,
         units::Time,
-        volume::{NewNode, Options, SetAttr},
+        volume::{NewNode, Options, SetAttr, Volume},
     };
 
     let dir = tempfile::tempdir().unwrap();

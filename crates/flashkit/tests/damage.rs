@@ -12,13 +12,12 @@ use std::{
 
 use block::{FileDevice, OpenOptions};
 use f2fs::{
-    Volume,
     format::{
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
         dentry::Dentries,
     },
     units::{Ino, Time},
-    volume::{NewNode, Options},
+    volume::{NewNode, Options, Volume},
 };
 use support::{fails, flashkit, ok};
 

@@ -37,9 +37,8 @@ pub(crate) mod tests {
 
     use block::{Device, FileDevice, Geometry, MemoryDevice};
     use f2fs::{
-        Volume,
         units::{Ino, Time},
-        volume::{NewNode, Options},
+        volume::{NewNode, Options, Volume},
     };
 
     use super::*;

@@ -17,7 +17,6 @@ use std::sync::{
 
 use block::FileDevice;
 use f2fs::{
-    Volume,
     format::{
         FileType,
         inode::{DeviceNumber, flag},
@@ -26,7 +25,8 @@ use f2fs::{
     },
     units::{Ino, Time},
     volume::{
-        Discards, NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, XattrMode, without_privilege,
+        Discards, NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, Volume, XattrMode,
+        without_privilege,
     },
 };
 use rustix::fs::RenameFlags;

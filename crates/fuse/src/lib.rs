@@ -1,7 +1,7 @@
 //! F2FS volumes mounted through FUSE.
 //!
 //! A request passes through these layers: `connection` (the kernel's device) → `backend` (decoding, with the
-//! structures of `protocol`) → [`FileSystem`] (each operation on a volume) → [`f2fs::Volume`]. Long reads are
+//! structures of `protocol`) → [`FileSystem`] (each operation on a volume) → [`f2fs::volume::Volume`]. Long reads are
 //! spliced from the image to the kernel by `passage`.
 //!
 //! *Invariants*: this crate contains no policy, the engine decides. Readers share the engine's `&self`, one

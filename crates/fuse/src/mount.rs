@@ -9,7 +9,7 @@ use std::{
 };
 
 use block::{Device, FileDevice, InUse};
-use f2fs::Volume;
+use f2fs::volume::Volume;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
     iterator::Signals,

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use f2fs::Volume;
+use f2fs::volume::Volume;
 
 use crate::{Errno, file_system::Answer};
 

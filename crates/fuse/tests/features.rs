@@ -14,11 +14,10 @@ use std::{
 };
 
 use f2fs::{
-    Volume,
     format::{BlockSize, quota::QuotaKind},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{NewNode, Options, QuotaLimits, SetAttr},
+    volume::{NewNode, Options, QuotaLimits, SetAttr, Volume},
 };
 use guest::ioctl;
 use rustix::{

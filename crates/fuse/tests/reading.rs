@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use f2fs::{Volume, volume::Options};
+use f2fs::volume::{Options, Volume};
 use support::Bench;
 
 /// Unpacks a golden image.

@@ -7,10 +7,9 @@
 use std::{fs, io, path::Path};
 
 use f2fs::{
-    Volume,
     format::sit::SegmentType,
     units::BlockAddr,
-    volume::{Geometry, Options},
+    volume::{Geometry, Options, Volume},
 };
 use flash::{Command, Pace, Profile, Trace};
 use guest::{

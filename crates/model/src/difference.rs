@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context, Result, bail, ensure};
 use block::{ATOMIC_BYTES, Rng};
 use f2fs::{
-    Volume,
     format::FileType,
     units::{Ino, Nid},
-    volume::ExtentKind,
+    volume::{ExtentKind, Volume},
 };
 
 use crate::{

@@ -11,10 +11,10 @@ use std::{
 use anyhow::Context;
 use block::Device;
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::node::NodeBlock,
     units::{Ino, Time},
-    volume::{ActiveLogs, InPlace, NewNode, Options},
+    volume::{ActiveLogs, InPlace, NewNode, Options, Volume},
 };
 use guest::Op;
 use rustix::io::Errno;

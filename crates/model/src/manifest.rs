@@ -1,10 +1,10 @@
 //! The manifest of a volume as this library reads it, in the form in which the judge's kernel tells its own.
 
 use f2fs::{
-    Error, Volume,
+    Error,
     format::FileType,
     units::{Ino, Time},
-    volume::Stat,
+    volume::{Stat, Volume},
 };
 use guest::{
     Bytes, Entry, Kind, Manifest,

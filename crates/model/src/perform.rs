@@ -1,13 +1,13 @@
 //! The engine behind the vocabulary: operations on paths become calls of [`Volume`].
 
 use f2fs::{
-    Error, Result, Volume,
+    Error, Result,
     format::{
         FileType,
         inode::{Algorithm, DeviceNumber, flag},
     },
     units::{Ino, Time},
-    volume::{NewNode, Policy, RenameMode, SetAttr, XattrMode},
+    volume::{NewNode, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use guest::{Bytes, Op, op::Allocate};
 

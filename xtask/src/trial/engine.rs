@@ -5,11 +5,11 @@ use std::{path::Path, sync::Arc};
 use anyhow::Context;
 use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::inode::Compression,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{Options, device_bytes},
+    volume::{Options, Volume, device_bytes},
 };
 use guest::Op;
 use model::perform::perform;

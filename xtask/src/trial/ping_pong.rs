@@ -13,7 +13,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use block::MemoryDevice;
-use f2fs::{Volume, units::Time, volume::Options};
+use f2fs::{
+    units::Time,
+    volume::{Options, Volume},
+};
 use guest::{Bytes, Manifest, Op, Scope, differences, op::Allocate};
 use model::{
     Engine, Generator, HANDLES, Model, Setup, StepClock,

@@ -15,10 +15,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use block::{FileDevice, OpenOptions, Rng};
 use f2fs::{
-    Error, Volume,
+    Error,
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{Cleaned, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    volume::{Cleaned, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::{
     Setup,

@@ -6,7 +6,7 @@ use block::Device;
 
 use super::Plan;
 use crate::{
-    Error, Place, Result, Volume,
+    Error, Place, Result,
     format::{
         FileType,
         inode::flag,
@@ -14,7 +14,7 @@ use crate::{
         superblock::{self, Area},
     },
     units::{BlockAddr, Ino},
-    volume::{self, Blank, NewNode, SetAttr},
+    volume::{self, Blank, NewNode, SetAttr, Volume},
 };
 
 /// Name of the directory for files recovered by fsck.

@@ -1,9 +1,10 @@
 //! Changes of an inode's attributes and extended attributes.
 
-use super::Volume;
+use super::{Volume, without_privilege};
 use crate::{
     Error, Place, Result,
     format::{
+        FileType,
         acl::Acl,
         inode::{advise, flag},
         node::{NodeBlock, XATTR_NODE_OFFSET},
@@ -123,6 +124,24 @@ impl Volume {
         }
         inode.set_ctime(set.ctime.unwrap_or(now));
         Ok(())
+    }
+
+    /// Changes the owner, the group, or both, as chown(2) does: a file that is no directory loses its set-ID bits and its
+    /// capabilities with the owner.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] if the new owner has no space left for the file, and those of [`set_attr`](Self::set_attr).
+    pub fn change_owner(&mut self, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let stat = self.stat(ino)?;
+        let mut set = SetAttr { uid, gid, ..SetAttr::default() };
+        if stat.kind != FileType::Directory {
+            set.permissions = without_privilege(stat.mode, || true);
+            match self.remove_xattr(ino, b"security.capability") {
+                Ok(()) | Err(Error::NoAttribute) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.set_attr(ino, &set)
     }
 
     /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system

@@ -29,6 +29,9 @@ const STRICT: u16 = 1;
 /// A block of a directory with its number.
 type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
 
+/// Entries of one area of a directory, and the cookie behind it.
+pub(crate) type NextEntries = (VecDeque<Result<DirEntry>>, u64);
+
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
@@ -119,6 +122,18 @@ impl Volume {
         let slots = self.superblock().block_size.dentries() as u64;
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
         Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), ended: false })
+    }
+
+    /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
+    /// cookie behind that area; `None` at the end. A caller that keeps only the cookie holds nothing of the volume
+    /// between two areas. Damage is an error in the place of the entries that it costs.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], and the errors of reading the inode.
+    pub(crate) fn next_entries(&self, dir: Ino, cookie: u64) -> Result<Option<NextEntries>> {
+        let slots = self.superblock().block_size.dentries() as u64;
+        let mut cursor = self.entries(dir, cookie)?;
+        Ok(cursor.refill().then(|| (cursor.ready, cursor.block * slots)))
     }
 
     /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the

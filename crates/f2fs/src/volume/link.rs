@@ -1,6 +1,6 @@
 //! Symbolic links and path lookup.
 
-use super::{Volume, hidden_name};
+use super::{NewNode, Volume, hidden_name};
 use crate::{
     Error, Place, Result,
     format::{FileType, inode::advise},
@@ -9,6 +9,20 @@ use crate::{
 
 /// Maximum number of symbolic links followed in one path lookup, as in Linux.
 const FOLLOW_MAX: u32 = 40;
+
+/// The end of a path on the way to a file that is opened or made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathEnd {
+    /// The inode that the path leads to.
+    Inode(Ino),
+    /// The directory and the name under which the file can be made.
+    Vacant {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    },
+}
 
 impl Volume {
     /// Returns the target of a symbolic link. An encrypted target is returned encoded, as Linux shows it
@@ -57,6 +71,84 @@ impl Volume {
     /// for the root and after `..`.
     pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
         self.find(self.superblock().root_ino, path, follow)
+    }
+
+    /// Resolves the directory that the last name of a path is in, or is to be in, and gives it with that name. Slashes at
+    /// the end of the path do not count.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the root directory, which has no name; those of [`resolve`](Self::resolve) for the path
+    /// before the name.
+    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Ino, &'p [u8])> {
+        self.resolve_parent_from(self.superblock().root_ino, path)
+    }
+
+    fn resolve_parent_from<'p>(&self, dir: Ino, path: &'p [u8]) -> Result<(Ino, &'p [u8])> {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let name = path[..end].rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if name.is_empty() {
+            return Err(Error::Invalid("the root directory has no name".into()));
+        }
+        Ok((self.resolve_from(dir, &path[..end - name.len()], true)?, name))
+    }
+
+    /// Resolves an entry that is to be removed, renamed or linked: gives its directory, its name, its inode and the kind of
+    /// that. A symbolic link at the end of the path is not followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no entry; [`Error::NotDirectory`] if a slash follows the name of anything but a
+    /// directory, a link to one included; those of [`resolve_parent`](Self::resolve_parent).
+    pub fn resolve_entry<'p>(&self, path: &'p [u8]) -> Result<(Ino, &'p [u8], Ino, FileType)> {
+        let (dir, name) = self.resolve_parent(path)?;
+        let ino = self.lookup(dir, name)?;
+        let kind = self.inode(ino)?.file_type();
+        match path.ends_with(b"/") && kind != FileType::Directory {
+            true => Err(Error::NotDirectory),
+            false => Ok((dir, name, ino, kind)),
+        }
+    }
+
+    /// Resolves a path for a file that is made where it is missing, as open(2) with `O_CREAT` does: a symbolic link whose
+    /// target is missing leads to the place of the target.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] if a slash follows a missing name; [`Error::TooManySymlinks`]; those of
+    /// [`resolve_parent`](Self::resolve_parent).
+    pub fn resolve_to_create(&self, path: &[u8]) -> Result<PathEnd> {
+        let (mut from, mut path) = (self.superblock().root_ino, path.to_vec());
+        for _ in 0..=FOLLOW_MAX {
+            match self.resolve_from(from, &path, true) {
+                Ok(ino) => return Ok(PathEnd::Inode(ino)),
+                Err(Error::NotFound) if path.ends_with(b"/") => return Err(Error::IsDirectory),
+                Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+            let (dir, name) = self.resolve_parent_from(from, &path)?;
+            let Some(link) = self.find_entry(dir, name)? else {
+                return Ok(PathEnd::Vacant { dir, name: name.to_vec() });
+            };
+            (from, path) = (dir, self.read_link(link.ino)?);
+        }
+        Err(Error::TooManySymlinks)
+    }
+
+    /// Makes the directories of a path that are missing, each as `new` has it, and gives the last one. Links to directories
+    /// are followed.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if a file that is no directory is in the way; those of [`create_for`](Self::create_for).
+    /// Directories that were made before an error stay.
+    pub fn create_dir_all(&mut self, path: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let mut dir = self.superblock().root_ino;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            dir = match self.resolve_from(dir, name, true) {
+                Ok(found) if !self.inode(found)?.is_directory() => return Err(Error::Exists),
+                Ok(found) => found,
+                Err(Error::NotFound) => self.create_for(dir, name, new, umask)?,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(dir)
     }
 
     fn find(&self, dir: Ino, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {

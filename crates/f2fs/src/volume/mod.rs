@@ -65,6 +65,7 @@ pub use file::{Extent, ExtentKind, Hidden};
 pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
 pub use geometry::Geometry;
 pub use io::Io;
+pub use link::PathEnd;
 pub use make::Blank;
 pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};

@@ -13,11 +13,10 @@ use std::{
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    Volume,
     format::BlockSize,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::Options,
+    volume::{Options, Volume},
 };
 
 /// A time that stands still, so that runs repeat.

@@ -1,18 +1,11 @@
 //! `chown`: changes owner and group.
 
-use anyhow::{Context, Result};
-use f2fs::{
-    Volume,
-    format::FileType,
-    units::Ino,
-    volume::{SetAttr, without_privilege},
-};
-
 use crate::{
     below::Below,
     source::owner_number,
     target::{Further, Target},
 };
+use anyhow::{Context, Result};
 
 /// Arguments of `chown`.
 #[derive(clap::Args)]
@@ -38,24 +31,10 @@ pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let mut below = Below::new(volume, &target.path, false, args.recursive)?;
         while let Some((ino, _)) = below.next(volume)? {
-            change(volume, ino, args.owner).with_context(|| below.shown())?;
+            volume.change_owner(ino, args.owner.0, args.owner.1).with_context(|| below.shown())?;
         }
         Ok(())
     })
-}
-
-/// Changes owner and group like chown(2), which removes set-id bits and capabilities.
-fn change(volume: &mut Volume, ino: Ino, (uid, gid): (Option<u32>, Option<u32>)) -> f2fs::Result<()> {
-    let stat = volume.stat(ino)?;
-    let mut set = SetAttr { uid, gid, ..SetAttr::default() };
-    if stat.kind != FileType::Directory {
-        set.permissions = without_privilege(stat.mode, || true);
-        match volume.remove_xattr(ino, b"security.capability") {
-            Ok(()) | Err(f2fs::Error::NoAttribute) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    volume.set_attr(ino, &set)
 }
 
 /// Either number may be absent, but not both.

@@ -17,10 +17,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
-    Volume,
     format::FileType,
     units::{Ino, Time},
-    volume::{NewNode, SetAttr},
+    volume::{NewNode, SetAttr, Volume},
 };
 use f2fs_tree::{DirSink, ExportOptions, VolumeSource, export, make_private};
 

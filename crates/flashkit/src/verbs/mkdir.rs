@@ -29,25 +29,18 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let mode = FileType::Directory.mode_bits() | args.mode;
     Target::change_all(&args.targets, &args.further, |volume, target| {
-        if !args.parents {
-            let (dir, name) = target.parent(volume)?;
-            volume.create(dir, name, &NewNode::new(mode))?;
-            return Ok(());
-        }
-        let mut dir = volume.superblock().root_ino;
-        let names = target.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        let mut names = names.peekable();
-        while let Some(name) = names.next() {
-            let mode = if names.peek().is_some() { PARENTS_MODE } else { mode };
-            dir = match volume.resolve_from(dir, name, true) {
-                Ok(found) if volume.stat(found)?.kind != FileType::Directory => {
-                    return Err(f2fs::Error::Exists.into());
+        if args.parents {
+            match volume.resolve(&target.path, true) {
+                Ok(found) if volume.stat(found)?.kind == FileType::Directory => return Ok(()),
+                Ok(_) => return Err(f2fs::Error::Exists.into()),
+                Err(f2fs::Error::NotFound) => {
+                    volume.create_dir_all(target.parent_path(), &NewNode::new(PARENTS_MODE), 0)?;
                 }
-                Ok(found) => found,
-                Err(f2fs::Error::NotFound) => volume.create(dir, name, &NewNode::new(mode))?,
                 Err(error) => return Err(error.into()),
-            };
+            }
         }
+        let (dir, name) = target.parent(volume)?;
+        volume.create(dir, name, &NewNode::new(mode))?;
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! `rm`: removes names.
 
 use anyhow::{Context, Result, bail};
-use f2fs::{Volume, format::FileType, units::Ino};
+use f2fs::{format::FileType, units::Ino, volume::Volume};
 use f2fs_tree::{Found, Step, Walk};
 
 use crate::{

@@ -6,10 +6,9 @@ use std::{
 };
 
 use f2fs::{
-    Volume,
     format::inode::flag,
     units::{Ino, SegNo},
-    volume::PendingSync,
+    volume::{PendingSync, Volume},
 };
 
 use super::{Answer, End, FileSystem, to_errno};

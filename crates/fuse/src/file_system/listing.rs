@@ -1,9 +1,8 @@
 //! Directory listings.
 
 use f2fs::{
-    Volume,
     units::Ino,
-    volume::{DirEntry, Stat},
+    volume::{DirEntry, Stat, Volume},
 };
 
 use super::{Answer, FileSystem, to_errno};

@@ -4,10 +4,9 @@
 //! Linux 6.0 when an inode is created (`mode_strip_sgid`). Repeating that here changes nothing.
 
 use f2fs::{
-    Volume,
     format::FileType,
     units::Ino,
-    volume::{SET_GID, Stat},
+    volume::{SET_GID, Stat, Volume},
 };
 
 use super::{Answer, Caller, to_errno};

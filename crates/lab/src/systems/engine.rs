@@ -7,11 +7,10 @@ use std::{io, path::Path, sync::Arc, time::Instant};
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    Volume,
     format::FileType,
     mkfs::{self, DeviceSize, NewVolume, Overprovision, Plan},
     units::{Ino, Time},
-    volume::{self, NewNode},
+    volume::{self, NewNode, Volume},
 };
 use flash::{
     Card, Clock, Model, Pace, Profile, Trace,

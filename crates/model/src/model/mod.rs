@@ -13,10 +13,9 @@ use std::{
 };
 
 use f2fs::{
-    Volume,
     format::{FileType, NAME_MAX, casefold::fold, inode::flag},
     units::Time,
-    volume::Stat,
+    volume::{Stat, Volume},
 };
 use guest::Op;
 use rustix::io::Errno;
