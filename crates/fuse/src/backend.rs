@@ -26,31 +26,31 @@ use rustix::fs::{OFlags, RenameFlags};
 
 use crate::{
     Errno, FileSystem, MountOptions,
-    connection::{Connection, How, Mounter, READ_BYTES, Reply},
+    connection::{Connection, MountArguments, Mounter, READ_BYTES, Reply},
     fault,
     file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
     ioctl::Request,
     mounts,
-    passage::Passage,
     pool::{Admission, Parked, Pool},
-    protocol::{self as wire, Arguments, InHeader, Output, can, opcode, opened, valid},
+    protocol::{self as wire, Arguments, InHeader, Output, init_flags, opcode, opened, valid},
+    splice_pipe::SplicePipe,
     write_back::WriteBack,
 };
 
 /// Validity of cached names and attributes; see the module.
-const KEPT: Duration = Duration::from_secs(3600);
-const NOT_KEPT: Duration = Duration::ZERO;
+const VALIDITY: Duration = Duration::from_secs(3600);
+const NO_VALIDITY: Duration = Duration::ZERO;
 /// Validity of the attributes of a file that is being written. Asking before each of many small writes would
 /// cost more than the writes. Within this time the kernel accepts less data than the margin that [counts as
 /// short of space](FileSystem::about_to_write).
-const KEPT_WRITING: Duration = Duration::from_millis(10);
+const VALIDITY_WRITING: Duration = Duration::from_millis(10);
 
 /// Largest payload of one request, in bytes and in pages.
 const REQUEST_BYTES: u32 = 1 << 20;
 const REQUEST_PAGES: u16 = 256;
 /// Minimum length of a read that is spliced from the image to the kernel. For shorter reads two copies are
 /// cheaper than a pipe.
-const PASSED_BYTES: u32 = 64 << 10;
+const SPLICE_BYTES_MIN: u32 = 64 << 10;
 /// Space for a request's header and arguments.
 const HEAD_BYTES: usize = 64 << 10;
 /// Maximum number of background requests (`max_background`): requests for which no process waits.
@@ -61,24 +61,24 @@ const ATTRIBUTES_ONLY: i64 = -1;
 const ROOT: u64 = 1;
 
 /// Init flags to negotiate if the kernel offers them.
-const WANTED: u64 = can::ASYNC_READ
-    | can::ATOMIC_O_TRUNC
-    | can::EXPORT_SUPPORT
-    | can::BIG_WRITES
-    | can::DONT_MASK
-    | can::HAS_IOCTL_DIR
-    | can::DO_READDIRPLUS
-    | can::READDIRPLUS_AUTO
-    | can::ASYNC_DIO
-    | can::WRITEBACK_CACHE
-    | can::PARALLEL_DIROPS
-    | can::POSIX_ACL
-    | can::MAX_PAGES
-    | can::CACHE_SYMLINKS
-    | can::HANDLE_KILLPRIV_V2
-    | can::SETXATTR_EXT
-    | can::INIT_EXT
-    | can::DIRECT_IO_ALLOW_MMAP;
+const WANTED_FLAGS: u64 = init_flags::ASYNC_READ
+    | init_flags::ATOMIC_O_TRUNC
+    | init_flags::EXPORT_SUPPORT
+    | init_flags::BIG_WRITES
+    | init_flags::DONT_MASK
+    | init_flags::HAS_IOCTL_DIR
+    | init_flags::DO_READDIRPLUS
+    | init_flags::READDIRPLUS_AUTO
+    | init_flags::ASYNC_DIO
+    | init_flags::WRITEBACK_CACHE
+    | init_flags::PARALLEL_DIROPS
+    | init_flags::POSIX_ACL
+    | init_flags::MAX_PAGES
+    | init_flags::CACHE_SYMLINKS
+    | init_flags::HANDLE_KILLPRIV_V2
+    | init_flags::SETXATTR_EXT
+    | init_flags::INIT_EXT
+    | init_flags::DIRECT_IO_ALLOW_MMAP;
 
 /// Open flags of regular files: the page cache survives close, and direct writes may run in parallel.
 const FILE_OPEN: u32 = opened::KEEP_CACHE | opened::PARALLEL_DIRECT_WRITES;
@@ -100,17 +100,18 @@ pub fn mount(
     source: &str,
 ) -> io::Result<Session> {
     let (root, (_, block_bytes)) = (fs.root()?, fs.space()?);
-    let how = How { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
-    let (connection, mounter) = Connection::mount(dir, &how)?;
+    let arguments =
+        MountArguments { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
+    let (connection, mounter) = Connection::mount(dir, &arguments)?;
     let connection = Arc::new(connection);
     let write_back = WriteBack::start(connection.clone(), fs.clone());
     // At least two: one worker may wait for a write-back that another worker has to answer; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
-    let (taken, direct_write) = (OnceLock::new(), options.direct_write);
+    let (negotiated, direct_write) = (OnceLock::new(), options.direct_write);
     let adapter =
-        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, taken, device, direct_write });
+        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, negotiated, device, direct_write });
     Ok(Session { adapter, threads, mounter })
 }
 
@@ -147,12 +148,12 @@ fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<wire::
 }
 
 /// Per-worker state for answering requests.
-struct Desk {
+struct Worker {
     output: Output,
     /// The answer to the current request. It is taken out by code that answers in another way than with
     /// `output`.
     reply: Option<Reply>,
-    passage: Passage,
+    splice_pipe: SplicePipe,
 }
 
 struct Adapter {
@@ -163,7 +164,7 @@ struct Adapter {
     connection: Arc<Connection>,
     write_back: WriteBack,
     /// Set once the kernel has sent its init request.
-    taken: OnceLock<Taken>,
+    negotiated: OnceLock<Negotiated>,
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     /// Files open for writing bypass the page cache (`FOPEN_DIRECT_IO`). The cache then holds only content
@@ -175,49 +176,52 @@ impl Adapter {
     /// Answers requests until the file system is unmounted.
     fn serve(&self, pool: &Arc<Pool>) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES as usize + HEAD_BYTES];
-        let mut desk = Desk {
+        let mut worker = Worker {
             output: Output::new(REQUEST_BYTES as usize + HEAD_BYTES),
             reply: None,
-            passage: Passage::new(READ_BYTES as usize),
+            splice_pipe: SplicePipe::new(READ_BYTES as usize),
         };
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
-            pool.taken();
+            pool.mark_busy();
             let admission = pool.admit(&header, arguments);
             if admission != Admission::Park {
-                self.answer(&header, arguments, &mut desk);
+                self.answer(&header, arguments, &mut worker);
             }
             if admission == Admission::HandleChange {
                 while let Some(Parked { header, arguments }) = pool.next_parked() {
-                    self.answer(&header, &arguments, &mut desk);
+                    self.answer(&header, &arguments, &mut worker);
                 }
             }
-            pool.done();
+            pool.mark_idle();
         }
         Ok(())
     }
 
-    fn answer(&self, header: &InHeader, arguments: &[u8], desk: &mut Desk) {
-        desk.output.clear();
-        desk.reply = Some(Reply::new(self.connection.clone(), header.unique));
-        let handled = fault::contain(|| self.handle(header, Arguments(arguments), desk));
+    fn answer(&self, header: &InHeader, arguments: &[u8], worker: &mut Worker) {
+        worker.output.clear();
+        worker.reply = Some(Reply::new(self.connection.clone(), header.unique));
+        let handled = fault::contain(|| self.handle(header, Arguments(arguments), worker));
         let outcome = handled.unwrap_or_else(|fault| {
-            self.fs.met_fault(fault);
+            self.fs.record_fault(fault);
             Err(Errno::IO)
         });
-        if let Some(reply) = desk.reply.take() {
-            reply.send(outcome.map(|()| desk.output.bytes()));
+        if let Some(reply) = worker.reply.take() {
+            reply.send(outcome.map(|()| worker.output.bytes()));
         }
     }
 
-    fn handle(&self, header: &InHeader, mut arguments: Arguments<'_>, desk: &mut Desk) -> Answer<()> {
+    fn handle(&self, header: &InHeader, mut arguments: Arguments<'_>, worker: &mut Worker) -> Answer<()> {
         let (fs, ino) = (&*self.fs, self.ino(header.node));
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid };
         let arguments = &mut arguments;
-        let Desk { output: out, reply, passage } = desk;
+        let Worker { output: out, reply, splice_pipe } = worker;
         match header.opcode {
             opcode::INIT => {
-                let offer = Offer::take(arguments)?;
-                out.put(&init(&offer, self.taken.get_or_init(|| Taken::of(&offer, self.direct_write)).flags));
+                let request = InitRequest::parse(arguments)?;
+                out.put(&init_answer(
+                    &request,
+                    self.negotiated.get_or_init(|| Negotiated::new(&request, self.direct_write)).flags,
+                ));
             }
             opcode::DESTROY => {
                 // `umount` returns when this is answered. `background` reports a failure.
@@ -225,11 +229,11 @@ impl Adapter {
             }
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             opcode::FORGET => {
-                none(reply);
+                no_reply(reply);
                 fs.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
             }
             opcode::BATCH_FORGET => {
-                none(reply);
+                no_reply(reply);
                 for _ in 0..arguments.take::<wire::BatchForgetIn>()?.count {
                     let one: wire::ForgetOne = arguments.take()?;
                     fs.forget(self.ino(one.node), one.lookups);
@@ -241,23 +245,23 @@ impl Adapter {
                 // A process that has the file open for writing may be about to write.
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
                 if writes && fs.about_to_write(caller, ino) {
-                    let (reply, fs, block_bytes) = (waiting(reply), self.fs.clone(), self.block_bytes);
+                    let (reply, fs, block_bytes) = (take_reply(reply), self.fs.clone(), self.block_bytes);
                     let nodes = self.fs.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
                     self.write_back.then(nodes, reply, move |out| {
                         fs.written_back(ino)?;
-                        put_attr(&fs.stat(ino)?, block_bytes, NOT_KEPT, out);
+                        put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, out);
                         Ok(())
                     });
                     return Ok(());
                 }
                 let stat = fs.stat(ino)?;
-                let kept = if writes { KEPT_WRITING } else { attr_kept(fs, &stat) };
-                put_attr(&stat, self.block_bytes, kept, out);
+                let validity = if writes { VALIDITY_WRITING } else { attr_validity(fs, &stat) };
+                put_attr(&stat, self.block_bytes, validity, out);
             }
             opcode::SETATTR => {
                 let change = change(&arguments.take()?);
                 let stat = fs.change(caller, ino, &change)?;
-                put_attr(&stat, self.block_bytes, attr_kept(fs, &stat), out);
+                put_attr(&stat, self.block_bytes, attr_validity(fs, &stat), out);
             }
             opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
             opcode::READLINK => out.extend(&fs.read_link(ino)?),
@@ -320,8 +324,8 @@ impl Adapter {
                 // A process that creates a file for writing is the known writer, so it need not ask before
                 // its first write.
                 let may_write = write && !fs.about_to_write(caller, made.ino);
-                let kept = if may_write { KEPT_WRITING } else { attr_kept(fs, &made) };
-                out.put(&self.entry(&made, self.name_kept(ino), kept));
+                let validity = if may_write { VALIDITY_WRITING } else { attr_validity(fs, &made) };
+                out.put(&self.entry(&made, self.name_validity(ino), validity));
                 out.put(&self.opened(write));
             }
             opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
@@ -330,9 +334,9 @@ impl Adapter {
                 let wire::ReadIn { offset, size, read_flags, .. } = arguments.take()?;
                 let size = size.min(REQUEST_BYTES);
                 if read_flags & wire::LOCK_OWNER == 0 {
-                    fs.goes_through_cache(ino);
+                    fs.mark_cached(ino);
                 }
-                if size < PASSED_BYTES || !self.pass(ino, offset, size, reply, passage)? {
+                if size < SPLICE_BYTES_MIN || !self.splice_read(ino, offset, size, reply, splice_pipe)? {
                     out.fill(size as usize, |room| fs.read(ino, offset, room))?;
                 }
             }
@@ -348,7 +352,7 @@ impl Adapter {
                     drops_capabilities: is_ours,
                 };
                 if !is_direct {
-                    fs.goes_through_cache(ino);
+                    fs.mark_cached(ino);
                 }
                 let written = fs.write(caller, ino, offset, arguments.bytes(size)?, how).and_then(|()| {
                     if is_ours && flags & wire::O_DSYNC != 0 {
@@ -362,7 +366,7 @@ impl Adapter {
                     // direct write it invalidates both times, but we cannot tell the two apart. A failed
                     // write may have written part of its data.
                     let part = (offset.try_into().unwrap_or(i64::MAX), size.into());
-                    self.write_back.part_then(header.node, part, waiting(reply), move |out| {
+                    self.write_back.part_then(header.node, part, take_reply(reply), move |out| {
                         out.put(&written?);
                         Ok(())
                     });
@@ -373,7 +377,7 @@ impl Adapter {
             // The kernel writes dirty pages back before it sends FLUSH. If the first FLUSH is answered with
             // ENOSYS, it sends no more. Before Linux 5.9 (so surely before 7.32) it then skips that
             // write-back, too.
-            opcode::FLUSH if self.taken.get().is_some_and(|taken| taken.minor < 32) => {}
+            opcode::FLUSH if self.negotiated.get().is_some_and(|agreed| agreed.minor < 32) => {}
             opcode::FSYNC => {
                 fs.fsync(ino, arguments.take::<wire::FsyncIn>()?.fsync_flags & wire::FSYNC_DATA != 0)?;
                 if fs.has_writer(ino) {
@@ -403,7 +407,7 @@ impl Adapter {
                 });
             }
             opcode::SETXATTR => {
-                let asked = SetXattr::take(arguments, self.both_can(can::SETXATTR_EXT))?;
+                let asked = SetXattr::take(arguments, self.has_negotiated(init_flags::SETXATTR_EXT))?;
                 fs.set_xattr(caller, ino, asked.name, asked.value, asked.mode, asked.drops_group_id)?;
             }
             opcode::GETXATTR => {
@@ -424,7 +428,7 @@ impl Adapter {
                 if request.protects() && fs.has_writer(ino) {
                     // Dirty pages from before this request can still be written back now; once the flag is
                     // set, the writes would be refused.
-                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let (reply, fs) = (take_reply(reply), self.fs.clone());
                     let (connection, node) = (self.connection.clone(), header.node);
                     self.write_back.then(vec![node], reply, move |out| {
                         put_ioctl(&fs.ioctl(caller, ino, handle != 0, &request)?, out);
@@ -442,7 +446,7 @@ impl Adapter {
                 let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
                 let first = fs.to_write_back_before_allocating(length);
                 if !first.is_empty() {
-                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let (reply, fs) = (take_reply(reply), self.fs.clone());
                     let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
                     self.write_back
                         .then(nodes, reply, move |_| fs.allocate(caller, ino, offset, length, mode));
@@ -458,7 +462,7 @@ impl Adapter {
                     _ => return Err(Errno::INVAL),
                 };
                 if fs.has_writer(ino) {
-                    let (reply, fs) = (waiting(reply), self.fs.clone());
+                    let (reply, fs) = (take_reply(reply), self.fs.clone());
                     self.write_back.then(vec![header.node], reply, move |out| {
                         out.put(&seek(&fs, ino, offset, whence)?);
                         Ok(())
@@ -484,27 +488,29 @@ impl Adapter {
 
     /// Answers a read by splicing the image's bytes to the kernel. Returns false if that is not possible;
     /// then the request is still unanswered.
-    fn pass(
+    fn splice_read(
         &self,
         ino: Ino,
         offset: u64,
         size: u32,
         reply: &mut Option<Reply>,
-        passage: &mut Passage,
+        splice_pipe: &mut SplicePipe,
     ) -> Answer<bool> {
-        let mut waits = waiting(reply);
-        let passed = self.fs.pass(ino, offset, size.into(), |file, ranges| waits.pass(passage, file, ranges));
-        if passed != Ok(true) {
-            *reply = Some(waits);
+        let mut taken = take_reply(reply);
+        let spliced = self
+            .fs
+            .with_ranges(ino, offset, size.into(), |file, ranges| taken.splice(splice_pipe, file, ranges));
+        if spliced != Ok(true) {
+            *reply = Some(taken);
         }
-        passed
+        spliced
     }
 
     fn lookup(&self, dir: Ino, name: &[u8], out: &mut Output) -> Answer<()> {
         match self.fs.lookup(dir, name) {
-            Err(Errno::NOENT) if self.fs.absence_lasts() => {
+            Err(Errno::NOENT) if self.fs.negative_entries_last() => {
                 // Node 0 is a negative entry: the kernel may cache that the name does not exist.
-                out.put(&wire::EntryOut { name_kept_s: KEPT.as_secs(), ..Default::default() });
+                out.put(&wire::EntryOut { name_valid_s: VALIDITY.as_secs(), ..Default::default() });
             }
             found => self.put_entry(dir, &found?, out),
         }
@@ -526,7 +532,7 @@ impl Adapter {
 
     fn list_with_facts(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
         let mut room = (read.size as usize).saturating_sub(out.bytes().len());
-        let name_kept = self.name_kept(dir);
+        let name_validity = self.name_validity(dir);
         let fits = |entry: &DirEntry| {
             let left = room.checked_sub(size_of::<wire::EntryOut>() + dirent_bytes(&entry.name));
             left.map(|left| room = left).is_some()
@@ -534,7 +540,7 @@ impl Adapter {
         self.fs.list_with_facts(dir, read.offset, fits, |entry, stat| {
             // Without attributes (node 0) the kernel lists only the name, and looks it up when a program asks
             // for more.
-            let facts = stat.map(|stat| self.entry(stat, name_kept, attr_kept(&self.fs, stat)));
+            let facts = stat.map(|stat| self.entry(stat, name_validity, attr_validity(&self.fs, stat)));
             out.put(&facts.unwrap_or_default());
             let kind = stat.map(|stat| stat.kind).or(entry.kind);
             put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
@@ -554,8 +560,8 @@ impl Adapter {
         wire::OpenOut { handle: write.into(), open_flags, padding: 0 }
     }
 
-    fn both_can(&self, what: u64) -> bool {
-        self.taken.get().is_some_and(|taken| taken.flags & what != 0)
+    fn has_negotiated(&self, init_flags: u64) -> bool {
+        self.negotiated.get().is_some_and(|agreed| agreed.flags & init_flags != 0)
     }
 
     fn ino(&self, node: u64) -> Ino {
@@ -570,24 +576,24 @@ impl Adapter {
         if ino == self.root { ROOT } else { ino.0.into() }
     }
 
-    fn name_kept(&self, dir: Ino) -> Duration {
-        if self.fs.names_are_exact(dir) { KEPT } else { NOT_KEPT }
+    fn name_validity(&self, dir: Ino) -> Duration {
+        if self.fs.names_are_exact(dir) { VALIDITY } else { NO_VALIDITY }
     }
 
-    fn entry(&self, stat: &Stat, name_kept: Duration, attr_kept: Duration) -> wire::EntryOut {
+    fn entry(&self, stat: &Stat, name_validity: Duration, attr_validity: Duration) -> wire::EntryOut {
         wire::EntryOut {
             node: self.node(stat.ino),
             generation: stat.generation.into(),
-            name_kept_s: name_kept.as_secs(),
-            attr_kept_s: attr_kept.as_secs(),
-            attr_kept_ns: attr_kept.subsec_nanos(),
+            name_valid_s: name_validity.as_secs(),
+            attr_valid_s: attr_validity.as_secs(),
+            attr_valid_ns: attr_validity.subsec_nanos(),
             attr: attr(stat, self.block_bytes),
             ..Default::default()
         }
     }
 
     fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
-        out.put(&self.entry(stat, self.name_kept(dir), attr_kept(&self.fs, stat)));
+        out.put(&self.entry(stat, self.name_validity(dir), attr_validity(&self.fs, stat)));
     }
 
     fn put_statx(&self, stat: &Stat, out: &mut Output) {
@@ -599,7 +605,7 @@ impl Adapter {
         let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         let basic = attr(stat, self.block_bytes);
         out.put(&wire::StatxOut {
-            attr_kept_s: attr_kept(&self.fs, stat).as_secs(),
+            attr_valid_s: attr_validity(&self.fs, stat).as_secs(),
             mask: wire::STATX_BASIC | if stat.crtime.is_some() { wire::STATX_BTIME } else { 0 },
             block_bytes: basic.block_bytes,
             links: basic.links,
@@ -620,15 +626,15 @@ impl Adapter {
     }
 }
 
-fn attr_kept(fs: &FileSystem, stat: &Stat) -> Duration {
+fn attr_validity(fs: &FileSystem, stat: &Stat) -> Duration {
     let written = stat.kind == FileType::Regular && fs.has_writer(stat.ino);
-    if written { NOT_KEPT } else { KEPT }
+    if written { NO_VALIDITY } else { VALIDITY }
 }
 
-fn put_attr(stat: &Stat, block_bytes: u32, kept: Duration, out: &mut Output) {
-    let (attr_kept_s, attr_kept_ns) = (kept.as_secs(), kept.subsec_nanos());
+fn put_attr(stat: &Stat, block_bytes: u32, validity: Duration, out: &mut Output) {
+    let (attr_valid_s, attr_valid_ns) = (validity.as_secs(), validity.subsec_nanos());
     let attr = attr(stat, block_bytes);
-    out.put(&wire::AttrOut { attr_kept_s, attr_kept_ns, attr, ..Default::default() });
+    out.put(&wire::AttrOut { attr_valid_s, attr_valid_ns, attr, ..Default::default() });
 }
 
 fn put_ioctl(answer: &[u8], out: &mut Output) {
@@ -637,74 +643,74 @@ fn put_ioctl(answer: &[u8], out: &mut Output) {
 }
 
 /// Takes the pending answer out, for code that sends it itself or later.
-fn waiting(reply: &mut Option<Reply>) -> Reply {
+fn take_reply(reply: &mut Option<Reply>) -> Reply {
     reply.take().expect("nobody has answered yet")
 }
 
 /// Marks the request as one that has no answer (FORGET).
-fn none(reply: &mut Option<Reply>) {
+fn no_reply(reply: &mut Option<Reply>) {
     if let Some(reply) = reply.take() {
         reply.none();
     }
 }
 
 /// The kernel's init request.
-struct Offer {
+struct InitRequest {
     minor: u32,
     max_readahead: u32,
     flags: u64,
 }
 
 /// The negotiated version and init flags.
-struct Taken {
+struct Negotiated {
     /// Minor protocol version of the kernel.
     minor: u32,
     flags: u64,
 }
 
-impl Offer {
-    fn take(arguments: &mut Arguments<'_>) -> Answer<Offer> {
+impl InitRequest {
+    fn parse(arguments: &mut Arguments<'_>) -> Answer<InitRequest> {
         let wire::InitIn { minor, max_readahead, flags, .. } = arguments.take()?;
         if minor < wire::MINOR_LEAST {
             eprintln!("flashkit: this kernel is too old: its FUSE is 7.{minor}, not 7.{}", wire::MINOR_LEAST);
             return Err(Errno::PROTO);
         }
         let mut flags = u64::from(flags);
-        if flags & can::INIT_EXT != 0 {
+        if flags & init_flags::INIT_EXT != 0 {
             flags |= u64::from(arguments.take::<wire::InitMoreIn>()?.flags2) << 32;
         }
-        Ok(Offer { minor, max_readahead, flags })
+        Ok(InitRequest { minor, max_readahead, flags })
     }
 }
 
-impl Taken {
+impl Negotiated {
     /// Negotiates: selects the wanted flags from those that the kernel offers.
-    fn of(offer: &Offer, direct_write: bool) -> Taken {
-        let mut flags = offer.flags & WANTED;
+    fn new(request: &InitRequest, direct_write: bool) -> Negotiated {
+        let mut flags = request.flags & WANTED_FLAGS;
         if direct_write {
             // With WRITEBACK_CACHE the kernel maintains times and sizes, also for writes that bypass its
             // cache, whose changes it would miss. With ATOMIC_O_TRUNC a truncating open does not wait for
             // mapped pages under write-back (`fuse_open`), so their data would reappear after it; a
             // truncation by SETATTR waits.
-            flags &= !(can::WRITEBACK_CACHE | can::ATOMIC_O_TRUNC);
+            flags &= !(init_flags::WRITEBACK_CACHE | init_flags::ATOMIC_O_TRUNC);
         }
-        if flags & can::HANDLE_KILLPRIV_V2 == 0 {
+        if flags & init_flags::HANDLE_KILLPRIV_V2 == 0 {
             // Without this flag a truncating open does not tell us to drop the set-user-id bits; a truncation
             // by SETATTR does.
-            flags &= !can::ATOMIC_O_TRUNC;
+            flags &= !init_flags::ATOMIC_O_TRUNC;
         }
-        Taken { minor: offer.minor, flags }
+        Negotiated { minor: request.minor, flags }
     }
 }
 
 /// The answer to the init request.
-fn init(offer: &Offer, taken: u64) -> wire::InitOut {
+fn init_answer(request: &InitRequest, flags: u64) -> wire::InitOut {
     wire::InitOut {
         major: wire::MAJOR,
         minor: wire::MINOR,
-        max_readahead: offer.max_readahead.max(REQUEST_BYTES),
-        flags: taken as u32,
-        flags2: (taken >> 32) as u32,
+        max_readahead: request.max_readahead.max(REQUEST_BYTES),
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
         max_background: BACKGROUND_REQUESTS,
         congestion_threshold: BACKGROUND_REQUESTS / 4 * 3,
         max_write: REQUEST_BYTES,
@@ -883,38 +889,42 @@ mod tests {
     }
 
     /// Parses an init request as a kernel of this minor version sends it.
-    fn offer(minor: u32, flags: u32, more: &[u32]) -> Answer<Offer> {
+    fn request(minor: u32, flags: u32, more: &[u32]) -> Answer<InitRequest> {
         let words = [&[7, minor, 128 << 10, flags], more].concat();
         let bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
-        Offer::take(&mut Arguments(&bytes))
+        InitRequest::parse(&mut Arguments(&bytes))
     }
 
     #[test]
     fn what_the_kernel_does_not_offer_is_not_taken() {
-        let both = (can::WRITEBACK_CACHE | 1 << 1) as u32;
-        assert_eq!(Taken::of(&offer(30, both, &[]).unwrap(), false).flags, can::WRITEBACK_CACHE);
-        let taken = |flags| Taken::of(&Offer { minor: 36, max_readahead: 0, flags }, false).flags;
+        let both = (init_flags::WRITEBACK_CACHE | 1 << 1) as u32;
+        assert_eq!(
+            Negotiated::new(&request(30, both, &[]).unwrap(), false).flags,
+            init_flags::WRITEBACK_CACHE
+        );
+        let taken = |flags| Negotiated::new(&InitRequest { minor: 36, max_readahead: 0, flags }, false).flags;
         assert_eq!(taken(0), 0);
-        let direct = Taken::of(&Offer { minor: 36, max_readahead: 0, flags: u64::MAX }, true).flags;
-        assert_eq!(direct, WANTED & !(can::WRITEBACK_CACHE | can::ATOMIC_O_TRUNC));
-        assert_eq!(taken(u64::MAX), WANTED);
-        assert_eq!(taken(can::ATOMIC_O_TRUNC), 0, "privileges would stay");
+        let direct =
+            Negotiated::new(&InitRequest { minor: 36, max_readahead: 0, flags: u64::MAX }, true).flags;
+        assert_eq!(direct, WANTED_FLAGS & !(init_flags::WRITEBACK_CACHE | init_flags::ATOMIC_O_TRUNC));
+        assert_eq!(taken(u64::MAX), WANTED_FLAGS);
+        assert_eq!(taken(init_flags::ATOMIC_O_TRUNC), 0, "privileges would stay");
     }
 
     #[test]
     fn kernels_of_each_age_are_understood() {
         // The request has 16 bytes up to Linux 5.16 (7.35), and 64 since.
         for minor in [23, 31, 34, 35] {
-            let Offer { max_readahead, flags, .. } = offer(minor, 1 << 5, &[]).unwrap();
+            let InitRequest { max_readahead, flags, .. } = request(minor, 1 << 5, &[]).unwrap();
             assert_eq!((max_readahead, flags), (128 << 10, 1 << 5), "7.{minor}");
         }
         let mut more = [0; 12];
         more[0] = 1 << 3;
-        let newest = offer(45, can::INIT_EXT as u32 | 1, &more).unwrap();
-        assert_eq!(newest.flags, can::INIT_EXT | 1 | 1 << 35);
-        assert_eq!(offer(36, 1, &more).unwrap().flags, 1, "what is not announced does not count");
-        assert_eq!(offer(36, can::INIT_EXT as u32, &[]).err(), Some(Errno::INVAL));
-        assert_eq!(offer(22, 1, &[]).err(), Some(Errno::PROTO));
+        let newest = request(45, init_flags::INIT_EXT as u32 | 1, &more).unwrap();
+        assert_eq!(newest.flags, init_flags::INIT_EXT | 1 | 1 << 35);
+        assert_eq!(request(36, 1, &more).unwrap().flags, 1, "what is not announced does not count");
+        assert_eq!(request(36, init_flags::INIT_EXT as u32, &[]).err(), Some(Errno::INVAL));
+        assert_eq!(request(22, 1, &[]).err(), Some(Errno::PROTO));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Background {
             };
             // The thread survives a panic, because it still has to report it.
             let worked = fault::contain(|| work(&fs, &options, &stopped, &mut look));
-            worked.unwrap_or_else(|fault| fs.met_fault(fault));
+            worked.unwrap_or_else(|fault| fs.record_fault(fault));
             // `work` returns early if the volume is read-only; from then on only reporting is left.
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
                 look();
@@ -114,7 +114,7 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
             last_checkpoint = Instant::now();
         }
         // An error here recurs as well.
-        let _ = fs.set_late_atimes_in_background();
+        let _ = fs.apply_pending_atimes_in_background();
         let requests = fs.requests();
         idle_ticks = if requests == seen { idle_ticks + 1 } else { 0 };
         if idle_ticks >= IDLE_TICKS && options.background_gc == BackgroundGc::On {

@@ -29,12 +29,12 @@ use rustix::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    passage::{self, Passage},
     protocol::{INVALIDATE_INODE, InHeader, InvalidateInode, OutHeader},
+    splice_pipe::{self, SplicePipe},
 };
 
 /// Mount arguments.
-pub struct How<'a> {
+pub struct MountArguments<'a> {
     /// Source in the mount table, used if the mount has no block device.
     pub source: &'a str,
     /// The image file or block device.
@@ -86,12 +86,12 @@ impl Connection {
     /// Root gets a mount with a block device: the device that holds the volume, or for an image file a loop
     /// device, as mount(8) creates one. We do not read or write that loop device. Without permission to
     /// create a loop device, the mount has none.
-    pub fn mount(dir: &Path, how: &How<'_>) -> io::Result<(Connection, Mounter)> {
+    pub fn mount(dir: &Path, arguments: &MountArguments<'_>) -> io::Result<(Connection, Mounter)> {
         let namespace = File::open("/proc/self/ns/mnt").ok();
-        let (device, mounter) = match mount_directly(dir, how) {
+        let (device, mounter) = match mount_directly(dir, arguments) {
             Ok(device) => (device, Mounter::Ourselves),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                (mount_by_helper(dir, how)?, Mounter::Helper)
+                (mount_by_helper(dir, arguments)?, Mounter::Helper)
             }
             Err(error) => return Err(error),
         };
@@ -122,8 +122,8 @@ impl Connection {
 
     /// Like [`invalidate`](Self::invalidate), for `length` bytes from the offset; 0 means all.
     pub fn invalidate_part(&self, node: u64, offset: i64, length: i64) -> Result<(), Errno> {
-        let what = InvalidateInode { ino: node, offset, length };
-        self.send(0, INVALIDATE_INODE, what.as_bytes())
+        let notification = InvalidateInode { ino: node, offset, length };
+        self.send(0, INVALIDATE_INODE, notification.as_bytes())
     }
 
     fn send(&self, unique: u64, error: i32, payload: &[u8]) -> Result<(), Errno> {
@@ -158,11 +158,16 @@ impl Reply {
 
     /// Sends ranges of a file through a splice pipe. Returns false on failure; the caller must then answer in
     /// another way. A second answer is harmless: the kernel refuses it.
-    pub fn pass(&mut self, passage: &mut Passage, file: BorrowedFd<'_>, ranges: &[Range<u64>]) -> bool {
-        let length_bytes = (size_of::<OutHeader>() as u64 + passage::bytes(ranges)) as u32;
+    pub fn splice(
+        &mut self,
+        splice_pipe: &mut SplicePipe,
+        file: BorrowedFd<'_>,
+        ranges: &[Range<u64>],
+    ) -> bool {
+        let length_bytes = (size_of::<OutHeader>() as u64 + splice_pipe::bytes(ranges)) as u32;
         let header = OutHeader { length_bytes, error: 0, unique: self.unique };
         let to = self.connection.device.as_fd();
-        self.sent = passage.send(to, header.as_bytes(), file, ranges).is_ok();
+        self.sent = splice_pipe.send(to, header.as_bytes(), file, ranges).is_ok();
         self.sent
     }
 
@@ -216,7 +221,7 @@ fn run_for(program: &str, flags: &[&str], dir: Option<&Path>) -> io::Result<()> 
     if run.success() { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
 }
 
-fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
+fn mount_directly(dir: &Path, arguments: &MountArguments<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|errno| named("/dev/fuse", errno.into()))?;
@@ -226,29 +231,29 @@ fn mount_directly(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
     );
-    if how.allow_other {
+    if arguments.allow_other {
         data += ",allow_other";
     }
     let mount = |source: &[u8], kind: &str, data: String| -> io::Result<()> {
         let data = CString::new(data)?;
         let source = CString::new(source)?;
-        Ok(rustix::mount::mount(&*source, dir, kind, how.flags, &*data)?)
+        Ok(rustix::mount::mount(&*source, dir, kind, arguments.flags, &*data)?)
     };
     let with_device = |path: &Path| {
         mount(path.as_os_str().as_bytes(), WITH_DEVICE, format!("{data},blksize={BLOCK_BYTES}"))
     };
-    let is_mounted = if how.image.is_block_device() {
-        let path = how.image.path().canonicalize()?;
-        how.image.hand_over(|| with_device(&path))?
+    let is_mounted = if arguments.image.is_block_device() {
+        let path = arguments.image.path().canonicalize()?;
+        arguments.image.hand_over(|| with_device(&path))?
     } else {
         // The loop device lives as long as the mount uses it, and must allow writes if the mount does.
-        let token = LoopDevice::attach(how.image.path(), !how.flags.contains(MountFlags::RDONLY));
+        let token = LoopDevice::attach(arguments.image.path(), !arguments.flags.contains(MountFlags::RDONLY));
         token.is_ok_and(|token| with_device(token.path()).is_ok())
     };
     if is_mounted {
         return Ok(device);
     }
-    mount(how.source.as_bytes(), WITHOUT_DEVICE, data)?;
+    mount(arguments.source.as_bytes(), WITHOUT_DEVICE, data)?;
     Ok(device)
 }
 
@@ -258,7 +263,7 @@ fn named(name: &str, error: io::Error) -> io::Error {
 }
 
 /// Mounts through the set-user-id helper, which passes the open device through a socket.
-fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
+fn mount_by_helper(dir: &Path, arguments: &MountArguments<'_>) -> io::Result<OwnedFd> {
     let names = [
         (MountFlags::RDONLY, "ro"),
         (MountFlags::NOEXEC, "noexec"),
@@ -267,12 +272,12 @@ fn mount_by_helper(dir: &Path, how: &How<'_>) -> io::Result<OwnedFd> {
         (MountFlags::DIRSYNC, "dirsync"),
     ];
     // fusermount3 splits options at an unescaped comma.
-    let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
+    let source = arguments.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut options = format!("fsname={source},subtype=flashkit,default_permissions,max_read={READ_BYTES}");
-    for (_, name) in names.iter().filter(|(flag, _)| how.flags.contains(*flag)) {
+    for (_, name) in names.iter().filter(|(flag, _)| arguments.flags.contains(*flag)) {
         options += &format!(",{name}");
     }
-    if how.allow_other {
+    if arguments.allow_other {
         options += ",allow_other";
     }
     let (ours, theirs) = rustix::net::socketpair(

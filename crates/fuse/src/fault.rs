@@ -199,7 +199,7 @@ pub(crate) mod tests {
         let caller = crate::file_system::Caller { uid: 0, gid: 0, pid: 0 };
         fs.write(caller, long, 0, b"x", Default::default()).unwrap();
         device.in_flushes.store(true, Ordering::Relaxed);
-        fs.met_fault(contain(|| fs.sync()).unwrap_err());
+        fs.record_fault(contain(|| fs.sync()).unwrap_err());
         device.in_flushes.store(false, Ordering::Relaxed);
         assert_eq!(fs.write(caller, long, 0, b"y", Default::default()), Err(Errno::IO));
         assert_eq!(fs.sync(), Err(Errno::IO));
@@ -227,7 +227,7 @@ pub(crate) mod tests {
             assert!(fs.failure().is_none());
         });
         fs.unmount().unwrap();
-        assert!(fs.complaint().is_some_and(|told| told.contains("a fault in a read")));
+        assert!(fs.unmount_error().is_some_and(|told| told.contains("a fault in a read")));
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert!(volume.lookup(volume.superblock().root_ino, b"new").is_ok(), "it was left clean");
     }

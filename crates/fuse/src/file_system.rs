@@ -2,13 +2,13 @@
 //!
 //! *Invariants*: reads take the volume's lock shared, changes take it exclusively. Readers can enter while
 //! the device flushes or discards, and between small batches of cleaned blocks. No lock is held while an
-//! answer is on its way, except a shared one while a read is [spliced](FileSystem::pass). Inode numbers are
+//! answer is on its way, except a shared one while a read is [spliced](FileSystem::with_ranges). Inode numbers are
 //! those of F2FS.
 
 mod content;
 mod durability;
 mod listing;
-mod rights;
+mod permissions;
 
 use std::sync::{
     Arc, OnceLock, Weak,
@@ -34,14 +34,14 @@ use rustix::fs::RenameFlags;
 use crate::{
     Atime, Errno, FsyncMode, MountOptions,
     caller::Capability,
+    dirty_files::DirtyFiles,
+    dirty_pages::DirtyPages,
     errno,
     flusher::Flusher,
     inodes::Inodes,
     ioctl::{self, Request},
-    late_atimes::{self, LateAtimes},
-    unwritten::Unwritten,
+    pending_atimes::{self, PendingAtimes},
     volume_lock::{Reading, VolumeLock, Writing},
-    waiting::Waiting,
 };
 
 pub use crate::caller::Caller;
@@ -51,7 +51,7 @@ pub use content::{OpenMode, WriteMode};
 pub type Answer<T> = std::result::Result<T, Errno>;
 
 /// The extended attribute that holds the access ACL.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// Age in seconds at which `relatime` renews an access time.
 const DAY: i64 = 24 * 60 * 60;
 
@@ -117,14 +117,14 @@ pub struct FileSystem {
     /// Pending discards.
     discards: Arc<Discards>,
     /// Access times that wait for the next writer.
-    late_atimes: LateAtimes,
+    pending_atimes: PendingAtimes,
     /// The device that holds the volume, if it is a single file.
     image: Weak<FileDevice>,
     /// The volume supports quota limits.
     has_quota: bool,
     inodes: Inodes,
-    unwritten: Unwritten,
-    waiting: Waiting,
+    dirty_files: DirtyFiles,
+    dirty_pages: DirtyPages,
     flusher: Flusher,
     settings: Settings,
     /// Number of requests so far. If two values are equal, the volume was idle in between.
@@ -140,7 +140,7 @@ pub struct FileSystem {
 struct End {
     met_damage: bool,
     failure: Option<String>,
-    complaint: Option<String>,
+    unmount_error: Option<String>,
 }
 
 impl FileSystem {
@@ -150,11 +150,11 @@ impl FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
             discards: volume.discards().clone(),
             volume: VolumeLock::new(volume),
-            late_atimes: LateAtimes::default(),
+            pending_atimes: PendingAtimes::default(),
             image,
             inodes: Inodes::default(),
-            unwritten: Unwritten::default(),
-            waiting: Waiting::default(),
+            dirty_files: DirtyFiles::default(),
+            dirty_pages: DirtyPages::default(),
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
@@ -192,7 +192,7 @@ impl FileSystem {
     fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
-        self.set_late_atimes(&mut volume);
+        self.apply_pending_atimes(&mut volume);
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
         self.settle(&mut volume, upkeep).map_err(to_errno)?;
@@ -232,7 +232,7 @@ impl FileSystem {
     }
 
     /// Records the message of a panic in an operation.
-    pub fn met_fault(&self, message: String) {
+    pub fn record_fault(&self, message: String) {
         // The first one is kept, because it may be the cause of later ones.
         let _ = self.fault.set(message);
     }
@@ -249,8 +249,8 @@ impl FileSystem {
     }
 
     /// Returns the error of the [unmount](Self::unmount), even if it was reported to another caller before.
-    pub fn complaint(&self) -> Option<&str> {
-        self.end.get()?.complaint.as_deref()
+    pub fn unmount_error(&self) -> Option<&str> {
+        self.end.get()?.unmount_error.as_deref()
     }
 
     /// Returns the number of requests so far.
@@ -266,8 +266,8 @@ impl FileSystem {
 
     /// Notes that a file is read or written through the page cache, which may contain some of its content
     /// from now on.
-    pub fn goes_through_cache(&self, ino: Ino) {
-        self.inodes.goes_through_cache(ino);
+    pub fn mark_cached(&self, ino: Ino) {
+        self.inodes.mark_cached(ino);
     }
 
     /// Returns true if the page cache may contain content of a file.
@@ -292,16 +292,16 @@ impl FileSystem {
             // are refused (open_by_handle_at(2)).
             return Err(Errno::NOENT);
         }
-        self.refer(&stat);
-        Ok(self.late_atimes.seen(stat))
+        self.add_reference(&stat);
+        Ok(self.pending_atimes.seen(stat))
     }
 
     /// Takes a lookup reference for the kernel. The caller holds the volume's lock, so that `stat` is
     /// current.
-    fn refer(&self, stat: &Stat) {
-        self.inodes.looked_up(stat.ino);
+    fn add_reference(&self, stat: &Stat) {
+        self.inodes.add_lookup(stat.ino);
         if !stat.has_xattrs {
-            self.inodes.has_no_xattrs(stat.ino);
+            self.inodes.mark_without_xattrs(stat.ino);
         }
     }
 
@@ -314,13 +314,13 @@ impl FileSystem {
 
     /// Returns true if the kernel may cache that a name does not exist. It must not if directories can become
     /// casefolded: a file created afterwards also has spellings that were looked up in vain before.
-    pub fn absence_lasts(&self) -> bool {
+    pub fn negative_entries_last(&self) -> bool {
         self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
     }
 
     /// Drops lookup references that the kernel gives back.
     pub fn forget(&self, ino: Ino, lookups: u64) {
-        if self.inodes.forgotten(ino, lookups) {
+        if self.inodes.forget(ino, lookups) {
             // FORGET has no answer; an error of the volume shows in the next request.
             let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
         }
@@ -337,20 +337,20 @@ impl FileSystem {
         device: Option<DeviceNumber>,
     ) -> Answer<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = rights::mode_of_new(&volume, caller, dir, mode)?;
+        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
-        self.make(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
+        self.finish_creation(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
     }
 
     /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
     /// the last reference unless it has a name by then.
     pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = rights::mode_of_new(&volume, caller, dir, mode)?;
+        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
-        self.make(volume, None, |volume| {
+        self.finish_creation(volume, None, |volume| {
             let ino = volume.create_nameless_for(dir, &new, umask)?;
-            self.inodes.holds(ino);
+            self.inodes.mark_held(ino);
             Ok(ino)
         })
     }
@@ -358,17 +358,19 @@ impl FileSystem {
     /// Creates a symbolic link and takes a lookup reference on it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
-        self.make(self.write_lock_for(caller)?, Some(dir), |volume| {
+        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
             volume.symlink_for(dir, name, target, &new)
         })
     }
 
     /// Adds a name to an inode and takes a lookup reference on it.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
-        self.make(self.write_lock_for(caller)?, Some(dir), |volume| volume.link(ino, dir, name).map(|()| ino))
+        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
+            volume.link(ino, dir, name).map(|()| ino)
+        })
     }
 
-    fn make(
+    fn finish_creation(
         &self,
         mut volume: Writing<'_>,
         dir: Option<Ino>,
@@ -377,7 +379,7 @@ impl FileSystem {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
         let stat = volume.stat(ino).map_err(to_errno)?;
-        self.refer(&stat);
+        self.add_reference(&stat);
         Ok(stat)
     }
 
@@ -435,7 +437,7 @@ impl FileSystem {
         let inode = volume.inode(found.ino).map_err(to_errno)?;
         let last = inode.is_directory() || inode.head().links.get() <= 1;
         drop(inode);
-        if last && self.inodes.must_hold(found.ino) {
+        if last && self.inodes.hold(found.ino) {
             volume.hold(found.ino);
         }
         Ok(())
@@ -453,7 +455,7 @@ impl FileSystem {
     /// Returns the attributes of an inode.
     pub fn stat(&self, ino: Ino) -> Answer<Stat> {
         let stat = self.read_lock()?.stat(ino).map_err(to_errno)?;
-        Ok(self.late_atimes.seen(stat))
+        Ok(self.pending_atimes.seen(stat))
     }
 
     /// Returns the space usage of the volume and its block size in bytes.
@@ -492,7 +494,7 @@ impl FileSystem {
             volume.truncate(ino, size).map_err(to_errno)?;
         }
         let gid = set.gid.unwrap_or(before.gid);
-        set.permissions = set.permissions.map(|wanted| rights::permissions_of(caller, gid, wanted));
+        set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
         let changes_owner = set.uid.is_some() || set.gid.is_some();
         // A request with at most a ctime is either a chown(2) that changes no ID, or what the kernel sends
         // before an allocation or a copy. Both clear the set-user-id and set-group-id bits.
@@ -501,17 +503,17 @@ impl FileSystem {
             || size.is_some() && drops_privilege;
         if drops_privilege && set.permissions.is_none() {
             set.permissions = without_privilege(before.mode, || caller.is_in(before.gid));
-            if only_status && set.permissions.is_some() && !rights::may_write(caller, &before) {
+            if only_status && set.permissions.is_some() && !permissions::may_write(caller, &before) {
                 return Err(Errno::PERM);
             }
         }
         if set.atime.is_some() {
-            self.late_atimes.drop_of(ino);
+            self.pending_atimes.drop_of(ino);
         }
         if only_status || set != SetAttr::default() {
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
-        volume.stat(ino).map(|stat| self.late_atimes.seen(stat)).map_err(to_errno)
+        volume.stat(ino).map(|stat| self.pending_atimes.seen(stat)).map_err(to_errno)
     }
 
     /// Number of writers that have their turn or wait for it.
@@ -592,7 +594,7 @@ impl FileSystem {
     /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
         check_xattr_name(name)?;
-        if self.inodes.is_bare(ino) {
+        if self.inodes.has_no_xattrs(ino) {
             // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
             self.requests.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::NODATA);
@@ -602,7 +604,7 @@ impl FileSystem {
 
     /// Returns the names of all extended attributes, each followed by a zero byte.
     pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
-        if self.inodes.is_bare(ino) {
+        if self.inodes.has_no_xattrs(ino) {
             self.requests.fetch_add(1, Ordering::Relaxed);
             return Ok(Vec::new());
         }
@@ -631,10 +633,10 @@ impl FileSystem {
     ) -> Answer<()> {
         check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
-        self.inodes.gets_xattr(ino);
+        self.inodes.mark_with_xattrs(ino);
         volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
         let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
-        let loses = || name == ACCESS_LIST && mode & SET_GID != 0 && !caller.is_in(gid);
+        let loses = || name == ACL_ACCESS && mode & SET_GID != 0 && !caller.is_in(gid);
         if drops_group_id.unwrap_or_else(loses) {
             let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
             volume.set_attr(ino, &set).map_err(to_errno)?;
@@ -658,7 +660,7 @@ impl FileSystem {
     fn renew_atime(&self, ino: Ino) -> bool {
         let due = |volume: &Volume| {
             let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
-            let stat = self.late_atimes.seen(stat);
+            let stat = self.pending_atimes.seen(stat);
             let now = (volume.options().clock)();
             let wanted = match self.settings.atime {
                 Atime::Never => false,
@@ -673,17 +675,17 @@ impl FileSystem {
         let Some(atime) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
         // Access times are best effort: a full volume can still be read. A reader does not wait for a writer
         // unless too many times are pending.
-        self.late_atimes.add(ino, atime)
-            || !self.volume.has_writers() && self.write_lock().is_ok() && self.late_atimes.add(ino, atime)
+        self.pending_atimes.add(ino, atime)
+            || !self.volume.has_writers() && self.write_lock().is_ok() && self.pending_atimes.add(ino, atime)
     }
 
     /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them.
-    fn set_late_atimes(&self, volume: &mut Writing<'_>) {
+    fn apply_pending_atimes(&self, volume: &mut Writing<'_>) {
         if volume.read_only_reason().is_some() {
             return;
         }
-        for _ in 0..late_atimes::FILES_MAX {
-            let Some((ino, atime)) = self.late_atimes.take_one() else { return };
+        for _ in 0..pending_atimes::FILES_MAX {
+            let Some((ino, atime)) = self.pending_atimes.take_one() else { return };
             let upkeep = volume.begin_upkeep();
             if self.settle(volume, upkeep).is_err() {
                 // The change that follows meets the same error and returns it to its caller.
@@ -694,9 +696,9 @@ impl FileSystem {
     }
 
     /// Applies the pending access times if no writer has done so. The call does not count as a request.
-    pub fn set_late_atimes_in_background(&self) -> Answer<()> {
-        if !self.late_atimes.is_empty() {
-            self.set_late_atimes(&mut self.quiet_write_lock()?);
+    pub fn apply_pending_atimes_in_background(&self) -> Answer<()> {
+        if !self.pending_atimes.is_empty() {
+            self.apply_pending_atimes(&mut self.quiet_write_lock()?);
         }
         Ok(())
     }
@@ -857,7 +859,7 @@ pub(crate) mod tests {
         fs.create(caller, root, b"new", 0o100_644, 0, None).unwrap();
         assert!(fs.unmount().is_err(), "it is damaged");
         fs.unmount().unwrap();
-        assert!(fs.complaint().unwrap().contains("corrupt"), "it is told, and nothing else is wrong");
+        assert!(fs.unmount_error().unwrap().contains("corrupt"), "it is told, and nothing else is wrong");
         let volume = Volume::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
     }

@@ -38,40 +38,40 @@ struct Known {
     /// Last write-back error that has not been reported yet.
     failed: Option<Errno>,
     /// True if a write-back has failed since the file was opened for writing.
-    fails: bool,
+    has_failed: bool,
     /// True if it is known to have no extended attributes.
-    bare: bool,
+    no_xattrs: bool,
 }
 
 impl Inodes {
     /// Increments the lookup count.
-    pub fn looked_up(&self, ino: Ino) {
+    pub fn add_lookup(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().lookups += 1;
     }
 
     /// Notes that an inode has no extended attributes. The caller holds the volume's lock, so that none is
     /// set meanwhile.
-    pub fn has_no_xattrs(&self, ino: Ino) {
+    pub fn mark_without_xattrs(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
-            known.bare = true;
+            known.no_xattrs = true;
         }
     }
 
     /// Notes that an extended attribute is set. The caller holds the volume's lock exclusively.
-    pub fn gets_xattr(&self, ino: Ino) {
+    pub fn mark_with_xattrs(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
-            known.bare = false;
+            known.no_xattrs = false;
         }
     }
 
     /// Returns true if the inode is known to have no extended attributes.
-    pub fn is_bare(&self, ino: Ino) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|known| known.bare)
+    pub fn has_no_xattrs(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.no_xattrs)
     }
 
     /// Decrements the lookup count. Returns true if the volume has to release the inode.
     #[must_use]
-    pub fn forgotten(&self, ino: Ino, lookups: u64) -> bool {
+    pub fn forget(&self, ino: Ino, lookups: u64) -> bool {
         let mut shard = self.shard(ino);
         let Some(known) = shard.get_mut(&ino) else { return false };
         known.lookups = known.lookups.saturating_sub(lookups);
@@ -83,7 +83,7 @@ impl Inodes {
 
     /// Called before an inode loses its last link. Returns true if the volume has to hold it from now on.
     #[must_use]
-    pub fn must_hold(&self, ino: Ino) -> bool {
+    pub fn hold(&self, ino: Ino) -> bool {
         match self.shard(ino).get_mut(&ino) {
             Some(known) if known.lookups > 0 && !known.held => {
                 known.held = true;
@@ -94,7 +94,7 @@ impl Inodes {
     }
 
     /// Notes that the volume holds a newly created inode without a name.
-    pub fn holds(&self, ino: Ino) {
+    pub fn mark_held(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().held = true;
     }
 
@@ -109,7 +109,7 @@ impl Inodes {
     }
 
     /// Notes that a file was opened for writing anywhere, not only for appending.
-    pub fn opened_to_overwrite(&self, ino: Ino) {
+    pub fn mark_overwritable(&self, ino: Ino) {
         self.shard(ino).entry(ino).or_default().overwritable = true;
     }
 
@@ -122,7 +122,7 @@ impl Inodes {
     pub fn closed_writer(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
-            known.fails &= known.writers > 0;
+            known.has_failed &= known.writers > 0;
             known.overwritable &= known.writers > 0;
         }
     }
@@ -154,13 +154,13 @@ impl Inodes {
     }
 
     /// Notes that a file is read or written through the page cache.
-    pub fn goes_through_cache(&self, ino: Ino) {
+    pub fn mark_cached(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.in_cache = true;
         }
     }
 
-    /// Returns true if the file [was accessed](Self::goes_through_cache) through the page cache since the
+    /// Returns true if the file [was accessed](Self::mark_cached) through the page cache since the
     /// kernel looked it up.
     pub fn may_be_in_cache(&self, ino: Ino) -> bool {
         self.shard(ino).get(&ino).is_some_and(|known| known.in_cache)
@@ -173,7 +173,7 @@ impl Inodes {
         let mut shard = self.shard(ino);
         let Some(known) = shard.get_mut(&ino) else { return false };
         known.privileged = privileged;
-        known.fails
+        known.has_failed
     }
 
     /// Returns true if the last writer may exceed quota limits.
@@ -184,7 +184,7 @@ impl Inodes {
     /// Records a write-back error.
     pub fn write_failed(&self, ino: Ino, errno: Errno) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
-            (known.failed, known.fails) = (Some(errno), true);
+            (known.failed, known.has_failed) = (Some(errno), true);
         }
     }
 
@@ -215,25 +215,25 @@ mod tests {
     #[test]
     fn an_unlinked_inode_is_released_with_the_last_lookup() {
         let (inodes, ino) = (Inodes::default(), Ino(9));
-        assert!(!inodes.must_hold(ino), "nobody knows it");
-        inodes.looked_up(ino);
-        inodes.looked_up(ino);
-        assert!(inodes.must_hold(ino));
-        assert!(!inodes.must_hold(ino), "it is held once");
-        assert!(!inodes.forgotten(ino, 1));
-        assert!(inodes.forgotten(ino, 1));
-        assert!(!inodes.forgotten(ino, 1));
-        inodes.looked_up(ino);
-        assert!(!inodes.forgotten(ino, 1), "nothing holds it any more");
+        assert!(!inodes.hold(ino), "nobody knows it");
+        inodes.add_lookup(ino);
+        inodes.add_lookup(ino);
+        assert!(inodes.hold(ino));
+        assert!(!inodes.hold(ino), "it is held once");
+        assert!(!inodes.forget(ino, 1));
+        assert!(inodes.forget(ino, 1));
+        assert!(!inodes.forget(ino, 1));
+        inodes.add_lookup(ino);
+        assert!(!inodes.forget(ino, 1), "nothing holds it any more");
     }
 
     #[test]
     fn what_is_held_at_the_end_is_told() {
         let inodes = Inodes::default();
         for ino in [4, 5, 6].map(Ino) {
-            inodes.looked_up(ino);
+            inodes.add_lookup(ino);
         }
-        assert!(inodes.must_hold(Ino(5)));
+        assert!(inodes.hold(Ino(5)));
         assert_eq!(inodes.drain(), [Ino(5)]);
         assert_eq!(inodes.drain(), []);
     }

@@ -2,7 +2,7 @@
 //!
 //! A request passes through these layers: `connection` (the kernel's device) → `backend` (decoding, with the
 //! structures of `protocol`) → [`FileSystem`] (each operation on a volume) → [`f2fs::volume::Volume`]. Long reads are
-//! spliced from the image to the kernel by `passage`.
+//! spliced from the image to the kernel by `splice_pipe`.
 //!
 //! *Invariants*: this crate contains no policy, the engine decides. Readers share the engine's `&self`, one
 //! writer has its `&mut self`, and readers never wait for a flush or discard of the device (`volume_lock`).
@@ -16,22 +16,22 @@ mod caller;
 mod clock;
 mod connection;
 mod daemon;
+mod dirty_files;
+mod dirty_pages;
 mod errno;
 mod fault;
 mod file_system;
 mod flusher;
 mod inodes;
 mod ioctl;
-mod late_atimes;
 mod mount;
 mod mounts;
 mod options;
-mod passage;
+mod pending_atimes;
 mod pool;
 mod protocol;
-mod unwritten;
+mod splice_pipe;
 mod volume_lock;
-mod waiting;
 mod write_back;
 
 pub use daemon::{Ready, spawn_daemon};

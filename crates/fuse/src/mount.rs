@@ -28,8 +28,8 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(3);
 /// Maximum wait for a process that has the device open without mounting it to close it, and the interval of
 /// the checks.
-const LETTING_GO: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Readahead of the kernel in KiB: the length of one request.
 const READ_AHEAD_KIB: u32 = 1024;
 /// Share of the kernel's dirty limit that this mount may use, in percent. The rest is for our own writes to
@@ -211,7 +211,7 @@ impl Mount {
         // Dropped after the unmount, so that it reports the errors of the unmount, too.
         drop(background);
         ended?;
-        if let Some(reason) = fs.complaint() {
+        if let Some(reason) = fs.unmount_error() {
             // DESTROY has been answered with EIO before, but `umount` does not pass errors on.
             return Err(Error::Ended { path: image, reason: reason.to_string() });
         }
@@ -268,7 +268,7 @@ fn is_write_protected(error: &io::Error) -> bool {
 /// Opens a device. Like mount(2), it waits for a process that is about to close the device, even if the
 /// device could already be opened for reading.
 fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
-    let until = Instant::now() + LETTING_GO;
+    let until = Instant::now() + CLOSE_TIMEOUT;
     loop {
         let opened = FileDevice::open(path, how);
         let user = match &opened {
@@ -278,7 +278,7 @@ fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
         if user.is_none_or(InUse::stays) || Instant::now() > until {
             return opened;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(CLOSE_POLL_INTERVAL);
     }
 }
 

@@ -97,7 +97,7 @@ impl Pool {
 
     /// Called by a worker that has received a request. Starts one more worker if no other is idle, because
     /// all workers may end up waiting for a writer.
-    pub fn taken(self: &Arc<Self>) {
+    pub fn mark_busy(self: &Arc<Self>) {
         let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && lock(&self.threads).len() < THREADS_MAX {
             self.clone().start();
@@ -105,7 +105,7 @@ impl Pool {
     }
 
     /// Called by a worker that is about to wait for a request.
-    pub fn done(&self) {
+    pub fn mark_idle(&self) {
         self.idle.fetch_add(1, Ordering::Relaxed);
     }
 

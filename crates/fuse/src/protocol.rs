@@ -59,7 +59,7 @@ pub mod opcode {
 }
 
 /// Init flags: capabilities that are negotiated with INIT.
-pub mod can {
+pub mod init_flags {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
@@ -154,7 +154,7 @@ incoming! {
         extensions: u16, padding: u16,
     }
     InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
-    /// Follows [`InitIn`] with [`can::INIT_EXT`].
+    /// Follows [`InitIn`] with [`init_flags::INIT_EXT`].
     InitMoreIn { flags2: u32, unused: [u32; 11], }
     ForgetIn { lookups: u64, }
     GetattrIn { getattr_flags: u32, padding: u32, handle: u64, }
@@ -181,7 +181,7 @@ incoming! {
     }
     FsyncIn { handle: u64, fsync_flags: u32, padding: u32, }
     SetxattrIn { size: u32, flags: u32, }
-    /// Follows [`SetxattrIn`] with [`can::SETXATTR_EXT`].
+    /// Follows [`SetxattrIn`] with [`init_flags::SETXATTR_EXT`].
     SetxattrMoreIn { setxattr_flags: u32, padding: u32, }
     GetxattrIn { size: u32, padding: u32, }
     IoctlIn { handle: u64, flags: u32, command: u32, argument: u64, in_bytes: u32, out_bytes: u32, }
@@ -207,10 +207,10 @@ outgoing! {
         block_bytes: u32, flags: u32,
     }
     EntryOut {
-        node: u64, generation: u64, name_kept_s: u64, attr_kept_s: u64, name_kept_ns: u32, attr_kept_ns: u32,
+        node: u64, generation: u64, name_valid_s: u64, attr_valid_s: u64, name_valid_ns: u32, attr_valid_ns: u32,
         attr: Attr,
     }
-    AttrOut { attr_kept_s: u64, attr_kept_ns: u32, padding: u32, attr: Attr, }
+    AttrOut { attr_valid_s: u64, attr_valid_ns: u32, padding: u32, attr: Attr, }
     OpenOut { handle: u64, open_flags: u32, padding: u32, }
     WriteOut { size: u32, padding: u32, }
     StatfsOut {
@@ -224,7 +224,7 @@ outgoing! {
     Dirent { ino: u64, next: u64, name_bytes: u32, kind: u32, }
     StatxTime { seconds: i64, nanoseconds: u32, reserved: i32, }
     StatxOut {
-        attr_kept_s: u64, attr_kept_ns: u32, flags: u32, spare: [u64; 2], mask: u32, block_bytes: u32,
+        attr_valid_s: u64, attr_valid_ns: u32, flags: u32, spare: [u64; 2], mask: u32, block_bytes: u32,
         attributes: u64, links: u32, uid: u32, gid: u32, mode: u16, padding: u16, ino: u64, size: u64,
         blocks: u64, attributes_mask: u64, atime: StatxTime, btime: StatxTime, ctime: StatxTime,
         mtime: StatxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],

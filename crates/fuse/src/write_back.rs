@@ -49,7 +49,7 @@ impl WriteBack {
                 }
                 output.clear();
                 let answered = fault::contain(|| answer(&mut output)).unwrap_or_else(|fault| {
-                    fs.met_fault(fault);
+                    fs.record_fault(fault);
                     Err(Errno::IO)
                 });
                 reply.send(answered.map(|()| output.bytes()));

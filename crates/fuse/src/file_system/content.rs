@@ -74,7 +74,7 @@ impl FileSystem {
         }
         let cached = self.inodes.opened(ino, mode.write, !mode.keeps_atime);
         if mode.write && !mode.append {
-            self.inodes.opened_to_overwrite(ino);
+            self.inodes.mark_overwritable(ino);
         }
         // The kernel serves cached content without asking us. So an open for reading counts as the access.
         let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
@@ -86,7 +86,7 @@ impl FileSystem {
     pub fn opened_new(&self, ino: Ino, write: bool) {
         self.inodes.opened(ino, write, false);
         if write {
-            self.inodes.opened_to_overwrite(ino);
+            self.inodes.mark_overwritable(ino);
         }
     }
 
@@ -105,15 +105,15 @@ impl FileSystem {
         self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
     }
 
-    /// Calls `pass` with the image and the ranges in it that hold a part of a file, at most up to its end.
-    /// Nothing changes there meanwhile. Returns false if this is not possible or `pass` fails; then the
+    /// Calls `splice` with the image and the ranges in it that hold a part of a file, at most up to its end.
+    /// Nothing changes there meanwhile. Returns false if this is not possible or `splice` fails; then the
     /// caller uses [`read`](Self::read).
-    pub fn pass(
+    pub fn with_ranges(
         &self,
         ino: Ino,
         offset: u64,
         length: u64,
-        pass: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> bool,
+        splice: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> bool,
     ) -> Answer<bool> {
         if self.inodes.take_atime_due(ino) {
             self.renew_atime(ino);
@@ -123,7 +123,7 @@ impl FileSystem {
         let Some(image) = self.image.upgrade() else { return Ok(false) };
         let Some(file) = image.file_to_read() else { return Ok(false) };
         let ranges = volume.ranges_on_device(ino, offset, length).map_err(to_errno)?;
-        Ok(ranges.is_some_and(|ranges| pass(file, &ranges)))
+        Ok(ranges.is_some_and(|ranges| splice(file, &ranges)))
     }
 
     /// Called when a process may be about to write to a file: write(2) asks for the size first if the cached
@@ -143,8 +143,8 @@ impl FileSystem {
     /// Returns the result of writing back this file, and with it all files that were [to be written
     /// back](Self::to_write_back).
     pub fn written_back(&self, ino: Ino) -> Answer<()> {
-        if self.unwritten.is_kept() {
-            self.waiting.is_over();
+        if self.dirty_files.is_maintained() {
+            self.dirty_pages.mark_clean();
         }
         self.inodes.take_failure(ino).map_or(Ok(()), Err)
     }
@@ -154,7 +154,7 @@ impl FileSystem {
     /// longer fit.
     pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
         match self.leaves_short_of_space(0) {
-            true => self.unwritten.take_before_write(ino, || self.inodes.open_for_writing()),
+            true => self.dirty_files.take_before_write(ino, || self.inodes.open_for_writing()),
             false => vec![ino],
         }
     }
@@ -163,7 +163,7 @@ impl FileSystem {
     /// might no longer fit.
     pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
         match self.leaves_short_of_space(bytes) {
-            true => self.unwritten.take(|| self.inodes.open_for_writing()),
+            true => self.dirty_files.take(|| self.inodes.open_for_writing()),
             false => Vec::new(),
         }
     }
@@ -172,11 +172,11 @@ impl FileSystem {
     fn leaves_short_of_space(&self, bytes: u64) -> bool {
         let space = self.space();
         let short = space.is_ok_and(|(space, block_bytes)| {
-            let taken = self.waiting.bytes().saturating_add(bytes);
+            let taken = self.dirty_pages.bytes().saturating_add(bytes);
             space.free_blocks < SHORT_BYTES.saturating_add(taken) / u64::from(block_bytes)
         });
         if !short {
-            self.unwritten.forget();
+            self.dirty_files.stop();
         }
         short
     }

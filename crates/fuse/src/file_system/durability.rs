@@ -38,7 +38,7 @@ impl FileSystem {
     fn sync_lock(&self) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
-        self.set_late_atimes(&mut volume);
+        self.apply_pending_atimes(&mut volume);
         Ok(volume)
     }
 
@@ -184,7 +184,7 @@ impl FileSystem {
         // From here on only the volume uses the device.
         self.discards.close();
         let met_damage = volume.io().met_damage();
-        let complaint = match &ended {
+        let unmount_error = match &ended {
             Err(error) => Some(error.to_string()),
             Ok(()) if volume.read_only_reason().is_some() && !self.settings.read_only => {
                 Some("could not be left clean; the next mount brings back what was synced".into())
@@ -200,13 +200,13 @@ impl FileSystem {
             _ => None,
         };
         // It is set only once, because the volume is closed only once.
-        let _ = self.end.set(End { met_damage, failure, complaint });
+        let _ = self.end.set(End { met_damage, failure, unmount_error });
         ended
     }
 
     fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
-        while let Some((ino, atime)) = self.late_atimes.take_one() {
+        while let Some((ino, atime)) = self.pending_atimes.take_one() {
             // A volume without space for it is left clean all the same.
             let _ = super::set_atime(volume, ino, atime);
         }
@@ -376,7 +376,7 @@ mod tests {
             }
             fs.write(ROOT_USER, ino, 0, &vec![1; 1 << 20], WriteMode::default()).unwrap();
             device.take();
-            fs.late_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
+            fs.pending_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
             fs.fsync(ino, false).unwrap();
             flushes = flushes.max(device.take().0);
             fs.forget(ino, 1);
@@ -395,18 +395,18 @@ mod tests {
         fs.open(ROOT_USER, other, OpenMode { only_reads: true, ..OpenMode::default() }).unwrap();
         fs.read(other, 0, &mut [0; 8]).unwrap();
         drop(reading);
-        assert!(!fs.late_atimes.is_empty());
-        fs.set_late_atimes_in_background().unwrap();
-        assert!(fs.late_atimes.is_empty());
+        assert!(!fs.pending_atimes.is_empty());
+        fs.apply_pending_atimes_in_background().unwrap();
+        assert!(fs.pending_atimes.is_empty());
         // A time set by a caller replaces the pending time of an earlier read.
-        fs.late_atimes.add(other, Time { seconds: 5, nanoseconds: 0 });
+        fs.pending_atimes.add(other, Time { seconds: 5, nanoseconds: 0 });
         let atime = Some(Time { seconds: 7, nanoseconds: 0 });
         let set = SetAttr { atime, ..SetAttr::default() };
         assert_eq!(
             fs.change(ROOT_USER, other, &Change { set, ..Change::default() }).unwrap().atime.seconds,
             7
         );
-        fs.late_atimes.add(other, Time { seconds: 9, nanoseconds: 0 });
+        fs.pending_atimes.add(other, Time { seconds: 9, nanoseconds: 0 });
         fs.unmount().unwrap();
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert_eq!(volume.stat(other).unwrap().atime.seconds, 9);

@@ -40,9 +40,9 @@ impl FileSystem {
         })?;
         volume.read_inodes_ahead(entries.iter().map(|entry| entry.ino));
         for entry in &entries {
-            let stat = volume.stat(entry.ino).ok().map(|stat| self.late_atimes.seen(stat));
+            let stat = volume.stat(entry.ino).ok().map(|stat| self.pending_atimes.seen(stat));
             if let Some(stat) = stat.as_ref().filter(|_| !matches!(&entry.name[..], b"." | b"..")) {
-                self.refer(stat);
+                self.add_reference(stat);
             }
             each(entry, stat.as_ref());
         }

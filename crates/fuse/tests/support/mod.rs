@@ -259,10 +259,10 @@ impl Bench {
     pub fn assert_clean(&self) {
         let run = tool("fsck.f2fs").args(["--dry-run", "-f"]).arg(self.image()).output().expect("fsck.f2fs");
         let said = text(&run);
-        let complaint = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
+        let unmount_error = ["[ASSERT]", "[FIX]", "Fail]", "Wrong", "Invalid", "Mismatch"]
             .iter()
             .find(|word| said.contains(*word));
-        assert!(run.status.success() && complaint.is_none(), "fsck.f2fs ({complaint:?}):\n{said}");
+        assert!(run.status.success() && unmount_error.is_none(), "fsck.f2fs ({unmount_error:?}):\n{said}");
         assert!(said.contains("[FSCK] other corrupted bugs"), "fsck.f2fs did not check:\n{said}");
     }
 }

@@ -11,11 +11,11 @@ use rustc_hash::FxHashSet;
 /// Files that were written, or were about to be, since their last write-back. The set is not maintained while
 /// there is plenty of space.
 #[derive(Default)]
-pub struct Unwritten {
+pub struct DirtyFiles {
     files: Mutex<Option<FxHashSet<Ino>>>,
 }
 
-impl Unwritten {
+impl DirtyFiles {
     /// Returns the files to write back before a caller takes space, when space is short. The first call
     /// starts the set with all files open for writing, which `open` returns.
     #[must_use]
@@ -39,12 +39,12 @@ impl Unwritten {
     }
 
     /// Returns true if the set is maintained. Then no other files have dirty pages.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_maintained(&self) -> bool {
         self.files.lock().expect("nothing panics under this lock").is_some()
     }
 
     /// Stops maintaining the set, because there is plenty of space.
-    pub fn forget(&self) {
+    pub fn stop(&self) {
         *self.files.lock().expect("nothing panics under this lock") = None;
     }
 }
@@ -55,18 +55,18 @@ mod tests {
 
     #[test]
     fn what_others_wrote_goes_first_and_once() {
-        let unwritten = Unwritten::default();
-        assert!(!unwritten.is_kept());
+        let dirty = DirtyFiles::default();
+        assert!(!dirty.is_maintained());
         let (open, none) = (|| vec![Ino(4), Ino(5)], || unreachable!("it is short already"));
-        let mut first = unwritten.take_before_write(Ino(5), open);
+        let mut first = dirty.take_before_write(Ino(5), open);
         assert_eq!(first.pop(), Some(Ino(5)));
         assert_eq!(first, [Ino(4)]);
-        assert_eq!(unwritten.take_before_write(Ino(5), none), [Ino(5)]);
-        assert_eq!(unwritten.take_before_write(Ino(6), none), [Ino(5), Ino(6)]);
-        assert_eq!(unwritten.take(none), [Ino(6)]);
-        assert_eq!(unwritten.take(none), []);
-        assert!(unwritten.is_kept());
-        unwritten.forget();
-        assert_eq!(unwritten.take(|| vec![Ino(7)]), [Ino(7)]);
+        assert_eq!(dirty.take_before_write(Ino(5), none), [Ino(5)]);
+        assert_eq!(dirty.take_before_write(Ino(6), none), [Ino(5), Ino(6)]);
+        assert_eq!(dirty.take(none), [Ino(6)]);
+        assert_eq!(dirty.take(none), []);
+        assert!(dirty.is_maintained());
+        dirty.stop();
+        assert_eq!(dirty.take(|| vec![Ino(7)]), [Ino(7)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Pending access times of files that were read.
 //!
 //! *Invariant*: a reader does not change the volume. The next writer applies these times before its own change; if
-//! there is none, a background thread does. Attributes that leave this crate show the [pending](LateAtimes::seen) time.
+//! there is none, a background thread does. Attributes that leave this crate show the [pending](PendingAtimes::seen) time.
 
 use std::{
     collections::BTreeMap,
@@ -18,9 +18,9 @@ pub const FILES_MAX: usize = 4096;
 
 /// Pending access times.
 #[derive(Default)]
-pub struct LateAtimes(Mutex<BTreeMap<Ino, Time>>);
+pub struct PendingAtimes(Mutex<BTreeMap<Ino, Time>>);
 
-impl LateAtimes {
+impl PendingAtimes {
     /// Adds the time of an access to a file. Returns false if the table is full.
     pub fn add(&self, ino: Ino, atime: Time) -> bool {
         let mut waiting = self.lock();

@@ -16,15 +16,15 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// Number of attempts that are skipped after a failure to create the pipe or to splice into it. Each failing
 /// attempt costs more than a successful one saves.
-const RESTS: u32 = 1000;
+const SKIPPED_ATTEMPTS: u32 = 1000;
 
 /// The splice pipe of one worker thread. The pipe is created at the first use, and replaced after a failure.
-pub struct Passage {
+pub struct SplicePipe {
     room_bytes: usize,
     /// Empty between uses.
     pipe: Option<Pipe>,
     /// Number of attempts still to skip.
-    rests: u32,
+    skips: u32,
 }
 
 struct Pipe {
@@ -32,11 +32,15 @@ struct Pipe {
     output: OwnedFd,
 }
 
-impl Passage {
+impl SplicePipe {
     /// Creates a splice pipe for messages of a header and at most `most_bytes` bytes at any offset.
-    pub fn new(most_bytes: usize) -> Passage {
+    pub fn new(most_bytes: usize) -> SplicePipe {
         // One slot for each page and one for the header; the first and the last page may be partial.
-        Passage { room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(), pipe: None, rests: 0 }
+        SplicePipe {
+            room_bytes: (most_bytes.div_ceil(page_bytes()) + 2) * page_bytes(),
+            pipe: None,
+            skips: 0,
+        }
     }
 
     /// Sends a header and ranges of a file as one message. After an error the message may have been sent or
@@ -53,17 +57,17 @@ impl Passage {
         if (1 + ranges.iter().map(pages).sum::<u64>()) * page > self.room_bytes as u64 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        if self.rests > 0 {
-            self.rests -= 1;
+        if self.skips > 0 {
+            self.skips -= 1;
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.rests = RESTS;
+        self.skips = SKIPPED_ATTEMPTS;
         let pipe = match self.pipe.take() {
             Some(pipe) => pipe,
             None => Pipe::new(self.room_bytes)?,
         };
         pipe.fill(head, file, ranges)?;
-        self.rests = 0;
+        self.skips = 0;
         let total = head.len() + bytes(ranges) as usize;
         let sent = rustix::pipe::splice(&pipe.output, None, to, None, total, SpliceFlags::empty())?;
         if sent != total {
@@ -128,10 +132,10 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, &content).unwrap();
         let file = File::open(&path).unwrap();
-        let mut passage = Passage::new(64 << 10);
+        let mut splice_pipe = SplicePipe::new(64 << 10);
         let (out, into) = rustix::pipe::pipe().unwrap();
         let ranges = [8192..20_480, 0..4096, 36_864..40_000];
-        passage.send(into.as_fd(), b"head", file.as_fd(), &ranges).unwrap();
+        splice_pipe.send(into.as_fd(), b"head", file.as_fd(), &ranges).unwrap();
         drop(into);
         let mut arrived = Vec::new();
         File::from(out).read_to_end(&mut arrived).unwrap();
@@ -145,14 +149,14 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let (_out, into) = rustix::pipe::pipe().unwrap();
         let refused = |range: Range<u64>| {
-            let mut passage = Passage::new(64 << 10);
-            passage.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()
+            let mut splice_pipe = SplicePipe::new(64 << 10);
+            splice_pipe.send(into.as_fd(), b"head", file.as_fd(), &[range]).unwrap_err().kind()
         };
-        let mut passage = Passage::new(64 << 10);
-        let mut send = |range: Range<u64>| passage.send(into.as_fd(), b"head", file.as_fd(), &[range]);
+        let mut splice_pipe = SplicePipe::new(64 << 10);
+        let mut send = |range: Range<u64>| splice_pipe.send(into.as_fd(), b"head", file.as_fd(), &[range]);
         assert!(send((1 << 20)..(1 << 20) + 4096).is_err());
         assert_eq!(send(0..4096).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert!((1..RESTS).all(|_| send(0..4096).is_err()) && send(0..4096).is_ok());
+        assert!((1..SKIPPED_ATTEMPTS).all(|_| send(0..4096).is_err()) && send(0..4096).is_ok());
         assert_eq!(refused((1 << 20) - 4096..(1 << 20) + 4096), io::ErrorKind::UnexpectedEof);
         assert_eq!(refused(0..1 << 20), io::ErrorKind::OutOfMemory);
     }

@@ -10,11 +10,11 @@ use std::{
 };
 
 /// Validity of a reported amount: reading it takes longer than creating a file.
-const KEPT: Duration = Duration::from_millis(5);
+const VALIDITY: Duration = Duration::from_millis(5);
 
 /// Our share of the dirty data.
 #[derive(Default)]
-pub struct Waiting(Mutex<Known>);
+pub struct DirtyPages(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -24,26 +24,26 @@ struct Known {
     of_others: u64,
 }
 
-impl Waiting {
+impl DirtyPages {
     /// Returns the number of dirty bytes that may be ours.
     pub fn bytes(&self) -> u64 {
         let mut known = self.0.lock().expect("nothing panics under this lock");
-        if known.last.is_none_or(|(at, _)| at.elapsed() >= KEPT) {
-            known.learn(in_kernel());
+        if known.last.is_none_or(|(at, _)| at.elapsed() >= VALIDITY) {
+            known.record(in_kernel());
         }
         known.ours()
     }
 
     /// Notes that all of our dirty data has been written back.
-    pub fn is_over(&self) {
+    pub fn mark_clean(&self) {
         let mut known = self.0.lock().expect("nothing panics under this lock");
         known.of_others = u64::MAX;
-        known.learn(in_kernel());
+        known.record(in_kernel());
     }
 }
 
 impl Known {
-    fn learn(&mut self, bytes: u64) {
+    fn record(&mut self, bytes: u64) {
         self.last = Some((Instant::now(), bytes));
         self.of_others = self.of_others.min(bytes);
     }
@@ -74,15 +74,15 @@ mod tests {
     #[test]
     fn what_others_wait_for_does_not_count() {
         let mut known = Known::default();
-        known.learn(100);
+        known.record(100);
         assert_eq!(known.ours(), 100, "nobody knows");
         known.of_others = u64::MAX;
-        known.learn(70);
+        known.record(70);
         assert_eq!(known.ours(), 0);
-        known.learn(90);
+        known.record(90);
         assert_eq!(known.ours(), 20);
-        known.learn(50);
-        known.learn(80);
+        known.record(50);
+        known.record(80);
         assert_eq!(known.ours(), 30, "others have written");
     }
 
