@@ -1,4 +1,4 @@
-//! Which sequences the power is cut in, and how.
+//! Sequences for power cuts, and the kind of power failure in each.
 
 use f2fs::volume::{ActiveLogs, InPlace};
 
@@ -6,7 +6,7 @@ use guest::op::Allocate;
 
 use crate::{Mode, Settings, Setup, setup::Maker};
 
-/// Sequences of one kind.
+/// Power cuts in sequences of one kind.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Its name.
@@ -15,13 +15,13 @@ pub struct Case {
     pub setup: Setup,
     /// The kind of power failure.
     pub mode: Mode,
-    /// Operations of a sequence.
+    /// Operations per sequence.
     pub steps: usize,
 }
 
 impl Case {
-    /// All cases. Cases with torn writes have inode checksums: without them a torn inode passes for a whole
-    /// one, in Linux as here.
+    /// Returns all cases. Cases with torn writes have inode checksums: without them a torn inode passes for a
+    /// whole one, in Linux as here.
     pub fn all() -> Vec<Case> {
         let case = |name, setup, mode, steps| Case { name, setup, mode, steps };
         let torn = |name, maker| {
@@ -57,13 +57,13 @@ impl Case {
         ]
     }
 
-    /// The case of this name.
+    /// Returns the case of this name.
     pub fn named(name: &str) -> Option<Case> {
         Case::all().into_iter().find(|case| case.name == name)
     }
 }
 
-/// A volume of this kind, with short writes and many promises.
+/// Makes a volume of this kind, with short writes and many promises.
 fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
     let mut setup = Setup::named(name).expect("a kind of volume");
     setup.mix.write_bytes_max = 16 << 10;
@@ -77,7 +77,7 @@ fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
     ]);
     setup.mix.blocks_max = 600;
     (setup.mix.durable, setup.mix.fsync) = (promises, fsync);
-    // Short sequences would consist of these alone.
+    // Otherwise short sequences would consist of these alone.
     (setup.mix.bursts, setup.mix.fill) = (false, false);
     setup
 }

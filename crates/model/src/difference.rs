@@ -15,12 +15,12 @@ use crate::{
     model::{Body, Data, Id, Inode, Model, ROOT},
 };
 
-/// Files up to this size are read as a whole.
+/// Maximum size of a file that is read as a whole.
 const WHOLE_BYTES: u64 = 1 << 20;
-/// Places that are looked at in larger files, besides those where something is.
+/// Number of positions examined in larger files, besides those with data.
 const PROBES: u64 = 8;
 
-/// Facts of inodes that are compared.
+/// Compared facts of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// True if creation times are recorded.
@@ -30,13 +30,13 @@ pub struct Facts {
 /// Differences that are allowed, because a power cut may leave either state.
 #[derive(Debug, Clone, Default)]
 pub struct Leeway {
-    /// Inodes of which the times do not count.
+    /// Inodes whose times do not count.
     pub times: HashSet<Id>,
     /// Inodes of which only the content counts.
     pub attributes: HashSet<Id>,
-    /// A file each of whose sectors may also have the content given here.
+    /// A file whose sectors may each have this content instead.
     pub sectors: Option<(Id, Data)>,
-    /// A file that may have any content where its content differs from the one given here.
+    /// A file that may have any content where its expected content differs from this one.
     pub torn: Option<(Id, Data)>,
     /// A file of which only the size counts.
     pub content: Option<Id>,
@@ -45,12 +45,12 @@ pub struct Leeway {
 /// Compares the whole tree, then the counters.
 ///
 /// # Errors
-/// The first difference, with its path; or a read that failed.
+/// The first difference, with its path; or a failed read.
 pub fn check(model: &Model, engine: &Engine, facts: Facts) -> Result<()> {
     check_with(model, engine, facts, &Leeway::default())
 }
 
-/// As [`check`], with some leeway.
+/// Does the work of [`check`] with some leeway.
 pub fn check_with(model: &Model, engine: &Engine, facts: Facts, leeway: &Leeway) -> Result<()> {
     let volume = engine.volume();
     let mut walk = Walk { model, volume, facts, leeway, inos: HashMap::new() };
@@ -75,7 +75,7 @@ pub fn check_with(model: &Model, engine: &Engine, facts: Facts, leeway: &Leeway)
     Ok(())
 }
 
-/// Nodes that are counted are those that the NAT has.
+/// The counted nodes must be those in the NAT.
 pub fn check_nodes(volume: &Volume) -> Result<()> {
     let counted = volume.counters().valid_nodes;
     let mut nodes = 0;
@@ -91,7 +91,7 @@ struct Walk<'a> {
     volume: &'a Volume,
     facts: Facts,
     leeway: &'a Leeway,
-    /// The inode of the volume for each of the model that was seen.
+    /// The volume's inode for each visited inode of the model.
     inos: HashMap<Id, Ino>,
 }
 
@@ -217,7 +217,7 @@ impl Walk<'_> {
             let end = (extent.offset + extent.length).min(size);
             ensure!(extent.length > 0 && end > at, "an extent of {extent:?} at {at}");
             if extent.kind != ExtentKind::Inline {
-                // Block 0 may be there without having been written: inline data moved to it.
+                // Block 0 may exist without a write: inline data moved to it.
                 let blocks = extent.offset / block_bytes..end.div_ceil(block_bytes);
                 if let Some(extra) = blocks.clone().find(|n| *n > 0 && !data.blocks.contains_key(n)) {
                     bail!("block {extra} has a place and was never written");
@@ -243,7 +243,7 @@ impl Walk<'_> {
         self.compare_range(data, ino, run.start * block_bytes, (run.end - run.start) * block_bytes)
     }
 
-    /// Each sector has one content or the other, and so has the size.
+    /// Checks that each sector has one content or the other, and so does the size.
     fn compare_sectors(&self, one: &Data, other: &Data, ino: Ino) -> Result<()> {
         let block_bytes = self.model.rules().block_bytes;
         let size = self.volume.stat(ino)?.size;
@@ -273,7 +273,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Compares the unchanged part of a torn file. The last block of a file is written anew when the size
+    /// Compares the unchanged part of a torn file. The last block of a file is rewritten when the size
     /// changes, even if its data does not: zeroes follow the end.
     fn compare_torn(&self, new: &Data, ino: Ino) -> Result<()> {
         let block_bytes = self.model.rules().block_bytes;

@@ -1,4 +1,4 @@
-//! A volume that stays in use: files are kept open, and it is opened anew in between.
+//! A volume in continuous use, with files kept open and with reopenings in between.
 
 use std::{
     collections::HashMap,
@@ -21,19 +21,19 @@ use rustix::io::Errno;
 
 use crate::perform::{parent, perform};
 
-/// Seconds at which the clock of every run starts.
+/// Time in seconds at which the clock of every run starts.
 const EPOCH: i64 = 1_700_000_000;
 
 /// Options for each opening of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Logs to write to.
+    /// Number of active logs.
     pub active_logs: ActiveLogs,
-    /// When to overwrite in place.
+    /// Policy for in-place updates.
     pub in_place: InPlace,
-    /// Memory for caches.
+    /// Memory for caches in bytes.
     pub cache_bytes: usize,
-    /// True if small files and directories, and attributes, live in inodes.
+    /// True if inodes hold small files, directories and attributes inline.
     pub inline: bool,
     /// True if freed blocks are discarded.
     pub discard: bool,
@@ -54,25 +54,25 @@ impl Default for Settings {
     }
 }
 
-/// A clock that only moves when it is told to.
+/// A clock that advances only on request.
 #[derive(Debug, Clone, Default)]
 pub struct StepClock(Arc<AtomicI64>);
 
 impl StepClock {
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Time {
         let steps = self.0.load(Ordering::Relaxed);
         Time { seconds: EPOCH + steps / 7, nanoseconds: (steps % 7 * 100_000_001) as u32 }
     }
 
-    /// Goes on by one step.
+    /// Advances by one step.
     pub fn step(&self) -> Time {
         self.0.fetch_add(1, Ordering::Relaxed);
         self.now()
     }
 }
 
-/// A volume that is driven by operations.
+/// A volume driven by operations.
 pub struct Engine {
     device: Arc<dyn Device>,
     settings: Settings,
@@ -88,26 +88,26 @@ impl Engine {
         Ok(Engine { device, settings, clock, volume, open: HashMap::new() })
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// The inode that is open under a handle.
+    /// Returns the inode that is open under a handle.
     pub fn opened(&self, handle: u32) -> Option<Ino> {
         self.open.get(&handle).copied()
     }
 
-    /// Ends cleanly.
+    /// Unmounts the volume.
     pub fn unmount(mut self) -> Result<()> {
         self.close_all()?;
         self.volume.unmount()
     }
 
-    /// Applies an operation. [`Op::Unmount`] unmounts and opens again; [`Op::DropCaches`] writes a checkpoint
-    /// and opens again, so that the new volume begins with empty caches.
+    /// Applies an operation. [`Op::Unmount`] unmounts and reopens the volume. [`Op::DropCaches`] writes a
+    /// checkpoint and reopens it, so that the caches are empty.
     ///
-    /// Issues one pending discard after each operation, so that later operations meet those that are left.
+    /// Issues one pending discard after each operation, so that later operations meet the remaining ones.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         let done = self.perform(op);
         self.volume.discards().issue()?;
@@ -197,7 +197,7 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
     }
 }
 
-/// The number that a program sees for an error; `None` for errors that no correct volume gives.
+/// Returns the errno that a program sees for an error; `None` for errors that no correct volume gives.
 pub fn errno(error: &Error) -> Option<Errno> {
     Some(match error {
         Error::NoSpace { .. } | Error::NoInodes => Errno::NOSPC,
@@ -221,7 +221,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
     })
 }
 
-/// Measures the limits of a volume on a file that is made for it and removed again.
+/// Measures the limits of a volume on a temporary file.
 pub fn rules(engine: &mut Engine) -> anyhow::Result<crate::model::Rules> {
     const PROBE: &[u8] = b"probe";
     let volume = &mut engine.volume;

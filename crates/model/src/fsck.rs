@@ -1,4 +1,4 @@
-//! fsck.f2fs as a judge: an image on which it has anything to say is not a good image.
+//! fsck.f2fs as a judge: an image with any finding is not a good image.
 
 use std::{os::unix::fs::FileExt, path::Path};
 
@@ -7,26 +7,26 @@ use block::MemoryDevice;
 
 use crate::setup::{store, store_parts, system};
 
-/// Message for a checkpoint pack whose first block is all zeroes (then the offset of its checksum is wrong,
-/// too) or torn.
+/// Message about a checkpoint pack whose first block is torn, or all zeroes (then the offset of its checksum
+/// is wrong, too).
 const UNFINISHED_PACK: &str = "Invalid CP CRC";
 
 /// Runs fsck.f2fs over a device without changing it.
 ///
 /// # Errors
-/// It finds anything; then the image is kept where `FLASHKIT_KEEP` says.
+/// It has a finding. The image is then kept in `FLASHKIT_KEEP`.
 pub fn fsck(device: &MemoryDevice) -> Result<()> {
     judge(device, |_| false)
 }
 
-/// The same after a power cut, which may have caught a checkpoint half-way: fsck.f2fs looks at both packs, says of the
-/// unfinished one that it is none, and takes the other. It does not count that as a finding.
+/// Runs fsck.f2fs after a power cut, which may have interrupted a checkpoint. fsck.f2fs reads both packs,
+/// reports that the unfinished one is invalid, and uses the other. It does not count that as a finding.
 pub fn fsck_after_cut(device: &MemoryDevice) -> Result<()> {
     judge(device, |line| line.contains(UNFINISHED_PACK))
 }
 
 /// Runs fsck.f2fs over an image without changing it, and returns its output. The default version does not
-/// know 16K blocks and is skipped for them, unless `FLASHKIT_FSCK` names one that does.
+/// support 16K blocks and is skipped for them, unless `FLASHKIT_FSCK` names one that does.
 ///
 /// # Errors
 /// fsck.f2fs finds an error.
@@ -52,9 +52,9 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
         return Ok(String::new());
     }
     let mut command = system(named.unwrap_or_else(|| "fsck.f2fs".into()));
-    // Without -f: with it, fsck.f2fs mends wrong quota as it goes, and does not count that as a finding; and takes
-    // the segments that it mends it in for segments of a wrong type.
-    // It is run where the image is: further devices of a volume have paths in its superblock, ours without a directory.
+    // Without -f: with it, fsck.f2fs repairs wrong quota on the way without counting that as a finding, and
+    // reports a wrong type for the segments of the repaired quota. It runs in the image's directory, because
+    // the superblock has the paths of further devices, which in our volumes are relative.
     let dir = image.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
     let name = image.file_name().context("an image is a file")?;
     let run = command.current_dir(dir).arg("--dry-run").arg(name).output().context("fsck.f2fs")?;

@@ -1,5 +1,4 @@
-//! Random operations that meet each other: few names, few directories, and sizes around every boundary of the
-//! format.
+//! Random operations that collide: few names, few directories, and sizes around every boundary of the format.
 
 use std::sync::Arc;
 
@@ -9,27 +8,27 @@ use guest::{Bytes, Content, Op, op::Allocate};
 
 use crate::model::{Body, Id, Model, ROOT};
 
-/// Handles of files that are opened by their names.
+/// Handles of files opened by name.
 const NAMED_HANDLES: u32 = 4;
-/// The handle of a file that was opened without a name, until it has one.
+/// Handle of a file that was opened without a name, until it has one.
 const NAMELESS: u32 = NAMED_HANDLES;
-/// Handles that may be open together.
+/// Maximum number of open handles.
 pub const HANDLES: u32 = NAMED_HANDLES + 1;
-/// Entries that a tree has at most, about.
+/// Approximate maximum number of entries of a tree.
 const INODES_MAX: usize = 600;
-/// Operations for which the generator goes on with the paths that it knows.
+/// Number of operations for which the generator reuses its list of paths.
 const TREE_AGE_MAX: u32 = 4;
-/// Depth of directories, at most.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 12;
 
 /// The mix of operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix {
-    /// Blocks that contents may take together.
+    /// Maximum number of blocks of all contents.
     pub blocks_max: u64,
-    /// Bytes of one write, at most.
+    /// Maximum size of a write in bytes.
     pub write_bytes_max: u64,
-    /// True if files are written to far from their start.
+    /// True if files are written far from their start.
     pub far: bool,
     /// True if directories fold case.
     pub casefold: bool,
@@ -39,11 +38,11 @@ pub struct Mix {
     pub fill: bool,
     /// Modes of fallocate that the volume supports.
     pub allocate: Vec<Allocate>,
-    /// One of this many operations makes changes durable or opens the volume anew; 0 for none.
+    /// One of this many operations makes changes durable or reopens the volume; 0 for none.
     pub durable: u64,
     /// True if files are fsynced.
     pub fsync: bool,
-    /// True if the volume is opened anew during the sequence.
+    /// True if the volume is reopened during the sequence.
     pub remount: bool,
     /// True if some choices are of hundreds of operations: many names, many pieces of a file, many removals.
     pub bursts: bool,
@@ -74,20 +73,20 @@ impl Default for Mix {
     }
 }
 
-/// Makes operations.
+/// Generator of operations.
 #[derive(Debug, Clone)]
 pub struct Generator {
     rng: Rng,
     mix: Mix,
     /// Remaining operations of a burst, last first.
     burst: Vec<Op>,
-    /// Recent paths: those that are gone since then are used once more.
+    /// Recent paths. Paths removed meanwhile are used once more.
     tree: Arc<Tree>,
     tree_age: u32,
 }
 
 impl Generator {
-    /// A generator that `seed` determines, together with the model that it is shown.
+    /// Makes a generator whose operations depend only on `seed` and the models that it is given.
     pub fn new(seed: u64, mix: Mix) -> Generator {
         let compress = Op::Flags { path: "/".into(), set: flag::COMPRESS, clear: 0 };
         Generator {
@@ -99,7 +98,7 @@ impl Generator {
         }
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub fn next(&mut self, model: &Model) -> Op {
         let op = match self.burst.pop() {
             Some(op) => op,
@@ -114,17 +113,18 @@ impl Generator {
             | Op::Flags { ref path, .. }
                 if is_special(model, path) =>
             {
-                // Linux would follow the link, or wait for a FIFO's other end.
+                // Linux would follow the link, or wait for the other end of a FIFO.
                 Op::Chown { path: path.clone(), uid: 7, gid: 9 }
             }
-            // The path may have been a directory's when it was picked; a file with content cannot be changed so.
+            // The path may have been a directory's when it was picked; these flags of a file with content
+            // cannot be changed.
             Op::Flags { ref path, set, clear }
                 if (set | clear) & (flag::COMPRESS | flag::NOCOMPRESS) != 0
                     && model.size_of(&path.0).is_some() =>
             {
                 Op::Chown { path: path.clone(), uid: 7, gid: 9 }
             }
-            // Linux has attributes for users on files and directories only.
+            // On Linux only files and directories have user attributes.
             Op::SetXattr { path, value, .. } if is_special(model, &path) => {
                 Op::SetXattr { path, name: "trusted.special".into(), value }
             }
@@ -236,7 +236,7 @@ impl Generator {
                 (offset / block_bytes * block_bytes, length.div_ceil(block_bytes) * block_bytes);
             let size = model.size_of(&path.0).unwrap_or(0);
             if self.rng.chance(0.7) && size > 2 * block_bytes {
-                // Within the file, where it can be done.
+                // Within the file, if possible.
                 offset = self.rng.below(size / block_bytes - 1) * block_bytes;
                 length = (1 + self.rng.below(8)) * block_bytes;
             }
@@ -280,7 +280,7 @@ impl Generator {
         Op::SetXattr { path: self.old_path(tree), name: self.xattr_name(), value }
     }
 
-    /// Removes an attribute that is there, most of the time.
+    /// Removes an attribute, usually an existing one.
     fn remove_xattr(&mut self, model: &Model, tree: &Tree) -> Op {
         let path = self.old_path(tree);
         let there: Vec<Bytes> = match model.find(&path.0) {
@@ -354,7 +354,7 @@ impl Generator {
         op
     }
 
-    /// A file comes and goes as a database's journal does: it and its directory are made durable.
+    /// Makes and removes a file like a database's journal: the file and its directory are made durable.
     fn journal(&mut self, tree: &Tree) -> Op {
         let dir = self.pick(&tree.dirs).clone();
         let path = if self.rng.chance(0.8) { join(&dir, b"journal") } else { self.new_path(tree) };
@@ -383,7 +383,7 @@ impl Generator {
         Op::Fsync { path: dir, data_only: true }
     }
 
-    /// A file is made without a name, written, and given one.
+    /// Makes a file without a name, writes to it, and gives it a name.
     fn nameless(&mut self, tree: &Tree) -> Op {
         let (dir, to, handle) = (self.pick(&tree.dirs).clone(), self.new_path(tree), NAMELESS);
         let steps = [
@@ -405,7 +405,7 @@ impl Generator {
         Op::OpenNameless { dir, mode: self.mode(), handle: NAMELESS }
     }
 
-    /// A directory gets many names at once, or loses those that it got so.
+    /// Gives a directory many names at once, or removes those of an earlier burst.
     fn many_names(&mut self, tree: &Tree) -> Op {
         let dir = self.pick(&tree.dirs).clone();
         let count = 20 + self.rng.below(230);
@@ -424,7 +424,7 @@ impl Generator {
         Op::Mkdir { path: dir, mode: 0o755 }
     }
 
-    /// A file is written piece by piece: forwards, or every second block.
+    /// Writes a file piece by piece: forwards, or every second block.
     fn many_writes(&mut self, model: &Model, tree: &Tree) -> Op {
         let path = self.file(tree);
         let start = self.offset(model, &path).min(8 << 20);
@@ -440,7 +440,7 @@ impl Generator {
         Op::Truncate { path, size: start }
     }
 
-    /// A directory is emptied.
+    /// Empties a directory.
     fn many_removals(&mut self, model: &Model, tree: &Tree) -> Op {
         let dir = self.pick(&tree.dirs).clone();
         let Ok(id) = model.find(&dir.0) else { return Op::Rmdir { path: dir } };
@@ -452,7 +452,7 @@ impl Generator {
         Op::Rmdir { path: dir }
     }
 
-    /// A path that is likely to be there.
+    /// Returns a path that probably exists.
     fn old_path(&mut self, tree: &Tree) -> Bytes {
         match self.rng.below(20) {
             0 => self.new_path(tree),
@@ -460,7 +460,7 @@ impl Generator {
         }
     }
 
-    /// A path that may be there.
+    /// Returns a path that may exist.
     fn new_path(&mut self, tree: &Tree) -> Bytes {
         let dir = match self.rng.below(30) {
             0 => self.pick(&tree.paths).clone(),
@@ -472,7 +472,7 @@ impl Generator {
         join(if deep { tree.root() } else { &dir }, &name)
     }
 
-    /// A regular file, most of the time.
+    /// Returns a path, usually of a regular file.
     fn file(&mut self, tree: &Tree) -> Bytes {
         match self.rng.below(20) {
             0 => self.pick(&tree.dirs).clone(),
@@ -503,7 +503,7 @@ impl Generator {
         self.offset_in(model, id)
     }
 
-    /// An offset in a file: around its end, around its data, or around a boundary of the format.
+    /// Returns an offset in a file: near its end, near its data, or near a boundary of the format.
     fn offset_in(&mut self, model: &Model, id: Option<Id>) -> u64 {
         let rules = model.rules();
         let data = id.and_then(|id| model.inode(id).data());
@@ -625,7 +625,7 @@ impl Tree {
             }
             tree.paths.push(path);
         }
-        // The root comes first and stays where it is: operations on it are few.
+        // The root comes first and stays where it is, because few operations on it are wanted.
         tree
     }
 

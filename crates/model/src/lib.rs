@@ -1,9 +1,9 @@
 //! Development only: random operations, a model of a file system, and a comparison of a volume with it.
 //!
 //! The operations are those that drive the kernel in the judge's machine ([`guest::Op`]). [`generator`] makes
-//! them, [`model`] defines their effect, [`perform`] applies them to a volume, which [`engine`] keeps in use,
+//! them. [`model`] defines their effect. [`perform`] applies them to a volume, which [`engine`] keeps in use.
 //! [`difference`] compares, [`sequence`] runs and shrinks, [`tally`] counts, [`power_cut`] cuts the power,
-//! [`fsck`] judges, [`setup`] has a volume of every kind.
+//! [`fsck`] judges, and [`setup`] has a volume of every kind.
 
 pub mod cut_case;
 pub mod difference;

@@ -1,4 +1,4 @@
-//! The manifest of a volume as this library reads it, in the form in which the judge's kernel tells its own.
+//! The manifest of a volume as this library reads it, in the form of the judge's kernel.
 
 use f2fs::{
     Error,
@@ -63,8 +63,8 @@ pub fn manifest_of(volume: &Volume) -> Manifest {
     found
 }
 
-/// Takes over the kernel's times of directories that recovery changed, if they are later than the times on
-/// the volume. The kernel stamps them with the time of day, so no two recoveries agree on them.
+/// Copies the kernel's times of directories changed by recovery, if they are later than the times on the
+/// volume. The kernel stamps them with the time of day, so no two recoveries agree on them.
 pub fn excuse_recovered_directories(kernel: &Manifest, ours: &mut Manifest) {
     for (theirs, own) in kernel.entries.iter().zip(&mut ours.entries) {
         let stamped = theirs.mtime == theirs.ctime && theirs.mtime > own.mtime;
@@ -150,7 +150,7 @@ fn data_runs(volume: &Volume, stat: &Stat) -> f2fs::Result<Vec<(u64, u64)>> {
     Ok(runs)
 }
 
-/// In steps of an odd size, so that reads start and end anywhere.
+/// Reads in steps of an odd size, so that reads start and end anywhere.
 fn digest_whole(volume: &Volume, stat: &Stat) -> f2fs::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0xEE; 1_000_003];

@@ -30,7 +30,7 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
         }
         Op::Write { path, offset, content } => {
             let ino = match volume.resolve(&path.0, true) {
-                // The mode that the guest's agent asks for, with a umask of 0.
+                // The mode that the guest's agent uses, with a umask of 0.
                 Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
                 found => found?,
             };
@@ -123,7 +123,7 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
     }
 }
 
-/// The directory of a path, and the name in it.
+/// Returns the directory of a path, and the name in it.
 pub(crate) fn parent<'a>(volume: &Volume, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
     let (dir, name) = split_last(&path.0).ok_or(Error::Exists)?;
     Ok((volume.resolve(dir, true)?, name))
@@ -139,7 +139,7 @@ fn rename(volume: &mut Volume, from: &Bytes, to: &Bytes, mode: RenameMode) -> Re
     volume.rename(from_dir, from, to_dir, to, mode)
 }
 
-/// Changes attributes of the inode at a path, a symbolic link's too; `choose` is told the flags it has.
+/// Changes attributes of the inode at a path, even of a symbolic link. `choose` gets the inode's flags.
 fn change(volume: &mut Volume, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u32)) -> Result<()> {
     let ino = volume.resolve(&path.0, false)?;
     let mut set = SetAttr::default();

@@ -1,16 +1,16 @@
 //! Power cuts: a sequence is recorded, and then the power fails at each of its requests.
 //!
-//! *The oracle*: a cut leaves the newest finished checkpoint, or the one in progress. On top of it, each file
-//! that was fsynced since then is as it was at its last finished fsync, or at the one in progress. No other
-//! change is there. A directory that was fsynced has the names that it had then. A directory that gets a name
+//! *The oracle*: a cut leaves the newest finished checkpoint, or the one in progress. In addition, each file
+//! that was fsynced since then has the state of its last finished fsync, or of the one in progress. No other
+//! change is present. A directory that was fsynced has the names of that time. A directory that gets a name
 //! back may have other times, and so may an inode that loses a name. A block that was being written in place
 //! may be torn between sectors. As one flush ends an fsync, a cut before it may leave the nodes without the
-//! data, as on Linux. A torn node of addresses is not detectable, for it has no checksum: the file that was
-//! being fsynced may have any content then.
+//! data, as on Linux. A torn node of addresses cannot be detected, because it has no checksum: the file that
+//! was being fsynced may then have any content.
 //!
-//! *Cuts after cuts*: if the power fails once more while the volume is opened, the next opening finds the
-//! same state; and data fsynced after it was opened survives a cut that loses all unflushed writes, together
-//! with the state found before.
+//! *Cuts after cuts*: if the power fails again while the volume is opened, the next opening finds the same
+//! state. Data fsynced after the opening survives a cut that loses all unflushed writes, together with the
+//! state found before.
 
 use std::{fmt, sync::Arc};
 
@@ -38,34 +38,34 @@ use crate::{
 pub enum Mode {
     /// After each request, once with all writes, and once without the unflushed ones.
     Linear,
-    /// After each request, with unflushed writes lost, kept or torn as seeds say, so often.
+    /// After each request this many times, with unflushed writes lost, kept or torn at random.
     Random(u64),
-    /// After each request, with every choice of the unflushed writes, but no more choices than this.
+    /// After each request, with every choice of the unflushed writes, up to this many choices.
     Exhaustive(u64),
 }
 
-/// One cut in this many is also judged by fsck.f2fs.
+/// One in this many cuts is also judged by fsck.f2fs.
 const JUDGED_EVERY: u64 = 97;
-/// After one cut in this many the volume is cut again while it is opened, then used, and cut once more; after
-/// the others it is unmounted.
+/// After one in this many cuts, the volume is cut again while it is opened, then used, and cut once more.
+/// After the others it is unmounted.
 const CUT_AGAIN_EVERY: usize = 3;
 /// Prefix of every failure of a cut.
 const CUT: &str = "cut after request";
-/// Runs to shrink a failure in.
+/// Maximum number of runs to shrink a failure.
 const SHRINK_RUNS: usize = 150;
 
-/// The durable states of a recorded sequence, and when each became durable.
+/// The durable states of a recorded sequence, each with the time when it became durable.
 pub struct Record {
     setup: Setup,
     start: MemoryDevice,
     trace: Vec<Request>,
-    /// The first is the start.
+    /// Checkpoints. The first is the start.
     commits: Vec<Commit>,
     fsyncs: Vec<Fsync>,
     tally: Tally,
 }
 
-/// A checkpoint. It was written by the requests from `begun` up to, but not, `done`.
+/// A checkpoint, written by the requests from `begun` (included) to `done` (excluded).
 struct Commit {
     begun: usize,
     done: usize,
@@ -81,13 +81,12 @@ struct Fsync {
     name: (Id, Vec<u8>),
     data_only: bool,
     ino: Ino,
-    /// The version in the footers of nodes that were written then.
+    /// Version in the footers of nodes written at that time.
     node_version: u64,
 }
 
 impl Record {
-    /// Records `steps` operations that `seed` makes. Operations that end the engine's use of the device are made,
-    /// too.
+    /// Records `steps` random operations from `seed`, including operations that close the device.
     pub fn new(setup: &Setup, seed: u64, steps: usize) -> Result<(Record, Vec<Op>)> {
         let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
         let mut ops = Vec::new();
@@ -163,7 +162,7 @@ impl Record {
         Ok(())
     }
 
-    /// Checks that a directory that was fsynced without a checkpoint would come back with exactly its names.
+    /// Checks that a directory that was fsynced without a checkpoint would return with exactly its names.
     fn check_names(&self, model: &Model, dir: Id) -> Result<()> {
         let commit = self.commits.last().expect("the first is the start");
         let mut state = (commit.state.clone(), Leeway::default());
@@ -182,7 +181,7 @@ impl Record {
     /// those.
     ///
     /// # Errors
-    /// The first cut that leaves a state that is not allowed.
+    /// The first cut that leaves an invalid state.
     pub fn cut_everywhere(&self, mode: Mode) -> Result<(u64, u64)> {
         let flushed = Arc::new(copy(&self.start)?);
         let (mut last_flush, mut count, mut further) = (0, 0, 0);
@@ -204,7 +203,7 @@ impl Record {
         Ok((count, further))
     }
 
-    /// One cut; says how many followed it.
+    /// Makes one cut. Returns the number of further cuts.
     fn cut(
         &self,
         flushed: &Arc<MemoryDevice>,
@@ -225,8 +224,8 @@ impl Record {
         Ok(0)
     }
 
-    /// Opens the volume after a cut, compares it with the allowed states, and opens it once more: unmounted,
-    /// or cut `again`. Returns the number of further cuts.
+    /// Opens the volume after a cut, compares it with the valid states, and opens it once more: unmounted, or
+    /// cut `again`. Returns the number of further cuts.
     fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize, again: bool) -> Result<u64> {
         let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
@@ -257,7 +256,7 @@ impl Record {
         Err(anyhow!("it is none of {many} states that it may be in: {}", differences.join("; ")))
     }
 
-    /// Cuts the power at some request since the opening of a volume began. The next opening must find the
+    /// Cuts the power at some request after the opening of a volume began. The next opening must find the
     /// same state.
     fn cut_opening(
         &self,
@@ -273,8 +272,9 @@ impl Record {
             .with_context(|| format!("after {at} of {} requests, {survivors:?}", trace.len()))
     }
 
-    /// Goes on after a cut: one file is overwritten and fsynced, and the power fails with everything lost that was not
-    /// flushed. That file must be so, and everything else as it was. Says whether there was a file.
+    /// Continues after a cut: overwrites and fsyncs one file, then cuts the power and loses everything
+    /// unflushed. That file must have its new content, and everything else must be unchanged. Returns true if
+    /// there was a file.
     fn cut_after(
         &self,
         (found, leeway): (&Model, &Leeway),
@@ -288,7 +288,7 @@ impl Record {
         let in_root = names.filter_map(|(id, _)| model.name_of(id).filter(|(dir, _)| *dir == ROOT));
         let Some(name) = in_root.map(|(_, name)| name).min() else { return Ok(false) };
         let path = Bytes([b"/", &name[..]].concat());
-        // Whole sectors: of a file that was being overwritten each one may be old or new, but is all one or the other.
+        // Whole sectors: while a file is overwritten, each sector is either all old or all new.
         let content = Content::Noise { seed, length: 18 * ATOMIC_BYTES as u64 };
         let write = Op::Write { path: path.clone(), offset: 0, content };
         match (engine.apply(&write), model.apply(&write, StepClock::default().now())) {
@@ -321,7 +321,7 @@ impl Record {
         check_with(model, &engine, self.setup.facts, leeway)
     }
 
-    /// The states that a cut may leave.
+    /// Returns the states that a cut may leave.
     fn candidates(
         &self,
         device: &dyn Device,
@@ -362,31 +362,31 @@ impl Record {
         Ok(candidates)
     }
 
-    /// The device after a cut that follows the first `at` requests.
+    /// Makes the device after a cut that follows the first `at` requests.
     pub fn cut_at(&self, at: usize, survivors: &Survivors) -> Result<MemoryDevice> {
         let device = copy(&self.start)?;
         power_cut(&self.trace, at, survivors, &device)?;
         Ok(device)
     }
 
-    /// Requests that change the device.
+    /// Returns the number of requests that change the device.
     pub fn requests(&self) -> usize {
         self.trace.len()
     }
 
-    /// Checkpoints, and fsyncs without one.
+    /// Returns the numbers of checkpoints, and of fsyncs without one.
     pub fn promises(&self) -> (usize, usize) {
         (self.commits.len() - 1, self.fsyncs.len())
     }
 
-    /// Counts of the operations.
+    /// Returns the counts of the operations.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 }
 
 impl Fsync {
-    /// Returns true if the device has a node of addresses of the file that passes for the written one and
+    /// Returns true if the device has a node of the file's addresses that passes for the written one and
     /// differs from it.
     fn has_torn_addresses(&self, device: &dyn Device, pending: &[Request], block_bytes: u64) -> Result<bool> {
         for request in pending.iter().filter(|request| request.verb == Verb::Write) {
@@ -419,12 +419,12 @@ impl Fsync {
     }
 }
 
-/// Keeps the requests that change a device.
+/// Keeps only the requests that change a device.
 fn changes(trace: Vec<Request>) -> Vec<Request> {
     trace.into_iter().filter(|request| request.verb != Verb::Read).collect()
 }
 
-/// The surviving `unflushed` writes of each cut at one request.
+/// Returns the surviving `unflushed` writes of each cut at one request.
 fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
     if unflushed == 0 {
         return vec![Survivors::None];
@@ -446,13 +446,13 @@ fn choices(mode: Mode, unflushed: usize, at: u64) -> Vec<Survivors> {
 /// Records `steps` operations from `seed` and cuts the power everywhere.
 ///
 /// # Errors
-/// A cut leaves a state that is not allowed: described for people, with the shortest sequence found.
+/// A cut that leaves an invalid state: a description, with the shortest sequence found.
 pub fn torture(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::result::Result<Cuts, String> {
     let (record, ops) = Record::new(setup, seed, steps)
         .map_err(|error| format!("{}, seed {seed}, without a cut: {error:#}", setup.name))?;
     let (cuts, further) = record.cut_everywhere(mode).map_err(|error| {
         let whole = format!("{error:#}");
-        // Without the operation that made a path, others may fail by themselves: that does not count.
+        // Without the operation that made a path, others may fail by themselves. That does not count.
         let same = |error: &anyhow::Error| format!("{error:#}").contains(CUT);
         let failure =
             shrink(Failure { ops, error }, SHRINK_RUNS, |ops| run(setup, ops, mode).err().filter(same));
@@ -462,12 +462,12 @@ pub fn torture(setup: &Setup, seed: u64, steps: usize, mode: Mode) -> std::resul
     Ok(Cuts { cuts, further, requests: record.requests(), checkpoints, fsyncs, tally: record.tally })
 }
 
-/// Number of cuts.
+/// Numbers of cuts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cuts {
     /// Power cuts.
     pub cuts: u64,
-    /// Power cuts that followed one of those.
+    /// Power cuts after one of those.
     pub further: u64,
     /// Requests that change the device, after each of which the power was cut.
     pub requests: usize,
@@ -475,7 +475,7 @@ pub struct Cuts {
     pub checkpoints: usize,
     /// Fsyncs without a checkpoint.
     pub fsyncs: usize,
-    /// Operations of the sequence.
+    /// Counts of the sequence's operations.
     pub tally: Tally,
 }
 

@@ -1,4 +1,4 @@
-//! A sequence of operations on a volume and on the model, and checks during it and at its end.
+//! A sequence of operations on a volume and on the model, with checks during it and at its end.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::{
     tally::Tally,
 };
 
-/// Operations after which the tree is compared although the sequence goes on.
+/// Number of operations between comparisons of the tree.
 const CHECK_EVERY: usize = 500;
-/// Runs to shrink a failure in.
+/// Maximum number of runs to shrink a failure.
 const SHRINK_RUNS: usize = 400;
 
 /// A volume and its model, side by side.
@@ -32,12 +32,12 @@ pub struct Pair {
     /// Counts of the operations.
     pub tally: Tally,
     clock: StepClock,
-    /// The root, and the inodes that mkfs made.
+    /// The root, and the inodes made by mkfs.
     formatted: Vec<Id>,
 }
 
 impl Pair {
-    /// Opens a volume that is empty, and takes its root over into the model.
+    /// Opens an empty volume, and copies its root to the model.
     pub fn new(setup: &Setup, device: Arc<dyn block::Device>) -> Result<Pair> {
         let clock = StepClock::default();
         let mut engine = Engine::open(device, setup.settings, clock.clone())?;
@@ -73,7 +73,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Does an operation on both, and sees that they agree about whether it can be done.
+    /// Executes an operation on both, and checks that they agree on whether it can be done.
     pub fn step(&mut self, op: &Op) -> Result<()> {
         let now = self.clock.step();
         let done = self.engine.apply(op);
@@ -85,7 +85,7 @@ impl Pair {
                     needed_bytes > free_bytes,
                     "no space for {needed_bytes} bytes while {free_bytes} are free"
                 );
-                // The operation has no effect; but open(2) with O_CREAT and write(2) are two calls.
+                // The operation has no effect, but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {
                     let is_there = self.engine.volume().resolve(&path.0, false).is_ok();
                     if is_there && self.model.find(&path.0).is_err() {
@@ -119,7 +119,7 @@ impl Pair {
         check(&self.model, &self.engine, self.setup.facts)
     }
 
-    /// Compares, opens the volume anew, compares again and unmounts; returns the counts of the operations.
+    /// Compares, reopens the volume, compares again and unmounts. Returns the counts of the operations.
     pub fn finish(mut self) -> Result<Tally> {
         self.check().context("at the end")?;
         self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
@@ -130,8 +130,8 @@ impl Pair {
     }
 }
 
-/// Returns true if two results are the same to a program. Some calls have several errors at once, and POSIX
-/// does not define which one is reported.
+/// Returns true if two results are equivalent to a program. If several errors apply to a call, POSIX does not
+/// define which one is reported.
 fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
     let either = |a: &[Errno]| matches!((seen, wanted), (Err(seen), Err(wanted)) if a.contains(&seen) && a.contains(&wanted));
     seen == wanted
@@ -157,28 +157,28 @@ fn same(op: &Op, seen: Result<(), Errno>, wanted: Result<(), Errno>) -> bool {
 /// The result of a failed run.
 #[derive(Debug)]
 pub struct Failure {
-    /// The operations up to the one that failed.
+    /// The operations up to and including the failed one.
     pub ops: Vec<Op>,
     /// The first error.
     pub error: anyhow::Error,
 }
 
-/// Runs `steps` operations that `seed` makes on a new volume, which fsck.f2fs judges at the end.
+/// Runs `steps` operations from `seed` on a new volume, which fsck.f2fs judges at the end.
 ///
 /// # Errors
-/// What was wrong, with a sequence as short as could be found that [`replay`] fails on, for people.
+/// A description of the failure, with the shortest sequence found on which [`replay`] fails.
 pub fn torture(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally, String> {
     run(setup, seed, steps, true).map_err(|failure| {
         let whole = format!("{:#}", failure.error);
         let judged = whole.contains("fsck.f2fs");
-        // Without the operation that made a path, others may fail in other ways: those do not count.
+        // Without the operation that made a path, others may fail in other ways. Those do not count.
         let same = |error: &anyhow::Error| format!("{error:#}").contains("fsck.f2fs") == judged;
         let failure = shrink(failure, SHRINK_RUNS, |ops| replay(setup, ops, judged).err().filter(same));
         format!("{}(unshrunk: {whole})", failure.report(setup, seed))
     })
 }
 
-/// Runs `steps` operations that `seed` makes on a new volume; `judged` is whether fsck.f2fs looks at the end.
+/// Runs `steps` operations from `seed` on a new volume. With `judged`, fsck.f2fs judges it at the end.
 pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result::Result<Tally, Failure> {
     let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
     let mut ops = Vec::new();
@@ -230,7 +230,7 @@ fn shown(op: &Op) -> String {
     serde_json::to_string(op).unwrap_or_default()
 }
 
-/// Takes operations out of a failing sequence as long as it still fails, within `runs` runs.
+/// Removes operations from a failing sequence while it still fails, in at most `runs` runs.
 pub fn shrink(failure: Failure, runs: usize, fails: impl Fn(&[Op]) -> Option<anyhow::Error>) -> Failure {
     let Failure { mut ops, mut error } = failure;
     let mut left = runs;
@@ -252,7 +252,7 @@ pub fn shrink(failure: Failure, runs: usize, fails: impl Fn(&[Op]) -> Option<any
 }
 
 impl Failure {
-    /// The sequence, one operation a line, and the error, for people.
+    /// Formats the sequence, one operation per line, and the error.
     pub fn report(&self, setup: &Setup, seed: u64) -> String {
         let lines: Vec<String> = self.ops.iter().map(shown).collect();
         format!(

@@ -1,4 +1,4 @@
-//! Volumes of every kind to run operations on.
+//! Volumes of every kind for random operations.
 
 use std::{
     ffi::OsStr,
@@ -19,7 +19,7 @@ use f2fs::{
 
 use crate::{difference::Facts, engine::Settings, generator::Mix};
 
-/// A kind of volume and how it is used.
+/// A kind of volume and its use.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Its name.
@@ -34,7 +34,7 @@ pub struct Setup {
     pub mix: Mix,
     /// The compared facts.
     pub facts: Facts,
-    /// Options that Linux mounts it with where it takes turns with us.
+    /// Mount options for Linux in turns with the engine.
     pub linux: &'static str,
 }
 
@@ -45,7 +45,7 @@ pub enum Maker {
     Tool(&'static [&'static str]),
     /// Our own code, with these features, 16K blocks.
     Own16K(&'static str),
-    /// Our own code, on devices of these paths and MiB.
+    /// Our own code, on devices with these paths and sizes in MiB.
     OwnOn(&'static [(&'static str, u64)]),
 }
 
@@ -70,7 +70,7 @@ impl Setup {
         Setup { linux, ..self }
     }
 
-    /// All kinds.
+    /// Returns all kinds.
     pub fn all() -> Vec<Setup> {
         use Maker::{Own16K, OwnOn, Tool};
         let usual = Settings::default();
@@ -116,8 +116,8 @@ impl Setup {
             setup.mix.casefold = has("casefold");
             setup.mix.compress = has("compression");
             // fsck.f2fs takes a hole below an indirect node of a compressed file for a longer one (it asks
-            // the indirect node, not the inode, how many addresses a node has), and reports the addresses
-            // after it as damage.
+            // the indirect node, not the inode, for the number of addresses per node), and reports the
+            // addresses after it as damage.
             setup.mix.far = !setup.mix.compress;
             setup.mix.fill = setup.name == "full";
             setup.mix.fsync = true;
@@ -125,12 +125,12 @@ impl Setup {
         setups
     }
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub fn named(name: &str) -> Option<Setup> {
         Setup::all().into_iter().find(|setup| setup.name == name)
     }
 
-    /// A seed that is another for each kind, so that the same number does not mean the same operations.
+    /// Returns a seed that differs for each kind, so that the same number does not mean the same operations.
     pub fn mixed(&self, seed: u64) -> u64 {
         self.name.bytes().fold(seed, |mixed, byte| mixed.rotate_left(7) ^ u64::from(byte) << 32)
     }
@@ -185,9 +185,9 @@ impl Setup {
 type Pages = (u64, Arc<Vec<(u64, Vec<u8>)>>);
 
 const PAGE_BYTES: usize = 4096;
-/// Of volumes of our own.
+/// UUID of our own volumes.
 const UUID: [u8; 16] = [0x5A; 16];
-/// The name of a volume on one device.
+/// Name of a volume on one device.
 const SINGLE: &str = "volume";
 
 fn tool_volume(bytes: u64, arguments: &[&str]) -> Result<MemoryDevice> {
@@ -217,7 +217,7 @@ pub fn load(image: &Path) -> Result<MemoryDevice> {
     Ok(device)
 }
 
-/// A device with the same content.
+/// Makes a device with the same content.
 pub fn copy(device: &MemoryDevice) -> Result<MemoryDevice> {
     let copy = MemoryDevice::with_geometry(device.geometry());
     let mut page = vec![0; PAGE_BYTES];
@@ -241,7 +241,8 @@ pub fn store(device: &MemoryDevice, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The devices that a volume is on, with their paths and their bytes: one after the other they are its addresses.
+/// Returns the volume's devices with their paths and sizes in bytes. Their concatenation is the volume's
+/// address space.
 pub fn parts(device: &MemoryDevice) -> Result<Vec<(String, u64)>> {
     let (superblock, _) = read_superblock(device, u64::MAX)?;
     if superblock.devices.is_empty() {
@@ -251,7 +252,7 @@ pub fn parts(device: &MemoryDevice) -> Result<Vec<(String, u64)>> {
     Ok(paths.zip(device_bytes(&superblock)).collect())
 }
 
-/// Writes a volume into sparse files in `dir`, one for each of its devices, and says their names.
+/// Writes a volume into sparse files in `dir`, one for each of its devices. Returns their names.
 pub fn store_parts(device: &MemoryDevice, dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut end = 0;
@@ -271,7 +272,7 @@ pub fn store_parts(device: &MemoryDevice, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|(_, _, path)| path).collect())
 }
 
-/// Reads the parts that [`store_parts`] wrote, or later states of them.
+/// Reads the parts written by [`store_parts`], or later states of them.
 pub fn load_parts(paths: &[PathBuf]) -> Result<MemoryDevice> {
     let parts: Vec<MemoryDevice> = paths.iter().map(|path| load(path)).collect::<Result<_>>()?;
     let whole = MemoryDevice::new(parts.iter().map(|part| part.geometry().size_bytes).sum());
@@ -299,7 +300,7 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
     Arc::into_inner(device).context("the volume has let go of its device")
 }
 
-/// A command that is also found where a user's PATH does not look, and speaks English.
+/// Makes a command that searches the directories of system programs as well, and speaks English.
 pub(crate) fn system(program: impl AsRef<OsStr>) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);

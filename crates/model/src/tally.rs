@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use guest::{Op, op::Allocate};
 
-/// Counts of operations by kind: those that were done, and those that were refused.
+/// Counts of operations by kind: successful ones and refused ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<&'static str, [u64; 2]>);
 

@@ -15,9 +15,9 @@ pub struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; of a directory also its own dot and its children's.
+    /// Number of names; for a directory, also its own dot and its children's.
     pub links: u32,
-    /// Flags that a program has set, and those that it took over from its directory.
+    /// Flags set by a program or inherited from the directory.
     pub flags: u32,
     /// Last access.
     pub atime: Time,
@@ -49,9 +49,9 @@ pub enum Body {
 /// Names in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dir {
-    /// The directory above.
+    /// The parent directory.
     pub parent: Id,
-    /// Under the name's key (folded, where case does not count): the name and the inode.
+    /// Names by their key (folded in a casefolded directory): the name and the inode.
     pub names: BTreeMap<Vec<u8>, (Vec<u8>, Id)>,
 }
 
@@ -60,9 +60,9 @@ pub struct Dir {
 pub struct Data {
     /// Size in bytes.
     pub size: u64,
-    /// Blocks that were written or reserved; all others are holes.
+    /// Written or reserved blocks. All others are holes.
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// The blocks saved by compression were released: the content cannot change.
+    /// True if the blocks saved by compression were released, so that the content cannot change.
     pub released: bool,
 }
 
@@ -83,7 +83,7 @@ impl Inode {
         }
     }
 
-    /// The content of a regular file.
+    /// Returns the content of a regular file.
     pub fn data(&self) -> Option<&Data> {
         match &self.body {
             Body::File(data) => Some(data),
@@ -93,7 +93,7 @@ impl Inode {
 }
 
 impl Data {
-    /// The bytes of a range, at most up to the end of the file.
+    /// Returns the bytes of a range, at most up to the end of the file.
     pub fn read(&self, block_bytes: u64, offset: u64, length: u64) -> Vec<u8> {
         let end = (offset + length).min(self.size).max(offset);
         let mut out = vec![0; (end - offset) as usize];
@@ -124,16 +124,16 @@ impl Data {
         }
     }
 
-    /// Moves each block to its new place, or removes it. Removes data past the end.
+    /// Moves each block to its new position, or removes it. Removes data past the end.
     pub(super) fn shift(&mut self, block_bytes: u64, place: impl Fn(u64) -> Option<u64>) {
-        // It may be there without having been written: inline data moved to it.
+        // It may exist without a write: inline data moved to it.
         self.blocks.entry(0).or_insert_with(|| zeroes(block_bytes));
         let end = self.size.div_ceil(block_bytes);
         let old = std::mem::take(&mut self.blocks).into_iter().filter(|(block, _)| *block < end);
         self.blocks = old.filter_map(|(block, bytes)| Some((place(block)?, bytes))).collect();
     }
 
-    /// Zeroes a range; whole blocks of it become holes.
+    /// Zeroes a range. Whole blocks of it become holes.
     pub(super) fn zero(&mut self, block_bytes: u64, from: u64, to: u64) {
         let touched: Vec<u64> = self
             .blocks

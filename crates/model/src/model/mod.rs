@@ -1,7 +1,7 @@
 //! A file system that is as simple as possible: maps in memory, without a device.
 //!
-//! *Invariant*: a refused operation has no effect, except that a write to a missing file which is refused for
-//! its size leaves the file, as open(2) and then write(2) do.
+//! *Invariant*: a refused operation has no effect, with one exception. A write to a missing file that is
+//! refused for its size leaves the file, as open(2) and then write(2) do.
 
 mod content;
 mod inode;
@@ -23,16 +23,16 @@ use rustix::io::Errno;
 pub use self::inode::{Body, Data, Dir, Inode};
 use self::names::Rename;
 
-/// Limits of a volume that a program can notice.
+/// Limits of a volume that are visible to a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Bytes that a file can have.
+    /// Maximum size of a file in bytes.
     pub file_bytes_max: u64,
-    /// Bytes that a compressed file can have: its nodes hold whole clusters.
+    /// Maximum size of a compressed file in bytes. Its nodes hold whole clusters.
     pub compressed_bytes_max: u64,
-    /// Bytes that all attributes of an inode can take as they are stored.
+    /// Maximum size of all attributes of an inode in stored form, in bytes.
     pub xattr_bytes_max: usize,
 }
 
@@ -42,9 +42,9 @@ pub type Id = u64;
 /// The root directory.
 pub const ROOT: Id = 1;
 
-/// log2 of the blocks that a cluster of a compressed file has, unless told otherwise.
+/// Default log2 of the blocks of a compressed file's cluster.
 const CLUSTER_LOG: u32 = 2;
-/// Symbolic links on the way to an inode, at most (Linux, `MAXSYMLINKS`).
+/// Maximum number of symbolic links followed to an inode (Linux, `MAXSYMLINKS`).
 const FOLLOW_MAX: u32 = 40;
 
 /// The model.
@@ -59,7 +59,7 @@ pub struct Model {
 type Result<T = (), E = Errno> = std::result::Result<T, E>;
 
 impl Model {
-    /// An empty file system whose root was made at `time`.
+    /// Makes an empty file system whose root was created at `time`.
     pub fn new(rules: Rules, time: Time) -> Model {
         let dir = Body::Dir(Dir { parent: ROOT, names: BTreeMap::new() });
         let root = Inode { links: 2, ..Inode::new(0o040_755, 0, time, dir) };
@@ -109,22 +109,22 @@ impl Model {
         Ok(model)
     }
 
-    /// The limits of the volume.
+    /// Returns the limits of the volume.
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// All inodes.
+    /// Returns all inodes.
     pub fn inodes(&self) -> impl Iterator<Item = (Id, &Inode)> {
         self.inodes.iter().map(|(id, inode)| (*id, &**inode))
     }
 
-    /// An inode.
+    /// Returns an inode.
     pub fn inode(&self, id: Id) -> &Inode {
         &self.inodes[&id]
     }
 
-    /// Gives an inode the attributes that it has on a volume.
+    /// Gives an inode its attributes on a volume.
     pub fn imitate(&mut self, id: Id, stat: &Stat) {
         let inode = self.change(id);
         (inode.mode, inode.uid, inode.gid) = (stat.mode.into(), stat.uid, stat.gid);
@@ -133,22 +133,22 @@ impl Model {
         inode.crtime = stat.crtime.unwrap_or(stat.ctime);
     }
 
-    /// Count of inodes.
+    /// Returns the number of inodes.
     pub fn count(&self) -> usize {
         self.inodes.len()
     }
 
-    /// Blocks that contents take, about.
+    /// Returns the approximate number of blocks of all contents.
     pub fn data_blocks(&self) -> u64 {
         self.inodes().map(|(_, inode)| inode.data().map_or(1, |data| 1 + data.blocks.len() as u64)).sum()
     }
 
-    /// Files that are open, by handle.
+    /// Returns the open files by handle.
     pub fn open_files(&self) -> &HashMap<u32, Id> {
         &self.open
     }
 
-    /// The model after all files were closed.
+    /// Returns the model after all files were closed.
     pub fn at_rest(&self) -> Model {
         let mut rest = self.clone();
         let handles: Vec<u32> = rest.open.keys().copied().collect();
@@ -156,7 +156,7 @@ impl Model {
         rest
     }
 
-    /// A place that an inode has a name at: the directory and the name.
+    /// Returns one name of an inode: the directory and the name.
     pub fn name_of(&self, id: Id) -> Option<(Id, Vec<u8>)> {
         self.inodes().find_map(|(dir, inode)| match &inode.body {
             Body::Dir(names) => {
@@ -167,8 +167,8 @@ impl Model {
         })
     }
 
-    /// Restores a file to its state at its fsync, under its name at that time if it has none now; another
-    /// file with that name loses it. Returns the inodes whose times change.
+    /// Restores a file to its state at its fsync. If it has no name now, restores its name of that time;
+    /// another file with that name loses it. Returns the inodes whose times change.
     pub fn bring_back(&mut self, id: Id, file: &Inode, name: &(Id, Vec<u8>)) -> Vec<Id> {
         let links = self.inodes.get(&id).map_or(1, |inode| inode.links);
         let is_new = self.inodes.insert(id, Arc::new(Inode { links, ..file.clone() })).is_none();
@@ -276,7 +276,7 @@ impl Model {
                 self.dir(dir)?;
                 let body = Body::File(Data::default());
                 let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
-                // Linux looks at names for that, even where its directory is compressed.
+                // Linux checks names for that, even if the directory is compressed.
                 self.change(id).flags &= !(flag::COMPRESS | flag::NOCOMPRESS);
                 self.close(*handle);
                 self.open.insert(*handle, id);
@@ -305,23 +305,23 @@ impl Model {
         }
     }
 
-    /// The inode at a path. A symbolic link at its end is not followed.
+    /// Returns the inode at a path. Does not follow a symbolic link at its end.
     pub fn find(&self, path: &[u8]) -> Result<Id> {
         self.resolve(path, false)
     }
 
-    /// The size of the regular file at a path.
+    /// Returns the size of the regular file at a path.
     pub fn size_of(&self, path: &[u8]) -> Option<u64> {
         let id = self.find(path).ok()?;
         self.inode(id).data().map(|data| data.size)
     }
 
-    /// Returns true if the inode at a path is compressed, or a directory whose new files are.
+    /// Returns true if the inode at a path is compressed, or a directory whose new files become compressed.
     pub fn is_compressed(&self, path: &[u8]) -> bool {
         self.find(path).is_ok_and(|id| self.inode(id).flags & flag::COMPRESS != 0)
     }
 
-    /// Returns true if it is a file whose saved blocks were released.
+    /// Returns true if the path is that of a file with released blocks.
     pub fn is_released(&self, path: &[u8]) -> bool {
         let file = self.find(path).ok().and_then(|id| self.inode(id).data());
         file.is_some_and(|file| file.released)
@@ -360,13 +360,13 @@ impl Model {
         Ok(names.names.get(&self.key(dir, name)).map(|(_, id)| *id))
     }
 
-    /// The key by which names of a directory are compared.
+    /// Returns the key for comparing names of a directory.
     fn key(&self, dir: Id, name: &[u8]) -> Vec<u8> {
         let folds = self.inodes[&dir].flags & flag::CASEFOLD != 0;
         folds.then(|| fold(name)).flatten().unwrap_or_else(|| name.to_vec())
     }
 
-    /// The directory and the last name of a path.
+    /// Returns the directory and the last name of a path.
     fn parent<'a>(&self, path: &'a [u8]) -> Result<(Id, &'a [u8])> {
         let (dir, name) = split_last(path).ok_or(Errno::EXIST)?;
         Ok((self.resolve(dir, true)?, name))
@@ -461,7 +461,7 @@ fn body_of(volume: &Volume, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<
     })
 }
 
-/// Names of a path, first to last.
+/// Returns the names of a path, first to last.
 pub fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }
@@ -473,8 +473,8 @@ pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&path[..start], &path[start..end]))
 }
 
-/// Bytes that attributes take as F2FS stores them: a header, then each with four bytes before it, filled up to
-/// four; the end is a word of zeroes.
+/// Returns the size of attributes as F2FS stores them: a header, then each attribute with four bytes before
+/// it and padded to four, then a word of zeroes.
 fn stored_bytes(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> usize {
     let short =
         |name: &[u8]| name.iter().position(|byte| *byte == b'.').map_or(0, |dot| name.len() - dot - 1);

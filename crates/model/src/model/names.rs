@@ -131,7 +131,7 @@ impl Model {
                 (true, Ok(dir)) if !dir.names.is_empty() => return Err(Errno::NOTEMPTY),
                 _ => {}
             }
-            // The entry stays where it is, and so does its name, which may differ in case.
+            // The entry stays in place, and so does its name, which may differ in case.
             self.retarget(to_dir, to, source, now);
             match moved_is_dir {
                 true => {
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// Returns true if `id` is `below` or a directory above it.
+    /// Returns true if `id` is `below` or one of its parents.
     fn is_above(&self, id: Id, below: Id) -> bool {
         let mut at = below;
         loop {
