@@ -1,10 +1,12 @@
 //! Debian's flashbench in the judge's machine, on modelled devices that are served over NBD and take as long
-//! as real ones would, with noise; beside the probe's answers for the same devices, and the truth.
+//! as real ones would, with noise. Its answers are compared with the probe's answers for the same devices,
+//! and with the truth.
 //!
 //! flashbench prints figures for people to read. Here a rule reads them: there are too many units if two of
-//! the three smallest sizes are written less than half as fast as with some fewer; one size alone may have
-//! met a stall. Before that is believed, flashbench runs again, and the best of each size counts, because
-//! other work on the machine only adds time. flashbench is told the unit, which it cannot find by writing.
+//! the three smallest sizes are written less than half as fast as with some fewer units. One slow size alone
+//! may have met a stall. Before such a result counts, flashbench runs again, and the best rate of each size
+//! is used, because other work on the machine only adds time. flashbench is given the unit, which it cannot
+//! find by writing.
 
 use std::{
     fmt,
@@ -24,28 +26,29 @@ use guest::op::Answer;
 
 use crate::{Disk, Machine, Vm, interrupt, step::Step, workspace::var};
 
-/// Devices of the probe's judged ones, those of the first that have a unit that can be told.
+/// Seeds of devices: the first of the probe's judged ones that have a detectable unit.
 pub const SEEDS: [u64; 10] = [1000, 1001, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010];
-/// Units that are tried.
+/// Maximum number of units tried.
 const UNITS_MAX: u64 = 12;
-/// The smallest writes.
+/// Size of the smallest writes in bytes.
 const WRITE_BYTES: u64 = 64 << 10;
 /// Offset of the first unit: behind every area at the front, and a multiple of every unit.
 const OFFSET_BYTES: u64 = 192 << 20;
-/// Places of each boundary that are read at.
+/// Number of positions read for each boundary.
 const READS: u32 = 64;
-/// Largest number of runs for a number of units that looks too large.
+/// Maximum number of runs for a number of units that looks too large.
 const ASKED_MAX: u32 = 3;
-/// Below this share of the best rate with fewer units there are too many.
+/// There are too many units if the rate is below this share of the best rate with fewer units.
 const FALL: f64 = 0.5;
-/// Below this share it is not asked again: no other work of the machine does that.
+/// Below this share there is no second run, because no other work of the machine has such an effect.
 const DEEP: f64 = 0.2;
 /// Time limit of one run of flashbench: 12 units of 4 MiB in each of 7 sizes, at 0.1 MB/s.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// A boundary shows if crossing it costs this share of a read more than crossing one that is none.
+/// A boundary counts as visible if crossing it costs this share of a read more than crossing a place without
+/// one.
 const SHOWS: f64 = 0.06;
 
-/// A device, served.
+/// A served device.
 struct Subject {
     name: String,
     profile: Profile,
@@ -53,7 +56,7 @@ struct Subject {
     serving: Serving,
 }
 
-/// Answers of one of them.
+/// Answers of flashbench or of the probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Said {
     unit_bytes: Option<u64>,
@@ -73,10 +76,11 @@ impl fmt::Display for Said {
     }
 }
 
-/// Runs it on the devices of these seeds and prints a table, a line as soon as it is known.
+/// Runs flashbench and the probe on the devices of these seeds. Prints a table, each line as soon as it is
+/// known.
 ///
 /// # Errors
-/// flashbench is not there or fails, or the machine does.
+/// flashbench is missing or fails, or the machine does.
 pub fn run(seeds: &[u64], out: &mut impl Write) -> Result<()> {
     let dir = tempfile::tempdir_in(var("flashbench")?)?;
     let subjects = seeds.iter().map(|seed| Subject::serve(*seed, dir.path())).collect::<Result<Vec<_>>>()?;
@@ -101,7 +105,7 @@ pub fn run(seeds: &[u64], out: &mut impl Write) -> Result<()> {
 }
 
 impl Subject {
-    /// A device that was written in full, as `card serve --realtime --faults` serves it.
+    /// Serves a full device, like `card serve --realtime --faults`.
     fn serve(seed: u64, dir: &Path) -> Result<Subject> {
         let (profile, noise) = random_profiles::device(seed);
         let path = dir.join(seed.to_string());
@@ -189,12 +193,12 @@ fn fell(now: &[f64; 3], best: &[f64; 3], share: f64) -> bool {
     now.iter().zip(best).filter(|(now, best)| **now < share * **best).count() > now.len() / 2
 }
 
-/// The better of each size.
+/// Returns the better rate of each size.
 fn better(one: [f64; 3], two: [f64; 3]) -> [f64; 3] {
     std::array::from_fn(|size| one[size].max(two[size]))
 }
 
-/// Programs that wanted a core in the last minutes, as the kernel averages them.
+/// Returns the kernel's averages of the number of runnable programs in the last minutes.
 fn load() -> Result<String> {
     let text = std::fs::read_to_string("/proc/loadavg")?;
     Ok(text.split_whitespace().nth(1).context("loadavg has a second figure")?.to_string())
@@ -209,7 +213,7 @@ fn flashbench(vm: &mut Vm, arguments: &[&str]) -> Result<String> {
     }
 }
 
-/// The last lines of `-O`, bytes a second: `64KiB   4.87M/s`.
+/// Parses the last lines of `-O`, bytes per second: `64KiB   4.87M/s`.
 fn smallest_rates(told: &str) -> Result<[f64; 3]> {
     let rate = |line: &str| {
         let rate = line.split_whitespace().nth(1).and_then(|rate| rate.strip_suffix("/s"));
@@ -219,8 +223,8 @@ fn smallest_rates(told: &str) -> Result<[f64; 3]> {
     rates.last_chunk().copied().with_context(|| format!("flashbench -O says {told:?}"))
 }
 
-/// The smallest boundary that shows, and with it all larger ones, in the lines of `-a`, between tabs:
-/// `align 4194304 pre 735µs on 1.08ms post 780µs diff 324µs`.
+/// Finds the smallest boundary that is visible, as are all larger ones, in the lines of `-a`, which are
+/// separated by tabs: `align 4194304 pre 735µs on 1.08ms post 780µs diff 324µs`.
 fn boundary(told: &str) -> Result<Option<u64>> {
     let mut rows = Vec::new();
     for line in told.lines() {
@@ -228,7 +232,7 @@ fn boundary(told: &str) -> Result<Option<u64>> {
         let ["align", bytes, "pre", pre, "on", _, "post", _, "diff", difference] = words[..] else {
             bail!("flashbench -a says {line:?}");
         };
-        // It leaves the s out below zero.
+        // It omits the s for negative times.
         let seconds = |text: &str| {
             let told = scaled(text.strip_suffix('s').unwrap_or(text));
             told.with_context(|| format!("flashbench -a says {line:?}"))
@@ -240,14 +244,14 @@ fn boundary(told: &str) -> Result<Option<u64>> {
         values.get(values.len() / 2).copied().context("flashbench -a says nothing")
     };
     let usual = median(rows.iter().map(|(_, pre, _)| *pre).collect())?;
-    // Below every unit, above every page.
+    // Smaller than every unit, larger than every page.
     let low = rows.iter().filter(|(bytes, ..)| (64 << 10..512 << 10).contains(bytes));
     let base = median(low.map(|(.., difference)| *difference).collect())?;
     let shows = rows.iter().take_while(|(.., difference)| difference - base > SHOWS * usual);
     Ok(shows.last().map(|(bytes, ..)| *bytes))
 }
 
-/// `764K` is 764000, and `1.08m` 0.00108.
+/// Parses a number with a suffix: `764K` is 764000, and `1.08m` is 0.00108.
 fn scaled(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let factor = match &text[digits.len()..] {

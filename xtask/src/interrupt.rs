@@ -1,22 +1,23 @@
-//! Ctrl-C: work ends at its next step, with an error, so that what it mounted and made goes as at any other end. Programs
-//! that it started get the terminal's signal themselves. A second Ctrl-C does not wait.
+//! Ctrl-C: work ends at its next step with an error, so that its mounts and files are removed as after any
+//! other error. Child processes get the terminal's signal themselves. A second Ctrl-C ends the program at
+//! once.
 
 use std::{process, sync::OnceLock};
 
 use anyhow::{Context, Result, ensure};
 use lab::stop::Stop;
 
-/// The exit code of a program that an interrupt ended, as shells have it.
+/// Exit code after an interrupt, as in shells.
 pub const CODE: u8 = 130;
 
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// The wish to stop, for work that looks at it itself.
+/// Returns the stop request, for work that checks it itself.
 pub fn stop() -> Stop {
     STOP.get_or_init(Stop::default).clone()
 }
 
-/// Begins to listen; SIGTERM and SIGHUP count too.
+/// Starts to listen for Ctrl-C, SIGTERM and SIGHUP.
 pub fn listen() -> Result<()> {
     let stop = stop();
     ctrlc::set_handler(move || {
@@ -28,10 +29,10 @@ pub fn listen() -> Result<()> {
     .context("waiting for an interrupt")
 }
 
-/// To be asked between steps of long work.
+/// Checks for a stop request, between steps of long work.
 ///
 /// # Errors
-/// Somebody wishes that it ends.
+/// An interrupt has arrived.
 pub fn check() -> Result<()> {
     ensure!(!stop().is_wished(), "interrupted");
     Ok(())

@@ -1,7 +1,7 @@
-//! Development only: what builds, judges and measures flashkit and is never shipped.
+//! Development only: builds, judges and measures flashkit, and is never shipped.
 //!
 //! [`judge`] is Debian's stock kernel in a virtual machine: it mounts an image and reports the manifest that it
-//! sees. [`trial`] tests the engine for as long as one likes, beside a model and beside Linux. [`study`] runs the
+//! sees. [`trial`] tests the engine for any time, beside a model and beside Linux. [`study`] runs the
 //! experiments and builds the kernel of the lab's guest.
 
 pub mod bench;

@@ -1,4 +1,4 @@
-//! A directory of the cache belongs to one run at a time: two that build or download the same wait for each other.
+//! Exclusive use of a cache directory: two runs that build or download the same wait for each other.
 
 use std::{fs::File, path::Path};
 
@@ -8,14 +8,14 @@ use rustix::{
     io::Errno,
 };
 
-/// A directory that is ours until this is dropped, or the process ends.
+/// A directory that is locked until this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _dir: File,
 }
 
 impl Lock {
-    /// Takes the directory; where another run has it, says so and waits.
+    /// Locks the directory. If another run has it, says so and waits.
     ///
     /// # Errors
     /// It cannot be opened or locked.

@@ -19,36 +19,37 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Writes docs/FORMAT.md from the structs
+    /// Write docs/FORMAT.md from the structs
     Spec {
-        /// Only says whether it is fresh
+        /// Only check that it is up to date
         #[arg(long)]
         check: bool,
     },
-    /// Downloads the judge's kernel, if it is not there, and prints its release
+    /// Download the judge's kernel, if it is missing, and print its release
     Kernel {
-        /// The one for volumes of 16K blocks
+        /// Use the kernel for volumes of 16K blocks
         #[arg(long = "16k")]
         sixteen: bool,
     },
-    /// Builds the lab's kernel, if it is not there, and its init, and prints where they are
+    /// Build the lab's kernel, if it is missing, and its init, and print their paths
     UmlKernel {
-        /// A kernel tree to build from instead of the distribution's linux-source package
+        /// Kernel tree to build from instead of the distribution's linux-source package
         #[arg(long)]
         tree: Option<PathBuf>,
-        /// Also with the file systems that the study only measures where they are named: btrfs, exfat, xfs
+        /// Include the file systems that the study measures only if they are named: btrfs, exfat, xfs
         #[arg(long)]
         all: bool,
-        /// Compilers at once
+        /// Number of parallel compilers
         #[arg(long)]
         jobs: Option<usize>,
-        /// Builds also where the same kernel is there already
+        /// Build even if the same kernel exists already
         #[arg(long)]
         force: bool,
     },
-    /// For where that cannot be built: lets the lab's guest be the judge's kernel, whose figures are indicative
+    /// If that kernel cannot be built, let the lab's guest be the judge's kernel, whose figures are
+    /// indicative
     StockGuest,
-    /// Mounts images in the judge's kernel and prints what it sees as JSON, one manifest after the other
+    /// Mount images in the judge's kernel and print its manifests as JSON, one after the other
     Judge {
         /// Type of the file systems
         #[arg(long, default_value = "f2fs")]
@@ -56,98 +57,100 @@ enum Task {
         /// Mount options
         #[arg(short = 'o', long, default_value = "")]
         options: String,
-        /// On the machine for volumes of 16K blocks
+        /// Use the machine for volumes of 16K blocks
         #[arg(long = "16k")]
         sixteen: bool,
-        /// The images; they stay as they are
+        /// The images, which stay unchanged
         #[arg(required = true)]
         images: Vec<PathBuf>,
     },
-    /// Makes the golden images anew, all or some
+    /// Make the golden images anew, all or some
     Golden {
-        /// Leaves the images as they are and only asks the kernel anew what it sees there
+        /// Keep the images and only have the kernel read them again
         #[arg(long)]
         again: bool,
-        /// Their names
+        /// Names of the images
         names: Vec<String>,
     },
-    /// Runs the whole study: our own file system, then the kernel's once the lab's kernel is built, then a real tree
+    /// Run the whole study: our own file system, then the kernel's once the lab's kernel is built, then a
+    /// real tree
     Study,
-    /// Fills a volume from a real tree, has it judged, and compares the cost with other tools'
+    /// Fill a volume from a real tree, have it judged, and compare the cost with other tools'
     Tree {
-        /// The tree; the kernel's sources of the distribution's linux-source package where it is not named
+        /// The tree; by default the kernel's sources in the distribution's linux-source package
         #[arg(long)]
         tree: Option<PathBuf>,
     },
-    /// Measures what flashkit costs, side by side with peers
+    /// Measure flashkit's costs, compared with peers
     Bench,
-    /// Runs Debian's flashbench in the guest on modelled devices that take real time, beside the probe
+    /// Run Debian's flashbench in the guest on modelled devices that take real time, beside the probe
     Flashbench {
-        /// Devices, by seed; some of those that judge the probe unless named
+        /// Devices, by seed; by default some of those that judge the probe
         seeds: Vec<u64>,
     },
-    /// Prints the manifest of a directory of this machine as JSON
+    /// Print the manifest of a directory of this machine as JSON
     Manifest {
         /// The directory
         dir: PathBuf,
     },
-    /// Runs random operations beside a model on volumes of all kinds; each seed again to the same end
+    /// Run random operations beside a model on volumes of all kinds; each seed is repeatable
     Model {
         #[command(flatten)]
         limits: torture::Limits,
-        /// Runs the operations in this file, one a line as a failure prints them, on the one kind that is named
+        /// Run the operations in this file, one per line as printed by a failure, on the single named kind
         #[arg(long, requires = "kinds")]
         replay: Option<PathBuf>,
-        /// Kinds of volumes; all unless named
+        /// Kinds of volumes; all by default
         kinds: Vec<String>,
     },
-    /// Cuts the power after each request of random sequences
+    /// Cut the power after each request of random sequences
     PowerCuts {
         #[command(flatten)]
         limits: torture::Limits,
-        /// Hands so many cuts of one sequence of each case to Linux, which has to recover them as we do
+        /// Give this many cuts of one sequence of each case to Linux, which must recover the same state
         #[arg(long, conflicts_with_all = ["seconds", "steps"])]
         linux: Option<usize>,
-        /// Cases; all unless named
+        /// Cases; all by default
         cases: Vec<String>,
     },
-    /// Lets volumes go back and forth between Linux and our engine, with clean and unclean ends
+    /// Pass volumes back and forth between Linux and our engine, with clean and unclean ends
     PingPong {
-        /// Rounds, of a turn each
+        /// Number of rounds, of one turn each
         #[arg(long, default_value_t = 8)]
         rounds: u32,
-        /// Picks the operations
+        /// Seed of the operations
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Kinds of volumes; all unless named
+        /// Kinds of volumes; all by default
         kinds: Vec<String>,
     },
-    /// Keeps an almost full volume busy, with cleaning in the background and a small cache
+    /// Keep an almost full volume busy, with cleaning in the background and a small cache
     Soak {
-        /// How long
+        /// Duration in minutes
         #[arg(long, default_value_t = 60)]
         minutes: u64,
-        /// Picks the operations
+        /// Seed of the operations
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Counts what writing costs the device, with our engine and with Linux's f2fs
+    /// Count the device's writes, with our engine and with Linux's f2fs
     Cost {
-        /// Length of the file that is written buffered, in MiB; a tenth of it is written with fsync
+        /// Length in MiB of the file that is written buffered; a tenth of it is written with fsync
         #[arg(long, default_value_t = 128)]
         mib: u64,
-        /// Size of the volume, in MiB
+        /// Size of the volume in MiB
         #[arg(long, default_value_t = 1024)]
         volume_mib: u64,
-        /// Picks random orders
+        /// Seed of random orders
         #[arg(long, default_value_t = 2012)]
         seed: u64,
-        /// Words that the names of cells must have, such as default, random, buffered, "4 KiB"; all unless named
+        /// Words that the names of cells must contain, such as default, random, buffered, "4 KiB"; all cells
+        /// by default
         words: Vec<String>,
     },
-    /// Runs fsck.f2fs over images and fails if it finds anything
+    /// Run fsck.f2fs over images and fail on any finding
     Fsck {
-        /// The images; they stay as they are
+        /// The images, which stay unchanged
         #[arg(required = true)]
         images: Vec<PathBuf>,
     },
@@ -157,7 +160,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Its causes in one line each; a backtrace says nothing to a reader of a study.
+            // One line with the causes, because a backtrace does not help the reader of a study.
             eprintln!("xtask: {error:#}");
             if interrupt::check().is_err() { ExitCode::from(interrupt::CODE) } else { ExitCode::FAILURE }
         }

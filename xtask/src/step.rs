@@ -1,8 +1,9 @@
-//! A step of long work, told on standard error while it runs: whole lines, since others write there meanwhile.
+//! A step of long work, reported on standard error while it runs, in whole lines because others write there
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
-/// A step that has begun; its end is told with the time that it took.
+/// A step in progress. Its end is reported with its duration.
 #[derive(Debug)]
 pub struct Step {
     what: String,
@@ -10,18 +11,18 @@ pub struct Step {
 }
 
 impl Step {
-    /// Says what begins.
+    /// Reports the start of a step.
     pub fn begin(what: &str) -> Step {
         eprintln!("{what} ...");
         Step { what: what.to_owned(), started: Instant::now() }
     }
 
-    /// Says how far it has come.
+    /// Reports progress.
     pub fn tell(&self, progress: &str) {
         eprintln!("{}: {progress}, {}", self.what, seconds(self.started.elapsed()));
     }
 
-    /// Says how long it took.
+    /// Reports the end, with the duration.
     pub fn end(self) {
         eprintln!("{}: {}", self.what, seconds(self.started.elapsed()));
     }

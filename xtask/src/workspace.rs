@@ -9,12 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::interrupt;
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// A directory below `var`, where kernels, tools and other things lie that can be had again; it is made.
+/// Returns a directory below `var` for kernels, tools and other reproducible files, and makes it if it is
+/// missing.
 pub fn var(name: &str) -> Result<PathBuf> {
     let dir = root().join("var").join(name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -24,7 +25,7 @@ pub fn var(name: &str) -> Result<PathBuf> {
 /// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or does not succeed; then the error carries all its output.
+/// It cannot be started, or does not succeed; then the error includes all its output.
 pub fn run(command: &mut Command) -> Result<String> {
     interrupt::check()?;
     let shown = format!("{command:?}");

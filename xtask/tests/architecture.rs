@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md against the workspace.
+//! Comparison of ARCHITECTURE.md with the workspace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
-/// The list in the fenced block `dependencies`: `crate -> crate crate`.
+/// Parses the list in the fenced block `dependencies`: `crate -> crate crate`.
 fn documented(page: &str) -> Graph {
     let block = page.split("```dependencies\n").nth(1).expect("the page has the list");
     let block = block.split("```").next().expect("the list ends");
@@ -24,7 +24,8 @@ fn documented(page: &str) -> Graph {
     block.lines().map(line).collect()
 }
 
-/// The crates below `crates/`, by the names of their folders, and the `[dependencies]` of their manifests among them.
+/// Returns the crates below `crates/` by the names of their folders, with the `[dependencies]` of their
+/// manifests among them.
 fn declared(crates: &Path) -> Graph {
     let entries = fs::read_dir(crates).expect("the workspace has crates").flatten();
     let folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! A modelled card under real kernels: Linux's NBD driver in the judge's guest, and QEMU's as a disk.
+//! A modelled card under real kernels: Linux's NBD driver in the judge's guest, and as a disk of QEMU.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -14,7 +14,7 @@ use xtask::{Disk, Machine, Vm, judge::vm};
 const DEVICE: &str = "/dev/nbd0";
 const MIB: u64 = 1 << 20;
 
-/// A new card of 192 MiB in `path`, served at `address`.
+/// Makes a card of 192 MiB in `path`, and serves it at `address`.
 fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
     let profile = Profile::named(profile).expect("built in");
     let how = NewCard { size_bytes: Some(192 * MIB), preconditioned: true };
@@ -23,7 +23,7 @@ fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
     verbs::serve(path, &address, Serve { trace: true, ..Serve::default() }).expect("listens")
 }
 
-/// Some hundred files of all sizes, changed again.
+/// Makes some hundred files of all sizes, and changes them.
 fn fill(dir: &str) -> Vec<Op> {
     let path = |name: String| format!("{dir}/{name}").as_str().into();
     let mut ops = vec![Op::Mkdir { path: path("many".into()), mode: 0o755 }];
@@ -58,7 +58,7 @@ fn mount(fs: &str, device: &str) -> Op {
     }
 }
 
-/// One of the host's programs in the guest; it must succeed.
+/// Runs one of the host's programs in the guest, which must succeed.
 fn run(vm: &mut Vm, program: &str, arguments: &[&str]) -> Result<()> {
     let outcome = vm.run(guest::host::program(program, arguments)?)?;
     match outcome.answer {
@@ -67,7 +67,7 @@ fn run(vm: &mut Vm, program: &str, arguments: &[&str]) -> Result<()> {
     }
 }
 
-/// Formats, fills, checks and mounts anew.
+/// Formats, fills, checks and remounts the device.
 fn round(vm: &mut Vm, fs: &str, device: &str) -> Result<Manifest> {
     match fs {
         "ext4" => run(vm, "/usr/sbin/mkfs.ext4", &["-q", "-F", device])?,
@@ -135,7 +135,7 @@ fn a_card_is_a_disk_of_qemus() -> Result<()> {
     Ok(())
 }
 
-/// A line for a shell of the guest: one of the host's programs.
+/// Returns a line for a shell of the guest that runs one of the host's programs.
 fn line(program: &str, arguments: &[&str]) -> Result<String> {
     let Op::Execute { program, arguments } = guest::host::program(program, arguments)? else {
         unreachable!("a program is executed");
@@ -144,7 +144,7 @@ fn line(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(words.map(|word| format!("'{}' ", String::from_utf8_lossy(&word.0))).collect())
 }
 
-/// Times that each sector was written.
+/// Returns the number of writes of each sector.
 fn written(trace: &Trace) -> BTreeMap<u64, u32> {
     let mut sectors = BTreeMap::new();
     for op in trace.entries.iter().map(|entry| entry.op).filter(|op| op.command == Command::Write) {
@@ -155,7 +155,7 @@ fn written(trace: &Trace) -> BTreeMap<u64, u32> {
     sectors
 }
 
-/// Traces the disk of a card with Linux's own tracer. With `BLESS=1` the output of blkparse becomes the
+/// Traces the disk of a card with Linux's own tracer. With `BLESS=1`, the output of blkparse becomes the
 /// recording that crates/flash/tests/traces.rs reads.
 #[test]
 fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
@@ -177,7 +177,7 @@ fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
     };
     let script = [
         format!("{} > /recording & tracer=$!", line("/usr/sbin/blktrace", &["-d", "/disk/0", "-o", "-"])?),
-        // It is there when its files are.
+        // The tracer is ready when its files exist.
         format!("while [ ! -e {debug}/block/vd*/trace0 ]; do :; done"),
         dd(&["bs=128k", "count=4", "seek=8"])?,
         dd(&["bs=4k", "count=6", "seek=5000", "conv=fsync"])?,
@@ -202,7 +202,7 @@ fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
         std::fs::write(fixture, &text)?;
     }
     let seen = Trace::parse(&text)?;
-    // QEMU joins neighbours; the written ranges stay the same.
+    // QEMU merges neighbours, but the written ranges stay the same.
     ensure!(written(&seen) == written(&asked), "blkparse:\n{text}");
     ensure!(written(&seen).len() > 1000, "blkparse:\n{text}");
     ensure!(seen.entries.iter().any(|entry| entry.op.command == Command::Flush), "blkparse:\n{text}");

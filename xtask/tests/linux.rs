@@ -1,4 +1,4 @@
-//! Linux and our engine on the same volumes: each reads alike what the other writes.
+//! Linux and our engine on the same volumes: each reads the other's writes correctly.
 //!
 //! Each test boots the judge's kernel once and gives it many volumes.
 
@@ -27,9 +27,9 @@ use xtask::{
 };
 
 const DIFFERENCES: usize = 8;
-/// Picks the operations before power cuts.
+/// Seed of the operations before power cuts.
 const SEED: u64 = 1;
-/// Power cuts in one sequence.
+/// Power cuts per sequence.
 const CUTS: usize = 12;
 
 /// Feature sets of the volumes.
@@ -88,7 +88,7 @@ fn write_with(dir: &Path, name: &str, options: &mkfs::Options) -> Ours {
     write_sized(dir, name, mib, options, &trees(options.block_size))
 }
 
-/// Does `ops` on a new volume of `mib` MiB and reads it back.
+/// Executes `ops` on a new volume of `mib` MiB and reads it back.
 fn write_sized(dir: &Path, name: &str, mib: u64, options: &mkfs::Options, ops: &[Op]) -> Ours {
     let path = dir.join(format!("{name}.img"));
     let machine = match options.block_size {
@@ -105,7 +105,7 @@ fn write_sized(dir: &Path, name: &str, mib: u64, options: &mkfs::Options, ops: &
     Ours { name: name.to_owned(), manifest: read(&path), image }
 }
 
-/// Fails unless Linux reads the same in each volume.
+/// Fails unless Linux and the engine read the same in each volume.
 fn compare(volumes: &[Ours]) {
     linux_recovery::agree(volumes).unwrap_or_else(|error| panic!("{error:#}"));
 }
@@ -186,7 +186,7 @@ fn compressions() -> [Compression; 6] {
     ]
 }
 
-/// Volumes with compressed files, made by us.
+/// Makes volumes with compressed files.
 fn write_compressed(dir: &Path, block_size: BlockSize) -> Vec<Ours> {
     let machine = match block_size {
         BlockSize::B4K => Machine::Amd64,
@@ -343,7 +343,7 @@ fn linux_reads_our_volume_on_two_devices() {
     assert_eq!(differences(&seen, &ours, Scope::Volume, DIFFERENCES), Vec::<String>::new());
 }
 
-/// The power is cut after our fsyncs: Linux recovers the same state.
+/// After power cuts that follow the engine's fsyncs, Linux recovers the same state.
 #[test]
 fn linux_recovers_what_we_synced() {
     let dir = scratch();
@@ -370,7 +370,7 @@ fn linux_recovers_what_we_synced() {
     compare(&volumes);
 }
 
-/// The power is cut anywhere in sequences of all operations: Linux recovers the same state.
+/// After power cuts anywhere in sequences of all operations, Linux recovers the same state.
 #[test]
 fn linux_recovers_from_our_power_cuts_what_we_recover() {
     let names = ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"];
@@ -451,7 +451,7 @@ fn linux_sees_our_projects_and_keeps_to_limits_that_we_set() {
 
     let mut vm = Vm::boot(Machine::Amd64, &[Disk::writable(&path)]).expect("the machine boots");
     let mut stage = golden::stage::Stage::new(&mut vm, 0, PathBuf::new());
-    // Without these options Linux counts usage, and refuses no write.
+    // Without these options Linux counts usage but refuses no write.
     stage.mount("usrquota,grpquota,prjquota").expect("Linux mounts it");
     let at = stage.at();
     let allowed = [

@@ -1,5 +1,5 @@
-//! Modelled cards: what `cargo bench -p flashkit-flash` tells, beside the null engine of fio in the same run, which does
-//! nothing with a request but count it.
+//! Modelled cards: results of `cargo bench -p flashkit-flash`, compared with fio's null engine in the same
+//! run, which only counts requests.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::step::Step;
 
-/// What is wanted of the lines; the others are told.
+/// Expectations for the lines. Other lines are only reported.
 const WANTED: [(&str, Wanted); 9] = [
     (SHOWN, AtLeast(1e6)),
     ("survey-class10: 4 KiB writes in sequence", AtLeast(1e6)),
@@ -24,11 +24,11 @@ const WANTED: [(&str, Wanted); 9] = [
     ("a preconditioned card of 1 TiB, memory", AtMost(1.0)),
     ("the same with 1 GiB written at random, memory", AtMost(256.0)),
 ];
-/// The line that stands beside fio's.
+/// The line that is compared with fio's.
 const SHOWN: &str = "survey-class10: 4 KiB writes at random";
 const FIO_REQUESTS: &str = "--number_ios=3000000";
 
-/// Runs them.
+/// Runs the benchmarks.
 pub fn lines() -> Result<Vec<Line>> {
     let step = Step::begin("modelled cards, and fio's null engine");
     let mut lines = engine::told("flashkit-flash", "device", &WANTED)?;
@@ -44,7 +44,7 @@ pub fn lines() -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Requests that fio makes in a second of a core's time if nothing serves them.
+/// Measures fio's requests per second of a core's time with the null engine.
 fn fio_null() -> Result<f64> {
     let arguments =
         ["--name=null", "--ioengine=null", "--size=1T", "--bs=4k", "--rw=randwrite", "--norandommap"];

@@ -1,4 +1,4 @@
-//! The engine on a device in memory: what `cargo bench -p f2fs` tells.
+//! The engine on a device in memory: results of `cargo bench -p f2fs`.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{step::Step, workspace::root};
 
-/// What is wanted of the lines; the others are told.
+/// Expectations for the lines. Other lines are only reported.
 const WANTED: [(&str, Wanted); 5] = [
     ("sequential write of 1 MiB pieces", AtLeast(2.0)),
     ("random 4 KiB overwrites, all checkpoints counted", AtLeast(400_000.0)),
@@ -27,7 +27,7 @@ struct Record {
     unit: String,
 }
 
-/// Runs them.
+/// Runs the benchmarks.
 pub fn lines() -> Result<Vec<Line>> {
     let step = Step::begin("the engine on a device in memory");
     let lines = told("f2fs", "engine", &WANTED)?;
@@ -35,7 +35,7 @@ pub fn lines() -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Runs a benchmark of a package that tells its results as lines of JSON.
+/// Runs a benchmark of a package that prints its results as lines of JSON.
 pub(super) fn told(package: &str, bench: &str, wanted: &[(&str, Wanted)]) -> Result<Vec<Line>> {
     let run = Command::new("cargo")
         .args(["bench", "--quiet", "-p", package, "--bench", bench])

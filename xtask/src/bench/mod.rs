@@ -1,7 +1,7 @@
-//! `make bench`: what flashkit costs, side by side with a peer in the same run, as ratios.
+//! `make bench`: flashkit's costs as ratios to a peer in the same run.
 //!
-//! Machines are noisy: only figures of one run are compared with each other. Each line says what is wanted of it.
-//! One file a subject.
+//! Machines are noisy, so only figures of one run are compared with each other. Each line states the
+//! expectation for it. There is one file per subject.
 
 mod device;
 mod engine;
@@ -19,17 +19,17 @@ struct Line {
     what: Cow<'static, str>,
     figure: f64,
     unit: Cow<'static, str>,
-    /// The least and the most of several runs, where the figure is their median.
+    /// Minimum and maximum of several runs, if the figure is their median.
     spread: Option<(f64, f64)>,
     wanted: Wanted,
 }
 
-/// What a figure is held against.
+/// Expectation for a figure.
 #[derive(Clone, Copy)]
 enum Wanted {
     AtLeast(f64),
     AtMost(f64),
-    /// Nothing: it is there to be known.
+    /// No expectation: the figure is only reported.
     Told,
 }
 
@@ -38,7 +38,7 @@ impl Line {
         Line { what: what.into(), figure, unit: unit.into(), spread: None, wanted }
     }
 
-    /// The median of several runs, with their spread.
+    /// Makes a line with the median of several runs, and their spread.
     fn median(
         what: impl Into<Cow<'static, str>>,
         mut figures: Vec<f64>,
@@ -65,7 +65,7 @@ impl Line {
 /// Runs all benchmarks and prints their lines.
 ///
 /// # Errors
-/// A program fails. A figure that misses what is wanted is no error: it is printed as it is.
+/// A program fails. A figure that misses its expectation is not an error.
 pub fn bench() -> Result<()> {
     let dir = tempfile::tempdir_in(var("bench")?)?;
     let mut lines = tools::lines(dir.path())?;

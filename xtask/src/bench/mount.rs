@@ -1,15 +1,17 @@
-//! What a mount costs: the same work through flashkit, the kernel's ext4 on a loop device, and fuse2fs, in one run, on
-//! images in memory.
+//! Costs of a mount: the same work through flashkit, the kernel's ext4 on a loop device, and fuse2fs, in one
+//! run, on images in memory.
 //!
-//! *What is compared*: each round gives everybody a new, sparse image, so that what is written needs new memory for all.
-//! What is read was written just before, and the volume is mounted anew in between: nothing of it is in the page cache
-//! of a mount, all of it in that of the image, which is its memory. It comes from there through a thread of the loop
-//! device for ext4, through a process for the others. Both copy it once into the mount's cache, and the reader once out
-//! of it. ext4 fills its cache in large folios, FUSE of Linux 6.18 page by page, which the reader and the writer pay for.
+//! *Comparison*: each round gives every peer a new, sparse image, so that written data needs new memory for
+//! all of them. Read data was written just before, and the volume is remounted in between. So none of it is
+//! in the page cache of a mount, and all of it is in that of the image, which is its memory. From there it
+//! comes through a thread of the loop device for ext4, and through a process for the others. Both copy it
+//! once into the mount's cache, and the reader copies it once out of that. ext4 fills its cache in large
+//! folios. FUSE of Linux 6.18 fills it page by page, at a cost to the reader and the writer.
 //!
-//! *What counts*: who comes first changes from round to round; a ratio is taken within a round, and the median of the
-//! rounds is told, with the least and the most. The work takes all processors, so other programs that run beside it
-//! take from each peer differently: the load before is told, too.
+//! *Evaluation*: the order of the peers changes from round to round. A ratio is taken within a round, and the
+//! result is the median of the rounds, with the minimum and the maximum. The work uses all processors, so
+//! other programs slow the peers down to different degrees. Therefore the load before the run is reported,
+//! too.
 
 use std::{
     fs::{self, File},
@@ -27,25 +29,25 @@ use crate::{
     study::filling::{build, our_program},
 };
 
-/// Size of an image; it lies in memory, and only what is written takes room there.
+/// Size of an image in bytes. It lies in memory, and only written data takes space there.
 const IMAGE_BYTES: u64 = 3 << 30;
-/// What is written and read in sequence, and at random.
+/// Bytes of sequential and of random reads and writes.
 const SEQUENTIAL: &str = "768m";
 const RANDOM: &str = "192m";
-/// Files that are made, looked at and removed, and the bytes in each.
+/// Number of files made, examined and removed, and the bytes in each.
 const FILES: usize = 20_000;
 const FILE_BYTES: usize = 1000;
-/// Rounds: an odd number, of which there is a median.
+/// Number of rounds, which is odd so that there is a median.
 const ROUNDS: usize = 5;
-/// The load (of the last minute) that other programs may be before figures mean little.
+/// Maximum load of other programs (over the last minute) at which figures mean much.
 const QUIET: f64 = 0.5;
 
-/// Whose file system it is.
+/// The compared file systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
     /// Ours.
     Flashkit,
-    /// Ours, written past the page cache of the mount.
+    /// Ours, with writes that bypass the mount's page cache.
     FlashkitDirectWrite,
     /// The kernel's, on a loop device.
     Ext4,
@@ -53,7 +55,7 @@ enum Peer {
     Fuse2fs,
 }
 
-/// What is measured, and in what; higher is better. Writing is synced at the end.
+/// Measurements with their units; higher is better. Writes include a final sync.
 const WORK: [(&str, &str); 4] = [
     ("sequential write", "MiB/s"),
     ("sequential read", "MiB/s"),
@@ -61,10 +63,10 @@ const WORK: [(&str, &str); 4] = [
     ("create, stat, unlink", "files/s"),
 ];
 
-/// How fast each of [`WORK`] was.
+/// Speed of each of [`WORK`].
 type Speeds = [f64; WORK.len()];
 
-/// What is wanted: of whom, beside whom, which of [`WORK`], and how many times as fast.
+/// Expectations: the file system, its peer, the index in [`WORK`], and the minimum ratio of their speeds.
 const WANTED: [(Peer, Peer, usize, f64); 6] = [
     (Peer::Flashkit, Peer::Ext4, 0, 0.8),
     (Peer::Flashkit, Peer::Ext4, 1, 0.8),
@@ -74,7 +76,7 @@ const WANTED: [(Peer, Peer, usize, f64); 6] = [
     (Peer::Flashkit, Peer::Fuse2fs, 3, 3.0),
 ];
 
-/// Work through mounts: what each does, and the ratios.
+/// Measures the work through mounts: the speeds of each, and the ratios.
 pub(super) fn lines() -> Result<Vec<Line>> {
     let missing = ["fuse2fs", "fio", "mkfs.ext4"].into_iter().find(|program| {
         let asked = format!("command -v {program}");
@@ -136,7 +138,7 @@ impl Peer {
     }
 }
 
-/// One mount; it ends when this is dropped.
+/// A mount that ends when this is dropped.
 struct Mounted {
     peer: Peer,
     dir: tempfile::TempDir,
@@ -144,7 +146,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(peer: Peer) -> Result<Mounted> {
-        // The one place that is memory on every Linux.
+        // /dev/shm is in memory on every Linux.
         let dir = tempfile::tempdir_in("/dev/shm")?;
         let mounted = Mounted { peer, dir };
         File::create(mounted.image())?.set_len(IMAGE_BYTES)?;
@@ -153,7 +155,7 @@ impl Mounted {
             Peer::Flashkit | Peer::FlashkitDirectWrite => {
                 run(Command::new(our_program()).args(["mkfs", "-q", "-f"]).arg(mounted.image()))?
             }
-            // Complete: else the kernel goes on making it while it is measured.
+            // Initialises everything at once; otherwise the kernel would go on during the measurement.
             _ => run(Command::new("mkfs.ext4")
                 .args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
                 .arg(mounted.image()))?,
@@ -187,7 +189,7 @@ impl Mounted {
 
     fn unmount(&self) -> Result<()> {
         run(Command::new("umount").arg(self.path()))?;
-        // Some end a little later; its lock tells.
+        // Some processes end a little later. The image's lock shows when.
         let image = File::open(self.image())?;
         rustix::fs::flock(&image, rustix::fs::FlockOperation::LockShared)?;
         Ok(())
@@ -195,7 +197,7 @@ impl Mounted {
 
     fn measure(&self) -> Result<Speeds> {
         let write_mib_s = self.fio("write", "1m", SEQUENTIAL, "sequential")? / f64::from(1 << 20);
-        // Only what is mounted anew has nothing in the page cache.
+        // Only a new mount has an empty page cache.
         self.unmount()?;
         self.mount()?;
         let read_mib_s = self.fio("read", "1m", SEQUENTIAL, "sequential")? / f64::from(1 << 20);
@@ -203,11 +205,11 @@ impl Mounted {
         Ok([write_mib_s, read_mib_s, random_writes_s, self.files()?])
     }
 
-    /// Bytes a second of a job, its sync included.
+    /// Measures the bytes per second of a job, including its sync.
     fn fio(&self, pattern: &str, block: &str, size: &str, file: &str) -> Result<f64> {
         let target = self.path().join(file);
         if pattern == "randwrite" {
-            // Overwriting what is there, as a database does.
+            // Overwrites an existing file, as a database does.
             self.fio("write", "1m", size, file)?;
         }
         let mut command = Command::new("fio");
@@ -229,7 +231,7 @@ impl Mounted {
         Ok(bytes / (job_ms / 1000.0))
     }
 
-    /// Small files made, looked at and removed, a second.
+    /// Measures the small files made, examined and removed per second.
     fn files(&self) -> Result<f64> {
         let dir = self.path().join("files");
         fs::create_dir(&dir)?;

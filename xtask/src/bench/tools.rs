@@ -1,4 +1,4 @@
-//! The command on whole trees, beside f2fs-tools, e2fsprogs and cp.
+//! The command on whole trees, compared with f2fs-tools, e2fsprogs and cp.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,16 +15,16 @@ use crate::{
     study::measure::Cost,
 };
 
-/// Runs of what is short.
+/// Number of runs of short jobs.
 const RUNS: usize = 5;
-/// Size of the largest volume: a block less than 16 TiB, which is as large as a file on ext4 can be.
+/// Size of the largest volume: a block less than 16 TiB, the maximum size of a file on ext4.
 const HUGE: &str = "17592186040320";
 
-/// Runs them.
+/// Runs the benchmarks.
 pub fn lines(dir: &Path) -> Result<Vec<Line>> {
     let tree = LinuxSource::tree()?.canonicalize()?;
     filling::build()?;
-    // Into the page cache, as every later run finds it.
+    // Reads the tree into the page cache, where every later run finds it.
     let step = Step::begin("read the tree");
     guest::Manifest::of_tree(&tree)?;
     step.end();
@@ -44,8 +44,8 @@ pub fn lines(dir: &Path) -> Result<Vec<Line>> {
     ])
 }
 
-/// `info` on an empty volume of 16 TiB in a sparse file, and the memory of a command that opens one of 1 TiB to
-/// change it.
+/// Measures `info` on an empty volume of 16 TiB in a sparse file, and the memory of a command that opens one
+/// of 1 TiB to change it.
 fn open(dir: &Path) -> Result<(Line, Line)> {
     let step = Step::begin("open large volumes");
     let image = dir.join("huge.img");
@@ -69,8 +69,9 @@ fn open(dir: &Path) -> Result<(Line, Line)> {
     ))
 }
 
-/// Exporting a volume beside copying the tree that it was filled from. They take turns, to a file system in memory:
-/// what a well-used disk takes to find room for so many files differs fivefold from run to run.
+/// Compares the export of a volume with a copy of its source tree. They alternate and write to a file system
+/// in memory, because the time that a well-used disk takes to allocate space for so many files differs
+/// fivefold from run to run.
 fn export(image: &Path, tree: &Path) -> Result<Line> {
     let dir = tempfile::tempdir_in("/dev/shm")?;
     let step = Step::begin("export beside cp -r (3 runs each)");

@@ -32,7 +32,7 @@ pub mod unclean;
 
 use stage::{At, Stage};
 
-/// The UUID of all of them.
+/// UUID of all images.
 const UUID: u128 = 0xF1A5_F1A5_0000_4000_8000_0000_0000_F2F5;
 
 /// Recipe of an image.
@@ -42,7 +42,7 @@ pub struct Recipe {
     pub name: &'static str,
     /// Its purpose.
     pub about: &'static str,
-    /// Flags of mkfs.f2fs; with blocks of 16K at most `-O` and features.
+    /// Flags of mkfs.f2fs; with blocks of 16K only `-O` and features.
     pub mkfs: &'static [&'static str],
     /// Size in MiB.
     pub mib: u64,
@@ -50,7 +50,8 @@ pub struct Recipe {
     pub more_mib: &'static [u64],
     /// Logical sector of its disks.
     pub sector_bytes: u32,
-    /// Blocks of 16K, which flashkit formats, for want of another tool, and the 16K machine mounts; else 4K.
+    /// True for blocks of 16K. flashkit formats such a volume, because no other tool does, and the 16K
+    /// machine mounts it.
     pub blocks_16k: bool,
     /// Its content.
     pub fill: Fill,
@@ -73,22 +74,22 @@ pub enum Fill {
     Sload,
 }
 
-/// Facts of a golden image: the file `NAME.json`.
+/// Facts of a golden image, stored in `NAME.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Golden {
     /// Its purpose.
     pub about: String,
     /// Flags of mkfs.f2fs.
     pub mkfs: Vec<String>,
-    /// True if it was unmounted; otherwise the manifest is that of the recovered volume.
+    /// True if the image was unmounted. Otherwise the manifest is that of the recovered volume.
     pub clean: bool,
-    /// Further devices, by the path that the superblock has for each.
+    /// Further devices, by their paths in the superblock.
     pub devices: Vec<String>,
-    /// The manifest that the kernel reads.
+    /// Manifest read by the kernel.
     pub manifest: Manifest,
 }
 
-/// Folder of the images.
+/// Returns the folder of the images.
 pub fn folder() -> PathBuf {
     root().join("testdata/golden")
 }
@@ -113,8 +114,8 @@ pub fn unpack(name: &str, dir: &Path) -> Result<(Golden, Vec<PathBuf>)> {
     Ok((golden, files))
 }
 
-/// Makes the images of `recipes` on each machine in one boot, and their manifests in another. One that fails
-/// does not keep the others from being made.
+/// Makes the images of `recipes` on each machine in one boot, and their manifests in another. A failing
+/// recipe does not prevent the others.
 pub fn make(recipes: &[Recipe]) -> Result<()> {
     for machine in [Machine::Amd64, Machine::Arm64With16K] {
         let those: Vec<Recipe> = recipes.iter().copied().filter(|it| it.machine() == machine).collect();
@@ -137,7 +138,8 @@ fn make_on(machine: Machine, recipes: &[Recipe]) -> Result<()> {
     }
     let filled = fill(machine, recipes, &disks, work.path())?;
 
-    // A volume that was cut is recovered by a mount that may write (one with checkpoints disabled has to).
+    // A volume after a power cut is recovered by a writable mount, which one with checkpoints disabled
+    // requires.
     let read_only = |filled: &Result<bool>| !matches!(filled, Ok(true));
     let images: Vec<Image> = recipes
         .iter()
@@ -172,7 +174,7 @@ pub fn judge_again(recipes: &[Recipe]) -> Result<()> {
     Ok(())
 }
 
-/// Fills all volumes in one boot; says of each whether its power was cut.
+/// Fills all volumes in one boot. Returns for each volume true if its power was cut.
 fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
     let mut vm = Vm::boot(machine, disks)?;
     let mut filled = Vec::new();
@@ -189,7 +191,8 @@ fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Re
         };
         let cut = stage.was_cut();
         if cut {
-            // The machine goes on writing to the file it has open; the name is the cut image's from now on.
+            // The machine continues to write to the file that it has open. The name is the cut image's from
+            // now on.
             fs::rename(after_cut, &disks[disk].source)?;
         }
         filled.push(done.map(|()| cut));
@@ -198,7 +201,7 @@ fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Re
     Ok(filled)
 }
 
-/// Checks the result and puts it into the folder.
+/// Checks the result and stores it in the folder.
 fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()> {
     let complaints = verdict.complaints();
     if !complaints.is_empty() {
@@ -240,7 +243,7 @@ fn format(recipe: &Recipe, work: &Path) -> Result<()> {
         fs::File::create(work.join(name))?.set_len(mib << 20)?;
     }
     let mut mkfs = programs::command("mkfs.f2fs");
-    // The paths of further devices stand in the superblock: short ones, and the same every time.
+    // The superblock has the paths of further devices, which must be short and always the same.
     mkfs.current_dir(work).args(["-q", "-f", "-r", "-T", "1700000000"]);
     let uuid = format!("{UUID:032x}");
     let groups = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
@@ -290,7 +293,7 @@ fn describe(recipe: &Recipe, clean: bool, manifest: Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Decompresses to a file, leaving out the zeroes.
+/// Decompresses to a file, leaving out zeroes.
 fn unpack_sparse(packed: fs::File, to: &Path) -> Result<()> {
     use std::{io::Read, os::unix::fs::FileExt};
     let mut decoder = zstd::Decoder::new(packed)?;

@@ -23,7 +23,7 @@ const PLAIN: Recipe = Recipe {
     fill: Fill::Kernel(little),
 };
 
-/// All of them; the unclean ones are in [`super::unclean`].
+/// All recipes except the unclean ones, which are in [`super::unclean`].
 pub const RECIPES: &[Recipe] = &[
     Recipe {
         name: "empty",
@@ -232,12 +232,12 @@ pub(super) fn little(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-/// The source directory of [`Fill::Sload`].
+/// Returns the operations that make the source directory of [`Fill::Sload`].
 pub fn source(at: &At) -> Vec<Op> {
     [tree::little(at), tree::kinds(at), tree::metadata(at)].concat().into_iter().filter(not_twice).collect()
 }
 
-/// The two trees share a few names.
+/// Leaves out names that both trees have.
 fn not_twice(op: &Op) -> bool {
     !matches!(op, Op::Mknod { path, mode: 0o010_600, .. } if path.0.ends_with(b"/fifo"))
 }
@@ -279,7 +279,7 @@ fn four_logs(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-/// Segments with gaps, so that threaded logging, cleaning and both tables' journals are at work.
+/// Makes segments with gaps, which exercises threaded logging, cleaning and both tables' journals.
 pub(super) fn fragmented(stage: &mut Stage) -> Result<()> {
     stage.mount("mode=fragment:block")?;
     let at = stage.at();
@@ -464,7 +464,7 @@ pub(super) fn verity(stage: &mut Stage) -> Result<()> {
     stage.unmount()
 }
 
-/// Enough data that it lies on more than the first device.
+/// Writes enough data for more than the first device.
 fn devices(stage: &mut Stage) -> Result<()> {
     stage.mount("")?;
     let at = stage.at();

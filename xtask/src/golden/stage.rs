@@ -10,7 +10,7 @@ use crate::judge::vm::Vm;
 /// Linux's answer if no section is worth cleaning.
 const ENODATA: i32 = 61;
 
-/// The disk on which one recipe works. Paths of its operations are below the mount point.
+/// The disk of one recipe. Paths of its operations are below the mount point.
 #[derive(Debug)]
 pub struct Stage<'a> {
     vm: &'a mut Vm,
@@ -22,8 +22,8 @@ pub struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Disk `disk` of a machine, with blocks of the size that it knows; a power cut leaves the disk's image at
-    /// `after_cut`.
+    /// Uses disk `disk` of a machine, with blocks of the machine's size. A power cut leaves the disk's image
+    /// at `after_cut`.
     pub fn new(vm: &'a mut Vm, disk: usize, after_cut: PathBuf) -> Stage<'a> {
         let block = vm.machine().block_bytes();
         Stage { vm, disk, dir: format!("/mnt/{disk}"), block, after_cut, cut: false }
@@ -45,13 +45,13 @@ impl<'a> Stage<'a> {
         self.run([Op::Unmount { dir: self.dir.clone().into() }])
     }
 
-    /// Cuts the power: later writes do not reach the image. Files open in the guest are closed and the volume
-    /// is unmounted, on a disk that is discarded.
+    /// Cuts the power: later writes do not reach the image. Then closes the files open in the guest and
+    /// unmounts the volume, on a disk that is discarded.
     pub fn cut(&mut self) -> Result<()> {
         self.cut_with_open(0..8)
     }
 
-    /// The same, with files open under the numbers `handles`.
+    /// Cuts the power with files open under the numbers `handles`.
     pub fn cut_with_open(&mut self, handles: Range<u32>) -> Result<()> {
         self.vm.cut(self.disk, std::slice::from_ref(&self.after_cut))?;
         self.cut = true;
@@ -64,12 +64,12 @@ impl<'a> Stage<'a> {
         self.cut
     }
 
-    /// Does operations, all of which have to succeed.
+    /// Executes operations, all of which must succeed.
     pub fn run(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<()> {
         self.vm.run_all(ops).map(drop)
     }
 
-    /// Cleans one section, if there is one worth it.
+    /// Cleans one section, if one is worth cleaning.
     pub fn collect(&mut self) -> Result<()> {
         let path = format!("{}/.", self.dir).into();
         match self.vm.attempt(Op::Collect { path })? {
@@ -78,13 +78,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Makes operations on this stage.
+    /// Returns a maker of operations on this stage.
     pub fn at(&self) -> At {
         At { dir: self.dir.clone(), block: self.block }
     }
 }
 
-/// Makes operations below a directory.
+/// A maker of operations below a directory.
 #[derive(Debug, Clone)]
 pub struct At {
     dir: String,
@@ -93,27 +93,27 @@ pub struct At {
 
 #[allow(missing_docs)] // each makes the operation of its name
 impl At {
-    /// Operations from the root.
+    /// Makes operations from the root.
     pub fn root() -> At {
         At { dir: String::new(), block: 4096 }
     }
 
-    /// For a volume with blocks of another size.
+    /// Makes operations for a volume with another block size.
     pub fn with_block(self, bytes: u64) -> At {
         At { block: bytes, ..self }
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub fn block(&self) -> u64 {
         self.block
     }
 
-    /// The whole path of `name`, which may hold any bytes.
+    /// Returns the whole path of `name`, which may contain any bytes.
     pub fn path(&self, name: impl AsRef<[u8]>) -> Bytes {
         Bytes([self.dir.as_bytes(), b"/", name.as_ref()].concat())
     }
 
-    /// Operations below a directory of this one.
+    /// Returns a maker of operations below a subdirectory.
     pub fn below(&self, dir: &str) -> At {
         At { dir: format!("{}/{dir}", self.dir), block: self.block }
     }

@@ -1,15 +1,15 @@
-//! Trees that golden images hold.
+//! Trees in golden images.
 
 use f2fs::format::inode::flag;
 use guest::{Bytes, Content, Op, op::Allocate};
 
 use super::stage::At;
 
-/// Addresses of an inode without extra attributes or inline xattrs; those of a direct node.
+/// Addresses of an inode without extra attributes or inline xattrs, and those of a direct node.
 const IN_INODE: u64 = 923;
 const IN_NODE: u64 = 1018;
 
-/// A little of everything: for each feature that changes how an inode looks.
+/// A small tree with every kind of content, for each feature that changes the layout of inodes.
 pub fn little(at: &At) -> Vec<Op> {
     let mut ops = vec![
         at.text("empty", ""),
@@ -57,7 +57,7 @@ pub fn kinds(at: &At) -> Vec<Op> {
     ]
 }
 
-/// Owners, modes and times at their ends.
+/// Owners, modes and times at their limits.
 pub fn metadata(at: &At) -> Vec<Op> {
     let mut ops = Vec::new();
     for (name, uid, gid) in [("small", 1, 2), ("large", 65_536, 100_000), ("largest", 4_294_967_294, 65_535)]
@@ -187,7 +187,7 @@ pub fn attributes(at: &At) -> Vec<Op> {
     ]
 }
 
-/// Names and directories: longest and oddest names, inline and hashed directories, depth.
+/// Names and directories: longest and unusual names, inline and hashed directories, depth.
 pub fn names(at: &At) -> Vec<Op> {
     let mut ops = vec![
         at.mkdir("d-empty"),
@@ -238,7 +238,7 @@ pub fn crowd(at: &At) -> Vec<Op> {
     ops
 }
 
-/// Files that compress, that do not, with holes, overwritten, released and taken back.
+/// Files that compress or do not, with holes, overwritten, released and reserved again.
 pub fn compressed(at: &At) -> Vec<Op> {
     let mut ops = vec![at.mkdir("c"), at.flags("c", flag::COMPRESS, 0)];
     let c = at.below("c");

@@ -1,4 +1,4 @@
-//! Volumes whose power was cut: data promised by fsync is there, and the checkpoint is older than it.
+//! Volumes after a power cut: data promised by fsync is present, and the checkpoint is older than it.
 
 use anyhow::Result;
 use guest::{Content, Op, op::Allocate};
@@ -136,7 +136,7 @@ pub const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// Operations before the power cut, by name: after [`old`], with fsyncs of their own.
+/// Operations before the power cut, by name. They come after [`old`] and include fsyncs of their own.
 pub const SEQUENCES: &[(&str, Sequence)] = &[
     ("append", append_ops),
     ("create", create_ops),
@@ -404,7 +404,8 @@ fn large_ops(at: &At) -> Vec<Op> {
     ops
 }
 
-/// Blocks at the end of files, of which the inode need not be written: recovery finds the size from the block.
+/// Appends blocks to files without changing anything else in the inode: recovery finds the size from the
+/// block.
 fn append_ops(at: &At) -> Vec<Op> {
     let block = |name: &str, n: u64| {
         at.write(name, n * at.block(), Content::Fill { byte: n as u8 | 1, length: at.block() })
@@ -414,7 +415,7 @@ fn append_ops(at: &At) -> Vec<Op> {
     ops.extend([at.truncate("new", 930 * at.block()), at.fsync("new"), block("new", 930), at.fsync("new")]);
     ops.extend([at.prose("old-3", 1000 * at.block()), at.fsync("old-3"), at.checkpoint()]);
     ops.extend((1000..1010).flat_map(|n| [block("old-3", n), at.fsync("old-3")]));
-    // Not synced: these writes must have no effect.
+    // Not synced, so these writes must have no effect.
     ops.push(block("new", 931));
     ops
 }

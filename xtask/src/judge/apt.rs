@@ -20,7 +20,7 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// The sources that the machine has.
+    /// Uses the machine's own sources.
     pub fn of_machine(dir: &Path) -> Apt {
         Apt { dir: dir.to_owned(), architecture: None }
     }
@@ -42,14 +42,14 @@ impl Apt {
         Ok(apt)
     }
 
-    /// The version of a package that would be installed.
+    /// Returns the version of a package that apt would install.
     pub fn version(&self, package: &str) -> Result<Option<String>> {
         let text = run(self.command("apt-cache").args(["policy", package]))?;
         let candidate = text.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
         Ok(candidate.filter(|version| *version != "(none)").map(str::to_owned))
     }
 
-    /// Dependencies of a package.
+    /// Returns the dependencies of a package.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let text = run(self.command("apt-cache").args(["depends", "--important", package]))?;
         let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Compilation target of the guest's init, and its options: statically linked, so that it needs no other
-/// file. For the foreign machine the compiler's own linker and C library do.
+/// file. For the foreign machine, the compiler's own linker and C library are used.
 fn target(machine: Machine) -> (&'static str, &'static str) {
     match machine {
         Machine::Amd64 => ("x86_64-unknown-linux-gnu", "-C target-feature=+crt-static"),
@@ -28,7 +28,7 @@ fn target(machine: Machine) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns true if this machine's compiler can make the guest's init for `machine`; otherwise prints the
+/// Returns true if this machine's compiler can build the guest's init for `machine`. Otherwise prints the
 /// reason.
 pub fn can_build(machine: Machine) -> bool {
     let (target, _) = target(machine);
@@ -40,7 +40,7 @@ pub fn can_build(machine: Machine) -> bool {
     there
 }
 
-/// The initial file system for `kernel`, made where it is not in the cache.
+/// Returns the initial file system for `kernel`, and makes it if it is not in the cache.
 pub fn build(machine: Machine, kernel: &Kernel) -> Result<PathBuf> {
     let agent = fs::read(agent(machine)?)?;
     let cache = var("guest")?;
@@ -63,7 +63,7 @@ fn archive(agent: &[u8], modules: &Modules) -> Result<Vec<u8>> {
     }
     let mut cpio = Cpio::default();
     cpio.add("dev", 0o040_755, &[]);
-    // Before devtmpfs is mounted the kernel wants to give init a console.
+    // The kernel opens a console for init before devtmpfs is mounted.
     cpio.add_device("dev/console", 0o020_600, 5, 1);
     cpio.add("modules", 0o040_755, &[]);
     cpio.add("modules/index.json", 0o100_644, &serde_json::to_vec(&index)?);
@@ -74,7 +74,7 @@ fn archive(agent: &[u8], modules: &Modules) -> Result<Vec<u8>> {
     Ok(cpio.finish())
 }
 
-/// Compiles the guests' init, into a target directory of its own since its flags differ from all else.
+/// Compiles the guest's init, in a target directory of its own because its flags differ from all else.
 pub fn agent(machine: Machine) -> Result<PathBuf> {
     let (target, flags) = target(machine);
     let target_dir = var("guest")?.join("target");

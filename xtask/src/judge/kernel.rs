@@ -1,4 +1,4 @@
-//! The judge's kernels: a distribution's stock ones, unpacked but not installed.
+//! The judge's kernels: stock kernels of distributions, unpacked but not installed.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{judge::apt::Apt, lock::Lock, step::Step, workspace::var};
 
-/// What a virtual machine is made of.
+/// Kinds of virtual machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Machine {
-    /// x86-64 with pages, and so F2FS blocks, of 4096 bytes: the machine's own distribution's kernel.
+    /// x86-64 with pages, and so F2FS blocks, of 4096 bytes: the kernel of the machine's own distribution.
     Amd64,
     /// 64-bit ARM with pages, and so F2FS blocks, of 16384 bytes: the kernel of Debian's stable release.
     Arm64With16K,
@@ -30,7 +30,7 @@ pub struct Kernel {
 }
 
 impl Machine {
-    /// Bytes of a page, and so of a block of the F2FS volumes that it mounts.
+    /// Returns the bytes of a page, and so of a block of the F2FS volumes that it mounts.
     pub fn block_bytes(self) -> u64 {
         match self {
             Machine::Amd64 => 4096,
@@ -38,7 +38,7 @@ impl Machine {
         }
     }
 
-    /// Packages that depend on the newest kernel; the first that apt knows counts.
+    /// Returns packages that depend on the newest kernel. The first that apt knows is used.
     fn meta_packages(self) -> &'static [&'static str] {
         match self {
             Machine::Amd64 => &["linux-image-amd64", "linux-image-generic"], // Debian's and Ubuntu's
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// File of the cache that holds the name of the kernel's directory.
+    /// Returns the file of the cache that holds the name of the kernel's directory.
     fn current(self) -> &'static str {
         match self {
             Machine::Amd64 => "current",
@@ -56,7 +56,7 @@ impl Machine {
 }
 
 impl Kernel {
-    /// The kernel of the cache; downloaded by apt where there is none yet.
+    /// Returns the kernel in the cache. Downloads one with apt if there is none yet.
     pub fn find(machine: Machine) -> Result<Kernel> {
         let cache = var("kernel")?;
         let known = || fs::read_to_string(cache.join(machine.current())).ok();
@@ -75,7 +75,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The kernel below an unpacked package.
+    /// Returns the kernel in an unpacked package.
     fn at(dir: &Path) -> Result<Kernel> {
         let boot = dir.join("boot");
         for file in fs::read_dir(&boot).with_context(|| boot.display().to_string())? {
@@ -93,7 +93,7 @@ impl Kernel {
     }
 }
 
-/// Downloads and unpacks the packages of the newest kernel; returns the name of their directory.
+/// Downloads and unpacks the packages of the newest kernel. Returns the name of their directory.
 fn download(machine: Machine, cache: &Path) -> Result<String> {
     let work = tempfile::tempdir_in(cache)?;
     let apt = match machine {
@@ -123,9 +123,9 @@ fn download(machine: Machine, cache: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// The image package that a package depends on.
+/// Returns the image package that a package depends on.
 fn newest(apt: &Apt, meta: &str) -> Option<String> {
-    // apt fails for a package that it does not know.
+    // apt fails for an unknown package.
     let depends = apt.depends(meta).unwrap_or_default();
     depends.into_iter().find(|name| {
         name.strip_prefix("linux-image-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

@@ -1,15 +1,16 @@
-//! The guest's kernel log as evidence: which of its lines are about a volume.
+//! The guest's kernel log as evidence: finds the lines about a volume.
 //!
-//! *Invariant*: a line counts by its source, never because its source is unknown. A slow host makes a guest's kernel warn
-//! of its clock, its scheduler and its log, and none of that is about the volume. A guest that stands still is a matter
-//! for [`lab::patience`], so reports of tasks and processors that are late do not count either.
+//! *Invariant*: a line counts because of its source, never because its source is unknown. A slow host makes a
+//! guest's kernel warn about its clock, its scheduler and its log, and none of that concerns the volume.
+//! [`lab::patience`] detects a guest that hangs, so reports of late tasks and processors do not count either.
 
 use guest::op::Message;
 
-/// The level of warnings (Linux, `include/linux/kern_levels.h`); what is worse has a smaller one.
+/// Level of warnings (Linux, `include/linux/kern_levels.h`). More severe messages have a smaller one.
 const WARNING: u8 = 4;
 
-/// First words of lines about a volume: the file systems, the parts of the kernel that work for them, and block drivers.
+/// First words of lines about a volume: the file systems, the parts of the kernel that work for them, and
+/// block drivers.
 const SOURCES: [&str; 26] = [
     "f2fs-fs",
     "f2fs",
@@ -39,11 +40,11 @@ const SOURCES: [&str; 26] = [
     "print_req_error",
 ];
 
-/// Words of lines of the block layer that begin with the name of a program or a disk (Linux, `block/blk-core.c`,
-/// `block/blk-mq.c`, `fs/buffer.c`).
+/// Words in lines of the block layer that start with the name of a program or a disk (Linux,
+/// `block/blk-core.c`, `block/blk-mq.c`, `fs/buffer.c`).
 const BLOCK_ERRORS: [&str; 3] = ["I/O error", " error, dev ", "attempt to access beyond end of device"];
 
-/// Beginnings of the first line of a report of a fault in the kernel. The lines below it repeat it.
+/// Starts of the first line of a kernel fault report. The lines below it repeat it.
 const FAULTS: [&str; 9] = [
     "BUG",
     "kernel BUG at",
@@ -56,10 +57,10 @@ const FAULTS: [&str; 9] = [
     "Kernel panic",
 ];
 
-/// Reports of a fault that a processor which was not given time causes, too.
+/// Fault reports that a processor without enough time also causes.
 const LATE: [&str; 3] = ["soft lockup", "hard LOCKUP", "workqueue lockup"];
 
-/// The warnings and errors about a volume in what the kernel logged.
+/// Returns the warnings and errors about a volume in a kernel log.
 pub fn complaints(log: &[Message]) -> Vec<&str> {
     let bad = log.iter().filter(|message| message.level <= WARNING);
     bad.map(|message| message.text.as_str()).filter(|text| is_about_volume(text) || is_fault(text)).collect()

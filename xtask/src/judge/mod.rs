@@ -1,4 +1,4 @@
-//! Does Linux accept an image, and what does it see there?
+//! Linux's verdict on an image: acceptance, and the manifest that Linux reads.
 
 pub mod apt;
 pub mod initramfs;
@@ -22,21 +22,21 @@ use crate::{
     judge::vm::{Disk, Vm, show},
 };
 
-/// Images that one boot judges; more take another boot.
+/// Maximum number of images judged in one boot.
 const IMAGES_A_BOOT: usize = 48;
 
-/// An image to be judged. It stays as it is: what the kernel writes while it is mounted is forgotten.
+/// An image to be judged. It stays unchanged: the kernel's writes during the mount are discarded.
 #[derive(Debug, Clone)]
 pub struct Image {
     /// The file.
     pub path: PathBuf,
-    /// Further devices of an F2FS volume on several.
+    /// Further devices of a multi-device F2FS volume.
     pub more: Vec<PathBuf>,
     /// File system type.
     pub fs: String,
     /// Mount options.
     pub options: String,
-    /// Whether it is mounted read-only.
+    /// True if it is mounted read-only.
     pub read_only: bool,
     /// Logical sector of the disk.
     pub sector_bytes: u32,
@@ -45,7 +45,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An F2FS volume in one file, to be mounted read-only without options.
+    /// Describes an F2FS volume in one file, to be mounted read-only without options.
     pub fn f2fs(path: impl Into<PathBuf>) -> Image {
         Image {
             path: path.into(),
@@ -59,17 +59,18 @@ impl Image {
     }
 }
 
-/// What the kernel thinks of an image.
+/// The kernel's verdict on an image.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// What it sees.
+    /// Manifest read by the kernel.
     pub manifest: Manifest,
-    /// All that it logged.
+    /// All log messages of the kernel.
     pub log: Vec<Message>,
 }
 
 impl Verdict {
-    /// The kernel's warnings and errors about the volume; a volume that earns one is not a good volume.
+    /// Returns the kernel's warnings and errors about the volume. A volume that causes one is not a good
+    /// volume.
     pub fn complaints(&self) -> Vec<&str> {
         kernel_log::complaints(&self.log)
     }
@@ -80,7 +81,7 @@ impl Verdict {
 pub struct Judge;
 
 impl Judge {
-    /// What the kernel sees in each image, in as few boots as possible.
+    /// Reads the manifest of each image with the kernel, in as few boots as possible.
     ///
     /// # Errors
     /// An image cannot be mounted, or the kernel complains about it.
@@ -97,7 +98,7 @@ impl Judge {
         Ok(manifests)
     }
 
-    /// The same, where an image that cannot be mounted or walked is a value.
+    /// Returns a verdict for each image. An image that cannot be mounted or walked is a value.
     pub fn verdicts(images: &[Image]) -> Result<Vec<Result<Verdict>>> {
         let mut verdicts = Vec::new();
         for batch in images.chunk_by(|a, b| a.machine == b.machine).flat_map(|run| run.chunks(IMAGES_A_BOOT))
@@ -154,7 +155,7 @@ fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
     Ok(Ok(Verdict { manifest, log }))
 }
 
-/// Makes disks `disk` and following known in the guest by the paths that a superblock has for them.
+/// Makes links in the guest to disks `disk` and following, with their paths in the superblock.
 pub fn link_devices(names: &[Bytes], disk: usize) -> impl Iterator<Item = Op> {
     names.iter().enumerate().map(move |(n, name)| {
         let target = format!("/disk/{}", disk + n).into();
@@ -162,7 +163,7 @@ pub fn link_devices(names: &[Bytes], disk: usize) -> impl Iterator<Item = Op> {
     })
 }
 
-/// The paths of all devices in the superblock of an F2FS volume on several.
+/// Returns the paths of all devices in the superblock of a multi-device F2FS volume.
 pub fn device_paths(image: &Path) -> Result<Vec<Bytes>> {
     const TABLE: u64 = 1024 + 2201;
     const ENTRY: usize = 68;

@@ -1,6 +1,6 @@
 //! Kernel modules and their dependencies.
 //!
-//! A package that is unpacked but not installed has no `modules.dep`; the modules themselves list their
+//! A package that is unpacked but not installed has no `modules.dep`. The modules themselves list their
 //! dependencies, in their section `.modinfo`.
 
 use std::{
@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Modules by the features that need them. Modules that load by themselves on an installed system (through
-/// modprobe) are named here; their set differs from kernel to kernel.
+/// Modules by feature. Modules that load by themselves on an installed system (through modprobe) are named
+/// here. Their set differs from kernel to kernel.
 pub const WANTED: [(&str, &[&str]); 10] = [
     ("boot", &["virtio_pci", "virtio_blk", "virtio_console"]),
     ("f2fs", &["crc32_generic", "quota_v2", "f2fs"]),
@@ -43,8 +43,8 @@ impl Modules {
         Ok(Modules { files, builtin })
     }
 
-    /// Those of `names` that the kernel has and all their dependencies, each after its own dependencies,
-    /// without built-in modules.
+    /// Returns the modules in `names` that the kernel has, and all their dependencies, each after its own
+    /// dependencies, without built-in modules.
     pub fn in_order(&self, names: &[&str]) -> Result<Vec<String>> {
         let mut order = Vec::new();
         for name in names.iter().filter(|name| self.files.contains_key(**name)) {
@@ -53,7 +53,7 @@ impl Modules {
         Ok(order)
     }
 
-    /// The module itself, decompressed.
+    /// Returns the module itself, decompressed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.files.get(name).with_context(|| format!("no module {name}"))?;
         let bytes = fs::read(path).with_context(|| path.display().to_string())?;
@@ -96,14 +96,14 @@ fn collect(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// `kernel/fs/f2fs/f2fs.ko.xz` is `f2fs`; a hyphen counts as an underscore.
+/// Returns a module's name: `kernel/fs/f2fs/f2fs.ko.xz` is `f2fs`. A hyphen counts as an underscore.
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let (stem, _) = name.split_once(".ko")?;
     Some(stem.replace('-', "_"))
 }
 
-/// The names after `depends=` in a module.
+/// Returns the names after `depends=` in a module.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

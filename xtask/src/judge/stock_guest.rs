@@ -1,4 +1,5 @@
-//! The lab's guest where no kernel with time travel can be built: the judge's stock kernel, which runs in QEMU.
+//! The lab's guest on hosts where no kernel with time travel can be built: the judge's stock kernel, which
+//! runs in QEMU.
 
 use std::{
     fs,
@@ -10,8 +11,8 @@ use serde_json::json;
 
 use crate::{Machine, judge::initramfs, judge::kernel::Kernel, lock::Lock, workspace::var};
 
-/// Puts the kernel and an initial file system with our init where the study looks for a guest, and returns their
-/// paths.
+/// Puts the kernel and an initial file system with our init in the study's directory for a guest, and returns
+/// their paths.
 pub fn prepare() -> Result<(PathBuf, PathBuf)> {
     let dir = var("uml")?;
     let _lock = Lock::take(&dir)?;
@@ -24,7 +25,7 @@ pub fn prepare() -> Result<(PathBuf, PathBuf)> {
     Ok((image, initial))
 }
 
-/// Copies a file and renames it: a guest that runs keeps its own.
+/// Copies a file and renames it, so that a running guest keeps its own.
 fn put(from: &Path, to: &Path) -> Result<()> {
     let copy = to.with_extension("new");
     fs::copy(from, &copy)?;

@@ -1,10 +1,10 @@
 //! A virtual machine with the judge's kernel: QEMU without acceleration, so that it works everywhere.
 //!
-//! The guest's init takes one [`Op`] a line over a virtio port and answers each with lines of [`Reply`].
+//! The guest's init takes one [`Op`] per line over a virtio port and answers each with lines of [`Reply`].
 //!
-//! *Power cuts*: the disks are raw files, written without a cache of QEMU's own. What the guest's kernel has
-//! been told is written is in the file, and what it has not yet sent is not. So the file at one instant,
-//! with QEMU stopped, is the medium after a power cut at that instant: see [`Vm::cut`].
+//! *Power cuts*: the disks are raw files, written without a cache of QEMU's own. A write that the guest's
+//! kernel knows to be complete is in the file, and one that it has not yet sent is not. So the file at one
+//! instant, with QEMU stopped, is the medium after a power cut at that instant: see [`Vm::cut`].
 
 use std::{
     collections::VecDeque,
@@ -36,65 +36,66 @@ use crate::{
     workspace::run,
 };
 
-/// How long the guest may take to come up; as all limits here, without the time in which it waits for a processor.
+/// Time limit of the guest's boot. As with all limits here, time in which it waits for a processor does not
+/// count.
 const BOOT_TIME: Duration = Duration::from_secs(180);
-/// How long it may be silent afterwards, unless another limit is set.
+/// Maximum time without an answer after that, unless another limit is set.
 const SILENCE: Duration = Duration::from_secs(600);
-/// The guest's clock at boot, so that the images it makes do not depend on the day.
+/// The guest's clock at boot. It makes the images independent of the day.
 const BOOT_DATE: &str = "2024-02-29T12:00:00";
-/// Operations on their way to the guest at once; bounded so that neither side's pipe fills up.
+/// Maximum number of operations in flight to the guest, so that neither side's pipe fills up.
 const IN_FLIGHT: usize = 64;
-/// Lines of the console that an error shows.
+/// Number of the console's lines in an error.
 const CONSOLE_LINES: usize = 25;
-/// The most disks of one machine: 8 functions in each of the free slots.
+/// Maximum number of disks of one machine: 8 functions in each of the free slots.
 pub const DISKS_MAX: usize = 8 * 24;
 
 /// A disk of the guest; it is `/disk/N` there, N its index.
 #[derive(Debug, Clone)]
 pub struct Disk {
-    /// A raw file, or what else QEMU takes as a file name, such as `nbd+unix:///?socket=PATH`.
+    /// A raw file, or another file name that QEMU accepts, such as `nbd+unix:///?socket=PATH`.
     pub source: PathBuf,
-    /// Whether what the guest writes goes to the source, or is forgotten at the end.
+    /// True if the guest's writes go to the source; if false, they are discarded at the end.
     pub writable: bool,
-    /// Logical sector.
+    /// Logical sector in bytes.
     pub sector_bytes: u32,
 }
 
 impl Disk {
-    /// A disk whose file stays as it is, whatever the guest does.
+    /// Makes a disk whose file stays unchanged, whatever the guest does.
     pub fn scratch(source: impl Into<PathBuf>) -> Disk {
         Disk { source: source.into(), writable: false, sector_bytes: 512 }
     }
 
-    /// A disk that the guest writes to.
+    /// Makes a disk whose file the guest writes to.
     pub fn writable(source: impl Into<PathBuf>) -> Disk {
         Disk { source: source.into(), writable: true, sector_bytes: 512 }
     }
 }
 
-/// What an operation gave.
+/// Result of an operation.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// A manifest, if that was asked for.
+    /// The manifest, if one was requested.
     pub manifest: Option<Manifest>,
     /// Another answer.
     pub answer: Option<Answer>,
-    /// What the guest's kernel logged meanwhile.
+    /// Messages of the guest's kernel during the operation.
     pub log: Vec<Message>,
 }
 
 /// The guest's kernel refused an operation.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// Number of the error, 0 where it is the agent's.
+    /// Error number, 0 if the error is the agent's.
     pub errno: i32,
-    /// The error in words.
+    /// Error message.
     pub error: String,
-    /// What the guest's kernel logged meanwhile.
+    /// Messages of the guest's kernel during the operation.
     pub log: Vec<Message>,
 }
 
-/// A running machine; it is killed when this is dropped.
+/// A running machine, which is killed on drop.
 #[derive(Debug)]
 pub struct Vm {
     qemu: Child,
@@ -112,10 +113,10 @@ impl Vm {
         Vm::boot_with(machine, disks, &[])
     }
 
-    /// The same with a network card, behind which 10.0.2.2 is the host's loopback interface, and the host's files,
-    /// read-only, for [`Vm::host_files`].
+    /// Boots the machine with a network card, behind which 10.0.2.2 is the host's loopback interface, and
+    /// with the host's files, read-only, for [`Vm::host_files`].
     pub fn boot_in_host(machine: Machine, disks: &[Disk]) -> Result<Vm> {
-        // The slots behind the disks'.
+        // The slots behind those of the disks.
         let host = [
             "-netdev",
             "user,id=net",
@@ -129,12 +130,13 @@ impl Vm {
         Vm::boot_with(machine, disks, &host)
     }
 
-    /// How long an operation may take from here on; ten minutes where nothing was said.
+    /// Sets the time limit of operations from here on. The default is ten minutes.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// The operation that shows the host's files to a guest of [`Vm::boot_in_host`], for [`guest::host::program`].
+    /// Returns the operation that mounts the host's files in a guest of [`Vm::boot_in_host`], for
+    /// [`guest::host::program`].
     pub fn host_files() -> Op {
         Op::Mount {
             source: "host".into(),
@@ -201,12 +203,12 @@ impl Vm {
         }
     }
 
-    /// What it is made of.
+    /// Returns the kind of machine.
     pub fn machine(&self) -> Machine {
         self.machine
     }
 
-    /// Does one operation.
+    /// Executes one operation.
     ///
     /// # Errors
     /// The guest refused it, died or fell silent.
@@ -214,7 +216,7 @@ impl Vm {
         Ok(self.run_all([op])?.pop().expect("one operation has one outcome"))
     }
 
-    /// Does operations one after the other and stops at the first that the guest refuses.
+    /// Executes operations one after the other and stops at the first that the guest refuses.
     pub fn run_all(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         let mut refused = None;
@@ -229,7 +231,7 @@ impl Vm {
         }
     }
 
-    /// Does one operation; what the guest's kernel says to it is a value.
+    /// Executes one operation. A refusal of the guest's kernel is a value.
     pub fn attempt(&mut self, op: Op) -> Result<Result<Outcome, Refusal>> {
         let mut results = Vec::new();
         self.try_all([op], |_, result| results.push(result))?;
@@ -303,8 +305,8 @@ impl Vm {
         }
     }
 
-    /// Copies disk `n` and those that follow to the files `to` as a power cut at this instant would leave them, and lets
-    /// the guest go on.
+    /// Copies disk `n` and those after it to the files `to`, as a power cut at this instant would leave them,
+    /// and lets the guest continue.
     pub fn cut(&mut self, n: usize, to: &[PathBuf]) -> Result<()> {
         let disks = &self.disks[n..n + to.len()];
         if disks.iter().any(|disk| !disk.writable) {
@@ -322,15 +324,15 @@ impl Vm {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Every thread of QEMU has to be stopped: some of them write to the disks.
+    /// Every thread of QEMU must be stopped, because some of them write to the disks.
     fn wait_until_stopped(&self) -> Result<()> {
         let tasks = format!("/proc/{}/task", self.qemu.id());
-        // A thread that waits for a disk stops when that has answered.
+        // A thread that waits for a disk stops only when the disk has answered.
         let mut waited = Patience::new(SILENCE, Some(self.qemu.id()));
         while !waited.is_spent() {
             let mut running = false;
             for task in fs::read_dir(&tasks)? {
-                // A thread may end while we look.
+                // A thread may end during the check.
                 let stat = fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
                 let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
                 running |= !matches!(state, None | Some('T' | 't' | 'Z' | 'X'));
@@ -343,7 +345,7 @@ impl Vm {
         bail!("QEMU does not stop")
     }
 
-    /// What can be said about a guest that no longer answers: QEMU's words and the end of the console.
+    /// Describes a guest that no longer answers: QEMU's output and the end of the console.
     fn post_mortem(&self, what: &str) -> String {
         let read = |name| fs::read(self.work.path().join(name)).unwrap_or_default();
         let (qemu, console) = (read("qemu"), read("console"));
@@ -378,7 +380,7 @@ fn disk_arguments(n: usize, disk: &Disk) -> Result<[String; 4]> {
     ])
 }
 
-/// A path inside an option of QEMU's, where a comma is written twice.
+/// Quotes a path in an option of QEMU's, where a comma is written twice.
 fn quoted(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
     Ok(text.replace(',', ",,"))
@@ -389,7 +391,7 @@ pub fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg("--sparse=always").arg(from).arg(to)).map(drop)
 }
 
-/// Messages as lines.
+/// Formats messages as lines.
 pub fn show(log: &[Message]) -> String {
     log.iter().map(|message| format!("<{}> {}\n", message.level, message.text)).collect()
 }

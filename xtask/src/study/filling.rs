@@ -1,8 +1,8 @@
-//! Duration of filling a volume from a tree, beside other tools.
+//! Time to fill a volume from a tree, compared with other tools.
 //!
-//! *Method*: the tree is read once before anything is timed, so that every tool finds it in the page cache;
-//! each run makes a new image of the same size, and the disk is synced between runs, not within them. Times
-//! are wall time; the median run counts.
+//! *Method*: the tree is read once before any measurement, so that every tool finds it in the page cache.
+//! Each run makes a new image of the same size, and the disk is synced between runs, not within them. Times
+//! are wall time. The result is the median run.
 
 use std::{
     fs,
@@ -21,9 +21,9 @@ use crate::{
     workspace::{root, run},
 };
 
-/// Size of the images: the kernel's sources take 1.6 GiB of it.
+/// Size of the images in MiB. The kernel's sources take 1.6 GiB of it.
 pub const IMAGE_MIB: u64 = 2048;
-/// Runs of each tool.
+/// Number of runs of each tool.
 const RUNS: usize = 3;
 
 /// One tool's row.
@@ -33,7 +33,7 @@ pub struct Row {
     pub tool: &'static str,
     /// Time and memory.
     pub cost: Cost,
-    /// Space of the image on the host's disk.
+    /// Space of the image on the host's disk in bytes.
     pub image_bytes: u64,
     /// Wall time as a multiple of ours.
     pub ratio: f64,
@@ -48,13 +48,13 @@ struct Tool {
 
 const TOOLS: [Tool; 3] = [
     Tool { name: "flashkit mkfs --from", runs: RUNS, make: flashkit },
-    // It takes half a minute, and its times spread little.
+    // It takes half a minute, and its times vary little.
     Tool { name: "mkfs.f2fs + sload.f2fs", runs: 1, make: sload },
     Tool { name: "mke2fs -d", runs: RUNS, make: mke2fs },
 ];
 
-/// Builds the command that is measured, with xtask, as `make study` does: alone, the crates that both have would be built
-/// again, with the features of one of them.
+/// Builds the measured command together with xtask, as `make study` does. Built alone, the common crates
+/// would be built again with different features.
 pub fn build() -> Result<()> {
     let step = Step::begin("build flashkit (release)");
     let packages = ["-p", "flashkit", "-p", "xtask"];
@@ -63,12 +63,12 @@ pub fn build() -> Result<()> {
     Ok(())
 }
 
-/// The command that is measured.
+/// Returns the path of the measured command.
 pub fn our_program() -> PathBuf {
     root().join("target/release/flashkit")
 }
 
-/// The image that our runs leave in `dir`.
+/// Returns the image that our runs leave in `dir`.
 pub fn our_image(dir: &Path) -> PathBuf {
     dir.join("0.img")
 }

@@ -1,5 +1,5 @@
-//! The distribution's package of kernel sources: what the lab's kernel is built from, and the tree of files
-//! that volumes are filled with.
+//! The distribution's package of kernel sources: the source of the lab's kernel, and the tree that volumes
+//! are filled from.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ pub struct LinuxSource {
 }
 
 impl LinuxSource {
-    /// The newest that the machine's sources have.
+    /// Finds the newest version in the machine's sources.
     pub fn find() -> Result<LinuxSource> {
         let apt = Apt::of_machine(Path::new("."));
         let depends = apt.depends(META_PACKAGE)?;
@@ -39,7 +39,8 @@ impl LinuxSource {
         Ok(LinuxSource { name, version })
     }
 
-    /// Downloads it and unpacks the tree of sources into `work`, which must exist; returns where the tree is.
+    /// Downloads the package and unpacks the tree of sources into `work`, which must exist. Returns the path
+    /// of the tree.
     pub fn unpack(&self, work: &Path) -> Result<PathBuf> {
         let LinuxSource { name, version } = self;
         let step = Step::begin(&format!("download {name} {version} (about 140 MB)"));
@@ -55,7 +56,7 @@ impl LinuxSource {
         Ok(work.join(name))
     }
 
-    /// The tree of sources, kept below `var` for the next time.
+    /// Returns the tree of sources, kept below `var` for the next time.
     pub fn tree() -> Result<PathBuf> {
         let kept = var("linux-source")?;
         let _lock = Lock::take(&kept)?;
@@ -63,7 +64,7 @@ impl LinuxSource {
         if let Some(tree) = fs::read_dir(&kept)?.filter_map(Result::ok).find(has_tree) {
             return Ok(tree.path());
         }
-        // Unpacked beside and moved, so that a tree that is there is whole.
+        // Unpacked in another place and moved, so that an existing tree is complete.
         let work = tempfile::tempdir_in(&kept)?;
         let tree = LinuxSource::find()?.unpack(work.path())?;
         let name = tree.file_name().context("the tree has a name")?;
@@ -73,7 +74,7 @@ impl LinuxSource {
     }
 }
 
-/// The archive of the tree: Debian packs it with xz, Ubuntu with bzip2 behind a link.
+/// Returns the archive of the tree: Debian packs it with xz, Ubuntu with bzip2 behind a link.
 fn archive(dir: &Path, name: &str) -> Result<PathBuf> {
     let prefix = format!("{name}.tar.");
     let is_archive = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);

@@ -1,4 +1,4 @@
-//! Time and memory of a program, as the host's kernel counts them.
+//! Time and memory of a program, as measured by the host's kernel.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 use wait4::Wait4;
 
-/// Runs a program and tells the memory that it took.
+/// Program that runs another one and reports its memory.
 const TIME: &str = "/usr/bin/time";
 
 /// Costs of a run.
@@ -19,22 +19,22 @@ const TIME: &str = "/usr/bin/time";
 pub struct Cost {
     /// Wall time in seconds.
     pub wall_s: f64,
-    /// Processor time in seconds, the program's and the kernel's for it.
+    /// Processor time in seconds, of the program and of the kernel for it.
     pub cpu_s: f64,
-    /// Most memory that was resident, in bytes.
+    /// Maximum resident memory in bytes.
     pub memory_bytes: u64,
 }
 
 impl Cost {
-    /// Runs a program to its end; its output is dropped.
+    /// Runs a program to its end and drops its output.
     ///
     /// # Errors
     /// It cannot be started or does not succeed.
     pub fn of(command: &mut Command) -> Result<Cost> {
         let shown = format!("{command:?}");
         let memory = NamedTempFile::new()?;
-        // GNU time, because the kernel counts the memory of its parent to a program too, and this process
-        // holds whole trees.
+        // GNU time is used because the kernel also attributes the parent's memory to a program, and this
+        // process holds whole trees.
         let mut timed = Command::new(TIME);
         timed.args(["-f", "%M", "-o"]).arg(memory.path());
         timed.arg("--").arg(command.get_program()).args(command.get_args());
@@ -68,7 +68,7 @@ impl Cost {
         })
     }
 
-    /// This and then the other: times add up, memory is the larger.
+    /// Combines two consecutive runs: times add up, and memory is the larger of the two.
     pub fn then(self, next: Cost) -> Cost {
         Cost {
             wall_s: self.wall_s + next.wall_s,
@@ -77,7 +77,7 @@ impl Cost {
         }
     }
 
-    /// The run with the median wall time.
+    /// Returns the run with the median wall time.
     ///
     /// # Panics
     /// If there are no runs.

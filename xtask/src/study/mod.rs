@@ -1,9 +1,10 @@
-//! The whole study, in the order in which its results can be had.
+//! The whole study, in the order in which its results become available.
 //!
-//! Our own file system needs no kernel, so its tables come first, and the lab's kernel is built beside them at the lowest
-//! priority. Then come the kernel's file systems, and a real tree last.
+//! Our own file system needs no kernel, so its tables come first, and the lab's kernel is built meanwhile at
+//! the lowest priority. Then come the kernel's file systems, and a real tree last.
 //!
-//! *Invariant*: a part that fails does not keep another from its results; the study fails in the end, and says why.
+//! *Invariant*: a part that fails does not prevent the results of another. The study then fails in the end
+//! with the reason.
 
 pub mod filling;
 pub mod linux_source;
@@ -29,12 +30,12 @@ use crate::{
     workspace::{root, var},
 };
 
-/// Guests that the kernel's file systems can run in.
+/// Guest for the kernel's file systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guest {
-    /// There is one.
+    /// A guest is available.
     Ready,
-    /// There is none; the reason has been told.
+    /// No guest is available; the reason has been printed.
     Missing,
 }
 
@@ -44,7 +45,7 @@ trait Parts: Sync {
     fn own_cells(&self) -> Result<()>;
     /// Builds the guest. Runs beside [`own_cells`](Parts::own_cells).
     fn guest(&self) -> Guest;
-    /// Measures all file systems; figures that are there already are kept.
+    /// Measures all file systems. Existing figures are kept.
     fn all_cells(&self) -> Result<()>;
     /// Fills a volume from a real tree.
     fn tree(&self) -> Result<()>;
@@ -84,14 +85,14 @@ fn in_order(parts: &impl Parts) -> Result<()> {
     }
 }
 
-/// The parts as they are on this machine.
+/// The parts on this machine.
 struct Machinery {
     /// Directory of the lab's records.
     records: PathBuf,
 }
 
 impl Machinery {
-    /// Runs `flashkit study`, whose tables go to our standard output.
+    /// Runs `flashkit study`, whose tables go to standard output.
     fn cells(&self, what: &str, more: &[&str]) -> Result<()> {
         let step = Step::begin(what);
         let mut study = Command::new(filling::our_program());
@@ -123,7 +124,7 @@ impl Parts for Machinery {
         if let Err(error) = &guest {
             eprintln!("\nstudy: THERE IS NO GUEST, so only our own file system is measured: {error:#}\n");
         }
-        // The tree's judge; its absence is for the tree to tell.
+        // The judge for the tree. The tree's part reports if it is missing.
         let judge = Kernel::find(Machine::Amd64).and_then(|kernel| initramfs::build(Machine::Amd64, &kernel));
         drop(judge);
         if guest.is_ok() { Guest::Ready } else { Guest::Missing }
@@ -138,7 +139,7 @@ impl Parts for Machinery {
     }
 }
 
-/// Makes user-mode Linux ready; where it cannot be built anew, the one of an earlier run serves.
+/// Prepares user-mode Linux. If it cannot be built anew, uses that of an earlier run.
 fn exact_guest() -> Result<()> {
     let kernel = uml_kernel::build(&uml_kernel::Options::default()).or_else(|error| {
         let earlier = uml_kernel::earlier().ok_or(error)?;
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Parts that note their order. The guest is ready only when our own cells are measured.
+    /// Parts that record their order. The guest is ready only after our own cells are measured.
     struct Noted {
         order: Mutex<Vec<&'static str>>,
         own_is_done: (Sender<()>, Mutex<Receiver<()>>),

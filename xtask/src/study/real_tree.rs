@@ -1,4 +1,4 @@
-//! A real tree becomes a volume: others judge it, and its cost stands beside the cost of other tools.
+//! A volume from a real tree, judged by other programs, with a comparison of costs with other tools.
 
 use std::{fs, path::PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{
     workspace::var,
 };
 
-/// Differences that are shown.
+/// Maximum number of reported differences.
 const DIFFERENCES: usize = 20;
 
 /// All results.
@@ -29,14 +29,14 @@ struct Record {
     differences: Vec<String>,
 }
 
-/// Fills a volume from `tree`, or from the sources of the distribution's kernel, has it judged, prints the table, and
-/// leaves the record in `var/study`.
+/// Fills a volume from `tree`, or from the sources of the distribution's kernel, has it judged, prints the
+/// table, and leaves the record in `var/study`.
 ///
 /// # Errors
-/// A program fails, fsck.f2fs finds something, or the kernel sees something else than the source.
+/// A program fails, fsck.f2fs has a finding, or the kernel's manifest differs from the source's.
 pub fn run(tree: Option<PathBuf>) -> Result<()> {
     let kept = var("study")?;
-    // The images are as large as the tree; the record is what stays.
+    // The images are as large as the tree, so only the record is kept.
     let dir = tempfile::tempdir_in(&kept)?;
     let tree = tree.map_or_else(LinuxSource::tree, Ok)?;
     filling::build()?;

@@ -1,8 +1,8 @@
-//! The lab's kernel: Linux as a user-mode program whose time is ours to give.
+//! The lab's kernel: Linux as a user-mode program whose time the lab controls.
 //!
 //! Distributions ship no user-mode kernel with time travel, so it is built here: from the distribution's
-//! `linux-source` package, unpacked but not installed, or from a kernel tree that the user names. Kept are the
-//! program and a record of what it was made from; objects are removed, they take 1 GB.
+//! `linux-source` package, unpacked but not installed, or from a kernel tree named by the user. The program
+//! and a record of its sources are kept. The objects are removed, because they take 1 GB.
 
 use std::{
     fs,
@@ -27,81 +27,82 @@ use crate::{
     workspace::{run, var},
 };
 
-/// What the kernel must be able to do, merged over `allnoconfig`.
+/// Required options of the kernel, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../../data/uml.config");
-/// The options that [`Options::all`] adds.
+/// Options added by [`Options::all`].
 const MORE: &str = include_str!("../../data/uml-more.config");
-/// Our module: raw flash that takes time.
+/// Sources of our module: raw flash that takes time.
 const MODULE: [(&str, &str); 2] = [
     ("Kbuild", include_str!("../../data/flash/Kbuild")),
     ("lab_flash.c", include_str!("../../data/flash/lab_flash.c")),
 ];
-/// What comes of it.
+/// File name of the compiled module.
 const MODULE_FILE: &str = "lab_flash.ko";
-/// What gives the guest random bytes in place of the host's.
+/// Source of the library that gives the guest random bytes in place of the host's.
 const RANDOM: &str = include_str!("../../data/random.c");
-/// Without these the program is no guest for the lab; the rest of [`CONFIG`] is wanted, but another kernel
-/// may have dropped or renamed it.
+/// Options without which the program cannot be a guest of the lab. The rest of [`CONFIG`] is wanted, but
+/// another kernel may have dropped or renamed it.
 const NEEDED: [&str; 7] =
     ["UML_TIME_TRAVEL_SUPPORT", "VIRTIO_UML", "VIRTIO_BLK", "HOSTFS", "TMPFS", "MODULES", "MTD"];
-/// What the kernel's configuration is made with and a compiler's package does not bring along: program, and
-/// the packages that have it.
+/// Programs that configure the kernel and that a compiler's package does not include: the program, and its
+/// packages.
 const TOOLS: [(&str, &[&str]); 4] =
     [("flex", &["flex"]), ("bison", &["bison"]), ("m4", &["m4", "libsigsegv2"]), ("bc", &["bc"])];
 
-/// Intervals between reports of the build's progress, and between looks for its end.
+/// Intervals between progress reports of the build, and between checks for its end.
 const PROGRESS: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What is done when the verb is called.
+/// Options of the verb.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// A kernel tree to build from; the distribution's package where there is none.
+    /// Kernel tree to build from; by default the distribution's package.
     pub tree: Option<PathBuf>,
-    /// Also with the file systems that the study measures only where they are named.
+    /// True to include the file systems that the study measures only if they are named.
     pub all: bool,
-    /// Compilers at once; as many as there are processors where it is not said.
+    /// Number of parallel compilers; by default the number of processors.
     pub jobs: Option<usize>,
-    /// Builds also where the same kernel is there already.
+    /// True to build even if the same kernel exists already.
     pub force: bool,
 }
 
-/// Builds the guest's init where it is older than its source, and puts it beside the kernel.
+/// Builds the guest's init if it is older than its source, and puts it beside the kernel.
 pub fn with_agent(kernel: &Path) -> Result<PathBuf> {
     let agent = kernel.with_file_name("guest-agent");
     let built = initramfs::agent(Machine::Amd64)?;
-    // Copied and renamed: a guest that runs keeps its own, and who does the same at this moment harms nobody.
+    // Copied and renamed, so that a running guest keeps its own, and concurrent runs do not disturb each
+    // other.
     let copy = tempfile::NamedTempFile::new_in(kernel.parent().context("the kernel lies in a directory")?)?;
     fs::copy(built, copy.path())?;
     copy.persist(&agent)?;
     Ok(agent)
 }
 
-/// What a kernel was made from; lies beside it.
+/// Inputs of a kernel's build. The record lies beside the kernel.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Record {
     /// The kernel's release.
     pub release: String,
     /// Package and its version, or the tree's path.
     pub source: String,
-    /// SHA-256 of the configuration that was asked for.
+    /// SHA-256 of the requested configuration.
     pub wanted_sha256: String,
     /// SHA-256 of our module's source.
     #[serde(default)]
     pub module_sha256: String,
-    /// SHA-256 of the configuration that came of it.
+    /// SHA-256 of the resulting configuration.
     pub config_sha256: String,
     /// SHA-256 of the program.
     pub program_sha256: String,
     /// First line of the compiler's version.
     pub compiler: String,
-    /// Options that this kernel does not have.
+    /// Requested options that this kernel does not have.
     pub missing: Vec<String>,
-    /// What the build took.
+    /// Duration of the build in seconds.
     pub build_s: u64,
 }
 
-/// Builds the kernel into `var/uml` unless it is there, and returns its program's path.
+/// Builds the kernel into `var/uml` unless it exists, and returns its program's path.
 pub fn build(options: &Options) -> Result<PathBuf> {
     let cache = var("uml")?;
     let program = cache.join("linux");
@@ -109,7 +110,8 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     compile_random(&cache)?;
     let mut old = kept(&cache).filter(|record| !options.force && record.serves(options.all));
     let wanted = wanted(options.all || old.as_ref().is_some_and(|record| record.serves(true)));
-    // A kernel that was asked for by its tree is another one; a newer package is no reason to build for minutes.
+    // A kernel requested by its tree is a different one. A newer package alone does not justify a build of
+    // minutes.
     let source = match (&old, &options.tree) {
         (Some(record), None) if record.module_sha256 == module_sha256() => {
             let (release, source) = (&record.release, &record.source);
@@ -154,7 +156,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
         missing,
         build_s: started.elapsed().as_secs(),
     };
-    // The record last: a program without one is built anew.
+    // The record is written last: a program without one is built anew.
     let _ = fs::remove_file(cache.join("linux.json"));
     fs::rename(&built, &program)?;
     fs::rename(&module, cache.join(MODULE_FILE))?;
@@ -164,13 +166,14 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The configuration that is asked for.
+/// Returns the requested configuration.
 fn wanted(all: bool) -> String {
     if all { [CONFIG, MORE].concat() } else { CONFIG.to_owned() }
 }
 
 impl Record {
-    /// Tells if the kernel was made from today's configuration; one with all file systems serves everywhere.
+    /// Returns true if the kernel was made from the current configuration. One with all file systems serves
+    /// every request.
     fn serves(&self, all: bool) -> bool {
         let is = |all| self.wanted_sha256 == sha256(wanted(all).as_bytes());
         is(true) || !all && is(false)
@@ -181,19 +184,19 @@ impl Record {
     }
 }
 
-/// The kernel that an earlier run has built, whatever its configuration.
+/// Returns the kernel built by an earlier run, whatever its configuration.
 pub fn earlier() -> Option<PathBuf> {
     let cache = var("uml").ok()?;
     kept(&cache).map(|_| cache.join("linux"))
 }
 
-/// The record of the kernel in the cache.
+/// Returns the record of the kernel in the cache.
 fn kept(cache: &Path) -> Option<Record> {
     cache.join("linux").exists().then_some(())?;
     serde_json::from_slice(&fs::read(cache.join("linux.json")).ok()?).ok()
 }
 
-/// Where the kernel comes from.
+/// Source of the kernel.
 enum Source {
     Package(LinuxSource),
     Tree(PathBuf),
@@ -218,8 +221,8 @@ impl Source {
         }
     }
 
-    /// The tree to build from, which is not written to. The package's is kept, since the study fills volumes from
-    /// it; where an older one was kept, the package is unpacked for the build.
+    /// Returns the tree to build from, which is not written to. The package's tree is kept, since the study
+    /// fills volumes from it. If an older one was kept, the package is unpacked for the build.
     fn tree(&self, work: &Path) -> Result<PathBuf> {
         match self {
             Source::Package(package) => {
@@ -232,7 +235,7 @@ impl Source {
     }
 }
 
-/// Where the programs that the build needs lie, if not on the machine.
+/// Location of the programs that the build needs, if they are not installed.
 struct Tools {
     /// An unpacked tree with `usr/bin`.
     dir: PathBuf,
@@ -259,7 +262,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Lets `command` find the programs, and them their data.
+    /// Sets the environment in which `command` finds the programs, and they their data.
     fn set(&self, command: &mut Command) {
         let (usr, path) = (self.dir.join("usr"), std::env::var("PATH").unwrap_or_default());
         command.env("LC_ALL", "C").env("PATH", format!("{path}:{}", usr.join("bin").display()));
@@ -273,7 +276,7 @@ impl Tools {
     }
 }
 
-/// Makes the configuration; returns it and the wanted options that it does not have.
+/// Makes the configuration. Returns it and the requested options that it does not have.
 fn configure(tree: &Path, build: &Path, tools: &Tools, wanted: &str) -> Result<(String, Vec<String>)> {
     let step = Step::begin("configure the lab's kernel");
     let file = build.join("wanted.config");
@@ -293,7 +296,7 @@ fn configure(tree: &Path, build: &Path, tools: &Tools, wanted: &str) -> Result<(
     Ok((config, missing))
 }
 
-/// The options of `wanted` that `config` lacks.
+/// Returns the options of `wanted` that `config` lacks.
 fn missing(wanted: &str, config: &str) -> Vec<String> {
     let set: std::collections::HashSet<&str> = config.lines().collect();
     let options = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
@@ -337,13 +340,13 @@ fn compile(tree: &Path, build: &Path, tools: &Tools, jobs: Option<usize>) -> Res
     Ok(())
 }
 
-/// Files that make says it has compiled: `  CC      fs/f2fs/dir.o`.
+/// Counts the files that make reports as compiled: `  CC      fs/f2fs/dir.o`.
 fn objects(log: &str) -> usize {
     log.lines().filter(|line| line.trim_start().starts_with("CC ")).count()
 }
 
-/// Builds our module for the kernel that is configured there; returns where it is. It needs not be built yet: what the
-/// module asks of it is looked up when it is loaded.
+/// Builds our module for the kernel that is configured there, and returns its path. The kernel need not be
+/// built yet: the module's symbols are resolved when it is loaded.
 fn compile_module(tree: &Path, build: &Path, tools: &Tools) -> Result<PathBuf> {
     let step = Step::begin("compile the lab's module (about 15 s)");
     run(make(tree, build, tools).arg("modules_prepare"))?;
@@ -361,7 +364,7 @@ fn compile_module(tree: &Path, build: &Path, tools: &Tools) -> Result<PathBuf> {
     Ok(module)
 }
 
-/// Builds what gives the guest its random bytes, and puts it into the cache.
+/// Builds the library that gives the guest its random bytes, and puts it into the cache.
 fn compile_random(cache: &Path) -> Result<()> {
     let work = tempfile::tempdir_in(cache)?;
     let (source, library) = (work.path().join("random.c"), work.path().join(RANDOM_BYTES));
@@ -370,11 +373,11 @@ fn compile_random(cache: &Path) -> Result<()> {
     Ok(fs::rename(&library, cache.join(RANDOM_BYTES))?)
 }
 
-/// Make for user-mode Linux, at the lowest priority.
+/// Makes a command of make for user-mode Linux, at the lowest priority.
 fn make(tree: &Path, build: &Path, tools: &Tools) -> Command {
     let mut make = Command::new("nice");
     make.args(["make", "ARCH=um", "-C"]).arg(tree).arg(format!("O={}", build.display()));
-    // The day and the user's name stay out of the program.
+    // Fixed values keep the date and the user's name out of the program.
     make.env("KBUILD_BUILD_TIMESTAMP", "2024-02-29").env("KBUILD_BUILD_USER", "lab");
     make.env("KBUILD_BUILD_HOST", "lab").env("KBUILD_BUILD_VERSION", "1");
     tools.set(&mut make);

@@ -1,4 +1,4 @@
-//! Write costs on the device: our engine beside Linux's f2fs, on one volume.
+//! Write costs on the device: our engine compared with Linux's f2fs, on one volume.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use lab::{
 
 use crate::{interrupt, study::uml_kernel};
 
-/// Prints the table: for each cell whose name has all of the words, our row and Linux's below.
+/// Prints the table: for each cell whose name contains all of the words, our row and Linux's below it.
 ///
 /// # Errors
 /// There is no kernel for the lab's guest, or a cell fails.

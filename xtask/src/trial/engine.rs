@@ -1,4 +1,5 @@
-//! Our own engine, beside the guest: it makes volumes in files, and does the guest's operations on them.
+//! Our own engine as a counterpart of the guest: makes volumes in files, and executes the guest's operations
+//! on them.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,7 +15,7 @@ use f2fs::{
 use guest::Op;
 use model::perform::perform;
 
-/// A time that stands still, so that runs repeat.
+/// A fixed time, so that runs repeat.
 const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
 
 /// Begins a volume in a new file of `mib` MiB.
@@ -22,7 +23,7 @@ pub fn begin(path: &Path, mib: u64, options: &mkfs::Options) -> anyhow::Result<N
     begin_with(path, mib, options, Options::new(|| NOW))
 }
 
-/// As [`begin`]; files that are to be compressed become so in this way.
+/// Does the work of [`begin`], and compresses the files that are to be compressed.
 pub fn begin_compressed(
     path: &Path,
     mib: u64,
@@ -39,7 +40,7 @@ fn begin_with(path: &Path, mib: u64, options: &mkfs::Options, open: Options) -> 
     Ok(NewVolume::begin(device, &plan, true, open)?)
 }
 
-/// Begins a volume on several new files, each with the path that the superblock has for it and its MiB.
+/// Begins a volume on several new files, each with its path in the superblock and its size in MiB.
 pub fn begin_on(files: &[(&Path, &str, u64)], options: &mkfs::Options) -> anyhow::Result<NewVolume> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for (path, _, mib) in files {
@@ -64,7 +65,7 @@ pub fn open_read_only(path: &Path) -> anyhow::Result<Volume> {
     Volume::open(Arc::new(device), Options::read_only()).with_context(|| path.display().to_string())
 }
 
-/// Does all of `ops` that the engine can do, and says how many it cannot.
+/// Executes all of `ops` that the engine supports. Returns the number of unsupported ones.
 ///
 /// # Errors
 /// The first operation that fails otherwise.

@@ -1,4 +1,4 @@
-//! Linux and the engine on the same images: both must read and recover the same.
+//! Linux and the engine on the same images: both must read and recover the same state.
 
 use anyhow::{Context, Result, bail};
 use block::Survivors;
@@ -12,16 +12,16 @@ use model::{
 
 use crate::{Image, Judge, Machine, trial::engine};
 
-/// Differences that are told of one volume.
+/// Maximum number of differences reported for a volume.
 const DIFFERENCES: usize = 8;
-/// Blocks from which on fsck.f2fs takes minutes and gigabytes.
+/// Volumes of at least this many blocks are not checked: fsck.f2fs would take minutes and gigabytes.
 const LARGE_BLOCKS: u64 = 1 << 28;
 
-/// A volume and how we read it.
+/// A volume with our manifest of it.
 pub struct Ours {
     /// Its name.
     pub name: String,
-    /// Linux's mount of it. A writable mount is for a volume to be recovered.
+    /// Image for Linux. A volume to be recovered is mounted writable.
     pub image: Image,
     /// Our manifest.
     pub manifest: Manifest,
@@ -30,7 +30,7 @@ pub struct Ours {
 /// Reads the volumes with Linux, and judges the clean ones with fsck.f2fs.
 ///
 /// # Errors
-/// Linux reads something else in one of them.
+/// Linux reads a different state in one of them.
 pub fn agree(volumes: &[Ours]) -> Result<()> {
     let images: Vec<Image> = volumes.iter().map(|ours| ours.image.clone()).collect();
     let verdicts = Judge::verdicts(&images).context("the judge")?;
@@ -45,7 +45,7 @@ pub fn agree(volumes: &[Ours]) -> Result<()> {
         match verdict {
             Err(error) => failures.push(format!("{name}: {error:#}")),
             Ok(verdict) => {
-                // Linux looks at both packs, and says so where a cut has left one that was never finished.
+                // Linux reads both packs, and reports one that a cut has left unfinished.
                 let excused = |text: &&str| !ours.image.read_only && text.contains("invalid crc");
                 let complaints = verdict.complaints().into_iter().filter(|text| !excused(text));
                 failures.extend(complaints.map(|complaint| format!("{name}: {complaint}")));
@@ -68,7 +68,7 @@ pub fn agree(volumes: &[Ours]) -> Result<()> {
 /// their number.
 ///
 /// # Errors
-/// Linux recovers one of them to another state than we do.
+/// Linux recovers one of them to a different state than the engine.
 pub fn recover(cases: &[Case], seed: u64, cuts: usize) -> Result<usize> {
     let dir = tempfile::tempdir()?;
     let mut volumes = Vec::new();

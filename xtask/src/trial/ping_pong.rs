@@ -1,8 +1,8 @@
-//! One volume goes back and forth between Linux and our engine, with clean and unclean ends on both sides.
+//! One volume that Linux and our engine write in turns, with clean and unclean ends on both sides.
 //!
-//! After each turn both read it: Linux in the judge's machine, and we. What they see has to be the same, and
-//! fsck.f2fs must find nothing. The operations are random; the model only tells the generator what is there, and
-//! whether an operation can be done.
+//! After each turn both read it: Linux in the judge's machine, and the engine. Their manifests must be equal,
+//! and fsck.f2fs must find nothing. The operations are random. The model only tells the generator the state
+//! of the volume, and whether an operation can be done.
 
 use std::{
     fmt,
@@ -34,33 +34,33 @@ use crate::{
     judge::vm::{Disk, Vm},
 };
 
-/// Operations of a turn.
+/// Number of operations per turn.
 const OPS: usize = 120;
-/// Differences that are told.
+/// Maximum number of reported differences.
 const DIFFERENCES: usize = 8;
-/// Where the volume is mounted.
+/// Mount point of the volume.
 const PLACE: &str = "/mnt/0";
-/// How Linux mounts it: the judge's own look must leave no trace.
+/// Linux's mount options. The judge's own reads must leave no trace.
 const OPTIONS: &str = "noatime,background_gc=off";
-/// Size from which on Linux is not asked to insert or collapse a range: it moves what follows in pieces as long as the
-/// range, holes too, and so is busy for hours with one block put into terabytes of nothing (Linux,
-/// `f2fs_insert_range`).
+/// Size from which on Linux is not asked to insert or collapse a range. It moves the following data in pieces
+/// as long as the range, including holes, and so takes hours to insert one block before terabytes of holes
+/// (Linux, `f2fs_insert_range`).
 const FAR_BYTES: u64 = 1 << 30;
 
-/// Linux 6.1 fills also the last word of the room for attributes, which older ones and we keep zero (Linux,
-/// `MIN_OFFSET`).
+/// Linux 6.1 also uses the last word of the space for attributes, which older versions and the engine keep
+/// zero (Linux, `MIN_OFFSET`).
 const LAST_WORD: usize = size_of::<u32>();
 
-/// What was done.
+/// Counts of a game.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
-    /// Turns of Linux, and of ours.
+    /// Turns, of Linux and of the engine together.
     pub turns: u32,
     /// Turns that ended without an unmount.
     pub unclean: u32,
     /// Operations.
     pub operations: u64,
-    /// What took Linux longest.
+    /// Linux's slowest operation, with its time.
     pub slowest: (Duration, String),
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Plays `rounds` rounds, of one turn each of Linux and of ours, on a volume of the kind `setup`.
+/// Plays `rounds` rounds, of one turn each of Linux and of the engine, on a volume of the kind `setup`.
 ///
 /// # Errors
 /// The first disagreement.
@@ -99,7 +99,7 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
         vm.run_all(link_devices(&names, 0))?;
     }
     let mut mix = setup.mix.clone();
-    // Each side opens and closes by itself.
+    // Each side opens and closes the volume by itself.
     (mix.remount, mix.fill, mix.write_bytes_max, mix.blocks_max) = (false, false, 16 << 10, 1500);
     let device = Arc::new(start);
     let mut game = Game {
@@ -114,7 +114,7 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
         tally: Tally::default(),
     };
     for round in 0..rounds {
-        // Over four rounds each side ends cleanly and uncleanly after either end of the other.
+        // Over four rounds, each side ends cleanly and uncleanly after both kinds of end of the other.
         let (theirs, ours) = (round % 2 == 1, round / 2 % 2 == 1);
         game.linux(theirs).with_context(|| format!("round {round}: Linux, unclean {theirs}"))?;
         game.ours(ours).with_context(|| format!("round {round}: ours, unclean {ours}"))?;
@@ -125,13 +125,13 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
 struct Game<'a> {
     setup: &'a Setup,
     vm: Vm,
-    /// The volume's devices as the machine has them, and what a cut leaves of them.
+    /// The machine's files of the volume's devices, and the files that a cut leaves.
     disks: Vec<PathBuf>,
     cut: Vec<PathBuf>,
     generator: Generator,
     model: Model,
     clock: StepClock,
-    /// The volume as it is now.
+    /// The volume's current state.
     device: Arc<MemoryDevice>,
     tally: Tally,
 }
@@ -166,7 +166,8 @@ impl Game<'_> {
         self.finish(false)
     }
 
-    /// What both sides can be asked: for Linux the root's name is a mount point's, in another file system.
+    /// Returns the next operation that both sides support. In Linux the root is a mount point, whose name is
+    /// in another file system.
     fn next_op(&mut self) -> Op {
         loop {
             match self.generator.next(&self.model) {
@@ -174,12 +175,13 @@ impl Game<'_> {
                     if [&from, &to].contains(&&Bytes::from("/")) => {}
                 Op::Allocate { path, how: Allocate::Collapse | Allocate::Insert, .. }
                     if self.model.size_of(&path.0).is_some_and(|size| size > FAR_BYTES) => {}
-                // Linux does that only to files that nobody else can write to.
+                // Linux does that only to files that are not open for writing.
                 Op::Release { path } | Op::Reserve { path } if self.model.is_open(&path.0) => {}
                 // Linux 6.1 makes no holes in compressed files.
                 Op::Allocate { path, how: Allocate::Punch | Allocate::Zero, .. }
                     if self.model.is_compressed(&path.0) => {}
-                // Nor does it refuse to give such a file blocks while those are released that it does not need, as we do.
+                // Unlike the engine, Linux does not refuse to give such a file blocks while its unneeded
+                // blocks are released.
                 Op::Allocate { path, .. } if self.model.is_released(&path.0) => {}
                 op => return op,
             }
@@ -213,13 +215,13 @@ impl Game<'_> {
         self.finish(unclean)
     }
 
-    /// Both read the volume; then the model learns what is left of it.
+    /// Compares the manifests of both sides, then updates the model from the volume.
     fn finish(&mut self, unclean: bool) -> Result<()> {
         self.mount()?;
         let told = self.manifest()?;
         self.unmount()?;
         self.compare(told, unclean)?;
-        // What Linux has recovered is clean, and so is what we recover.
+        // The volume must be clean after Linux's recovery, and after the engine's.
         fsck(&load_parts(&self.disks)?).context("after Linux")?;
         let recovered = copy(&self.device)?;
         let shared = Arc::new(recovered);
@@ -243,7 +245,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Gives the volume to Linux as it is now.
+    /// Gives the current volume to Linux.
     fn mount(&mut self) -> Result<()> {
         store_parts(&self.device, self.disks[0].parent().context("a directory")?)?;
         let options = format!("{OPTIONS},{}", self.setup.linux).trim_end_matches(',').to_owned();
@@ -265,13 +267,13 @@ impl Game<'_> {
         self.timed(&op, |vm| vm.run(op.clone())).map(drop)
     }
 
-    /// What Linux sees.
+    /// Reads Linux's manifest of the volume.
     fn manifest(&mut self) -> Result<Manifest> {
         let op = Op::Manifest { dir: PLACE.into() };
         self.timed(&op, |vm| vm.run(op.clone()))?.manifest.context("a manifest")
     }
 
-    /// Has Linux do something, and notes how long that takes.
+    /// Has Linux execute an operation, and records the time if it is the slowest.
     fn timed<T>(&mut self, op: &Op, act: impl FnOnce(&mut Vm) -> Result<T>) -> Result<T> {
         let started = Instant::now();
         let done = act(&mut self.vm)?;
@@ -281,8 +283,8 @@ impl Game<'_> {
         Ok(done)
     }
 
-    /// That an operation can be done, or cannot, must not depend on who does it; for which of several reasons it
-    /// cannot, may.
+    /// Checks that both sides agree on whether an operation can be done. If it cannot, for several reasons,
+    /// their errors may differ.
     fn agree(
         &mut self,
         op: &Op,
@@ -293,7 +295,7 @@ impl Game<'_> {
         self.tally.operations += 1;
         let is_full = [Err(Errno::NOSPC), Err(Errno::TOOBIG)].contains(&seen);
         if matches!(op, Op::SetXattr { .. }) && is_full {
-            // How much fits depends on the room in the inode, which is as large as its maker made it.
+            // The space for attributes depends on the space in the inode, which the inode's creator chose.
             self.model = before;
             return Ok(());
         }
@@ -304,8 +306,8 @@ impl Game<'_> {
     }
 }
 
-/// What is on a volume, as the generator must know it: names and sizes, not contents; for who has so much more room for
-/// attributes than we.
+/// Makes a model of the volume for the generator: names and sizes, not contents. `more_bytes` is the
+/// additional space for attributes on the side whose turn it is, compared with the engine.
 fn model_of(setup: &Setup, device: &Arc<MemoryDevice>, more_bytes: usize) -> Result<Model> {
     let mut engine = Engine::open(Arc::new(copy(device)?), setup.settings, StepClock::default())?;
     let mut rules = model::engine::rules(&mut engine)?;
@@ -313,7 +315,7 @@ fn model_of(setup: &Setup, device: &Arc<MemoryDevice>, more_bytes: usize) -> Res
     Model::of_volume(engine.volume(), rules).map_err(Into::into)
 }
 
-/// The operation with its paths below `dir`.
+/// Returns the operation with its paths below `dir`.
 fn below(op: &Op, dir: &str) -> Op {
     let mut op = op.clone();
     let put = |path: &mut Bytes| *path = Bytes([dir.as_bytes(), &path.0].concat());

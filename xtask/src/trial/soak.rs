@@ -36,23 +36,24 @@ const CACHE_BYTES: usize = 2 << 20;
 const FULL_PERCENT: u64 = 90;
 /// Features of the volume.
 const FEATURES: &[&str] = &["-O", "extra_attr,inode_checksum,compression,project_quota,quota,lost_found"];
-/// Directories that the files are in.
+/// Number of directories of the files.
 const DIRS: u64 = 6;
-/// Blocks of a file, at most.
+/// Maximum number of blocks of a file.
 const FILE_BLOCKS: u64 = 400;
-/// Owner of the files with limits, and the limits: some requests of this user are refused.
+/// Owner of the files with limits, and the limits. Some requests of this user are refused.
 const USER: u32 = 1000;
 const LIMITS: QuotaLimits =
     QuotaLimits { inodes_hard: 120, inodes_soft: 0, space_hard_kib: 64 << 10, space_soft_kib: 0 };
-/// Operations between looks at the clock, and turns of background cleaning.
+/// Operations between checks of the clock, and turns of background cleaning.
 const STRIDE: u64 = 500;
-/// Growth of memory that is still noise, in bytes: memory kept by the allocator, and pages of the program.
+/// Growth of memory in bytes that still counts as noise: memory kept by the allocator, and pages of the
+/// program.
 const GROWTH_BYTES: u64 = 2 << 20;
-/// Operations on the full volume until the engine has seen all that it caches, however slow the machine.
+/// Operations on the full volume until the engine's caches are filled, however slow the machine is.
 const SETTLING: u64 = 150_000;
 const BLOCK: usize = 4096;
 
-/// A file, and which content each of its blocks has; 0 for a hole.
+/// A file, with the content number of each of its blocks; 0 for a hole.
 struct File {
     ino: Ino,
     dir: Ino,
@@ -61,7 +62,7 @@ struct File {
     compressed: bool,
 }
 
-/// Counts of each operation, and of its refusals because the volume was full, or the user's quota.
+/// Counts of each operation, and of its refusals because the volume was full or the user's quota was reached.
 #[derive(Default)]
 struct Tally(BTreeMap<&'static str, [u64; 2]>);
 
@@ -70,11 +71,11 @@ struct Soak {
     dirs: Vec<Ino>,
     rng: Rng,
     files: Vec<File>,
-    /// Buffer for reads and writes; reused, so that growing memory is the engine's.
+    /// Buffer for reads and writes. It is reused, so that growing memory is the engine's.
     bytes: Vec<u8>,
-    /// The content that was written last.
+    /// Number of the last written content.
     content: u32,
-    /// Names that were given.
+    /// Number of names given.
     names: u64,
     asked_blocks: u64,
     operations: u64,
@@ -82,11 +83,11 @@ struct Soak {
     cleaned: Cleaned,
 }
 
-/// Runs for `minutes` and reports once a minute.
+/// Runs for `minutes` and reports once per minute.
 ///
 /// # Errors
-/// Any error of the volume except a full one, content that differs from the written one, memory that grows,
-/// or a finding of fsck.f2fs.
+/// Any error of the volume except a full one, content that differs from the written one, growing memory, or a
+/// finding of fsck.f2fs.
 pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     writeln!(out, "seed {seed}, {minutes} minutes")?;
     let dir = tempfile::tempdir()?;
@@ -192,7 +193,7 @@ impl Soak {
         let counts = self.tally.0.entry(what).or_default();
         match done {
             Ok(()) => counts[0] += 1,
-            // A full volume is no fault if the operation had no effect.
+            // A full volume is not a failure if the operation had no effect.
             Err(Error::NoSpace { needed_bytes, free_bytes }) if needed_bytes > free_bytes => counts[1] += 1,
             Err(Error::Quota) => counts[1] += 1,
             Err(error) => return Err(error).context(what),
@@ -200,7 +201,7 @@ impl Soak {
         Ok(())
     }
 
-    /// As in idle times.
+    /// Cleans as in idle times.
     fn clean(&mut self) -> Result<()> {
         let more = self.volume.clean(1, Policy::CostBenefit)?;
         self.cleaned.sections += more.sections;
@@ -402,7 +403,8 @@ fn check(volume: &Volume, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// A block that says which it is, eight bytes at a time; zeroes for 0. Every second one cannot be compressed.
+/// Returns a block whose content states its number, eight bytes at a time; zeroes for 0. Every second one is
+/// incompressible.
 fn block(content: u32) -> [u8; BLOCK] {
     let mut bytes = [0; BLOCK];
     if content != 0 {

@@ -1,5 +1,5 @@
-//! Long hunts: random sequences beside the model, with power cuts, or in turns with Linux, for as long as one likes.
-//! `make test` runs the first seeds.
+//! Long random tests: random sequences compared with the model, with power cuts, or in turns with Linux, for
+//! any time. `make test` runs the first seeds.
 
 use std::{
     io::Write,
@@ -11,16 +11,16 @@ use model::{Case, Setup, Tally, power_cut, sequence};
 
 use crate::{interrupt, trial::linux_recovery, trial::ping_pong};
 
-/// Operations of a sequence beside the model.
+/// Operations per sequence compared with the model.
 const SEQUENCE: usize = 1500;
 
-/// When a hunt ends.
+/// End of a random test.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Limits {
-    /// Ends after this time
+    /// End after this many seconds
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// Ends after this many operations, or power cuts
+    /// End after this many operations or power cuts
     #[arg(long)]
     pub steps: Option<u64>,
     /// The first seed
@@ -29,22 +29,22 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns true if the time is up although not all kinds have had this seed.
+    /// Returns true if the limit is reached although not all kinds have run with this seed.
     fn cut_short(&self, started: Instant, done: u64) -> bool {
         self.seconds.is_some_and(|most| started.elapsed() >= Duration::from_secs(most))
             || self.steps.is_some_and(|most| done >= most)
     }
 
-    /// Returns true if this was the last seed: without limits one is enough.
+    /// Returns true if this was the last seed. Without limits, one seed is enough.
     fn reached(&self, started: Instant, done: u64) -> bool {
         self.cut_short(started, done) || (self.seconds, self.steps) == (None, None)
     }
 }
 
-/// Runs sequences beside the model on volumes of the kinds `names`, or all.
+/// Runs sequences compared with the model on volumes of the kinds `names`, or all.
 ///
 /// # Errors
-/// The first difference, as operations that [`replay`] takes; an unknown name.
+/// The first difference, as operations for [`replay`]; an unknown name.
 pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
     let setups = chosen(names, Setup::all(), |setup| setup.name)?;
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
@@ -74,7 +74,7 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
     Ok(())
 }
 
-/// Runs operations, one a line, as a failure tells them.
+/// Runs operations, one per line, as printed by a failure.
 pub fn replay(name: &str, text: &str) -> Result<()> {
     let setup = chosen(&[name.to_owned()], Setup::all(), |setup| setup.name)?.remove(0);
     let lines = text.lines().filter(|line| !line.is_empty());
@@ -85,7 +85,7 @@ pub fn replay(name: &str, text: &str) -> Result<()> {
 /// Cuts the power in sequences of the cases `names`, or all.
 ///
 /// # Errors
-/// The first cut that leaves a state that is not allowed; an unknown name.
+/// The first cut that leaves an invalid state; an unknown name.
 pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
     let cases = chosen(names, Case::all(), |case| case.name)?;
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
@@ -118,10 +118,11 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
     Ok(())
 }
 
-/// Cuts the power `cuts` times in one sequence of each of the cases `names`, or of all, and has Linux recover.
+/// Cuts the power `cuts` times in one sequence of each of the cases `names`, or of all, and has Linux
+/// recover.
 ///
 /// # Errors
-/// Linux recovers something else than we do; an unknown name.
+/// Linux recovers a different state than the engine; an unknown name.
 pub fn recover(seed: u64, cuts: usize, names: &[String], out: &mut impl Write) -> Result<()> {
     let volumes = linux_recovery::recover(&chosen(names, Case::all(), |case| case.name)?, seed, cuts)?;
     writeln!(out, "seed {seed}: Linux recovers {volumes} volumes as we do")?;
