@@ -26,7 +26,7 @@ fn hostile_volumes_are_read_or_refused() {
 }
 
 #[test]
-fn without_patches_there_is_next_to_nothing_to_complain_about() {
+fn unpatched_images_cause_almost_no_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/golden");
     let images = Images::load(&folder, "base").expect("the golden image can be read");
     let Outcome::Read(survey) = fuzz::run(&images, &[0]) else { panic!("refused") };

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flashbenchs_words_are_read() {
+    fn the_output_of_flashbench_is_parsed() {
         let told = "512KiB  45M/s   \n256KiB  44.2M/s \n128KiB  9M/s    \n64KiB   764K/s  \n";
         assert_eq!(smallest_rates(told).expect("rates"), [44.2e6, 9e6, 764e3]);
         assert!(smallest_rates("").is_err() && smallest_rates("64KiB fast").is_err());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fall_is_of_most_sizes_and_a_disturbance_is_not_believed() {
+    fn a_fall_affects_most_sizes_and_disturbances_are_ignored() {
         let best = [10e6, 8e6, 4e6];
         assert!(fell(&[10e6, 3e6, 1e6], &best, FALL) && fell(&[1e6, 1e6, 4e6], &best, FALL));
         assert!(!fell(&[10e6, 8e6, 1e6], &best, FALL) && !fell(&best, &[0.0; 3], FALL));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_device_has_a_unit_that_can_be_told() {
+    fn every_device_has_a_detectable_unit() {
         for seed in SEEDS {
             let (profile, _) = random_profiles::device(seed);
             let unit = Said::of(&Findings::of(&profile)).unit_bytes.expect("a unit");

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_given_to_the_second_run_when_the_first_has_let_go_of_it() {
+    fn a_second_run_gets_the_directory_after_the_first_released_it() {
         let dir = tempfile::tempdir().unwrap();
         let first = Lock::take(dir.path()).unwrap();
         let probe = File::open(dir.path()).unwrap();

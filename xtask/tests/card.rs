@@ -120,7 +120,7 @@ fn the_kernels_nbd_driver_keeps_file_systems_on_a_card() -> Result<()> {
 }
 
 #[test]
-fn a_card_is_a_disk_of_qemus() -> Result<()> {
+fn a_card_serves_as_a_disk_of_qemu() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (path, socket) = (dir.path().join("card"), dir.path().join("socket"));
     let serving = serve(&path, "transcend-16g-desktop", &format!("unix:{}", socket.display()));
@@ -158,7 +158,7 @@ fn written(trace: &Trace) -> BTreeMap<u64, u32> {
 /// Traces the disk of a card with Linux's own tracer. With `BLESS=1`, the output of blkparse becomes the
 /// recording that crates/flash/tests/traces.rs reads.
 #[test]
-fn what_blktrace_sees_is_what_the_card_was_asked() -> Result<()> {
+fn blktrace_sees_the_requests_of_the_card() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (path, socket) = (dir.path().join("card"), dir.path().join("socket"));
     let serving = serve(&path, "survey-emmc45", &format!("unix:{}", socket.display()));

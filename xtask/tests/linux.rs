@@ -115,7 +115,7 @@ fn scratch() -> tempfile::TempDir {
 }
 
 #[test]
-fn linux_reads_what_we_write() {
+fn linux_reads_volumes_that_we_write() {
     let dir = scratch();
     let volumes: Vec<Ours> =
         FEATURES.iter().map(|features| write(dir.path(), features, BlockSize::B4K)).collect();
@@ -134,7 +134,7 @@ fn linux_reads_our_blocks_of_16k() {
 }
 
 #[test]
-fn we_read_what_linux_writes_on_our_volumes() {
+fn we_read_changes_of_linux_on_our_volumes() {
     let dir = scratch();
     let sets = ["", "extra_attr", EVERYTHING];
     let sizes = [(BlockSize::B4K, Machine::Amd64), (BlockSize::B16K, Machine::Arm64With16K)];
@@ -229,7 +229,7 @@ fn write_compressed(dir: &Path, block_size: BlockSize) -> Vec<Ours> {
 }
 
 #[test]
-fn linux_reads_and_changes_what_we_compress() {
+fn linux_reads_and_changes_files_that_we_compress() {
     let dir = scratch();
     let sizes = [(BlockSize::B4K, Machine::Amd64), (BlockSize::B16K, Machine::Arm64With16K)];
     for (block_size, machine) in sizes.into_iter().filter(|(_, machine)| initramfs::can_build(*machine)) {
@@ -272,7 +272,7 @@ fn linux_reads_and_changes_what_we_compress() {
 }
 
 #[test]
-fn linux_reads_what_we_changed_of_what_it_compressed() {
+fn linux_reads_our_changes_to_files_that_it_compressed() {
     let dir = scratch();
     let mut volumes = Vec::new();
     for name in ["lzo", "lzo-rle", "lz4", "lz4hc", "zstd"].map(|name| format!("compress-{name}")) {
@@ -345,7 +345,7 @@ fn linux_reads_our_volume_on_two_devices() {
 
 /// After power cuts that follow the engine's fsyncs, Linux recovers the same state.
 #[test]
-fn linux_recovers_what_we_synced() {
+fn linux_recovers_our_fsyncs() {
     let dir = scratch();
     let mut volumes = Vec::new();
     for (name, sequence) in unclean::SEQUENCES {
@@ -372,7 +372,7 @@ fn linux_recovers_what_we_synced() {
 
 /// After power cuts anywhere in sequences of all operations, Linux recovers the same state.
 #[test]
-fn linux_recovers_from_our_power_cuts_what_we_recover() {
+fn linux_recovers_the_same_state_as_we_do_after_power_cuts() {
     let names = ["fsyncs in a row", "fsyncs, reordered and torn", "quota", "casefold"];
     let cases: Vec<Case> = names.iter().map(|name| Case::named(name).expect("a case")).collect();
     let volumes = linux_recovery::recover(&cases, SEED, CUTS).unwrap_or_else(|error| panic!("{error:#}"));
@@ -380,7 +380,7 @@ fn linux_recovers_from_our_power_cuts_what_we_recover() {
 }
 
 #[test]
-fn linux_reads_what_we_write_on_its_volumes() {
+fn linux_reads_our_changes_on_its_own_volumes() {
     let dir = scratch();
     let mut volumes = Vec::new();
     for name in
@@ -407,7 +407,7 @@ const OVER_QUOTA: i32 = 122;
 const OTHER_PROJECT: i32 = 18;
 
 #[test]
-fn linux_sees_our_projects_and_keeps_to_limits_that_we_set() {
+fn linux_sees_our_projects_and_enforces_our_limits() {
     let dir = scratch();
     let at = At::root();
     let options = mkfs::Options {

@@ -4,7 +4,7 @@ use model::Setup;
 use xtask::trial::ping_pong;
 
 #[test]
-fn volumes_go_back_and_forth() {
+fn volumes_survive_turns_of_linux_and_the_engine() {
     for (name, seed) in [("base", 1), ("features", 2)] {
         let setup = Setup::named(name).expect("a kind of volume");
         let tally = ping_pong::play(&setup, seed, 4).unwrap_or_else(|error| panic!("{name}: {error:#}"));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_parts_overlap_where_their_bytes_do() {
+    fn parts_overlap_exactly_if_their_bytes_overlap() {
         let whole = part_of_a_file(7, 0..u64::MAX);
         let part = part_of_a_file(7, 1000..2000);
         assert!(whole.overlaps(&part) && part.overlaps(&whole) && part.overlaps(&part));

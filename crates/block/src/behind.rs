@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_device_that_panicked() {
+    fn callers_do_not_wait_for_a_device_that_panicked() {
         let device = Behind::new(Panics(MemoryDevice::new(1 << 20)), 1 << 20);
         device.write(0, &[1; 4096]).expect("it is queued");
         device.read(0, &mut [0; 4096]).expect("what was there before");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_see_what_was_written_and_the_end_has_it_all() {
+    fn reads_return_pending_writes_and_the_end_writes_them_all() {
         let behind = Behind::new(MemoryDevice::new(1 << 20), 64 << 10);
         let mut reference = vec![0u8; 1 << 20];
         let mut rng = Rng::new(7);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_at_the_flush_and_ever_after() {
+    fn a_failed_write_is_reported_by_every_later_flush() {
         let faulty =
             Faulty::new(MemoryDevice::new(1 << 20), vec![Fault::ErrorAt { verb: Verb::Write, nth: 1 }]);
         let behind = Behind::new(faulty, 1 << 20);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_writes_what_waits() {
+    fn dropping_the_device_writes_pending_data() {
         let memory: Arc<MemoryDevice> = Arc::new(MemoryDevice::new(1 << 20));
         let behind = Behind::new(Arc::clone(&memory), 1 << 20);
         for n in 0..100u64 {

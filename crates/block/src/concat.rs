@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_are_where_the_lengths_end() {
+    fn parts_end_at_the_sums_of_the_lengths() {
         let concat = three([8192 + 4095, 100, 4096]);
         assert_eq!(concat.geometry().size_bytes, 12288);
         assert_eq!((0..3).map(|n| concat.start_bytes(n)).collect::<Vec<_>>(), [0, 8192, 8192]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_refused() {
         assert!(Concat::<MemoryDevice>::new(vec![]).is_err());
         let coarse = || MemoryDevice::with_geometry(Geometry { size_bytes: 1 << 20, sector_bytes: 4096 });
         assert!(Concat::new(vec![(coarse(), 512)]).is_err());
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_vector(
+        fn the_device_behaves_like_a_vector(
             sizes in [0u64..30000, 0u64..30000, 0u64..30000],
             writes in prop::collection::vec((0usize..90000, 0usize..20000, any::<u8>()), 1..20),
         ) {

@@ -127,7 +127,7 @@ mod tests {
     use crate::MemoryDevice;
 
     #[test]
-    fn what_succeeds_is_counted() {
+    fn successful_requests_are_counted() {
         let device = Counted::new(MemoryDevice::new(1 << 20));
         device.write(0, &[1; 4096]).expect("within the device");
         device.write(0, &[1; 8191]).expect("within the device");

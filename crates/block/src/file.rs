@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_sparse_and_holds_what_is_written() {
+    fn a_new_file_is_sparse_and_keeps_written_data() {
         let (_dir, path, device) = scratch(1 << 40);
         device.write((1 << 40) - 3, b"end").expect("within the file");
         device.flush().expect("flushed");
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_refused() {
+    fn a_file_that_is_not_a_device_is_refused() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for path in [dir.path(), Path::new("/dev/null")] {
             let error = FileDevice::open(path, OpenOptions::default()).unwrap_err();

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_tebibytes_cost_what_was_written() {
+    fn a_device_of_16_tib_allocates_only_written_blocks() {
         let size = 16 << 40;
         let device = MemoryDevice::new(size);
         device.write(size - 100, &[7; 100]).expect("within the device");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_an_error_of_the_right_kind() {
+    fn access_past_the_end_fails_with_the_right_kind() {
         let device = MemoryDevice::new(1000);
         assert_eq!(device.read(999, &mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(device.write(u64::MAX, &[0; 2]).unwrap_err().kind(), io::ErrorKind::WriteZero);
@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_vector(
+        fn the_device_behaves_like_a_vector(
             steps in prop::collection::vec((0usize..3, 0usize..3 << 20, 0usize..20000, any::<u8>()), 1..40)
         ) {
             let size = 3 << 20;

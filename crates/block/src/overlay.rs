@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_vector(
+        fn the_device_behaves_like_a_vector(
             steps in prop::collection::vec((any::<bool>(), 0..SIZE, 0usize..20000, any::<u8>()), 1..40)
         ) {
             let mut reference: Vec<u8> = (0..SIZE).map(|at| (at / 7) as u8).collect();

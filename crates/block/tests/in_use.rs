@@ -89,7 +89,7 @@ fn the_writer_of_a_loop_device_keeps_out_those_of_its_file_and_of_others() {
 }
 
 #[test]
-fn a_device_that_somebody_has_for_himself_is_found_by_each_name() {
+fn an_exclusively_opened_device_is_found_by_each_name() {
     let Some((dir, image)) = scratch() else { return };
     let (device, other) = (attach(&image), attach(&image));
     let hard_link = dir.path().join("link");
@@ -114,7 +114,7 @@ fn a_device_that_somebody_has_for_himself_is_found_by_each_name() {
 }
 
 #[test]
-fn parts_of_a_file_that_do_not_overlap_are_written_at_a_time() {
+fn disjoint_parts_of_a_file_are_written_at_the_same_time() {
     let Some((_dir, image)) = scratch() else { return };
     let part = |offset: &str, size: &str| {
         let made = Command::new("losetup")

@@ -44,7 +44,7 @@ fn qemu_img_converts_and_compares() {
 }
 
 #[test]
-fn nbdcopy_goes_both_ways_over_tcp_with_several_connections() {
+fn nbdcopy_copies_both_ways_over_several_tcp_connections() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, back) = (dir.path().join("source"), dir.path().join("back"));
     sparse_file(&source);
@@ -66,7 +66,7 @@ fn nbdcopy_goes_both_ways_over_tcp_with_several_connections() {
 }
 
 #[test]
-fn nbdinfo_lists_what_is_offered() {
+fn nbdinfo_lists_the_offered_features() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (address, uri) = unix(dir.path(), NAME);
     let _server = Server::start(Arc::new(MemoryDevice::new(SIZE)), &address).expect("listens");
@@ -163,7 +163,7 @@ fn our_own_client_is_a_device() {
 }
 
 #[test]
-fn our_own_client_hears_errors_and_goes_on() {
+fn our_own_client_reports_errors_and_continues() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("source");
     sparse_file(&path);

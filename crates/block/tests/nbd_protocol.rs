@@ -149,7 +149,7 @@ impl Client {
 }
 
 #[test]
-fn every_command_does_what_it_says() {
+fn every_command_has_its_effect() {
     let fixture = serve();
     let mut client = Client::connect(&fixture);
     assert_eq!(client.simple_request(0, 1, 4095, 3, b"abc"), 0);
@@ -203,7 +203,7 @@ fn wrong_requests_are_answered_and_change_nothing() {
 }
 
 #[test]
-fn options_that_are_wrong_are_refused_and_the_handshake_goes_on() {
+fn wrong_options_are_refused_and_the_handshake_continues() {
     let fixture = serve();
     let mut client = Client::greet(&fixture);
     const INVALID: u32 = 0x8000_0003;
@@ -223,7 +223,7 @@ fn options_that_are_wrong_are_refused_and_the_handshake_goes_on() {
 }
 
 #[test]
-fn clients_that_break_the_protocol_are_dropped_and_others_go_on() {
+fn clients_that_break_the_protocol_are_dropped_and_others_continue() {
     let fixture = serve();
     let mut good = Client::connect(&fixture);
     let mut rng = flashkit_block::Rng::new(1);
@@ -250,7 +250,7 @@ fn clients_that_break_the_protocol_are_dropped_and_others_go_on() {
 }
 
 #[test]
-fn half_open_clients_keep_nobody_waiting() {
+fn half_open_clients_do_not_block_other_clients() {
     let fixture = serve();
     let silent: Vec<UnixStream> =
         (0..8).map(|_| UnixStream::connect(&fixture.path).expect("listens")).collect();

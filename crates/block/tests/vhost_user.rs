@@ -58,7 +58,7 @@ fn serve(disk: &mut Disk, device: &dyn Device) -> io::Result<Vec<(Verb, u64, u64
 }
 
 #[test]
-fn what_is_written_is_read_and_every_request_is_answered_in_band() {
+fn written_data_is_read_back_and_every_request_is_answered_in_band() {
     let (mut guest, mut disk) = connected(traits());
     let device = MemoryDevice::new(SIZE);
     let block: Vec<u8> = (0..4096).map(|i| (i * 7) as u8).collect();
@@ -90,7 +90,7 @@ fn what_is_written_is_read_and_every_request_is_answered_in_band() {
 }
 
 #[test]
-fn requests_that_make_no_sense_fail_and_the_rest_goes_on() {
+fn invalid_requests_fail_and_later_ones_succeed() {
     let (mut guest, mut disk) = connected(Traits { discard: false, ..traits() });
     let device = MemoryDevice::new(SIZE);
     let cases =
@@ -110,7 +110,7 @@ fn requests_that_make_no_sense_fail_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_device_that_fails_and_one_that_is_read_only_say_so() {
+fn failures_and_read_only_devices_are_reported_to_the_guest() {
     let (mut guest, mut disk) = connected(traits());
     guest.submit(WRITE, 0, &[1; 512], 0).unwrap();
     guest.kick(|| disk.serve().map(drop)).unwrap();
@@ -127,7 +127,7 @@ fn a_device_that_fails_and_one_that_is_read_only_say_so() {
 
 /// A guest changes the descriptors of a write after the request was parsed: shorter, cut off, longer.
 #[test]
-fn a_write_is_as_long_as_when_it_was_asked_for() {
+fn a_guest_cannot_change_the_length_of_a_submitted_write() {
     let (length_at, flags_at) = (MEMORY_START + 16 + 8, MEMORY_START + 12);
     for (what, at, bytes, is_fine) in [
         ("shorter", length_at, 8u32.to_le_bytes(), false),
@@ -156,7 +156,7 @@ fn a_message_that_does_not_end_is_an_error() {
 }
 
 #[test]
-fn a_guest_that_hangs_up_is_gone() {
+fn a_guest_that_hangs_up_ends_the_session() {
     let (guest, mut disk) = connected(traits());
     drop(guest);
     assert_eq!(disk.serve().unwrap(), Event::HungUp);

@@ -136,7 +136,7 @@ mod tests {
     use crate::decompressed;
 
     #[test]
-    fn what_is_compressed_is_read_back() {
+    fn compressed_archives_are_read_back() {
         let text: Vec<u8> = (0..100_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         for name in ["a.tar", "b.tar.gz", "b.TGZ", "c.tar.xz", "c.txz", "d.tar.zst", "d.tzst"] {
             let how = Compression::of_name(name.as_bytes()).unwrap().unwrap();

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn each_format_is_told_by_its_start() {
+    fn each_format_is_recognized_by_its_first_bytes() {
         let text: Vec<u8> = (0..100_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&text).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_match_counts_but_whole_paths_go_first() {
+    fn the_last_match_counts_but_whole_paths_take_precedence() {
         let contexts =
             "/bin/sh u:shell\n/.* u:root\n/bin(/.*)? u:bin\n/bin/[a-f].* u:early\n# x\n/dev/null <<none>>\n";
         for (path, expected) in [
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn stems_are_what_every_match_begins_with() {
+    fn every_match_begins_with_the_stem() {
         for (pattern, expected, special) in [
             ("/bin/sh", "/bin/sh", false),
             (r"/lib/x\.so", "/lib/x.so", false),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_names_its_line() {
+    fn a_malformed_line_is_reported_with_its_number() {
         for text in ["/x", "/x -q c", "/x -- a b"] {
             let error = FileContexts::parse(&format!("/a b\n{text}")).unwrap_err().to_string();
             assert!(error.contains("line 2") && error.contains("expected a pattern"), "{error}");

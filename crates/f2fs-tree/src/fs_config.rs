@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_modes_and_capabilities_go_by_path() {
+    fn owners_modes_and_capabilities_follow_the_path() {
         let config = " 0 0 755\nsystem/bin/run 0 2000 0750 capabilities=0x0000000c00000400\nsystem/x 1 1 644 capabilities=0\n";
         let run = applied(config, "system/bin/run");
         assert_eq!((run.uid, run.gid, run.permissions), (0, 2000, 0o750));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_names_its_line() {
+    fn a_malformed_line_is_reported_with_its_number() {
         for text in ["x", "x 1", "x 1 2", "x 1 2 9", "x a 2 644", "x 1 2 644 capabilities=q", "x 1 2 644 y=1"]
         {
             let error = FsConfig::parse(&format!("ok 1 2 644\n{text}")).unwrap_err().to_string();

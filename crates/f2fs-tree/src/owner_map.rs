@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_before_numbers() {
+    fn names_take_precedence_over_numbers() {
         let map = OwnerMap::parse("uid 7 8\nuser alice 1\ngroup staff 2").unwrap();
         let mut entry = entry(7, 7);
         entry.meta.names.user = Some("alice".into());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_names_its_line() {
+    fn a_malformed_line_is_reported_with_its_number() {
         for text in
             ["uid 1", "uid x 1", "uid 9-1 0", "uid 0-4294967295 1", "owner 1 2", "dev=zz,ino=1", "uid 1 2 3"]
         {

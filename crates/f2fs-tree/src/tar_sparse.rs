@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_ascend_and_hold_what_is_stored() {
+    fn maps_ascend_and_match_the_stored_data() {
         assert_eq!(checked(&[(0, 2), (5, 3), (10, 0)], 10, 5), Some(vec![0..2, 5..8]));
         assert_eq!(checked(&[], 10, 0), Some(vec![]));
         for (pairs, size, stored) in [

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn later_changes_go_over_earlier_ones() {
+    fn later_changes_override_earlier_ones() {
         let transform = Transform {
             owners: Some(OwnerMap::parse("uid 1000 7\ngid 1000 7").unwrap()),
             root_owner: Some((0, 0)),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latest_time_leaves_only_the_contents_time() {
+    fn a_latest_time_sets_all_times_from_the_modification_time() {
         for (latest, expected) in [(50, Time { seconds: 50, nanoseconds: 0 }), (200, entry("").meta.mtime)] {
             let latest = Some(Time { seconds: latest, nanoseconds: 0 });
             let mut entry = entry("x");

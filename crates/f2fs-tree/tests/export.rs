@@ -89,7 +89,7 @@ fn forgive_far_times(wanted: &mut Manifest, found: &Manifest) {
 }
 
 #[test]
-fn a_directory_gets_everything() {
+fn an_export_to_a_directory_keeps_everything() {
     for name in IMAGES {
         let dir = scratch();
         let volume = open(name);
@@ -205,7 +205,7 @@ fn a_part_of_a_volume_can_be_exported() {
 }
 
 #[test]
-fn what_is_encrypted_is_told_and_the_rest_comes_out() {
+fn encrypted_entries_are_reported_and_the_rest_is_exported() {
     let volume = open("encrypted");
     let dir = scratch();
     let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
@@ -226,7 +226,7 @@ fn what_is_encrypted_is_told_and_the_rest_comes_out() {
 }
 
 #[test]
-fn damage_costs_what_is_damaged() {
+fn damage_loses_only_the_damaged_parts() {
     let volume = open("base");
     let victim = volume.resolve(b"punched", false).expect("it is there");
     let inode = volume.inode(victim).expect("readable");

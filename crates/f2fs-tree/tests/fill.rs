@@ -249,7 +249,7 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
 
 /// The count is exact, for whatever has its own rule.
 #[test]
-fn what_is_counted_is_what_is_taken() {
+fn the_counted_blocks_are_the_used_blocks() {
     let sparse = |path: &str, size: u64, data: &[std::ops::Range<u64>]| {
         entry(path, Kind::File { size, data: Some(data.to_vec()) })
     };
@@ -349,7 +349,7 @@ fn the_smallest_volume_holds_its_content() {
 }
 
 #[test]
-fn out_of_space_says_how_much_was_needed_and_leaves_nothing() {
+fn a_lack_of_space_reports_the_need_and_leaves_nothing() {
     let dir = scratch();
     let image = dir.path().join("image");
     let plan = plan(&options(""), 64 << 20);
@@ -492,7 +492,7 @@ fn old_content_of_a_device_does_not_show_through() {
 }
 
 #[test]
-fn links_to_what_is_not_there_are_errors_with_the_path() {
+fn links_to_missing_targets_are_errors_with_the_path() {
     let data = RefCell::new(0);
     let plan = plan(&options(""), 64 << 20);
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));

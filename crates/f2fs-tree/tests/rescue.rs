@@ -563,7 +563,7 @@ fn rescue(device: Arc<dyn Device>) -> Result<(Tree, Vec<Path>)> {
 }
 
 #[test]
-fn one_damaged_block_costs_what_it_holds() {
+fn one_damaged_block_loses_only_its_content() {
     let device = make();
     let volume = Volume::open(device.clone(), Options::read_only()).expect("a good volume");
     let blocks = Blocks::of(&volume);

@@ -104,7 +104,7 @@ fn a_directory_is_read_with_everything_in_it() {
 
 /// Deeper than there are file descriptors for, with a path longer than the host takes.
 #[test]
-fn depth_has_no_limit() {
+fn directories_of_any_depth_are_read() {
     let dir = scratch();
     let start =
         rustix::fs::open(dir.path(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
@@ -126,7 +126,7 @@ fn depth_has_no_limit() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_entries_are_named() {
     let dir = scratch();
     let error = DirSource::new(&dir.path().join("none")).err().unwrap().to_string();
     assert!(error.contains("none"), "{error}");
@@ -142,7 +142,7 @@ fn what_cannot_be_read_is_named() {
 
 /// The walk runs ahead of the reader; an error that it meets is reported at its own place.
 #[test]
-fn what_the_walk_meets_ahead_is_told_in_its_turn() {
+fn errors_found_ahead_are_reported_in_the_order_of_entries() {
     let dir = scratch();
     for n in 0..100 {
         fs::write(dir.path().join(format!("file{n:02}")), format!("{n}")).unwrap();
@@ -249,7 +249,7 @@ fn archives_of_gnu_tar_equal_the_directory() {
 }
 
 #[test]
-fn compressed_archives_are_told_by_their_start() {
+fn compressed_archives_are_recognized_by_their_first_bytes() {
     let dir = scratch();
     fs::write(dir.path().join("file"), "content").unwrap();
     let plain = gnu_tar(dir.path(), &[]);
@@ -296,7 +296,7 @@ fn tar_of(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn lists_come_from_texts_where_no_attribute_has_them() {
+fn access_lists_come_from_texts_if_no_attribute_has_them() {
     use f2fs::format::acl::Acl;
 
     let text = "user::rw-,user:1000:rw-,group::r--,mask::rw-,other::r--";
@@ -327,7 +327,7 @@ fn lists_come_from_texts_where_no_attribute_has_them() {
 }
 
 #[test]
-fn extended_headers_go_over_the_header() {
+fn extended_headers_override_the_header() {
     let long = format!("{}/{}", "d".repeat(200), "f".repeat(255));
     let bytes = tar_of(&[
         member("global", b'g', b"13 uname=bob\n", |_| {}),
@@ -465,7 +465,7 @@ fn hostile_archives_are_errors_that_name_a_place() {
 
 /// Skipped content is not read as members.
 #[test]
-fn data_that_nobody_asks_for_is_skipped() {
+fn unread_data_is_skipped() {
     let bytes = tar_of(&[member("a", b'0', &[1; 5000], |_| {}), member("b", b'0', &[2; 10], |_| {})]);
     let mut source = TarSource::new(&bytes[..]);
     source.next_entry().unwrap();
@@ -520,7 +520,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_tar_crate_writes_is_read_back(files in proptest::collection::btree_map("[a-z]{1,200}(/[a-z]{1,90}){0,3}", proptest::collection::vec(any::<u8>(), 0..3000), 0..8)) {
+    fn archives_of_the_tar_crate_are_read_back(files in proptest::collection::btree_map("[a-z]{1,200}(/[a-z]{1,90}){0,3}", proptest::collection::vec(any::<u8>(), 0..3000), 0..8)) {
         let mut builder = tar::Builder::new(Vec::new());
         for (path, content) in &files {
             let mut header = tar::Header::new_gnu();

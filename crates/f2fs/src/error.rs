@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_volume_speaks_of_bytes() {
+    fn the_error_of_a_full_volume_is_in_bytes() {
         let text = |needed, free| Error::no_space(BlockSize::B4K, needed, free).to_string();
         assert_eq!(text(25600, 1), "no space left on the volume: 100.00 MiB needed, 4.00 KiB free");
         assert_eq!(

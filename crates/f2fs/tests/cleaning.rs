@@ -34,7 +34,7 @@ fn fill(volume: &mut Volume, share: f64) -> (Ino, u64) {
 }
 
 #[test]
-fn random_overwrites_go_on_at_95_percent() {
+fn random_overwrites_succeed_at_95_percent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     for (arguments, bytes, share) in
@@ -68,7 +68,7 @@ fn random_overwrites_go_on_at_95_percent() {
 }
 
 #[test]
-fn cleaning_frees_sections_and_keeps_what_is_there() {
+fn cleaning_frees_sections_and_keeps_all_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 128 << 20, &["-O", "extra_attr,inode_checksum"]);
@@ -198,7 +198,7 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
 /// they no longer fit, and fsyncs of new files, whose nodes take the last free sections, leave space for
 /// them.
 #[test]
-fn no_more_waits_in_memory_than_finds_a_place() {
+fn dirty_data_never_exceeds_the_free_space() {
     const BYTES: u64 = 128 << 20;
     for in_place in [InPlace::Never, InPlace::Fsync] {
         let device = Arc::new(MemoryDevice::new(BYTES));

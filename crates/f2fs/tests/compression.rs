@@ -213,7 +213,7 @@ fn small_writes_one_after_the_other_become_whole_clusters() {
 }
 
 #[test]
-fn what_is_released_can_be_used_and_reserved_again() {
+fn released_space_can_be_used_and_reserved_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &FEATURES);
@@ -437,7 +437,7 @@ fn cleaning_moves_compressed_blocks() {
 }
 
 #[test]
-fn what_the_kernel_compressed_is_changed() {
+fn files_compressed_by_the_kernel_are_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut rng = Rng::new(11);
@@ -495,7 +495,7 @@ fn hardly_compressible(rng: &mut Rng, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_byte_in_each_large_cluster_of_a_full_volume_finds_room() {
+fn a_byte_in_each_large_cluster_of_a_full_volume_can_be_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 192 << 20, &[FEATURES[0], FEATURES[1], "-o", "10"]);
@@ -535,7 +535,7 @@ fn a_byte_in_each_large_cluster_of_a_full_volume_finds_room() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_read_is_not_written_in_part_and_keeps_back_nobody() {
+fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &FEATURES);

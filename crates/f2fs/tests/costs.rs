@@ -58,7 +58,7 @@ fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() 
 }
 
 #[test]
-fn an_allocation_that_fits_because_much_of_it_is_there_is_not_refused() {
+fn an_allocation_that_mostly_exists_already_is_not_refused() {
     let (_device, mut volume) = format(96 << 20);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let free_bytes = volume.free_user_blocks() * BLOCK;

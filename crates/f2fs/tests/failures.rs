@@ -199,7 +199,7 @@ fn a_flush_that_fails_ends_changes() {
 
 /// Data that waits for a device which takes no more writes can be read, and synced data is there afterwards.
 #[test]
-fn what_cannot_be_written_can_be_read() {
+fn data_that_cannot_be_written_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = fresh(&path);
@@ -277,7 +277,7 @@ fn an_insertion_that_fails_half_way_loses_nothing() {
 
 /// Blocks reserved past a file's end stay reserved when a write there fails.
 #[test]
-fn a_write_that_fails_gives_back_only_what_it_took() {
+fn a_failed_write_releases_only_its_own_reservation() {
     let dir = tempfile::tempdir().unwrap();
     let image = fresh(&dir.path().join("image"));
     let device = Arc::new(MemoryDevice::from_bytes(&image));
@@ -335,7 +335,7 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
 
 /// A section with a bad sector is worth cleaning most, and cannot be cleaned: others are.
 #[test]
-fn a_bad_sector_keeps_its_section_and_no_other_from_being_cleaned() {
+fn a_bad_sector_keeps_only_its_own_section_from_being_cleaned() {
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -572,7 +572,7 @@ const STEPS: &[Step] = &[
 
 /// Every single read may fail once; the second call succeeds, and no data is lost.
 #[test]
-fn a_read_that_fails_once_leaves_nothing_half_done() {
+fn a_read_that_fails_once_leaves_no_operation_half_done() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
@@ -630,7 +630,7 @@ fn a_read_that_fails_once_leaves_nothing_half_done() {
 /// An inode that could not be evicted when its last user closed it goes with the next checkpoint: its space
 /// is not lost to the session.
 #[test]
-fn what_could_not_be_let_go_goes_later() {
+fn an_inode_that_could_not_be_evicted_is_evicted_later() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -674,7 +674,7 @@ fn what_could_not_be_let_go_goes_later() {
 /// An unused inode that is only there because it could not be removed gets no name again; but a caller that
 /// opens it keeps it.
 #[test]
-fn what_could_not_be_let_go_gets_no_name() {
+fn an_inode_that_could_not_be_evicted_gets_no_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -704,7 +704,7 @@ fn what_could_not_be_let_go_gets_no_name() {
 
 /// Of names that leave their inode for several blocks, all are still there where one of the blocks finds no place.
 #[test]
-fn names_for_which_there_is_no_place_stay_in_their_inode() {
+fn names_that_find_no_space_stay_in_their_inode() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -757,7 +757,7 @@ fn names_for_which_there_is_no_place_stay_in_their_inode() {
 
 /// If a move that removes an inode fails, and later reads fail too, the removed inode is gone.
 #[test]
-fn a_move_that_fails_leaves_nothing_nameless() {
+fn a_failed_move_leaves_no_inode_without_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
@@ -796,7 +796,7 @@ fn a_move_that_fails_leaves_nothing_nameless() {
 
 /// Data that waited and is written last, at unmount, does not keep the volume from being unmounted.
 #[test]
-fn what_is_written_late_ends_in_a_clean_volume() {
+fn late_writes_leave_a_clean_volume() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
@@ -839,7 +839,7 @@ fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) 
 /// Any number of sections that cannot be emptied do not prevent others from being cleaned. If space runs
 /// short, operations on other files do not get their error.
 #[test]
-fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
+fn many_bad_sectors_do_not_stop_the_cleaning_of_other_sections() {
     const SEGMENTS: u64 = 60;
     let device = Scratched::new(MemoryDevice::new(256 << 20));
     let (_, bad) = leave_one_of_each_segment(&device, SEGMENTS, 100);
@@ -858,7 +858,7 @@ fn many_bad_sectors_keep_no_other_section_from_being_cleaned() {
 /// On a nearly full volume, each operation that opened a segment cleans sections. A bad sector among them is
 /// no error for an operation on another file.
 #[test]
-fn a_bad_sector_is_no_error_of_who_needs_space() {
+fn a_bad_sector_does_not_fail_a_writer_that_needs_space() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     // Half of the nodes go again, so that all that can be cleaned is segments of nodes; data fills its own.
@@ -887,7 +887,7 @@ fn a_bad_sector_is_no_error_of_who_needs_space() {
 
 /// Content that leaves its inode, and names that do, are still there where they find no place.
 #[test]
-fn what_finds_no_place_outside_its_inode_stays_there() {
+fn content_without_space_outside_its_inode_stays_there() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     // Freed blocks cannot be used again, so free segments run out.
@@ -924,7 +924,7 @@ fn what_finds_no_place_outside_its_inode_stays_there() {
 
 /// An orphan that cannot be read keeps no volume from being opened, and goes when it can be.
 #[test]
-fn an_orphan_that_cannot_be_read_keeps_no_volume_closed() {
+fn a_volume_with_an_unreadable_orphan_opens() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -989,7 +989,7 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
 
 /// An fsync that needs a checkpoint also reports data that the checkpoint has left.
 #[test]
-fn an_fsync_by_checkpoint_does_not_leave_what_waits() {
+fn an_fsync_by_checkpoint_reports_data_that_stayed_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -1013,7 +1013,7 @@ fn an_fsync_by_checkpoint_does_not_leave_what_waits() {
 
 /// Data that an fsync by checkpoint wrote late is reported, and is in the next checkpoint if its own failed.
 #[test]
-fn what_an_fsync_wrote_late_is_in_the_next_checkpoint() {
+fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
@@ -1048,7 +1048,7 @@ fn what_an_fsync_wrote_late_is_in_the_next_checkpoint() {
 /// A block that could not be overwritten in place when the checkpoint was written, and can be right after it,
 /// is flushed.
 #[test]
-fn what_is_written_late_in_place_is_flushed() {
+fn late_writes_in_place_are_flushed() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
@@ -1073,7 +1073,7 @@ fn what_is_written_late_in_place_is_flushed() {
 
 /// A block that the device refuses to overwrite again and again causes no checkpoints in between.
 #[test]
-fn what_is_refused_in_place_is_no_change() {
+fn a_failed_overwrite_in_place_causes_no_checkpoint() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
@@ -1097,7 +1097,7 @@ fn what_is_refused_in_place_is_no_change() {
 
 /// A repeated unmount reports the waiting data again.
 #[test]
-fn what_waits_is_told_by_every_unmount() {
+fn every_unmount_reports_data_that_stays_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -1151,7 +1151,7 @@ fn an_inode_that_cannot_be_read_does_not_stop_checkpoints() {
 /// it. It is written before the nodes that would have to be read for it, so that a bad sector under those
 /// keeps no checkpoint back.
 #[test]
-fn a_cluster_that_was_opened_is_in_the_checkpoint() {
+fn an_opened_cluster_is_in_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let device = Scratched::new(crowded(&dir.path().join("image")));
     let mut volume = open_small(device.clone()).unwrap();
@@ -1185,7 +1185,7 @@ fn a_cluster_that_was_opened_is_in_the_checkpoint() {
 
 /// Data written late, while other data still waits, is in the next checkpoint.
 #[test]
-fn what_is_written_late_is_in_the_next_checkpoint() {
+fn late_writes_are_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -1214,7 +1214,7 @@ fn what_is_written_late_is_in_the_next_checkpoint() {
 
 /// The same if cleaning wrote it, and found no section to clean.
 #[test]
-fn what_cleaning_writes_is_in_the_next_checkpoint() {
+fn blocks_moved_by_cleaning_are_in_the_next_checkpoint() {
     let device = Scratched::new(MemoryDevice::new(100 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -1242,7 +1242,7 @@ fn what_cleaning_writes_is_in_the_next_checkpoint() {
 
 /// Neither a quota file nor an inode that cannot be read keeps anybody from changing something else.
 #[test]
-fn quota_and_an_inode_that_cannot_be_read_stop_nobody() {
+fn unreadable_quota_files_and_inodes_stop_no_other_operation() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = Scratched::new(crowded(&path));
@@ -1305,7 +1305,7 @@ fn idle_cleaning_tries_few_bad_sectors_at_once() {
 
 /// A checkpoint may discard freed blocks; the device need not support it.
 #[test]
-fn a_discard_that_fails_is_no_failed_write() {
+fn a_failed_discard_is_not_a_failed_write() {
     let fault = Fault::ErrorIn { verb: Verb::Discard, range: 0..u64::MAX };
     let device = Arc::new(Faulty::new(MemoryDevice::new(64 << 20), vec![fault]));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
@@ -1327,7 +1327,7 @@ fn a_discard_that_fails_is_no_failed_write() {
 
 /// If the summary of a segment cannot be read, the holes of others are filled.
 #[test]
-fn a_summary_that_cannot_be_read_keeps_nobody_from_filling_holes() {
+fn an_unreadable_summary_does_not_stop_the_filling_of_holes() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let (ino, singles) = leave_one_of_each_segment(&device, 8, 1);
     let mut volume = open(device.clone(), OnError::ReadOnly);
@@ -1387,7 +1387,7 @@ fn holes_are_filled_once_their_summaries_can_be_read() {
 
 /// Numbers for new inodes come from the readable blocks of the NAT.
 #[test]
-fn a_bad_sector_of_the_node_table_keeps_nobody_from_making_files() {
+fn files_are_made_despite_a_bad_sector_in_the_node_table() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     for n in 0..500 {
@@ -1406,7 +1406,7 @@ fn a_bad_sector_of_the_node_table_keeps_nobody_from_making_files() {
 
 /// A volume that was not unmounted is opened although a block beside its logs of nodes cannot be read.
 #[test]
-fn a_bad_sector_beside_a_log_keeps_no_volume_closed() {
+fn a_volume_with_a_bad_sector_beside_a_log_opens() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let mut files = (0..10).map(|n| {
@@ -1429,7 +1429,7 @@ fn a_bad_sector_beside_a_log_keeps_no_volume_closed() {
 
 /// Recovery does not read the summary of a segment that was free: all in it is new.
 #[test]
-fn recovery_reads_no_summary_of_what_was_free() {
+fn recovery_reads_no_summary_of_free_segments() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -1457,7 +1457,7 @@ fn recovery_reads_no_summary_of_what_was_free() {
 /// If a block of the segment table cannot be read, names whose blocks lie there stay. Removed names do not
 /// return together with one that cannot be removed, and no checkpoint waits for it.
 #[test]
-fn names_that_cannot_be_given_up_are_not_changed() {
+fn names_whose_blocks_cannot_be_freed_are_not_changed() {
     const TABLE_SEGMENTS: u32 = 55;
     let device = Scratched::new(MemoryDevice::new(512 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);

@@ -69,7 +69,7 @@ fn an_fsync_that_keeps_renames_keeps_those_of_directories_above_the_file() {
 }
 
 #[test]
-fn an_fsync_that_keeps_renames_does_so_where_the_file_has_not_changed() {
+fn an_fsync_that_keeps_renames_does_so_for_unchanged_files() {
     let volume = after_a_power_cut(FsyncNames::Renamed, |volume| {
         let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         let dir = volume.create(ROOT, b"dir", &NewNode::new(DIR)).unwrap();

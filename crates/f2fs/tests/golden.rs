@@ -61,7 +61,7 @@ fn unclean_volumes_read_as_the_kernel_recovers_them() {
 /// Linux keeps maps of full and empty blocks of the NAT beside the checkpoint. We do not, and must not leave the flag
 /// that says that they are true.
 #[test]
-fn maps_of_the_nat_go_with_the_first_change() {
+fn maps_of_the_nat_are_dropped_with_the_first_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut count = 0;

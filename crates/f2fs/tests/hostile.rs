@@ -20,7 +20,7 @@ fn memory(bytes: &[u8]) -> Arc<dyn Device> {
 }
 
 #[test]
-fn what_is_no_volume_is_called_so() {
+fn a_file_that_is_not_a_volume_is_reported_as_such() {
     for size in [0, 1, 511, 1024, 4096, 5000, 1 << 20] {
         assert!(matches!(refusal(memory(&vec![0; size])), Error::NotF2fs(_)), "{size} bytes");
     }

@@ -233,7 +233,7 @@ fn compare(case: &Case) {
 }
 
 #[test]
-fn sizes() {
+fn volumes_of_many_sizes_equal_those_of_mkfs() {
     // mkfs.f2fs 1.15 starts at 52 MiB, 1.16 at 44, later ones where we do, at 46.
     let (small, large) = ((52..=70).step_by(2), [99, 128, 255, 512, 513, 700, 1023, 1024, 2049, 5000]);
     for mib in small.chain(large) {
@@ -246,7 +246,7 @@ fn sizes() {
 
 /// Past 2.2 TiB the SIT's bitmap no longer fits the first block of a checkpoint.
 #[test]
-fn large_sizes_up_to_16_tib() {
+fn large_volumes_up_to_16_tib_equal_those_of_mkfs() {
     for bytes in [2200 * GIB, 4 * TIB, 16 * TIB - 4096] {
         compare(&case(bytes, "", |_| {}));
     }
@@ -255,7 +255,7 @@ fn large_sizes_up_to_16_tib() {
 /// Up to 1.16.0 a tail that is no whole zone is counted as usable though it is in no section, so the sizes
 /// here are whole zones, and others are left to later tools.
 #[test]
-fn sections_and_zones() {
+fn sections_and_zones_equal_those_of_mkfs() {
     let set = |section, zone, mut case: Case| {
         (case.options.segments_per_section, case.options.sections_per_zone) = (section, zone);
         compare(&case);
@@ -274,7 +274,7 @@ fn sections_and_zones() {
 }
 
 #[test]
-fn overprovision() {
+fn overprovision_equals_that_of_mkfs() {
     for (percent, arg) in [(0.5, "-o 0.5"), (1.0, "-o 1"), (5.0, "-o 5"), (12.3, "-o 12.3"), (50.0, "-o 50")]
     {
         let mut case = case(20 * GIB, arg, |_| {});
@@ -286,14 +286,14 @@ fn overprovision() {
 }
 
 #[test]
-fn large_nat_bitmaps() {
+fn large_nat_bitmaps_equal_those_of_mkfs() {
     for bytes in [100 * MIB, 3 * GIB, 120 * GIB, 2 * TIB, 5 * TIB] {
         compare(&case(bytes, "-i", |o| o.large_nat_bitmap = true));
     }
 }
 
 #[test]
-fn features() {
+fn features_equal_those_of_mkfs() {
     for list in [
         "encrypt",
         "extra_attr",
@@ -319,7 +319,7 @@ fn features() {
 }
 
 #[test]
-fn labels_extensions_and_the_wanted_sector() {
+fn labels_extensions_and_sector_sizes_equal_those_of_mkfs() {
     compare(&case(100 * MIB, "-l Straße-\u{1F4BE} -e log,tmp,so -E sqlite,db,mp", |o| {
         o.label = "Straße-\u{1F4BE}".into();
         o.cold_extensions = ["log", "tmp", "so"].map(String::from).into();
@@ -330,7 +330,7 @@ fn labels_extensions_and_the_wanted_sector() {
 }
 
 #[test]
-fn several_devices() {
+fn volumes_on_several_devices_equal_those_of_mkfs() {
     for (args, zone) in [("", 1), ("-s 3 -z 2", 6)] {
         let mut case = case(300 * MIB, args, |_| {});
         if zone > 1 {
@@ -374,7 +374,7 @@ fn the_smallest_size_is_valid_and_one_zone_less_is_not() {
 
 /// mkfs.f2fs gives a volume of exactly 16 TiB two blocks that no map can name. Reading it is safe.
 #[test]
-fn a_superblock_of_mkfs_for_16_tib_is_taken() {
+fn a_superblock_of_mkfs_for_16_tib_is_accepted() {
     let case = case(16 * TIB - 2 * MIB, "", |_| {});
     let plan = plan(&case, Path::new("")).unwrap();
     let mut raw = plan.raw_superblock().clone();
@@ -395,7 +395,7 @@ fn a_superblock_of_mkfs_for_16_tib_is_taken() {
 }
 
 #[test]
-fn what_linux_cannot_address_is_not_planned() {
+fn sizes_that_linux_cannot_address_are_refused() {
     let one = |bytes| [DeviceSize { path: String::new(), bytes }];
     let options = Options::new([7; 16]);
     let full = Plan::new(&options, &one(16 * TIB)).unwrap();
@@ -415,7 +415,7 @@ fn what_linux_cannot_address_is_not_planned() {
 /// 16K blocks: only tools after 1.16.0 make them, so this compares where there is one, and pins the numbers
 /// that such a one gave where there is none.
 #[test]
-fn blocks_of_16k() {
+fn volumes_with_blocks_of_16k_equal_those_of_mkfs() {
     let set = |o: &mut Options| o.block_size = BlockSize::B16K;
     let fixed = plan(&case(GIB, "", set), Path::new("")).unwrap();
     let sb = &fixed.superblock;

@@ -23,7 +23,7 @@ macro_rules! kinds {
         )*
 
         #[test]
-        fn every_kind_of_volume_is_here() {
+        fn every_kind_of_volume_has_a_test() {
             let names: Vec<&str> = Setup::all().iter().map(|setup| setup.name).collect();
             assert_eq!(names, [$($name),*]);
         }

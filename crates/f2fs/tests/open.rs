@@ -48,7 +48,7 @@ fn the_second_superblock_replaces_the_first() {
 }
 
 #[test]
-fn a_pack_that_cannot_be_read_is_no_older_one_for_who_writes() {
+fn an_unreadable_pack_does_not_count_as_older_for_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
@@ -69,7 +69,7 @@ fn a_pack_that_cannot_be_read_is_no_older_one_for_who_writes() {
 }
 
 #[test]
-fn the_older_pack_counts_where_the_newer_is_torn() {
+fn the_older_pack_counts_if_the_newer_is_torn() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);

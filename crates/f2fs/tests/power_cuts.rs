@@ -35,7 +35,7 @@ macro_rules! cases {
         )*
 
         #[test]
-        fn every_case_is_here() {
+        fn every_case_has_a_test() {
             let names: Vec<&str> = Case::all().iter().map(|case| case.name).collect();
             assert_eq!(names, [$($name),*]);
         }

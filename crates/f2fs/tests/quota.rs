@@ -272,7 +272,7 @@ fn files_without_a_name_count_too() {
 
 /// If the access list that it would inherit cannot be stored, a new file leaves no trace.
 #[test]
-fn what_gets_no_access_list_is_not_made() {
+fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 100 << 20, &["-O", "extra_attr,quota"]);

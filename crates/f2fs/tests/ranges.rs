@@ -107,7 +107,7 @@ fn small_files_and_reserved_blocks_are_shifted() {
 }
 
 #[test]
-fn what_is_reserved_past_the_end_stays_while_the_file_grows() {
+fn blocks_reserved_past_the_end_stay_while_the_file_grows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
@@ -157,7 +157,7 @@ fn a_file_with_large_holes_is_shifted_as_fast_as_its_data() {
 
 /// Moved blocks are copied, but need no more space than they have: not even if they are most of the volume.
 #[test]
-fn a_file_that_fills_the_volume_is_shifted() {
+fn a_file_that_fills_the_volume_can_be_shifted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 100 << 20, &[]);

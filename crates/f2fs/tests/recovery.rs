@@ -41,7 +41,7 @@ fn reopen(path: &std::path::Path) -> Volume {
 }
 
 #[test]
-fn what_was_fsynced_comes_back_and_the_rest_does_not() {
+fn fsynced_changes_come_back_and_others_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut volume = support::format(&path, BYTES, &["extra_attr", "inode_checksum"]);
@@ -329,7 +329,7 @@ fn a_rename_is_not_undone_by_a_new_file_of_the_old_name() {
 }
 
 #[test]
-fn orphans_go_when_the_volume_is_opened() {
+fn orphans_are_removed_when_the_volume_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut volume = support::format(&path, BYTES, &[]);
@@ -460,7 +460,7 @@ fn cut(
 }
 
 #[test]
-fn every_cut_leaves_what_was_promised() {
+fn every_cut_leaves_the_promised_state() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut cuts = 0;
@@ -552,7 +552,7 @@ fn a_cut_during_recovery_means_another_recovery() {
 /// Of two fsyncs that share a flush, and of one with several nodes, any part may have reached the device. The
 /// state that the next session finds stays, with any fsyncs of that session before the power fails again.
 #[test]
-fn no_chain_runs_into_that_of_a_session_before() {
+fn a_chain_never_continues_into_that_of_an_earlier_session() {
     const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
     let open = |device: Arc<dyn Device>| Volume::open(device, options()).unwrap();
@@ -608,7 +608,7 @@ fn no_chain_runs_into_that_of_a_session_before() {
 
 /// Blocks written by fsync are recovered or ignored, but never overwritten.
 #[test]
-fn who_does_not_roll_forward_only_reads() {
+fn opening_without_roll_forward_is_read_only() {
     let device = Arc::new(MemoryDevice::new(BYTES));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -663,7 +663,7 @@ fn recovery_leaves_no_two_names_that_fold_alike() {
 }
 
 #[test]
-fn what_was_fsynced_is_not_overwritten_when_holes_are_filled() {
+fn filling_holes_overwrites_no_fsynced_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     // So small that holes are filled from the start.
@@ -1031,7 +1031,7 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
 
 /// Without a free segment, recovery writes beside the blocks that it needs, and overwrites none of them.
 #[test]
-fn recovery_finds_room_beside_the_chain() {
+fn recovery_writes_only_outside_the_chain() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     for (blocks, new_each) in [(3000, u64::MAX), (700, 40), (2500, 9)] {
@@ -1078,7 +1078,7 @@ fn recovery_finds_room_beside_the_chain() {
 /// Blocks that an fsync overwrites in place may end right before a run of another log. They must not wait for
 /// that run.
 #[test]
-fn what_is_overwritten_before_a_run_of_directories_is_durable() {
+fn overwrites_before_a_run_of_directories_are_durable() {
     let device = Arc::new(MemoryDevice::new(BYTES));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let options = Options { cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };

@@ -57,7 +57,7 @@ fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, che
 /// A pinned file keeps its section from becoming free, and so cleaning ended without a checkpoint: an fsync of another
 /// file that had been moved out of there named copies that a power cut could lose.
 #[test]
-fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
+fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
     const BLOCKS: u64 = 200;
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
@@ -100,7 +100,7 @@ fn what_cleaning_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
 
 /// Collapsing copies durable data: an fsync that names the copies must not be there without them.
 #[test]
-fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
+fn blocks_moved_by_collapsing_survive_a_cut_in_the_next_fsync() {
     const BLOCKS: u8 = 60;
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
@@ -130,7 +130,7 @@ fn what_collapsing_has_moved_is_not_lost_by_a_cut_in_the_next_fsync() {
 
 /// A file of a damaged volume claims a block of the superblock: overwriting it in place must not write there.
 #[test]
-fn what_lies_outside_the_main_area_is_never_overwritten_in_place() {
+fn blocks_outside_the_main_area_are_never_overwritten_in_place() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -154,7 +154,7 @@ fn what_lies_outside_the_main_area_is_never_overwritten_in_place() {
 /// A truncation freed a node of addresses. Roll-forward only sees existing nodes: it restored the node of the
 /// checkpoint, or of an earlier fsync, and with it the old content of the hole.
 #[test]
-fn what_was_truncated_stays_away_after_a_cut() {
+fn truncated_content_does_not_return_after_a_cut() {
     const HOLE: u64 = 1200 * 4096;
     for (checkpointed, attribute) in [(true, false), (false, false), (true, true), (false, true)] {
         let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -243,7 +243,7 @@ fn files_that_come_and_go_do_not_use_up_inodes() {
 
 /// Blocks that are reserved at once do not stay in memory as a whole, and neither do freed ones.
 #[test]
-fn long_ranges_leave_the_memory_as_they_go() {
+fn operations_on_long_ranges_use_bounded_memory() {
     const CACHE: u64 = 4 << 20;
     const LONG: u64 = 40 << 30;
     let device = Arc::new(Counted::new(MemoryDevice::new(64 << 30)));
@@ -300,7 +300,7 @@ fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDev
 /// Its blocks were freed one by one up to the damage, and not counted; and the node that it named as its own
 /// xattr node was freed with it.
 #[test]
-fn a_damaged_orphan_harms_nobody_but_itself() {
+fn a_damaged_orphan_harms_no_other_file() {
     let node = |volume: &Volume, nid: Nid| volume.nat_entry(nid).unwrap().addr;
     let far = 0x7FFF_FFFF_u32.to_le_bytes().to_vec();
     // Offsets of a node's addresses, and of the inode's xattr nid.
@@ -428,7 +428,7 @@ fn a_full_volume_moves_and_links_files() {
 
 /// They were reported as a full volume, not as too large (Linux, `__f2fs_setxattr`).
 #[test]
-fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
+fn attributes_that_can_never_fit_are_distinguished_from_a_full_volume() {
     let mut volume = support::format_on(Arc::new(MemoryDevice::new(64 << 20)), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let mut set =
@@ -449,7 +449,7 @@ fn attributes_that_can_never_fit_are_told_from_a_full_volume() {
 /// A damaged volume took changes without a message. Now damaged structures are left alone, and the checkpoint
 /// asks for fsck.f2fs once damage has been met, as Linux does.
 #[test]
-fn damage_that_is_met_is_left_alone_and_asks_for_fsck() {
+fn damage_is_left_alone_and_requests_fsck() {
     const MIB: u64 = 1 << 20;
     let base = Arc::new(MemoryDevice::new(384 * MIB));
     let mut volume = support::format_on(base.clone(), &[], BlockSize::B4K);
@@ -518,7 +518,7 @@ const DIR_LEVEL_AT: u64 = 347;
 /// A directory that spreads its names over many blocks takes as many when it leaves its inode: on a volume that has
 /// fewer, the name is refused, and the volume stays one that can be opened.
 #[test]
-fn a_directory_that_spreads_its_names_leaves_its_inode_only_where_there_is_room() {
+fn a_directory_that_spreads_its_names_leaves_its_inode_only_if_there_is_space() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
@@ -580,7 +580,7 @@ fn an_alias_of_a_device_without_the_feature_is_a_file() {
 
 /// A handle of a file that is gone may name anything: to ask for it is no damage.
 #[test]
-fn asking_for_a_number_that_is_no_inode_is_no_damage() {
+fn looking_up_a_number_that_is_not_an_inode_is_not_damage() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device, &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -612,7 +612,7 @@ impl WritePart for MemoryDevice {
 /// A block that the segment table calls invalid can be written anew, like a valid one: its file keeps no
 /// checkpoint from being written.
 #[test]
-fn a_damaged_segment_table_keeps_back_no_checkpoint() {
+fn a_damaged_segment_table_stops_no_checkpoint() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();

@@ -246,7 +246,7 @@ fn renames_replace_exchange_and_refuse() {
 }
 
 #[test]
-fn an_unlinked_file_that_is_held_goes_with_its_last_holder() {
+fn an_unlinked_open_file_is_removed_with_its_last_user() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
@@ -332,7 +332,7 @@ fn no_zone_is_left_half_written() {
 
 #[test]
 #[should_panic(expected = "fsck.f2fs")]
-fn the_judge_sees_damage() {
+fn fsck_reports_damage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut volume = support::format(&path, 64 << 20, &[]);
@@ -344,7 +344,7 @@ fn the_judge_sees_damage() {
 }
 
 #[test]
-fn long_data_leaves_at_once_and_behind_what_was_there_before() {
+fn long_data_is_written_at_once_and_after_earlier_data() {
     let (dir, mut left_bytes) = (tempfile::tempdir().unwrap(), Vec::new());
     for straight_bytes in [None, Some(256 << 10)] {
         let path = dir.path().join("image");
@@ -381,7 +381,7 @@ fn long_data_leaves_at_once_and_behind_what_was_there_before() {
 
 /// A write that is done in pieces, however short, is done as a whole or not at all where the volume is full.
 #[test]
-fn what_does_not_fit_is_not_written_in_part() {
+fn data_that_does_not_fit_is_not_written_in_part() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_time_card_takes_as_long_as_it_says() {
+    fn a_real_time_card_takes_its_modelled_time() {
         let mut slow = profile(0, Layer::Page { reserve_blocks: 2 });
         slow.time.write_command_ns = 20_000_000;
         let model = Model::new(slow, false);
@@ -517,7 +517,7 @@ mod tests {
     impl Export for CountsFlushes {}
 
     #[test]
-    fn a_card_that_is_put_away_is_durable_whatever_it_makes_of_flushes() {
+    fn a_closed_card_is_durable_even_if_it_ignores_flushes() {
         for (has_flush, drops_flushes) in [(false, false), (true, true), (true, false)] {
             let mut profile = profile(0, Layer::Page { reserve_blocks: 2 });
             profile.host.flush = has_flush;
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_loses_its_mapping_loses_what_it_wrote_last() {
+    fn a_card_that_loses_its_mapping_loses_its_last_writes() {
         let log = Layer::Hybrid {
             au_bytes: 64 << 10,
             open_units: 2,

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_goes_on_where_it_was_put_away() {
+    fn a_reopened_card_continues_with_its_saved_state() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for name in ["bergmann-stick", "survey-class10", "survey-ssd", "nand-2003", "survey-class4"] {
             let path = dir.path().join(name);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_whose_program_died_comes_back_as_after_a_power_cut() {
+    fn a_card_whose_program_died_opens_as_after_a_power_cut() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
         CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_whose_power_was_cut_is_put_away_with_what_it_counted() {
+    fn a_card_keeps_its_counters_after_a_power_cut() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
         CardFile::create(&path, small("survey-emmc51"), true).expect("a new card");

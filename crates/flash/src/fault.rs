@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_that_make_no_sense_are_refused() {
+    fn invalid_plans_are_refused() {
         for text in [
             "jitter = 1e300",
             "jitter = -1.0",

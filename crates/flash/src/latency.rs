@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_times() {
+    fn quantiles_equal_those_of_the_sorted_times() {
         let mut latencies = Latencies::default();
         (1..=1000).for_each(|n| latencies.record(n * 1_000_000));
         latencies.record(u64::MAX);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn times_survive_a_file_and_counts_that_make_no_sense() {
+    fn times_survive_a_file_and_counts_do_not_overflow() {
         let mut by_command = LatenciesByCommand::default();
         for ns in [0, 1, 999, 123_456_789, 1 << 39] {
             by_command.of(Command::Write).record(ns);

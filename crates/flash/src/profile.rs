@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_make_no_sense_are_named() {
+    fn invalid_figures_are_named() {
         let good = BUILT_IN[2];
         for (from, to, figure) in [
             ("page_bytes = 4096", "page_bytes = 4095", "flash.page_bytes"),

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tools_write_is_read() {
+    fn traces_of_the_tools_are_read() {
         // The example of blkparse(1), with the surrounding lines of real output.
         let text = "\
   8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]
@@ -332,7 +332,7 @@ CPU3 (8,0):
     }
 
     #[test]
-    fn nonsense_is_an_error_with_its_line() {
+    fn a_malformed_trace_is_an_error_with_its_line() {
         for (text, line) in [
             ("fio version 9 iolog\n", 1),
             ("fio version 3 iolog\n0 x write 1\n", 2),
@@ -355,7 +355,7 @@ CPU3 (8,0):
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(fio version [23] iolog\n)?([{ 0-9,.DQCRWF+a-z\n-]{0,80})") {
+        fn no_text_makes_the_parser_panic(text in "(fio version [23] iolog\n)?([{ 0-9,.DQCRWF+a-z\n-]{0,80})") {
             let _ = Trace::parse(&text);
         }
     }

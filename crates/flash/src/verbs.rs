@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_served_card_keeps_what_clients_wrote_and_counts_it() {
+    fn a_served_card_keeps_and_counts_the_writes_of_clients() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
         let how = NewCard { size_bytes: Some(32 << 20), preconditioned: true };

@@ -158,31 +158,31 @@ fn work_on(name: &str, minutes: u64) {
 }
 
 #[test]
-fn a_stick_with_two_open_units() {
+fn a_stick_with_two_open_units_survives_a_day_of_work() {
     work_on("bergmann-stick", 60);
 }
 
 #[test]
-fn a_class_4_card_with_a_buffer_for_small_writes() {
+fn a_class_4_card_with_a_write_buffer_survives_a_day_of_work() {
     work_on("survey-class4", 60);
 }
 
 #[test]
-fn a_class_10_card() {
+fn a_class_10_card_survives_a_day_of_work() {
     work_on("survey-class10", 60);
 }
 
 #[test]
-fn an_a2_card_with_a_cache() {
+fn an_a2_card_with_a_cache_survives_a_day_of_work() {
     work_on("survey-a2", 5);
 }
 
 #[test]
-fn an_emmc_with_cache_and_discards() {
+fn an_emmc_with_cache_and_discards_survives_a_day_of_work() {
     work_on("survey-emmc45", 5);
 }
 
 #[test]
-fn an_emmc_with_a_command_queue() {
+fn an_emmc_with_a_command_queue_survives_a_day_of_work() {
     work_on("survey-emmc51", 2);
 }

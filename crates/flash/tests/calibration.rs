@@ -188,7 +188,7 @@ fn makers() -> String {
 
 // All tables are in one test, because they are parts of one file.
 #[test]
-fn the_tables_of_the_document_are_what_the_model_gives() {
+fn the_tables_of_the_document_match_the_model() {
     let stick = bergmann();
     let nor = lavinen();
     check_document("bergmann-2012", &render(&stick));

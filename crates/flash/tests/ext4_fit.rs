@@ -283,7 +283,7 @@ fn sequential_writes_on_the_desktop_are_out_of_reach() {
 /// device, while those of the others do not. In a sequence, however, each command completes the page that the
 /// previous one has begun.
 #[test]
-fn a_partition_at_sector_63_does_not_explain_them() {
+fn a_partition_at_sector_63_does_not_explain_the_figures() {
     for page_bytes in [4096, 8192, 16384] {
         let profile = &with_page(&profiles(), page_bytes)[0];
         let mut row = Row::load("desktop", "desktop", "buffered_write", "sequential");

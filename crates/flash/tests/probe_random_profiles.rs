@@ -162,18 +162,18 @@ fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -
 
 #[test]
 #[ignore = "for work on the probe: other devices than the judged ones"]
-fn devices_for_practice() {
+fn the_probe_judges_devices_for_practice() {
     judge(1..61, device);
     judge(1..61, odd_device);
 }
 
 #[test]
-fn the_probe_finds_what_devices_are() {
+fn the_probe_finds_the_properties_of_random_devices() {
     holds(judge(JUDGED, device));
 }
 
 #[test]
-fn the_probe_finds_what_odd_devices_are() {
+fn the_probe_finds_the_properties_of_odd_devices() {
     holds(judge(JUDGED, odd_device));
 }
 
@@ -189,7 +189,7 @@ fn holds(Verdict { unit, limit, fat, length, page, timing }: Verdict) {
 
 /// Properties without a measurement of their own are found, or marked uncertain.
 #[test]
-fn what_lies_off_the_grids_is_not_told_as_certain() {
+fn properties_off_the_measured_grid_are_not_reported_as_certain() {
     let usual = Profile { size_bytes: 16 << 30, ..Profile::named("survey-class4").expect("built in") };
     let hybrid = |au_mib: u64, limit: u32, random: u32| Layer::Hybrid {
         au_bytes: (au_mib * M) as u32,
@@ -238,7 +238,7 @@ fn what_lies_off_the_grids_is_not_told_as_certain() {
 /// To the probe, a card of the found profile equals the original card, and streams beyond the limit cost
 /// about as much.
 #[test]
-fn the_profile_that_is_found_behaves_alike() {
+fn the_fitted_profile_behaves_like_the_device() {
     let mut alike = 0;
     for seed in 1000..1020 {
         let (profile, noise) = device(seed);
@@ -272,7 +272,7 @@ fn the_profile_that_is_found_behaves_alike() {
 }
 
 #[test]
-fn nothing_is_written_without_leave_and_a_budget_is_kept() {
+fn nothing_is_written_without_permission_and_a_budget_is_kept() {
     let (profile, noise) = device(3);
     let card = random_profiles::card(&profile, noise, true);
     let found = probe(&card, &card, Options::default(), &mut |_, _| {}).expect("a model does not fail");
@@ -298,7 +298,7 @@ fn a_budget_of_time_is_kept_by_every_step() {
 }
 
 #[test]
-fn a_device_that_takes_no_time_gives_no_nonsense() {
+fn a_device_without_delays_gives_plausible_results() {
     let mut quick = Profile::named("survey-ssd").expect("built in");
     quick.time = flashkit_flash::profile::Times::default();
     quick.locality = flashkit_flash::profile::Locality::default();
@@ -314,7 +314,7 @@ fn a_device_that_takes_no_time_gives_no_nonsense() {
 }
 
 #[test]
-fn the_stick_of_bergmann_is_read_as_he_read_it() {
+fn the_probe_agrees_with_bergmann_on_his_stick() {
     let profile = Profile::named("bergmann-stick").expect("built in");
     let found = probed(&profile, FaultPlan { seed: 1, jitter: 0.05, ..FaultPlan::default() });
     assert_eq!(found.open_units.map(|found| found.value), Some(Some(2)));

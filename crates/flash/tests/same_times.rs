@@ -83,7 +83,7 @@ fn lived(profile: &Profile, full: bool) -> String {
 }
 
 #[test]
-fn every_profile_makes_of_requests_what_it_always_did() {
+fn every_profile_takes_its_recorded_times_for_requests() {
     let mut found = Vec::new();
     for profile in Profile::built_in() {
         let profile = profile.clone().with_size(64 << 20).unwrap_or(profile);

@@ -35,7 +35,7 @@ fn serve(path: &Path, address: &str) -> (Serving, String) {
 }
 
 #[test]
-fn copies_go_to_a_card_and_back_and_stay_there() {
+fn copies_to_a_card_are_read_back_and_stay() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, back) = (dir.path().join("source"), dir.path().join("back"));
     sparse_file(&source);
@@ -66,7 +66,7 @@ fn copies_go_to_a_card_and_back_and_stay_there() {
 }
 
 #[test]
-fn a_card_says_what_it_can_and_where_it_holds_data() {
+fn a_card_reports_its_features_and_its_allocated_ranges() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = card(dir.path(), "survey-emmc51");
     let (serving, uri) = serve(&path, "127.0.0.1:0");

@@ -74,7 +74,7 @@ fn deviation(ratios: &[f64]) -> (f64, f64) {
 }
 
 #[test]
-fn models_hold_for_cards_that_they_were_not_made_from() {
+fn models_predict_cards_that_they_were_not_made_from() {
     let survey = survey();
     let mut table = String::from(
         "| model | figures of | rows | middle deviation | within a factor of 2 | |\n|---|---|---:|---:|---:|---|\n",

@@ -60,7 +60,7 @@ fn fio(dir: &Path, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn fio_replays_what_a_card_was_asked() {
+fn fio_replays_the_recorded_requests_of_a_card() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut trace = Trace::default();
     let mut rng = block::Rng::new(1);
@@ -84,7 +84,7 @@ fn fio_replays_what_a_card_was_asked() {
 }
 
 #[test]
-fn what_fio_logs_is_replayed() {
+fn logs_of_fio_are_replayed() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let shape = ["--rw=randrw", "--bsrange=4k-64k", "--size=8M", "--fsync=16", "--write_iolog=log"];
     let job = fio(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_what_can_be_done() {
+    fn advice_names_a_possible_action() {
         let told = |at: Place| text(&anyhow::Error::new(Error::corrupt(at, "it is cut off")));
         assert!(
             !told(Place::Superblock(0)).contains("export")

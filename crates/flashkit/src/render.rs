@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_not_many() {
+    fn a_single_thing_is_singular() {
         assert_eq!(count(1, "section"), "1 section");
         assert_eq!(count(1234, "section"), "1,234 sections");
         assert_eq!(
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_themselves_in_json() {
+    fn names_stand_unescaped_in_json() {
         let json = |bytes: &[u8]| Name(bytes.to_vec()).fields("name").collect::<Map<_, _>>();
         let plain = |bytes: &[u8]| plain(&json(bytes)["name"], bytes_of(&json(bytes), "name"));
         assert_eq!(json(b"a\n\\b")["name"], "a\n\\b");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_an_archive_or_a_program_is_no_volume() {
+    fn archives_and_programs_are_not_volumes() {
         let device = MemoryDevice::new(1 << 20);
         device.write(0, b"\x7FELF").unwrap();
         assert_eq!(find(&device).unwrap(), None);
@@ -215,7 +215,7 @@ mod tests {
     /// must be found.
     #[test]
     #[allow(clippy::print_stderr)] // a test says what it passes over
-    fn all_that_wipefs_reports_is_found() {
+    fn every_signature_that_wipefs_reports_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         // One partition, for sfdisk.

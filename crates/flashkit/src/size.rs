@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_refused() {
         for text in [
             "", "M", "64X", "1e3M", "1e3", "64 M", "-1", "+1", "0x10", "64Mi", "64MiBs", "1.2.3M", "16EB9",
             "99E",

@@ -14,7 +14,7 @@ fn tree(dir: &Path) {
 }
 
 #[test]
-fn a_tree_goes_in_and_comes_out() {
+fn an_imported_tree_is_exported_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
@@ -50,7 +50,7 @@ fn an_image_does_not_hold_itself() {
 }
 
 #[test]
-fn archives_are_compressed_as_they_are_called() {
+fn archives_are_compressed_as_their_names_say() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
@@ -77,7 +77,7 @@ fn archives_are_compressed_as_they_are_called() {
 
 /// The caller owns the root directory of a new volume, unless another owner is given.
 #[test]
-fn the_root_directory_is_its_makers() {
+fn the_caller_owns_the_root_directory() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can be somebody else");
     }
@@ -147,7 +147,7 @@ fn an_interrupted_mkfs_leaves_no_file() {
 }
 
 #[test]
-fn a_link_to_a_volume_stays_one() {
+fn a_symbolic_link_to_a_volume_stays_a_link() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("images")).unwrap();
@@ -160,7 +160,7 @@ fn a_link_to_a_volume_stays_one() {
 }
 
 #[test]
-fn a_volume_that_is_written_to_is_not_replaced() {
+fn a_volume_in_use_by_a_writer_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
@@ -176,7 +176,7 @@ fn a_volume_that_is_written_to_is_not_replaced() {
 
 /// GNU tar restores files' ACLs, and with them the permissions of the group itself.
 #[test]
-fn lists_of_rights_go_through_gnu_tar() {
+fn access_lists_survive_gnu_tar() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
@@ -212,7 +212,7 @@ fn lists_of_rights_go_through_gnu_tar() {
 }
 
 #[test]
-fn the_same_call_makes_the_same_bytes() {
+fn the_same_command_makes_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
@@ -306,7 +306,7 @@ fn limits_are_set_and_reported() {
 }
 
 #[test]
-fn what_is_wrong_is_said_and_nothing_is_written() {
+fn wrong_arguments_are_reported_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     tree(dir);
@@ -382,7 +382,7 @@ fn a_volume_is_made_on_a_card_that_is_probed_first() {
 }
 
 #[test]
-fn a_probe_writes_only_with_leave() {
+fn a_probe_writes_only_with_permission() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let before = vec![0xA5; 4 << 20];
@@ -398,7 +398,7 @@ fn a_probe_writes_only_with_leave() {
 
 /// A file may be called like a profile: the file takes precedence, and the probe asks before it writes.
 #[test]
-fn a_probe_takes_what_is_there_before_what_has_a_name() {
+fn a_probe_prefers_an_existing_file_to_a_profile_of_that_name() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let before = vec![0xA5; 4 << 20];
@@ -529,7 +529,7 @@ fn a_study_of_our_own_file_system_is_kept_and_compared() {
 }
 
 #[test]
-fn only_a_study_with_rivals_says_that_there_is_no_guest() {
+fn only_a_study_with_rivals_reports_a_missing_guest() {
     let dir = tempfile::tempdir().unwrap();
     let told = |more: &[&'static str]| {
         let small = ["study", "-o", "a", "--size", "2M", "-e", "mount", "-j", "1"];
@@ -541,7 +541,7 @@ fn only_a_study_with_rivals_says_that_there_is_no_guest() {
 }
 
 #[test]
-fn a_directory_is_measured_again_and_again() {
+fn a_directory_is_measured_repeatedly() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("place")).unwrap();
@@ -564,7 +564,7 @@ fn a_directory_is_measured_again_and_again() {
 }
 
 #[test]
-fn a_study_that_cannot_be_kept_or_has_no_guest_says_so() {
+fn a_study_without_a_guest_or_a_place_for_results_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::write(dir.join("file"), "").unwrap();
@@ -577,7 +577,7 @@ fn a_study_that_cannot_be_kept_or_has_no_guest_says_so() {
 }
 
 #[test]
-fn what_compression_saves_is_released_and_reserved() {
+fn space_saved_by_compression_is_released_and_reserved() {
     use f2fs::{
         format::inode::flag,
         units::Time,
@@ -616,7 +616,7 @@ fn what_compression_saves_is_released_and_reserved() {
 }
 
 #[test]
-fn requests_to_a_card_are_kept_and_asked_again() {
+fn requests_to_a_card_are_recorded_and_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-emmc51", "--size", "256M"]);

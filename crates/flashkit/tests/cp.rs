@@ -12,7 +12,7 @@ use std::{
 use support::{fails, ok};
 
 #[test]
-fn several_at_once_are_all_done_or_none() {
+fn several_files_are_copied_all_or_none() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     for name in ["a", "b", "c"] {
@@ -39,7 +39,7 @@ fn several_at_once_are_all_done_or_none() {
 }
 
 #[test]
-fn what_is_done_in_part_says_so() {
+fn a_partly_completed_copy_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
@@ -223,7 +223,7 @@ fn a_full_disk_is_named_and_left_as_it_was() {
 }
 
 #[test]
-fn what_a_file_of_the_host_cannot_have_is_told() {
+fn metadata_that_the_host_cannot_store_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     if !rustix::process::geteuid().is_root() {

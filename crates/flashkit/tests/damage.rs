@@ -93,7 +93,7 @@ fn walks_of_directories_that_hold_one_another_end_and_change_nothing() {
 }
 
 #[test]
-fn memory_grows_with_the_depth_and_not_with_its_square() {
+fn memory_grows_linearly_with_the_depth() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
     ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
@@ -124,7 +124,7 @@ fn memory_grows_with_the_depth_and_not_with_its_square() {
 }
 
 #[test]
-fn a_bad_part_of_a_file_costs_these_bytes_in_directories_and_archives() {
+fn a_bad_part_of_a_file_loses_only_those_bytes_in_directories_and_archives() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("tree")).unwrap();
@@ -165,7 +165,7 @@ fn a_bad_part_of_a_file_costs_these_bytes_in_directories_and_archives() {
 }
 
 #[test]
-fn an_export_that_was_interrupted_goes_on_with_overwrite() {
+fn an_interrupted_export_continues_with_overwrite() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir_all(dir.join("tree/sub")).unwrap();
@@ -200,7 +200,7 @@ fn an_export_that_was_interrupted_goes_on_with_overwrite() {
 }
 
 #[test]
-fn an_owner_that_the_host_refuses_costs_the_owner_alone() {
+fn a_refused_owner_loses_only_the_owner() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let inside = |arguments: &[&str]| {
@@ -230,7 +230,7 @@ fn an_owner_that_the_host_refuses_costs_the_owner_alone() {
 }
 
 #[test]
-fn a_damaged_name_of_a_whole_directory_leads_no_change_to_it() {
+fn a_damaged_name_does_not_lead_changes_to_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
     // Without inode checksums, a changed name is accepted.

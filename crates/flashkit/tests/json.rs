@@ -53,7 +53,7 @@ fn names_may_be_any_bytes() {
 
 /// All verbs print modes as octal digits, and names under the same keys.
 #[test]
-fn modes_are_octal_digits_everywhere() {
+fn modes_in_json_are_octal_digits() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);

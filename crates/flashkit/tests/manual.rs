@@ -112,7 +112,7 @@ fn pages_are_formatted_without_warnings() {
 }
 
 #[test]
-fn pages_are_the_same_bytes_and_have_the_date_that_is_asked_for() {
+fn pages_are_reproducible_and_have_the_given_date() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let make = |to: &str, epoch: Option<&str>| -> Vec<Vec<u8>> {
@@ -128,7 +128,7 @@ fn pages_are_the_same_bytes_and_have_the_date_that_is_asked_for() {
 }
 
 #[test]
-fn completions_know_values() {
+fn completions_include_values() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = ok(dir.path(), &["completions", shell]);

@@ -8,7 +8,7 @@ use support::{fails, flashkit, ok};
 
 /// If a volume is full, the message states the missing bytes and a remedy.
 #[test]
-fn a_full_volume_says_what_is_missing_and_what_helps() {
+fn the_error_of_a_full_volume_names_the_need_and_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("tree")).unwrap();
@@ -30,7 +30,7 @@ fn a_full_volume_says_what_is_missing_and_what_helps() {
 
 /// Nouns are singular after 1.
 #[test]
-fn what_is_counted_is_said_in_words() {
+fn counted_nouns_agree_in_number() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("tree")).unwrap();
@@ -45,7 +45,7 @@ fn what_is_counted_is_said_in_words() {
 
 /// The call that meets damage explains it once, with advice. A later look at the volume does so, too.
 #[test]
-fn damage_is_told_with_what_to_do() {
+fn damage_is_reported_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     fs::create_dir(dir.join("tree")).unwrap();
@@ -81,7 +81,7 @@ fn damage_is_told_with_what_to_do() {
 
 /// A file that cannot be read does not prevent output of the others.
 #[test]
-fn cat_goes_on_after_a_file_that_is_missing() {
+fn cat_continues_after_a_missing_file() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);

@@ -58,7 +58,7 @@ fn a_file_that_holds_data_is_overwritten_only_when_forced() {
 }
 
 #[test]
-fn files_without_content_are_made_into_volumes_at_once() {
+fn empty_files_become_volumes_without_force() {
     let dir = shared_dir();
     let dir = dir.path();
     fs::write(dir.join("empty"), b"").unwrap();
@@ -76,7 +76,7 @@ fn files_without_content_are_made_into_volumes_at_once() {
 }
 
 #[test]
-fn what_is_not_f2fs_is_named() {
+fn other_formats_are_named() {
     let dir = shared_dir();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
@@ -283,7 +283,7 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
 }
 
 #[test]
-fn a_program_that_fakeroot_cannot_reach_refuses_to_read_a_directory() {
+fn a_program_outside_the_reach_of_fakeroot_refuses_to_read_a_directory() {
     let dir = shared_dir();
     let dir = dir.path();
     fs::create_dir(dir.join("tree")).unwrap();

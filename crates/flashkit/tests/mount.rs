@@ -151,7 +151,7 @@ fn with_helper(place: &Place, script: &str) -> Output {
 }
 
 #[test]
-fn mount_8_calls_it_by_type_and_by_fstab() {
+fn mount_8_calls_the_program_by_type_and_by_fstab() {
     if skipped() {
         return;
     }
@@ -192,7 +192,7 @@ fn mount_8_calls_it_by_type_and_by_fstab() {
 }
 
 #[test]
-fn everybody_may_mount_what_is_theirs() {
+fn ordinary_users_mount_their_own_images() {
     if skipped() {
         return;
     }
@@ -227,7 +227,7 @@ fn everybody_may_mount_what_is_theirs() {
 /// Damage is reported where a user will see it: once on the terminal of a foreground mount, and again at the
 /// next mount.
 #[test]
-fn damage_is_told_once_and_to_the_next() {
+fn damage_is_reported_once_in_each_mount() {
     if skipped() {
         return;
     }
@@ -266,7 +266,7 @@ fn damage_is_told_once_and_to_the_next() {
 }
 
 #[test]
-fn signals_end_it_cleanly_also_under_load() {
+fn signals_end_a_mount_cleanly_even_under_load() {
     if skipped() {
         return;
     }
@@ -299,7 +299,7 @@ fn signals_end_it_cleanly_also_under_load() {
 }
 
 #[test]
-fn a_mount_that_nobody_waits_for_ends_again() {
+fn a_mount_without_a_waiting_caller_ends_again() {
     if skipped() {
         return;
     }
@@ -321,7 +321,7 @@ fn a_mount_that_nobody_waits_for_ends_again() {
 /// A foreground mount prints the reason why writing has stopped, and ends with a failure. A background mount
 /// writes it to the machine's log.
 #[test]
-fn why_nothing_is_written_any_more_is_told() {
+fn the_reason_for_stopped_writes_is_reported() {
     if skipped() {
         return;
     }
@@ -385,7 +385,7 @@ fn a_second_writer_is_refused() {
 }
 
 #[test]
-fn killed_under_load_it_keeps_what_was_synced() {
+fn synced_data_survives_a_kill_under_load() {
     if skipped() {
         return;
     }

@@ -95,7 +95,7 @@ fn a_hard_link_of_a_mounted_image_is_refused() {
 }
 
 #[test]
-fn mkfs_is_refused_of_a_hard_link_of_what_the_kernel_has_mounted() {
+fn mkfs_refuses_a_hard_link_of_an_image_that_the_kernel_has_mounted() {
     run_script(
         "truncate -s 64M e.img; mkfs.ext4 -q e.img
          mount -o loop e.img m1 || { echo skipped: no ext4; exit 0; }
@@ -108,7 +108,7 @@ fn mkfs_is_refused_of_a_hard_link_of_what_the_kernel_has_mounted() {
 }
 
 #[test]
-fn an_image_of_a_loop_device_that_somebody_has_for_himself_is_refused() {
+fn an_image_of_an_exclusively_opened_loop_device_is_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let call =
         |verb: &[&str]| Command::new(PROGRAM).args(verb).current_dir(dir.path()).output().expect("it starts");
@@ -148,7 +148,7 @@ fn a_free_loop_device_is_written_and_mounted() {
 }
 
 #[test]
-fn readers_beside_a_writer_say_so_once_and_only_for_people() {
+fn readers_beside_a_writer_print_one_warning_on_standard_error() {
     run_script(
         "flashkit mount img m1; touch m1/file; sync -f m1
          loop=$(attach img)
@@ -166,7 +166,7 @@ fn readers_beside_a_writer_say_so_once_and_only_for_people() {
 }
 
 #[test]
-fn a_read_only_mount_beside_a_writer_says_so_and_two_of_them_need_not() {
+fn only_a_read_only_mount_beside_a_writer_prints_a_warning() {
     run_script(
         "flashkit mount img m1; touch m1/file; sync -f m1
          flashkit mount -o ro img m2 2> err

@@ -109,7 +109,7 @@ fn host(dir: &Path, program: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn reading_goes_where_it_goes_on_a_mount() {
+fn reading_resolves_paths_as_on_a_mount() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let top = dir.join("tree");
@@ -168,7 +168,7 @@ fn reading_goes_where_it_goes_on_a_mount() {
 }
 
 #[test]
-fn changes_are_what_they_are_on_a_mount() {
+fn changes_have_the_same_results_as_on_a_mount() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     plant(&dir.join("tree"));

@@ -122,7 +122,7 @@ fn call(dir: &Path, arguments: &[&str], stdout: impl Into<Stdio>, stderr: impl I
 }
 
 #[test]
-fn a_reader_that_goes_away_is_success() {
+fn a_reader_that_closes_the_pipe_is_success() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);

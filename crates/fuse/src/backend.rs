@@ -879,7 +879,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_listings_are_filled_up() {
+    fn entries_of_listings_are_padded() {
         for name in [&b"a"[..], b"12345678", b"a name that is longer"] {
             let mut out = Output::new(0);
             put_dirent(Ino(5), 9, Some(FileType::Directory), name, &mut out);
@@ -896,7 +896,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_offer_is_not_taken() {
+    fn flags_that_the_kernel_does_not_offer_are_not_requested() {
         let both = (init_flags::WRITEBACK_CACHE | 1 << 1) as u32;
         assert_eq!(
             Negotiated::new(&request(30, both, &[]).unwrap(), false).flags,
@@ -912,7 +912,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_each_age_are_understood() {
+    fn old_and_new_kernels_are_understood() {
         // The request has 16 bytes up to Linux 5.16 (7.35), and 64 since.
         for minor in [23, 31, 34, 35] {
             let InitRequest { max_readahead, flags, .. } = request(minor, 1 << 5, &[]).unwrap();
@@ -928,7 +928,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_set_by_kernels_of_each_age() {
+    fn attributes_are_set_by_old_and_new_kernels() {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
         let rest = b"user.comment\0abc";
         let old = [&words(&[3, 1])[..], rest].concat();

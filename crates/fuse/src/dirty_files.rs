@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_goes_first_and_once() {
+    fn data_of_other_files_is_written_first_and_once() {
         let dirty = DirtyFiles::default();
         assert!(!dirty.is_maintained());
         let (open, none) = (|| vec![Ino(4), Ino(5)], || unreachable!("it is short already"));

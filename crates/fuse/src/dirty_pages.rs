@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wait_for_does_not_count() {
+    fn dirty_data_of_other_file_systems_does_not_count() {
         let mut known = Known::default();
         known.record(100);
         assert_eq!(known.ours(), 100, "nobody knows");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_waits_is_added_up() {
+    fn all_kinds_of_dirty_memory_are_added_up() {
         let table = "MemTotal:       24684580 kB\nDirty:              1024 kB\nWriteback:             1 kB\n\
                      AnonPages:          77 kB\nWritebackTmp:          2 kB\nHugePages_Total:       0\n";
         assert_eq!(in_table(table), 1027 * 1024);

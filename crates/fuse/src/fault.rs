@@ -211,7 +211,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_read_fails_that_request_alone_and_is_told_at_the_end() {
+    fn a_panic_in_a_read_fails_only_that_request_and_is_reported_at_the_end() {
         if !can_mount() {
             return;
         }

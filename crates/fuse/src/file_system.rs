@@ -761,7 +761,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn where_there_may_be_no_whiteout_nothing_moves() {
+    fn a_rename_whose_whiteout_is_refused_moves_nothing() {
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");
         let root = volume.superblock().root_ino;
         let user = Caller { uid: 2000, gid: 2000, pid: 0 };
@@ -838,7 +838,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_damaged_file_without_a_name_does_not_take_along_what_others_wrote() {
+    fn a_damaged_file_without_a_name_does_not_lose_other_files_data() {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let options = || Options::new(Time::default);
         let mut volume = format(&device, "");
@@ -865,7 +865,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn synchronous_directories_do_not_tell_of_other_files() {
+    fn synchronous_directories_do_not_report_errors_of_other_files() {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;

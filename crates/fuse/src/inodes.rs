@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_at_the_end_is_told() {
+    fn inodes_held_at_the_end_are_returned() {
         let inodes = Inodes::default();
         for ino in [4, 5, 6].map(Ino) {
             inodes.add_lookup(ino);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once() {
+    fn a_failure_is_reported_once() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
         inodes.opened(ino, true, false);
         assert!(!inodes.about_to_write(ino, true));

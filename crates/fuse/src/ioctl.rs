@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_linux() {
+    fn numbers_equal_those_of_linux() {
         assert_eq!(
             [GET_FLAGS, SET_FLAGS, GET_VERSION, FS_GET_XATTR, FS_SET_XATTR],
             [0x8008_6601, 0x4008_6602, 0x8008_7601, 0x801C_581F, 0x401C_5820]

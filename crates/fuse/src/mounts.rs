@@ -63,14 +63,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_over_a_file_system_is_not_it() {
+    fn a_mount_on_top_is_not_the_file_system_below() {
         assert_eq!(places_of(&mounts(), (0, 50)), [Path::new("/mnt/bound")]);
         assert_eq!(places_of(&mounts(), (0, 51)), [Path::new("/mnt/a b")]);
         assert!(places_of(&mounts(), (0, 5)).is_empty());
     }
 
     #[test]
-    fn a_file_system_is_told_from_its_mounts() {
+    fn a_file_system_is_identified_by_its_mounts() {
         assert!(is_read_only(&mounts(), (0, 51)));
         assert!(!is_read_only(&mounts(), (0, 50)), "it is mounted read-only only in one place");
         assert!(!is_read_only(&mounts(), (0, 5)));

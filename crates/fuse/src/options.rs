@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_told_with_the_nearest_one() {
+    fn an_unknown_option_is_reported_with_the_nearest_one() {
         let told = |option: &str| MountOptions::default().apply(option).unwrap_err().to_string();
         let wanted = r#"unknown option "noatim"; did you mean noatime? (see flashkit mount --help)"#;
         assert_eq!(told("noatim"), wanted);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_help_lists_is_taken() {
+    fn every_option_in_the_help_is_accepted() {
         let spelled = spellings();
         for spelling in spelled.split(", ").filter(|spelling| !spelling.ends_with("...")) {
             let (name, values) = spelling.split_once('=').unwrap_or((spelling, ""));
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fstab_says_to_others_is_ignored() {
+    fn options_of_fstab_for_other_programs_are_ignored() {
         assert_eq!(parsed("defaults,noauto,user,x-systemd.automount,_netdev,,"), Ok(MountOptions::default()));
         assert!(parsed("norecovery").unwrap().read_only);
         // A line of Linux's /proc/mounts is accepted unchanged.
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_options_and_values_are_told_apart() {
+    fn unknown_options_and_values_have_different_errors() {
         let unknown = parsed("quiet").unwrap_err();
         assert_eq!(unknown, OptionError::Unknown("quiet".into()));
         assert!(unknown.to_string().contains("flashkit mount --help"), "{unknown}");

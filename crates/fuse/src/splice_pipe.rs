@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_does_not_fit_is_refused() {
+    fn missing_and_oversized_ranges_are_refused() {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(1 << 20).unwrap();
         let (_out, into) = rustix::pipe::pipe().unwrap();

@@ -95,7 +95,7 @@ fn files_are_compressed_released_and_reserved() {
 }
 
 #[test]
-fn files_say_the_size_of_large_blocks() {
+fn files_report_the_size_of_large_blocks() {
     needs_fuse!();
     let mut bench = Bench::empty();
     let (path, bytes) = (bench.image(), 512 << 20);
@@ -121,7 +121,7 @@ fn files_say_the_size_of_large_blocks() {
 }
 
 #[test]
-fn the_table_of_mounts_says_how_access_times_are_kept() {
+fn the_table_of_mounts_shows_the_mode_of_access_times() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: fusermount3 does not take such options");
@@ -139,7 +139,7 @@ fn the_table_of_mounts_says_how_access_times_are_kept() {
 }
 
 #[test]
-fn what_a_remount_does_not_name_stays() {
+fn a_remount_keeps_options_that_it_does_not_name() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root remounts");
@@ -199,7 +199,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
 }
 
 #[test]
-fn direct_write_leaves_only_what_was_read_in_the_cache_of_the_mount() {
+fn direct_write_leaves_only_read_data_in_the_cache_of_the_mount() {
     needs_fuse!();
     let mut bench = Bench::new(128, &["-O", "extra_attr"]);
     for (options, written) in [("", 256), ("direct_write", 0)] {
@@ -296,7 +296,7 @@ fn synchronous_writes_past_the_cache_are_kept() {
 }
 
 #[test]
-fn what_a_mapping_wrote_does_not_come_back_after_a_truncation() {
+fn data_written_by_a_mapping_does_not_return_after_a_truncation() {
     needs_fuse!();
     let mut bench = Bench::new(128, &["-O", "extra_attr"]);
     for options in ["", support::direct_write()] {

@@ -30,7 +30,7 @@ fn signals_leave_a_clean_volume() {
 }
 
 #[test]
-fn without_checkpoints_everything_is_as_it_was_before() {
+fn without_checkpoints_the_volume_returns_to_its_old_state() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let (old, new) = (vec![1; 4 << 20], vec![2; 4 << 20]);
@@ -89,7 +89,7 @@ fn the_volume_is_clean_when_umount_returns() {
 }
 
 #[test]
-fn a_mount_waits_for_who_is_about_to_let_go_of_the_image() {
+fn a_mount_waits_for_a_program_that_is_closing_the_image() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     fs::write(bench.path("file"), "kept").unwrap();
@@ -107,7 +107,7 @@ fn a_mount_waits_for_who_is_about_to_let_go_of_the_image() {
 }
 
 #[test]
-fn what_is_write_protected_is_mounted_read_only() {
+fn write_protected_images_are_mounted_read_only() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     fs::write(bench.path("file"), "kept").unwrap();
@@ -128,7 +128,7 @@ fn what_is_write_protected_is_mounted_read_only() {
 }
 
 #[test]
-fn a_signal_ends_a_mount_in_use_with_what_was_written() {
+fn a_signal_ends_a_mount_in_use_and_keeps_its_writes() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let mut file = File::create(bench.path("file")).unwrap();
@@ -176,7 +176,7 @@ fn unmounting_under_load_leaves_a_clean_volume() {
 }
 
 #[test]
-fn a_signal_leaves_alone_what_others_mounted_over_it() {
+fn a_signal_leaves_other_mounts_on_top_alone() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: others are root here");
@@ -220,7 +220,7 @@ fn a_signal_ends_a_mount_wherever_it_is() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_synced() {
+fn synced_data_survives_a_crash() {
     needs_fuse!();
     let mut bench = Bench::mounted(128);
     fs::create_dir(bench.path("dir")).unwrap();
@@ -271,7 +271,7 @@ fn synchronous_directories_survive_a_crash() {
 }
 
 #[test]
-fn killed_while_it_ends_it_lets_go_of_the_kernel() {
+fn a_mount_killed_during_its_end_releases_the_kernel() {
     needs_fuse!();
     // Otherwise every process that waits for the mount would block for ever, and so would every sync(2) on
     // the machine.
@@ -301,7 +301,7 @@ fn killed_while_it_ends_it_lets_go_of_the_kernel() {
 }
 
 #[test]
-fn the_last_in_a_namespace_of_mounts_lets_go_of_the_kernel() {
+fn the_last_process_of_a_mount_namespace_releases_the_kernel() {
     needs_fuse!("unshare");
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: a namespace of its own takes root");
@@ -317,7 +317,7 @@ fn the_last_in_a_namespace_of_mounts_lets_go_of_the_kernel() {
 }
 
 #[test]
-fn a_checkpoint_comes_by_itself() {
+fn a_checkpoint_is_written_without_a_sync() {
     needs_fuse!();
     let mut bench = Bench::new(64, &[]);
     bench.mount("checkpoint_interval=1");
@@ -369,7 +369,7 @@ fn syncs_from_many_threads_all_count() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_fails_writes_and_keeps_what_was_synced() {
+fn a_file_size_limit_fails_writes_and_keeps_synced_data() {
     needs_fuse!("prlimit");
     let mut bench = Bench::new(64, &["-O", "extra_attr"]);
     let limit = 40 << 20;

@@ -129,7 +129,7 @@ fn names_are_made_linked_renamed_and_removed() {
 }
 
 #[test]
-fn what_is_removed_stays_while_it_is_open() {
+fn removed_files_stay_while_they_are_open() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let path = bench.path("gone");
@@ -286,7 +286,7 @@ fn extended_attributes_and_access_lists_are_kept() {
 }
 
 #[test]
-fn flags_are_honoured() {
+fn inode_flags_have_their_effect() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     bench.shell("echo one > fixed; echo one > log; mkdir dir; chattr +i fixed; chattr +a log; chattr +i dir");
@@ -328,7 +328,7 @@ fn flags_are_honoured() {
 }
 
 #[test]
-fn times_of_protected_files_stay_as_linux_has_it() {
+fn times_of_protected_files_stay_as_on_linux() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     bench
@@ -369,7 +369,7 @@ fn times_of_protected_files_stay_as_linux_has_it() {
 }
 
 #[test]
-fn an_access_shows_where_the_kernel_has_content_and_attributes() {
+fn an_access_changes_the_time_even_if_the_kernel_has_everything_cached() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let path = bench.path("file");
@@ -390,7 +390,7 @@ fn an_access_shows_where_the_kernel_has_content_and_attributes() {
 }
 
 #[test]
-fn times_stay_what_they_were_while_the_kernel_had_the_file() {
+fn times_stay_as_they_were_while_the_kernel_had_the_file() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     // Some of them are created in one clock tick and written back in the next.
@@ -409,7 +409,7 @@ fn times_stay_what_they_were_while_the_kernel_had_the_file() {
 }
 
 #[test]
-fn attributes_that_do_not_fit_are_told_as_linux_does() {
+fn attributes_that_do_not_fit_fail_as_on_linux() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let file = bench.path("file");
@@ -440,7 +440,7 @@ fn attributes_that_do_not_fit_are_told_as_linux_does() {
 }
 
 #[test]
-fn what_was_written_counts_whatever_flags_come() {
+fn writes_accepted_before_a_flag_is_set_are_kept() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     bench.shell(
@@ -519,7 +519,7 @@ except PermissionError:
 }
 
 #[test]
-fn handles_find_what_is_there_and_say_what_is_gone() {
+fn handles_find_existing_files_and_report_removed_ones() {
     needs_fuse!("python3");
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: opening by handle takes root");
@@ -712,7 +712,7 @@ END",
 }
 
 #[test]
-fn what_is_free_is_trimmed() {
+fn free_blocks_are_trimmed() {
     needs_fuse!();
     let mut bench = Bench::mounted(128);
     fs::write(bench.path("file"), noise(20 << 20, 3)).unwrap();
@@ -730,7 +730,7 @@ fn what_is_free_is_trimmed() {
 }
 
 #[test]
-fn who_fills_the_volume_is_told_without_a_sync() {
+fn filling_the_volume_fails_without_a_sync() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     fs::write(bench.path("old"), "looked at, so that the kernel knows all of it").unwrap();
@@ -765,7 +765,7 @@ fn who_fills_the_volume_is_told_without_a_sync() {
 }
 
 #[test]
-fn what_was_taken_while_there_was_space_is_kept() {
+fn data_accepted_while_there_was_space_is_kept() {
     needs_fuse!();
     // Space is short from the beginning (64 MiB), or becomes short (256 MiB).
     for mebibytes in [64, 256] {
@@ -809,7 +809,7 @@ fn what_was_taken_while_there_was_space_is_kept() {
 }
 
 #[test]
-fn who_writes_where_no_file_reaches_is_told() {
+fn writing_past_the_largest_file_fails() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let file = File::create(bench.path("file")).unwrap();
@@ -824,7 +824,7 @@ fn who_writes_where_no_file_reaches_is_told() {
 }
 
 #[test]
-fn a_full_volume_says_so_and_stays_whole() {
+fn a_full_volume_reports_no_space_and_stays_intact() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let chunk = noise(1 << 20, 11);

@@ -55,7 +55,7 @@ fn comparable(line: &str) -> String {
 }
 
 #[test]
-fn calls_do_what_they_do_on_ext4() {
+fn calls_have_the_same_results_as_on_ext4() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: acting as others takes root");

@@ -28,7 +28,7 @@ const CALLS: u64 = 1000;
 const ROUNDS: u64 = 2;
 
 #[test]
-fn random_calls_do_what_the_model_does() {
+fn random_calls_have_the_results_of_the_model() {
     needs_fuse!();
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("FSX_SEED").unwrap_or(1);

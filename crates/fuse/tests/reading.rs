@@ -92,7 +92,7 @@ fn a_second_writer_is_refused_and_readers_are_not() {
 }
 
 #[test]
-fn what_is_no_volume_or_no_option_is_refused_with_a_reason() {
+fn wrong_images_and_options_are_refused_with_a_reason() {
     needs_fuse!();
     let mut bench = Bench::empty();
     fs::write(bench.image(), vec![7; 1 << 20]).unwrap();
@@ -139,7 +139,7 @@ fn a_damaged_inode_hides_no_other() {
 }
 
 #[test]
-fn names_looked_for_before_a_directory_is_casefolded_are_found_then() {
+fn names_missed_before_a_directory_is_casefolded_are_found_after_it() {
     needs_fuse!();
     let mut bench = Bench::new(64, &["-O", "casefold", "-C", "utf8"]);
     bench.mount("");

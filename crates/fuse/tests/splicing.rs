@@ -18,7 +18,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn long_reads_give_what_was_written() {
+fn long_reads_return_the_written_data() {
     needs_fuse!();
     let mut bench = Bench::mounted(128);
     let content = pattern(5_000_003);
@@ -61,7 +61,7 @@ fn long_reads_give_what_was_written() {
 }
 
 #[test]
-fn a_block_is_read_as_it_was_at_one_time() {
+fn a_read_never_returns_a_block_half_changed() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);
     let blocks = 512;

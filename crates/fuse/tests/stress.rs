@@ -72,13 +72,13 @@ fn stress(mebibytes: u64, file_bytes: &str) {
 }
 
 #[test]
-fn files_are_stressed_from_all_sides() {
+fn stressors_leave_the_volume_intact() {
     needs_fuse!("stress-ng");
     stress(2048, "20m");
 }
 
 #[test]
-fn a_mount_that_fills_up_is_stressed() {
+fn stressors_leave_a_full_volume_intact() {
     needs_fuse!("stress-ng");
     let mut bench = Bench::mounted(128);
     let seconds = seconds();
@@ -91,7 +91,7 @@ fn a_mount_that_fills_up_is_stressed() {
 }
 
 #[test]
-fn clients_of_a_file_server_find_what_they_wrote() {
+fn clients_of_a_file_server_read_back_their_writes() {
     needs_fuse!("dbench");
     let load = "/usr/share/dbench/client.txt";
     if !std::path::Path::new(load).exists() {

@@ -7,7 +7,7 @@ use std::fs;
 use support::Bench;
 
 #[test]
-fn rsync_there_and_back() {
+fn rsync_copies_there_and_back() {
     needs_fuse!("rsync");
     let mut bench = Bench::mounted(256);
     let source = bench.beside("source");
@@ -53,7 +53,7 @@ fn git_clones_and_checks() {
 }
 
 #[test]
-fn databases_stay_whole() {
+fn databases_stay_intact() {
     needs_fuse!("sqlite3");
     for journal in ["wal", "delete", "truncate", "persist"] {
         let mut bench = Bench::mounted(256);
@@ -80,7 +80,7 @@ fn databases_stay_whole() {
 }
 
 #[test]
-fn fio_reads_back_what_it_wrote() {
+fn fio_reads_back_its_own_data() {
     needs_fuse!("fio");
     let mut bench = Bench::mounted(512);
     let common =
@@ -98,7 +98,7 @@ fn fio_reads_back_what_it_wrote() {
 }
 
 #[test]
-fn what_is_written_past_the_cache_is_read_from_it() {
+fn data_written_past_the_cache_is_read_through_it() {
     needs_fuse!("fio");
     let mut bench = Bench::mounted(64);
     bench.shell(

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_may_differ_in_what_no_copy_carries() {
+    fn copies_may_differ_in_metadata_that_no_copy_keeps() {
         let left = tree(vec![entry("a", 4), entry("b", 4)]);
         let right = tree(vec![entry("a", 9), entry("b", 9), entry("lost+found", 10)]);
         assert_eq!(differences(&left, &right, Scope::Copy, 10), [""; 0]);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_found_where_the_loader_finds_them() {
+    fn libraries_are_found_as_the_loader_finds_them() {
         let list = "\tlinux-vdso.so.1 (0x7ffe)\n\tlibc.so.6 => /lib/x86/libc.so.6 (0x7f)\n\
                     \tlibceph.so.2 => /usr/lib/ceph/libceph.so.2 (0x7f)\n\t/lib64/ld-linux.so.2 (0x7f)\n";
         let dirs: Vec<_> = library_dirs(list).into_iter().collect();

@@ -251,7 +251,7 @@ mod tests {
 
     /// The numbers as a C compiler computes them from Linux's headers.
     #[test]
-    fn numbers_are_linux_s() {
+    fn numbers_equal_those_of_linux() {
         assert_eq!(f2fs_read::<u64>(18), 0x8008_F512);
         assert_eq!(f2fs_write::<u32>(13), 0x4004_F50D);
         assert_eq!(f2fs_none(7), 0xF507);

@@ -518,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_and_its_json() {
+    fn a_manifest_describes_a_tree_and_survives_json() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         std::fs::create_dir(root.join("d")).expect("mkdir");

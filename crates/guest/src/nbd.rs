@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_size_and_flags() {
+    fn a_server_reports_size_and_flags() {
         let says = [GREETING.as_slice(), &[0, 3], &(1u64 << 28).to_be_bytes(), &[0, 13]].concat();
         let mut peer = Peer { says: io::Cursor::new(says), hears: Vec::new() };
         assert_eq!(shake_hands(&mut peer).expect("a server"), (1 << 28, 13));

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_one_order_is_read_in_another() {
+    fn data_written_in_one_order_is_read_in_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         assert_eq!(pattern(Access::Create, Order::Sequential).run(&path).unwrap(), 64);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_tried_again_and_what_fails_is_not() {
+    fn only_operations_without_space_are_tried_again() {
         let mut tries = 0;
         let mut full_twice = || {
             tries += 1;

@@ -268,7 +268,7 @@ mod tests {
     use crate::Content;
 
     #[test]
-    fn operations_do_what_they_say() {
+    fn operations_have_their_effects() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut runner = Runner::new(dir.path());
         let mut run = |op: Op| runner.run(&op, &mut |_| Ok(()));

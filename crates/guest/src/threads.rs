@@ -78,14 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_is_not_there_is_not_found() {
+    fn a_missing_thread_is_not_found() {
         assert_eq!(tell("no such thread", true).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(memory("no such program").unwrap(), 0);
     }
 
     #[test]
     #[allow(clippy::zombie_processes, reason = "whom it ends is waited for by what is tested")]
-    fn a_process_ends_once_and_says_when_it_had_ended_before() {
+    fn a_process_ends_once_and_reports_if_it_had_ended_before() {
         let shell = |script: &str| {
             let child = std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
             Pid::from_child(&child)

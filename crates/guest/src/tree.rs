@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_the_files_and_about_the_bytes_that_it_says() {
+    fn a_tree_has_its_stated_files_and_about_its_stated_bytes() {
         let tree = Tree { seed: 7, files: 5000, mean_bytes: 2000 };
         let mut seen = Counter::default();
         assert_eq!(tree.plant(&mut seen).unwrap(), 5000);

@@ -10,7 +10,7 @@ fn transactions(journal: Journal) -> u64 {
 }
 
 #[test]
-fn sqlite_makes_the_calls_that_the_model_says() {
+fn sqlite_makes_the_calls_of_the_model() {
     for program in ["sqlite3", "strace"] {
         if Command::new(program).arg("--version").output().is_err() {
             eprintln!("skipped: no {program}");

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_begun_and_what_is_stopped_has_no_record() {
+    fn oversized_experiments_are_not_started_and_stopped_ones_have_no_record() {
         let dir = tempfile::tempdir().unwrap();
         let mut bench = Bench {
             place: Place::of(dir.path()).unwrap(),

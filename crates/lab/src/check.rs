@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_checked_is_due_once_its_checker_is_there() {
+    fn an_unchecked_volume_is_due_once_its_checker_is_installed() {
         let not_checked = Check::NotChecked { why: "e2fsck is not installed".into() };
         assert!(not_checked.is_due("ext4"));
         assert!(!Check::Clean { program: "e2fsck".into() }.is_due("ext4"));

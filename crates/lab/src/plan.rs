@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_named_so_that_files_can_be() {
+    fn names_of_cells_are_valid_file_names() {
         let file_system = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs,active_logs=2");
         let cell = Cell::new(Experiment::Mount, file_system, Preset::Phone);
         assert_eq!(cell.id(), "mount.f2fs__-s_2_mode=lfs,active_logs=2.phone");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_guest_there_is_ours() {
+    fn without_a_guest_only_our_file_system_is_planned() {
         let cells = |guest| Plan::cells(&Experiment::USUAL, &file_systems(), &[Preset::Desktop], guest);
         assert_eq!(cells(true).len(), 35);
         assert!(cells(false).iter().all(|cell| cell.file_system.kind == OURS));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_flash_takes_what_is_made_for_it() {
+    fn bare_flash_is_only_for_its_own_file_systems() {
         let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor], true);
         let ids: Vec<String> = cells.iter().map(Cell::id).collect();
         assert_eq!(ids, ["latency.jffs2.nor", "latency.ubifs.nor"]);

@@ -333,7 +333,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_what_was_told_the_same_is_done() {
+    fn only_a_record_with_the_same_settings_counts_as_done() {
         let planned = record(Experiment::Mount, "f2fs", &[1.0, 2.0]);
         let done = |change: fn(&mut Record)| {
             let mut one = planned.clone();

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_is_not_the_default() {
+    fn names_show_settings_other_than_the_default() {
         assert_eq!(FileSystem::new("ext4").name(), "ext4");
         let f2fs = FileSystem::new("f2fs").made(&["-s", "2"]).mounted("mode=lfs");
         assert_eq!(f2fs.name(), "f2fs (-s 2 mode=lfs)");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_formatted_says_why() {
+    fn a_failed_mkfs_reports_its_reason() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         let error = FileSystem::new("hpfs").format(&image, 1 << 20).unwrap_err();

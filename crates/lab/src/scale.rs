@@ -154,7 +154,7 @@ mod tests {
 
     /// Records without this field have the default of 7 %.
     #[test]
-    fn more_may_wait_and_it_is_in_the_record() {
+    fn the_limit_of_dirty_memory_is_in_the_record() {
         let scale = Scale::of_file(256 << 20);
         assert_eq!(Preset::Desktop.dirty_bytes(&scale), (18_790_478, 37_580_956));
         assert_eq!(Preset::Desktop.dirty_bytes(&scale.with_dirty(17)), (45_634_018, 91_268_036));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn our_file_system_goes_through_all_experiments_and_the_same_again_is_the_same() {
+    fn our_file_system_completes_all_experiments_and_repeats_its_figures() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(&dir.path().join("a")).unwrap();
         let plan = plan(dir.path());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_full_ends_the_experiment_and_keeps_what_it_had_measured() {
+    fn a_full_volume_ends_the_experiment_and_keeps_its_measurements() {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = plan(dir.path());
         (plan.card_bytes, plan.scale) = (Some(128 << 20), Scale::of_file(64 << 20));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aged_file_system_is_slower_and_keeps_what_it_had() {
+    fn an_aged_file_system_is_slower_and_keeps_its_files() {
         let dir = tempfile::tempdir().unwrap();
         let young = plan(dir.path());
         let young = Plan { card_bytes: Some(256 << 20), ..young };
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_recorded_and_what_is_stopped_is_not() {
+    fn failed_runs_are_recorded_and_stopped_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(&dir.path().join("a")).unwrap();
         let mut plan = plan(dir.path());

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_erase_is_in_its_piece() {
+    fn every_erase_is_counted_in_its_piece() {
         let mut erases = vec![0; 2500];
         (erases[0], erases[2], erases[3], erases[2499]) = (1, 5, 7, 2);
         let wear = Wear::of_blocks(&erases);

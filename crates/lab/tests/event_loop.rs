@@ -173,7 +173,7 @@ fn a_second() -> Limits {
 }
 
 #[test]
-fn requests_end_when_the_model_says_and_messages_take_no_time() {
+fn requests_end_at_the_modelled_time_and_messages_take_no_time() {
     let (mut events, guest) = event_loop(Limits::default(), |mut guest| {
         assert_eq!(guest.receive()?, "go\n");
         assert_eq!(guest.now_ns, 0);
@@ -244,7 +244,7 @@ fn a_guest_that_dies_hangs_or_waits_for_nothing_is_a_failure() {
 }
 
 #[test]
-fn nonsense_of_the_guest_is_an_error() {
+fn malformed_messages_of_the_guest_are_errors() {
     let (mut events, _) = event_loop(a_second(), |mut guest| {
         send(&mut guest.server, 99, 0, 0)?;
         guest.wait()

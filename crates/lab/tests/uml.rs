@@ -180,7 +180,7 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
 /// The processor time of our program is part of an operation's cost, including the last operation, which ends
 /// the program.
 #[test]
-fn what_our_program_computes_is_a_cost() -> Result<()> {
+fn processor_time_of_our_program_is_part_of_the_cost() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
     let setting = Setting {
@@ -209,7 +209,7 @@ fn what_our_program_computes_is_a_cost() -> Result<()> {
 
 /// nilfs2's cleaner frees space, without which writing would end, and does so reproducibly.
 #[test]
-fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
+fn nilfs2_continues_after_its_cleaner_freed_space() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     if !Path::new("/sbin/nilfs_cleanerd").exists() {
         eprintln!("skipped: no nilfs-tools");
@@ -229,7 +229,7 @@ fn nilfs2_goes_on_where_its_cleaner_makes_room() -> Result<()> {
 
 /// ext4 writes the tables that mkfs left out at random times, which are the same in each run.
 #[test]
-fn what_is_left_to_chance_falls_the_same_way_each_time() -> Result<()> {
+fn random_choices_of_the_guest_are_the_same_in_each_run() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let work = tempfile::tempdir()?;
     let ext4 = [FileSystem::new("ext4")];
@@ -300,7 +300,7 @@ fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
 
 /// JFFS2 on raw NOR flash takes the times published in 2003, and the same time in each run.
 #[test]
-fn jffs2_takes_the_times_of_2003() -> Result<()> {
+fn jffs2_needs_the_times_of_2003() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let first = latencies_twice(programs, Preset::Nor)?;
     for phase in &first.phases {
@@ -423,7 +423,7 @@ fn basic_patterns(
 
 /// The guest's writes are on the card: the checker on the host finds a clean volume.
 #[test]
-fn what_the_guest_writes_is_a_clean_volume() -> Result<()> {
+fn the_guest_leaves_a_clean_volume() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let dir = tempfile::tempdir()?;
     let image = dir.path().join("card");
@@ -442,7 +442,7 @@ fn what_the_guest_writes_is_a_clean_volume() -> Result<()> {
 }
 
 #[test]
-fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
+fn a_guest_that_panics_or_spins_is_a_failure_with_a_reason() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let dir = tempfile::tempdir()?;
     let image = dir.path().join("card");
@@ -478,7 +478,7 @@ fn a_guest_that_panics_or_spins_is_a_failure_that_says_why() -> Result<()> {
 
 /// A killed guest cannot report its end, and its child processes may live on for a moment.
 #[test]
-fn a_guest_that_is_killed_is_missed_at_once() -> Result<()> {
+fn a_killed_guest_is_noticed_at_once() -> Result<()> {
     let Some(programs) = programs()? else { return Ok(()) };
     let mut uml = boot(&programs, Limits::default(), Box::new(MemoryDevice::new(64 * MIB)))?;
     uml.run(&flashkit_lab::vm::host_files())?;

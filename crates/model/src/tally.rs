@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_refused_is_told_apart() {
+    fn refused_operations_are_counted_separately() {
         let (mut all, mut some) = (Tally::default(), Tally::default());
         let collapse = Op::Allocate { path: "/f".into(), how: Allocate::Collapse, offset: 0, length: 4096 };
         some.count(&collapse, true);

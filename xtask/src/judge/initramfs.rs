@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_what_the_kernel_expects() {
+    fn an_archive_has_the_format_that_the_kernel_expects() {
         let mut cpio = Cpio::default();
         cpio.add("init", 0o100_755, b"abc");
         let bytes = cpio.finish();

@@ -160,12 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_a_starved_machine_and_its_log_are_no_complaints() {
+    fn lines_about_a_starved_machine_and_its_log_are_not_complaints() {
         assert_eq!(complaints(&log(&ABOUT_THE_MACHINE)), Vec::<&str>::new());
     }
 
     #[test]
-    fn a_notice_of_a_file_system_is_no_complaint() {
+    fn a_notice_of_a_file_system_is_not_a_complaint() {
         let notice = [(5, "F2FS-fs (vda): Mounted with checkpoint version = 3f1bba5a")];
         assert_eq!(complaints(&log(&notice)), Vec::<&str>::new());
     }

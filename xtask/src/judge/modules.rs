@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_dependencies() {
+    fn names_and_dependencies_are_parsed() {
         assert_eq!(module_name(Path::new("kernel/fs/a-b.ko.xz")).as_deref(), Some("a_b"));
         assert_eq!(module_name(Path::new("modules.order")), None);
         assert_eq!(depends(b"x\0depends=jbd2,crc-16\0y"), ["jbd2", "crc_16"]);

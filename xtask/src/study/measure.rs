@@ -92,21 +92,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_timed_and_its_failure_is_told() {
+    fn a_program_is_timed_and_its_failure_is_reported() {
         let cost = Cost::of(Command::new("sleep").arg("0.05")).unwrap();
         assert!(cost.wall_s >= 0.05 && cost.memory_bytes > 100_000, "{cost:?}");
         assert!(Cost::of(&mut Command::new("false")).is_err());
     }
 
     #[test]
-    fn memory_of_who_measures_does_not_count() {
+    fn memory_of_the_measuring_process_does_not_count() {
         let ours = vec![1_u8; 64 << 20];
         let cost = Cost::of(&mut Command::new("true")).unwrap();
         assert!(ours.iter().all(|byte| *byte == 1) && cost.memory_bytes < 32 << 20, "{cost:?}");
     }
 
     #[test]
-    fn the_median_is_the_one_in_the_middle() {
+    fn the_median_is_the_middle_run() {
         let run = |wall_s| Cost { wall_s, ..Cost::default() };
         assert_eq!(Cost::median(vec![run(3.0), run(1.0), run(2.0)]).wall_s, 2.0);
         let both = run(1.0).then(Cost { memory_bytes: 5, ..run(2.0) });

@@ -205,21 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn our_own_tables_wait_for_no_kernel_and_the_tree_comes_last() {
+    fn our_own_tables_need_no_kernel_and_the_tree_comes_last() {
         let parts = Noted::new(Guest::Ready, "");
         in_order(&parts).unwrap();
         assert_eq!(parts.order(), ["own", "guest", "all", "tree"]);
     }
 
     #[test]
-    fn without_a_guest_the_study_goes_on_with_the_tree_and_succeeds() {
+    fn without_a_guest_the_study_continues_with_the_tree_and_succeeds() {
         let parts = Noted::new(Guest::Missing, "");
         in_order(&parts).unwrap();
         assert_eq!(parts.order(), ["own", "guest", "tree"]);
     }
 
     #[test]
-    fn a_part_that_fails_stops_no_other_and_fails_the_study() {
+    fn a_failed_part_stops_no_other_and_fails_the_study() {
         for part in ["own", "all", "tree"] {
             let parts = Noted::new(Guest::Ready, part);
             let error = in_order(&parts).unwrap_err().to_string();

@@ -407,20 +407,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_that_did_not_take_is_missing() {
+    fn an_option_without_effect_is_reported_as_missing() {
         let config = "CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_AB=y\n";
         assert_eq!(missing("# why\nCONFIG_A=y\nCONFIG_B=y\n", config), ["CONFIG_B=y"]);
     }
 
     #[test]
-    fn what_is_needed_is_asked_for() {
+    fn the_configuration_requests_every_needed_option() {
         for needed in NEEDED {
             assert!(CONFIG.lines().any(|line| line == format!("CONFIG_{needed}=y")), "{needed}");
         }
     }
 
     #[test]
-    fn each_file_system_of_the_study_is_in_the_kernel_that_it_waits_for() {
+    fn each_file_system_of_the_study_is_in_its_kernel() {
         let has = |config: &str, kind: &str| {
             let option = format!("CONFIG_{}_FS=y", kind.trim_end_matches("-fuse").to_uppercase());
             config.lines().any(|line| line == option)
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_with_all_file_systems_serves_everywhere_and_an_older_configuration_nowhere() {
+    fn a_kernel_with_all_file_systems_serves_every_study_and_an_outdated_one_none() {
         let of = |config: &str| Record {
             release: "6.1".into(),
             source: "linux-source-6.1 6.1.1".into(),
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_no_kernel_tree_is_refused() {
+    fn a_directory_that_is_not_a_kernel_tree_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let error = Source::choose(Some(dir.path())).err().unwrap();
         assert!(error.to_string().contains("no kernel tree"), "{error}");

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_parts_are_told_of_than_an_answer_holds() {
+    fn block_status_reports_at_most_one_answer_of_extents() {
         let device = MemoryDevice::new(64 << 20);
         for page in 0..8192 {
             device.write(page * 8192, &[7; 4096]).expect("within the device");

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sends_a_byte_now_and_then_gains_no_time() {
+    fn a_client_that_sends_single_bytes_gains_no_time() {
         let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
         let trickle = std::thread::spawn(move || {
             while theirs.write_all(&[0]).is_ok() {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_space_is_as_the_standard_says() {
+    fn the_configuration_space_follows_the_standard() {
         let space = card().config(0, 64);
         assert_eq!(space[..8], (1u64 << 21).to_le_bytes());
         assert_eq!(space[20..24], 4096u32.to_le_bytes());

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_come_back() {
+    fn both_forms_survive_a_round_trip() {
         let acl = sample();
         let disk = acl.to_disk();
         assert_eq!(disk.len(), 4 + 4 * 4 + 2 * 8);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_back() {
+    fn texts_survive_a_round_trip() {
         let text = "user::rwx,user:1000:rw-,group::r-x,group:70000:r--,mask::rw-,other::---";
         assert_eq!(sample().to_text(), text);
         assert_eq!(Acl::from_text(text).unwrap(), sample());

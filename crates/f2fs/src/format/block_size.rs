@@ -100,7 +100,7 @@ mod tests {
     use super::BlockSize::{B4K, B16K};
 
     #[test]
-    fn counts_are_the_formats() {
+    fn counts_match_the_format() {
         for (size, counts) in
             [(B4K, [923, 1018, 455, 55, 214, 1020]), (B16K, [3995, 4090, 1820, 221, 856, 4092])]
         {

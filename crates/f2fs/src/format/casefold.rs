@@ -94,7 +94,7 @@ mod tests {
 
     /// The right-hand sides are the forms that Linux 6.1 makes of the left-hand sides.
     #[test]
-    fn forms_are_those_of_linux() {
+    fn folded_names_equal_those_of_linux() {
         for (name, form) in [
             ("README.TXT", "readme.txt"),
             ("Straße", "strasse"),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_come_back() {
+    fn clusters_survive_a_round_trip() {
         for algorithm in ALL {
             for content in [content(), vec![0; 16384]] {
                 let stored = encode(&settings(algorithm), &content, 4096).expect("saves a block");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_no_block_stays_plain() {
+    fn a_cluster_that_saves_no_block_stays_plain() {
         let mut state = 1u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

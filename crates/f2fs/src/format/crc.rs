@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn is_the_uninverted_crc_and_chains() {
+    fn the_checksum_is_the_uninverted_crc_and_chains() {
         let bytes: Vec<u8> = (0..=255).collect();
         assert_eq!(f2fs_crc(&bytes), slow(0xF2F5_2010, &bytes));
         assert_eq!(crc(crc(7, &bytes[..100]), &bytes[100..]), crc(7, &bytes));

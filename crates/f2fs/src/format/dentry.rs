@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_are_divided_as_the_format_says() {
+    fn areas_are_divided_as_the_format_defines() {
         let reserved = |d: Division| d.dentries_at - d.bitmap_bytes;
         for (bytes, slots, bitmap, spare) in [
             (BlockSize::B4K.bytes(), 214, 27, 3),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_where_other_readers_look_for_them() {
+    fn the_fields_are_at_the_offsets_of_the_format() {
         let mut area = area(3488);
         area.insert_dots(Ino(9), Ino(3));
         area.insert(2, 0x6D0E_A4C1, Ino(4), FileType::Symlink, b"a name");

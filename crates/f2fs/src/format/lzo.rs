@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn each_instruction_does_what_the_description_says() {
+    fn each_instruction_follows_the_description() {
         let ten = b"0123456789";
         let start: &[u8] = &[17 + 10];
         assert_eq!(plain(&stream(&[start, ten, &END])).unwrap(), ten);

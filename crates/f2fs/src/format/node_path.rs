@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_offsets_are_the_formats() {
+    fn the_offsets_match_the_format() {
         let layout = plain(BlockSize::B4K);
         assert_eq!(way(&layout, 922), (vec![], 922));
         assert_eq!(way(&layout, 923), (vec![(0, 1)], 0));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_found_again() {
+    fn encoded_records_are_found_again() {
         let used = |n: u32| Usage { inodes: u64::from(n) + 1, bytes: u64::from(n) << 12 };
         for ids in
             [vec![0], vec![0, 1000], (0..300).map(|n| n * 77).collect(), vec![0, 255, 256, 65_536, u32::MAX]]
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_where_they_lie() {
+    fn records_are_found_in_their_blocks() {
         let mut blocks = file();
         blocks[4][4 * 200] = 5;
         let second = raw::QuotaRecord { id: 200.into(), inodes: 1.into(), ..raw::QuotaRecord::new_zeroed() };

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_the_formats() {
+    fn sizes_match_the_format() {
         for (layout, sizes) in [
             (Layout::new(B4K, false), [4096, 507, 38, 6, 439, 584]),
             (Layout::new(BlockSize::B16K, false), [16384, 2043, 157, 26, 1756, 2339]),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_the_bytes_of_the_format_and_comes_back() {
+    fn a_stream_has_the_bytes_of_the_format_and_survives_a_round_trip() {
         let written = [
             Entry { index: index::USER, name: b"foo", value: b"value of it" },
             Entry { index: index::ACL_ACCESS, name: b"", value: &[1, 0, 0, 0] },

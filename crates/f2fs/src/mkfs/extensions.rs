@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
+    fn extensions_that_do_not_fit_are_an_error() {
         for (cold, part) in [
             (owned(&["12345678"]), "12345678"),
             (owned(&[""]), "1 to 7 bytes"),

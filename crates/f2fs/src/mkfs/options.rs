@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_refused() {
         type Spoil = fn(&mut Options);
         let refused: [(&str, Spoil); 10] = [
             ("sectors of 100", |o| o.sector_bytes = 100),

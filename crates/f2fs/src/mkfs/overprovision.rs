@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn too_small_or_absurd_is_none() {
+    fn too_small_or_absurd_sizes_have_no_plan() {
         assert_eq!(SetAside::decide(Overprovision::Automatic, 14, 1), None);
         assert_eq!(SetAside::decide(Overprovision::Percent(0.0), 1000, 1), None);
         assert_eq!(SetAside::decide(Overprovision::Percent(-3.0), 1000, 1), None);

@@ -569,13 +569,13 @@ mod tests {
     }
 
     #[test]
-    fn data_leaves_its_segment_early_only_while_there_is_plenty() {
+    fn data_leaves_its_segment_early_only_with_enough_free_sections() {
         assert!(leaves_early(128, 51, 100) && leaves_early(500, 100, 100));
         assert!(!leaves_early(127, 100, 100) && !leaves_early(500, 50, 100));
     }
 
     #[test]
-    fn data_and_nodes_stay_close_only_where_fsyncs_gain_by_it() {
+    fn data_and_nodes_share_a_zone_only_if_fsyncs_gain_by_it() {
         assert!(stays_close(32) && !stays_close(31));
     }
 

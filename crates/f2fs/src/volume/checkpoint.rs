@@ -303,7 +303,7 @@ mod tests {
 
     /// Two logs are full, and the only segment for them is a prefree one.
     #[test]
-    fn what_is_borrowed_is_not_written_to_without_the_checkpoint() {
+    fn a_prefree_segment_is_not_written_before_its_checkpoint() {
         const BYTES: u64 = 64 << 20;
         let size = DeviceSize { path: String::new(), bytes: BYTES };
         let plan = Plan::new(&mkfs::Options::new([1; 16]), &[size]).unwrap();

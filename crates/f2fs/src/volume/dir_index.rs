@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_come_and_go_leave_nothing() {
+    fn removed_names_leave_no_entry_in_the_index() {
         let mut indexes = DirIndexes::new(1 << 20);
         indexes.learn(DIR, [1, 2]);
         let before = indexes.items;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_forgotten() {
+    fn an_index_above_its_limit_is_dropped() {
         let mut indexes = DirIndexes::new(8 << 10);
         for dir in 0..10_000 {
             indexes.learn(Ino(dir), [1]);

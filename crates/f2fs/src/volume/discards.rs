@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_as_a_set_of_blocks_would_be() {
+    fn runs_equal_a_set_of_blocks() {
         let queue = queue();
         let (mut rng, mut model) = (Rng::new(1), BTreeSet::new());
         for _ in 0..20_000 {

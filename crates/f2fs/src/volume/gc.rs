@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn by_age_the_young_are_left_alone_and_the_oldest_are_weighed() {
+    fn the_age_policy_weighs_only_the_oldest_sections() {
         let of = |section, valid_blocks, mtime| Candidate { section: SecNo(section), valid_blocks, mtime };
         let choose = |candidates: &[Candidate]| by_age(candidates, 512, 100);
         assert_eq!(choose(&[]), None);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_looks_at_space_and_cost_benefit_also_at_age() {
+    fn greedy_weighs_space_and_cost_benefit_also_age() {
         let greedy = |valid| benefit(Policy::Greedy, valid, 512, 0, 100);
         assert!(greedy(10) > greedy(11) && greedy(512) == 0);
         let weighed = |valid, mtime| benefit(Policy::CostBenefit, valid, 512, mtime, 100_000);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_names_are_names_and_lead_back() {
+    fn shown_names_are_valid_and_lead_back_to_the_entry() {
         for length in [16, 32, 149, 150, 255] {
             let name: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let shown = encode(&name, 0xDEAD_BEEF).expect("long enough");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_goes_into_the_journal() {
+    fn changes_that_fit_go_into_the_journal() {
         let all = split([(3, 30), (1, 11), (1, 10)].into_iter(), 3);
         assert_eq!(all.journal, [10, 11, 30]);
         assert!(all.blocks.is_empty());

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_a_cluster_stands_for_all_of_it() {
+    fn a_dirty_page_marks_its_whole_cluster() {
         let (mut pages, page) = (Pages::default(), || Page { bytes: Box::from([0]), is_needed: false });
         pages.insert(Ino(4), 40, page());
         for block in [16, 19, 19, 31, 32] {

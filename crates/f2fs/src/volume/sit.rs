@@ -598,7 +598,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_is_where_neither_map_has_a_bit() {
+    fn a_block_is_a_hole_if_neither_map_has_its_bit() {
         let mut segment = Segment::of(SitEntry::EMPTY);
         assert_eq!(segment.next_hole(0), Some(0));
         segment.map[0] = 0b1010_0000;

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn privilege_is_lost_as_linux_has_it() {
+    fn privileges_are_dropped_as_on_linux() {
         assert_eq!(without_privilege(0o106_755, || true), Some(0o755));
         assert_eq!(
             without_privilege(0o106_745, || true),

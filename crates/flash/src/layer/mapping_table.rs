@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_takes_no_memory() {
+    fn forgotten_pages_take_no_memory() {
         let mut places = MappingTable::default();
         places.replace(60..200, |_| SOME, |_, was| assert_eq!(was, Place::AS_BEFORE));
         assert_eq!((places.get(59), places.get(60), places.get(199)), (Place::AS_BEFORE, SOME, SOME));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_moved_from_where_it_is_only() {
+    fn a_page_is_moved_only_from_its_current_place() {
         let mut places = MappingTable::default();
         assert!(!places.relocate(5, SOME, Place::NOWHERE) && there(&places) == 0);
         assert!(places.relocate(5, Place::AS_BEFORE, SOME));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emptiest_is_the_one_that_a_search_finds() {
+    fn the_index_gives_the_same_block_as_a_search() {
         let mut held = VictimIndex::default();
         assert_eq!(held.emptiest(None), None);
         let mut rng = Rng::new(3);

@@ -122,7 +122,7 @@ fn requests_are_split_at_the_largest_command() {
 }
 
 #[test]
-fn an_open_unit_too_many_costs_merges() {
+fn one_open_unit_too_many_causes_merges() {
     let write = |au: u64, n: u64| Op::write(au * (256 << 10) + n * 4096, 4096);
     for (units, slow) in [(2, false), (3, true)] {
         let mut model = Model::new(profile(hybrid(2, 0)), true);
@@ -288,7 +288,7 @@ fn blocks_wear_out_and_then_the_card_only_reads() {
 }
 
 #[test]
-fn what_is_beyond_the_end_is_refused() {
+fn requests_past_the_end_are_refused() {
     let mut model = Model::new(profile(hybrid(2, 0)), false);
     for op in [Op::read(8 << 20, 1), Op::write(u64::MAX, 2), Op::discard(0, (8 << 20) + 1)] {
         assert!(matches!(model.submit(0, op), Err(Refusal::PastEnd { .. })));

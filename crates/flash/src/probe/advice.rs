@@ -230,7 +230,7 @@ mod tests {
 
     /// A format cannot be undone, so an uncertain answer leaves the default, and the advice says so.
     #[test]
-    fn nothing_follows_from_doubt() {
+    fn uncertain_answers_give_no_advice() {
         let unsure = Findings {
             fat_area_bytes: Some(Estimate::new(Some(8 << 20), 0.5)),
             ..found(Some(8 << 20), Some(2), 0.9)

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_no_nonsense() {
+    fn a_device_without_delays_gives_finite_results() {
         let (intercept, slope, error) = line_through([(4096.0, 0.0), (8192.0, 0.0)].into_iter());
         assert!(intercept.is_finite() && slope.is_finite() && error.is_finite());
         let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, 0.0));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn small_steps_are_told_from_noise() {
+    fn small_steps_are_distinguished_from_noise() {
         let noisy = |step: f64, seed: u64| -> Vec<Point> {
             let mut rng = Rng::new(seed);
             let mut sample = |level: f64| (0..24).map(|_| level * (1.0 + 0.1 * rng.unit())).collect();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_tell_the_block() {
+    fn the_erase_block_is_found_by_its_jumps() {
         for block in [4u64, 8, 12] {
             let copied = |d: u64| if d < block { d } else { block + d % block };
             let times: Vec<(u64, f64)> = [1u64, 2, 3, 4, 6, 8, 12, 16, 24, 32]
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_size_costs_more_the_page_is_beyond_all_of_them() {
+    fn without_a_costlier_size_the_page_exceeds_all_sizes() {
         let cost = |size: u64| 500.0 + 0.1 * size.next_multiple_of(128 << 10) as f64;
         let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
         let large = Point { at: 1 << 20, samples: vec![cost(1 << 20); 9] };

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_follows_from_what_is_known() {
+    fn advice_follows_from_known_properties() {
         let of = |name: &str| Findings::of(&Profile::named(name).expect("built in")).advice();
         let stick = of("bergmann-stick");
         assert_eq!((stick.segments_per_section, stick.active_logs, stick.alignment_bytes), (2, 2, 4 << 20));

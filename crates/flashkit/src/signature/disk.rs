@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mbr_is_told_from_another_boot_sector() {
+    fn an_mbr_is_distinguished_from_other_boot_sectors() {
         let device = MemoryDevice::new(8 << 20);
         device.write(510, &[0x55, 0xAA]).unwrap();
         assert!(Disk::read_mbr(&device).unwrap().is_none());

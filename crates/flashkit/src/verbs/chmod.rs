@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_as_chmod_makes_them() {
+    fn changes_equal_those_of_chmod() {
         let folder = tempfile::tempdir().unwrap();
         let (file, dir) = (folder.path().join("file"), folder.path().join("dir"));
         fs::write(&file, "").unwrap();

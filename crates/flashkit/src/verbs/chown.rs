@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_numbers_that_somebody_can_have() {
+    fn owners_are_valid_numbers_of_users() {
         assert_eq!(owner("0:4294967294"), Ok((Some(0), Some(4294967294))));
         assert_eq!((owner("5"), owner(":7")), (Ok((Some(5), None)), Ok((None, Some(7)))));
         for wrong in ["", ":", "root", "-1", "1:4294967295", "4294967295", "4294967296"] {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_mount_become_ours() {
+    fn arguments_of_mount_8_are_translated() {
         let words =
             ["/sbin/mount.fuse.flashkit", "a.img", "/mnt", "-n", "-o", "rw,dev", "-t", "fuse.flashkit"];
         assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "rw,dev", "--", "a.img", "/mnt"]);

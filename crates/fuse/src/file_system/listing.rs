@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_file_has_no_attributes_is_answered_without_reading_its_inode() {
+    fn absent_attributes_are_reported_without_reading_the_inode() {
         let (device, fs, inos) = with_many_files();
         list_all(&fs, 20);
         let caller = Caller { uid: 0, gid: 0, pid: 0 };

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_live_stays_below_its_limit_and_is_in_the_end_close_to_it() {
+    fn live_data_stays_below_its_limit_and_ends_close_to_it() {
         let aging = Aging { live_bytes: 100 << 20, written_bytes: 400 << 20, seed: 7 };
         let mut sizes = std::collections::HashMap::new();
         let (mut live, mut written, mut removed) = (0, 0, 0);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_made_before_what_is_in_them() {
+    fn directories_are_made_before_their_content() {
         let dirs = KernelTree { files: 30_000 }.dirs();
         let paths: std::collections::HashSet<&str> = dirs.iter().map(|dir| &*dir.path).collect();
         assert_eq!(paths.len(), dirs.len(), "no path twice");

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_load_leaves_is_what_it_wrote_and_a_changed_byte_is_found() {
+    fn a_load_leaves_its_written_data_and_a_changed_byte_is_found() {
         for workload in workloads() {
             let dir = tempfile::tempdir().unwrap();
             let run = |stage| workload.run_on(stage, &mut Dir::new(dir.path().to_owned()));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_always_the_same_steps() {
+    fn a_seed_always_gives_the_same_steps() {
         for workload in workloads() {
             assert!(workload.steps().eq(workload.steps()), "{workload:?}");
         }

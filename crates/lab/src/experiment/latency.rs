@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_adds_up() {
+    fn progress_is_the_running_sum_of_the_times() {
         assert_eq!(progress(&[]), Vec::<u64>::new());
         assert_eq!(progress(&[1, 2, 3]), [1, 3, 6]);
         let times: Vec<u64> = (0..1050).collect();

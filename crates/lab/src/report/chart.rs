@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_has_a_shade_for_each_piece_that_was_erased() {
+    fn a_map_has_a_shade_for_each_erased_piece() {
         let mut erases = vec![0; 70];
         (erases[0], erases[1], erases[65]) = (80, 1, 80);
         let svg = map("erases", &erases, 80, true);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_settings_and_missing_parts_are_told() {
+    fn other_settings_and_missing_parts_are_reported() {
         let before = record(Mount, "f2fs", &[1.0, 2.0]);
         let mut after = record(Mount, "f2fs", &[1.0]);
         after.seed = 2;

@@ -89,7 +89,7 @@ mod tests {
     use crate::{experiment::Experiment, record::tests::record, wear::Wear};
 
     #[test]
-    fn a_line_a_part_and_commas_are_quoted() {
+    fn each_part_has_a_line_and_commas_are_quoted() {
         let mut one = record(Experiment::Mount, "f2fs", &[1.5, 2.0]);
         one.cell.file_system.mount = "a,b".into();
         let text = csv(&[one]);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_a_piece_that_was_erased() {
+    fn each_erased_piece_has_a_line() {
         let mut one = record(Experiment::Mount, "f2fs", &[1.5, 2.0]);
         one.wear = Some(Wear::of_blocks(&[0, 3, 4]));
         let text = wear_csv(&[one]);

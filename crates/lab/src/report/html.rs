@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_indicative_is_said_to_be() {
+    fn indicative_figures_are_marked() {
         let mut one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
         assert!(!html(&[one.clone()]).unwrap().contains("indicative"));
         one.clock = INDICATIVE_CLOCK.into();

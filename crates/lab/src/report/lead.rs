@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_was_left_with_faults_leads_nowhere() {
+    fn a_failed_or_faulty_run_never_leads() {
         let mut faulty = record(Experiment::Mount, "f2fs", &[1.0, 1.0]);
         faulty.check = Check::Faults { program: "fsck.f2fs".into(), said: String::new() };
         let records = [

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_say_something() {
+    fn figures_have_three_or_four_digits() {
         assert_eq!(
             [0.0123, 1.234, 12.34, 123.4, 1234.5].map(shown),
             ["0.0123", "1.23", "12.3", "123.4", "1234"]

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_runs_say_how_sure_they_are() {
+    fn repeated_runs_show_their_confidence_intervals() {
         let mut one = record(Experiment::Copy, "ext4", &[1.0, 2.0, 3.0, 4.0]);
         one.cell.preset = Preset::Here;
         one.phases[0].runs = Some(Sample::new(vec![1.0, 0.5, 1.5, 1.0, 1.0, 90.0]));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_failed_and_who_is_behind() {
+    fn a_table_shows_failures_and_ratios() {
         let records = [
             record(Experiment::WriteFsync, "flashkit", &[1000.0, 100.0]),
             record(Experiment::WriteFsync, "ext4", &[500.0, 125.0]),

@@ -127,7 +127,7 @@ mod tests {
     use crate::{experiment::Experiment, record::tests::record, report::sheets};
 
     #[test]
-    fn the_best_over_all_is_named_with_what_it_is_worse_in() {
+    fn the_best_file_system_is_named_with_its_weak_parts() {
         let records = [
             record(Experiment::Mount, "flashkit", &[2.0, 40.0]),
             record(Experiment::Mount, "ext4", &[20.0, 20.0]),

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_or_written_is_not_read_again_until_there_is_too_much() {
+    fn cached_blocks_are_not_read_again_until_the_cache_is_full() {
         let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
         let cache = BlockCache::new(device.clone(), 4 * 4096);
         let read = |at: u64| {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_and_came_again_is_no_longer_the_oldest() {
+    fn a_block_cached_again_is_no_longer_the_oldest() {
         let device = Arc::new(Counted::new(MemoryDevice::new(1 << 20)));
         let cache = BlockCache::new(device.clone(), 2 * 4096);
         cache.write(0, &[1; 4096]).unwrap();

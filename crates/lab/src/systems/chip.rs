@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_figures_are_the_profiles() {
+    fn the_figures_of_the_driver_match_the_profile() {
         let profile = Profile::named("nor-2003").unwrap();
         assert_eq!(
             parameters(&profile),

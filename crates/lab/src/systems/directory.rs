@@ -283,7 +283,7 @@ mod tests {
     };
 
     #[test]
-    fn a_file_under_way_is_left_when_that_is_wished() {
+    fn a_file_being_written_is_abandoned_on_a_stop() {
         let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
         let mut target = DirectoryTarget::new(dir.path(), &stop).unwrap();
         // About an hour of work on any disk, unless it is stopped; no data is read back.
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_left_when_that_is_wished() {
+    fn a_removal_is_abandoned_on_a_stop() {
         let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
         let mut target = DirectoryTarget::new(dir.path(), &stop).unwrap();
         let top = target.runner.at(&"/mnt/tree".into());

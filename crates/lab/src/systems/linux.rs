@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_that_the_kernel_does_not_know_is_told_with_the_remedy() {
+    fn a_file_system_unknown_to_the_kernel_is_reported_with_a_remedy() {
         let refused = |errno| Failure::Refused { op: "mount".into(), errno, error: "error".into() };
         let text = of_mount(refused(NO_SUCH_DEVICE), "xfs").to_string();
         assert!(text.contains("does not know xfs; cargo xtask uml-kernel --all"), "{text}");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_memory_is_what_nothing_else_has() {
+    fn the_kernels_own_memory_is_the_unaccounted_rest() {
         let text =
             "MemTotal:  1000 kB\nMemFree:  500 kB\nBuffers:  50 kB\nCached:  150 kB\nAnonPages:  100 kB\n";
         assert_eq!(kernel_bytes(text), Some(200 << 10));

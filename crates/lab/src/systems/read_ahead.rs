@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_reader_gets_a_page_unless_others_were_there_before() {
+    fn a_random_reader_gets_a_single_page_unless_neighbours_are_cached() {
         let mut pages = Pages::new(1 << 20, 128 << 10);
         assert_eq!(fetched([9, 50, 51, 20, 52], &mut pages), [(9, 1), (50, 1), (51, 4), (20, 1), (55, 8)]);
         // 50 to 62 are cached: a reader that jumps to the page after them is one of several readers.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_waits_is_run_when_it_wants() {
+    fn a_waiting_guest_runs_at_its_requested_time() {
         let (ours, mut guest) = UnixStream::pair().unwrap();
         let mut server = TimeTravelServer::new(ours, 1_700_000_000_000_000_000);
         for (kind, time_ns, answer_ns) in
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error_and_the_end_is_goodbye() {
+    fn malformed_messages_are_errors_and_a_closed_socket_is_the_end() {
         let (ours, mut guest) = UnixStream::pair().unwrap();
         let mut server = TimeTravelServer::new(ours, 0);
         send(&mut guest, 77, 1, 0);
