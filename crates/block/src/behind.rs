@@ -9,7 +9,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use crate::{Device, Geometry};
+use crate::{Device, DiscardUnit, Geometry};
 
 /// Number of buffers kept for reuse.
 const SPARE_BUFFERS: usize = 8;
@@ -186,6 +186,10 @@ impl<D: Device> Device for Behind<D> {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.shared.drain()?;
         self.shared.inner.discard(offset_bytes, length_bytes)
+    }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.shared.inner.discard_unit()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{Device, Geometry};
+use crate::{Device, DiscardUnit, Geometry};
 
 /// Devices in sequence. Each contributes only its first bytes; the rest of a device is not part of the
 /// address space.
@@ -106,6 +106,19 @@ impl<D: Device> Device for Concat<D> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.each(offset_bytes, length_bytes, |device, at, from, to| device.discard(at, to - from))
+    }
+
+    /// The unit that all parts share. Parts with different units have sectors in common.
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        let unit = |part: &Part<D>| {
+            let unit = part.device.discard_unit()?;
+            let first_bytes = (part.start_bytes + unit.first_bytes) % unit.bytes;
+            Some(DiscardUnit { first_bytes, ..unit })
+        };
+        let mut units = self.parts.iter().filter_map(unit);
+        let first = units.next()?;
+        let sector = DiscardUnit { bytes: self.geometry.sector_bytes.into(), first_bytes: 0 };
+        Some(if units.all(|unit| unit == first) { first } else { sector })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Device, Geometry};
+use crate::{Device, DiscardUnit, Geometry};
 
 /// Counts of successful requests. Slot `n` of a histogram counts the requests of 2^n to 2^(n+1) - 1 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +113,10 @@ impl<D: Device> Device for Counted<D> {
         counts.discards += 1;
         counts.discarded_bytes += length_bytes;
         Ok(())
+    }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.inner.discard_unit()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{ATOMIC_BYTES, Device, Geometry, Rng, Verb};
+use crate::{ATOMIC_BYTES, Device, DiscardUnit, Geometry, Rng, Verb};
 
 /// A fault to inject.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +142,10 @@ impl<D: Device> Device for Faulty<D> {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.decide(Verb::Discard, offset_bytes, length_bytes)?;
         self.inner.discard(offset_bytes, length_bytes)
+    }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.inner.discard_unit()
     }
 }
 

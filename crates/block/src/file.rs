@@ -24,7 +24,8 @@ use rustix::{
 };
 
 use crate::{
-    ATOMIC_BYTES, Device, Geometry, InUse,
+    ATOMIC_BYTES, Device, DiscardUnit, Geometry, InUse,
+    backing::{self, Identity},
     claim::{Claim, unlock},
 };
 
@@ -61,6 +62,9 @@ pub struct FileDevice {
     /// True after a failed flush. The host reports a lost write only once; the next flush of the same file
     /// succeeds (fsync(2)).
     flush_failed: AtomicBool,
+    discard_unit: DiscardUnit,
+    /// True if the host has no discards here, or has refused one.
+    refuses_discards: AtomicBool,
 }
 
 impl FileDevice {
@@ -123,6 +127,7 @@ impl FileDevice {
         let sector_bytes =
             if is_block_device { rustix::fs::ioctl_blksszget(&file)? } else { ATOMIC_BYTES as u32 };
         let geometry = Geometry { size_bytes, sector_bytes };
+        let limits = DiscardLimits::of(&file)?;
         Ok(FileDevice {
             file,
             path: path.to_path_buf(),
@@ -132,6 +137,8 @@ impl FileDevice {
             claim,
             bounces: Mutex::default(),
             flush_failed: AtomicBool::new(false),
+            discard_unit: limits.unit(geometry),
+            refuses_discards: AtomicBool::new(limits.most_bytes == Some(0)),
         })
     }
 
@@ -342,6 +349,46 @@ impl Device for FileDevice {
             Err(errno) => Err(errno.into()),
         }
     }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        (!self.refuses_discards.load(Ordering::Relaxed)).then_some(self.discard_unit)
+    }
+}
+
+/// Limits of discards as sysfs has them (Linux, Documentation/ABI/stable/sysfs-block).
+#[derive(Debug, Default)]
+struct DiscardLimits {
+    /// Size of a unit and offset of the first one, in bytes.
+    unit_bytes: Option<u64>,
+    first_bytes: Option<u64>,
+    /// Maximum size of a discard in bytes; 0 if the device has none.
+    most_bytes: Option<u64>,
+}
+
+impl DiscardLimits {
+    /// The limits of a block device. A regular file has none that we know of.
+    fn of(file: &File) -> io::Result<DiscardLimits> {
+        match Identity::of(&file.metadata()?) {
+            Identity::Device(device) => Ok(DiscardLimits::in_dir(&backing::sys(device))),
+            Identity::File { .. } => Ok(DiscardLimits::default()),
+        }
+    }
+
+    fn in_dir(sys: &Path) -> DiscardLimits {
+        // The queue of a partition is that of its disk.
+        let queues = [sys.join("queue"), sys.join("../queue")];
+        let in_queue = |name: &str| queues.iter().find_map(|queue| backing::count_in(&queue.join(name)));
+        DiscardLimits {
+            unit_bytes: in_queue("discard_granularity"),
+            first_bytes: backing::count_in(&sys.join("discard_alignment")),
+            most_bytes: in_queue("discard_max_bytes"),
+        }
+    }
+
+    fn unit(&self, geometry: Geometry) -> DiscardUnit {
+        let bytes = self.unit_bytes.unwrap_or_default().max(geometry.sector_bytes.into());
+        DiscardUnit { bytes, first_bytes: self.first_bytes.unwrap_or_default() % bytes }
+    }
 }
 
 fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
@@ -466,5 +513,37 @@ mod tests {
             let error = FileDevice::open(path, OpenOptions::default()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
+    }
+
+    #[test]
+    fn the_unit_of_discards_is_that_of_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("part");
+        let write = |name: &str, value: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value).unwrap();
+        };
+        write("queue/discard_granularity", "4194304\n");
+        write("queue/discard_max_bytes", "0\n");
+        write("part/discard_alignment", "3145728\n");
+        let geometry = Geometry { size_bytes: 1 << 30, sector_bytes: 512 };
+        let limits = DiscardLimits::in_dir(&part);
+        let unit = DiscardUnit { bytes: 4 << 20, first_bytes: 3 << 20 };
+        assert_eq!((limits.unit(geometry), limits.most_bytes), (unit, Some(0)));
+        let unit = DiscardUnit { bytes: 512, first_bytes: 0 };
+        assert_eq!(DiscardLimits::default().unit(geometry), unit);
+    }
+
+    #[test]
+    fn a_device_that_cannot_discard_is_asked_once() {
+        let (_dir, _, device) = scratch(1 << 20);
+        assert_eq!(device.discard_unit(), Some(DiscardUnit { bytes: 512, first_bytes: 0 }));
+        // The kernel refuses to punch holes through a descriptor for reading: EBADF, were it asked.
+        let reader = FileDevice::open(device.path(), OpenOptions::default()).unwrap();
+        assert!(reader.discard(0, 4096).is_err());
+        reader.refuses_discards.store(true, Ordering::Relaxed);
+        reader.discard(0, 4096).unwrap();
+        assert_eq!(reader.discard_unit(), None);
     }
 }

@@ -53,6 +53,16 @@ pub struct Geometry {
     pub sector_bytes: u32,
 }
 
+/// Unit of the discards of a device: aligned pieces of `bytes`, the first of which begins at `first_bytes`. The device
+/// ignores smaller pieces, or takes as long for them as for a whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiscardUnit {
+    /// Size of a piece in bytes.
+    pub bytes: u64,
+    /// Offset of the first piece in bytes, less than its size.
+    pub first_bytes: u64,
+}
+
 impl Geometry {
     /// Returns true if `length_bytes` bytes at `offset_bytes` lie on the device.
     pub fn contains(&self, offset_bytes: u64, length_bytes: u64) -> bool {
@@ -98,6 +108,10 @@ pub trait Device: Send + Sync {
     /// Marks a range as unused. Its content is undefined afterwards. Has no effect on a device that cannot
     /// discard.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
+    /// Unit of [`discard`](Device::discard). `None` if the device cannot discard, or has refused to.
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        Some(DiscardUnit { bytes: self.geometry().sector_bytes.max(1).into(), first_bytes: 0 })
+    }
 }
 
 macro_rules! forward {
@@ -117,6 +131,9 @@ macro_rules! forward {
             }
             fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
                 (**self).discard(offset_bytes, length_bytes)
+            }
+            fn discard_unit(&self) -> Option<DiscardUnit> {
+                (**self).discard_unit()
             }
         }
     )*};

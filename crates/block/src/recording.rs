@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Device, Geometry};
+use crate::{Device, DiscardUnit, Geometry};
 
 /// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +112,10 @@ impl<D: Device> Device for Recording<D> {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let request = || Request { verb: Verb::Discard, offset_bytes, length_bytes, data: None };
         self.record(request, || self.inner.discard(offset_bytes, length_bytes))
+    }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.inner.discard_unit()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Device, FileDevice, Geometry};
+use crate::{Device, DiscardUnit, FileDevice, Geometry};
 
 /// A file that records the holes filled by an operation. If the operation fails, they become holes again,
 /// which returns their space to the host.
@@ -107,6 +107,10 @@ impl Device for Refillable {
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.inner.discard(offset_bytes, length_bytes)
+    }
+
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.inner.discard_unit()
     }
 }
 
