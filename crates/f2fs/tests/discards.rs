@@ -2,10 +2,15 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{
+    io,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
-use block::{Counted, MemoryDevice, Recording, Verb};
+use block::{Counted, Device, DiscardUnit, Geometry, MemoryDevice, Recording, Verb};
 use f2fs::{
+    Error,
     format::BlockSize,
     units::{Ino, Time},
     volume::{NewNode, Options, Volume},
@@ -82,4 +87,103 @@ fn blocks_that_are_used_again_are_not_discarded() {
     volume.read(kept, 0, &mut content).unwrap();
     assert!(content.iter().all(|byte| *byte == 7));
     volume.unmount().unwrap();
+}
+
+/// A device that refuses the first discards, and remembers all of them.
+struct Refuses {
+    inner: MemoryDevice,
+    unit: Option<DiscardUnit>,
+    kind: io::ErrorKind,
+    asked: Mutex<Vec<Range<u64>>>,
+    /// Number of the first requests that are refused.
+    refused: usize,
+}
+
+impl Refuses {
+    fn new(kind: io::ErrorKind, refused: usize) -> Arc<Refuses> {
+        let inner = MemoryDevice::new(128 << 20);
+        let unit = inner.discard_unit();
+        let device = Arc::new(Refuses { inner, unit, kind, asked: Mutex::default(), refused: 0 });
+        drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+        let mut device = Arc::into_inner(device).unwrap();
+        (device.refused, device.asked) = (refused, Mutex::default());
+        Arc::new(device)
+    }
+
+    /// Removes a large file many times, and issues what becomes free. Returns the requests.
+    fn churn(self: &Arc<Self>) -> Vec<Range<u64>> {
+        let mut volume = open(self.clone());
+        for round in 0..8_u8 {
+            let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+            volume.write(ino, 0, &vec![round; 6 << 20]).unwrap();
+            volume.checkpoint().unwrap();
+            volume.unlink(ROOT, b"file").unwrap();
+            volume.checkpoint().unwrap();
+            while volume.discards().issue().is_ok_and(|blocks| blocks > 0) {}
+        }
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Device for Refuses {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset_bytes, buf)
+    }
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.inner.write(offset_bytes, buf)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(offset_bytes..offset_bytes + length_bytes);
+        if asked.len() <= self.refused { Err(self.kind.into()) } else { Ok(()) }
+    }
+    fn discard_unit(&self) -> Option<DiscardUnit> {
+        self.unit
+    }
+}
+
+#[test]
+fn a_device_that_cannot_discard_is_asked_once() {
+    let device = Refuses::new(io::ErrorKind::Unsupported, usize::MAX);
+    assert_eq!(device.churn().len(), 1);
+    let mut volume = open(device);
+    assert!(volume.discards().issue().is_ok());
+    let error = volume.trim(1).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "a new volume asks again: {error}");
+    assert!(matches!(volume.trim(1), Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn a_device_that_says_so_is_never_asked() {
+    let mut device = Arc::into_inner(Refuses::new(io::ErrorKind::Other, 0)).unwrap();
+    device.unit = None;
+    assert_eq!(Arc::new(device).churn(), []);
+}
+
+#[test]
+fn a_device_is_asked_again_after_a_failure_and_not_after_three() {
+    assert_eq!(Refuses::new(io::ErrorKind::Other, usize::MAX).churn().len(), 3);
+    assert!(Refuses::new(io::ErrorKind::Other, 2).churn().len() > 4);
+}
+
+#[test]
+fn requests_consist_of_whole_units_of_the_device() {
+    let mut device = Arc::into_inner(Refuses::new(io::ErrorKind::Other, 0)).unwrap();
+    let unit = DiscardUnit { bytes: 4 << 20, first_bytes: 1 << 20 };
+    device.unit = Some(unit);
+    let device = Arc::new(device);
+    device.churn();
+    open(device.clone()).trim(1).unwrap();
+    let asked = device.asked.lock().unwrap();
+    assert!(!asked.is_empty());
+    for request in &*asked {
+        assert_eq!(request.start % unit.bytes, unit.first_bytes, "{request:?}");
+        assert_eq!((request.end - request.start) % unit.bytes, 0, "{request:?}");
+    }
 }

@@ -270,6 +270,10 @@ impl Volume {
                 }
                 return Err(Error::no_space(self.geometry.block_size, 1, self.free_user_blocks()));
             };
+            if !self.try_claim_segment(segment) {
+                // A discard of it has just begun. Another segment does as well.
+                continue;
+            }
             let entered = self.enter_segment(kind, segment, fills_holes);
             if !matches!(entered, Err(Error::Io { .. })) || self.logs.get(kind).segment != old {
                 break entered.map(|()| (segment, fills_holes))?;

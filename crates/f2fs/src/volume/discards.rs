@@ -7,12 +7,15 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     ops::Range,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
+use block::DiscardUnit;
+
 use super::Io;
-use crate::{Result, units::BlockAddr};
+use crate::{Error, Result, format::BLOCKS_PER_SEGMENT, units::BlockAddr};
 
 /// Minimum size of a discard after a checkpoint, in blocks: aligned pieces of this size that are completely
 /// free (Linux, `DEFAULT_DISCARD_GRANULARITY`). Smaller pieces stay in the segment table until their
@@ -25,6 +28,10 @@ const REQUEST_BLOCKS: u32 = 2048;
 ///
 /// [`Volume::trim`]: super::Volume::trim
 const RUNS_MAX: usize = 32 << 10;
+/// After so many runs without room, those are dropped from the queue that no request would cover.
+const LEFT_OUT_MAX: usize = RUNS_MAX / 8;
+/// With so many failures in a row the device is not asked again.
+const FAILURES_MAX: u32 = 3;
 
 /// The discard queue of one volume. It can be shared with a thread that issues the requests.
 pub struct Discards {
@@ -34,20 +41,76 @@ pub struct Discards {
 }
 
 struct State {
-    /// `None` once the queue is closed.
+    /// `None` once the queue is closed, and if the device cannot discard.
     io: Option<Arc<Io>>,
+    unit: Unit,
+    /// Requests that failed since one succeeded.
+    failures: u32,
     /// Length of each run by its first block. Runs neither overlap nor touch.
     runs: BTreeMap<u32, u32>,
+    /// Runs that found no room in the queue.
+    left_out: usize,
     /// Requests in flight.
     under_way: Vec<Range<u32>>,
     /// First block from which the next request is taken: requests go upwards and wrap around.
     next: u32,
 }
 
+/// Unit of the device's discards in blocks: aligned pieces of `blocks`, the first of which begins at `first`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unit {
+    blocks: u32,
+    first: u32,
+}
+
+impl Unit {
+    fn of(unit: DiscardUnit, block_bytes: u64) -> Unit {
+        let in_blocks = |bytes: u64| u32::try_from(bytes.div_ceil(block_bytes)).unwrap_or(u32::MAX);
+        let blocks = in_blocks(unit.bytes).max(1);
+        Unit { blocks, first: in_blocks(unit.first_bytes) % blocks }
+    }
+
+    /// The whole units of a run; empty if there is none.
+    fn within(self, run: &Range<u32>) -> Range<u32> {
+        let units = |block: u64, round: u64| {
+            let before = u64::from(self.blocks - self.first) % u64::from(self.blocks);
+            let whole = (block + before + round) / u64::from(self.blocks) * u64::from(self.blocks);
+            whole.saturating_sub(before)
+        };
+        let start = units(run.start.into(), u64::from(self.blocks) - 1);
+        let end = units(run.end.into(), 0).max(start);
+        // A run that ends before its first unit would have one past the largest address.
+        match (u32::try_from(start), u32::try_from(end)) {
+            (Ok(start), Ok(end)) => start..end,
+            _ => run.end..run.end,
+        }
+    }
+}
+
 impl Discards {
     pub(super) fn new(io: Arc<Io>) -> Arc<Discards> {
-        let state = State { io: Some(io), runs: BTreeMap::new(), under_way: Vec::new(), next: 0 };
+        let unit = io.device().discard_unit();
+        let unit = unit.map(|unit| Unit::of(unit, io.block_size().bytes() as u64));
+        let state = State {
+            io: unit.map(|_| io),
+            unit: unit.unwrap_or(Unit { blocks: 1, first: 0 }),
+            failures: 0,
+            left_out: 0,
+            runs: BTreeMap::new(),
+            under_way: Vec::new(),
+            next: 0,
+        };
         Arc::new(Discards { state: Mutex::new(state), ended: Condvar::new() })
+    }
+
+    /// Returns true if no more requests will be issued, because the device cannot discard or the queue was closed.
+    pub fn is_stopped(&self) -> bool {
+        self.lock().io.is_none()
+    }
+
+    /// Size of a unit that the device discards, in blocks; at most one segment.
+    pub(super) fn unit_blocks(&self) -> u32 {
+        self.lock().unit.blocks.min(BLOCKS_PER_SEGMENT)
     }
 
     /// Returns true if no block is queued.
@@ -60,22 +123,29 @@ impl Discards {
         self.lock().runs.values().map(|length| u64::from(*length)).sum()
     }
 
-    /// Issues one discard of up to 2048 consecutive blocks. Returns their number, or 0 if no block is queued.
+    /// Issues one discard of up to 2048 consecutive blocks, or of one unit of the device if that is larger. Returns their
+    /// number, or 0 if no whole unit is queued.
     ///
     /// # Errors
-    /// The error of the device. The queue is then emptied, because a device that refuses one request is not
-    /// asked again.
+    /// The error of the device. The queue is then emptied. A device that says that it cannot discard, or that failed three
+    /// times in a row, is not asked again.
     pub fn issue(&self) -> Result<u32> {
         let mut state = self.lock();
-        let Some((io, run)) = state.io.clone().zip(state.take_next()) else { return Ok(0) };
+        let Some(io) = state.io.clone() else { return Ok(0) };
+        let Some(run) = state.take_next() else { return Ok(0) };
         state.under_way.push(run.clone());
         drop(state);
         let result = io.discard(BlockAddr(run.start), run.end - run.start);
+        let cannot = io.device().discard_unit().is_none() || is_refusal(&result);
         drop(io);
         let mut state = self.lock();
         state.under_way.retain(|other| *other != run);
+        state.failures = if result.is_ok() { 0 } else { state.failures + 1 };
         if result.is_err() {
             state.runs.clear();
+        }
+        if cannot || state.failures >= FAILURES_MAX {
+            state.stop();
         }
         drop(state);
         self.ended.notify_all();
@@ -86,14 +156,13 @@ impl Discards {
     /// afterwards.
     pub fn close(&self) {
         let mut state = self.lock();
-        state.io = None;
-        state.runs.clear();
+        state.stop();
         while !state.under_way.is_empty() {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Queues free blocks.
+    /// Queues free blocks, unless the queue is [stopped](Self::is_stopped).
     pub(super) fn add(&self, addr: BlockAddr, blocks: u32) {
         self.lock().add(addr.0..addr.0 + blocks);
     }
@@ -107,6 +176,17 @@ impl Discards {
         while state.under_way.iter().any(|run| meet(run, &wanted)) {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Removes blocks that are about to be used from the queue. Returns false if a request is in flight for any of them.
+    pub(super) fn try_claim(&self, addr: BlockAddr, blocks: u32) -> bool {
+        let wanted = addr.0..addr.0 + blocks;
+        let mut state = self.lock();
+        let is_free = !state.under_way.iter().any(|run| meet(run, &wanted));
+        if is_free {
+            state.remove(&wanted);
+        }
+        is_free
     }
 
     /// Returns the block ranges of the requests in flight.
@@ -130,7 +210,15 @@ impl Discards {
 }
 
 impl State {
+    fn stop(&mut self) {
+        self.io = None;
+        self.runs.clear();
+    }
+
     fn add(&mut self, new: Range<u32>) {
+        if self.io.is_none() {
+            return;
+        }
         let (mut start, mut end) = (new.start, new.end);
         if let Some((before, length)) =
             self.runs.range(..start).next_back().map(|(at, length)| (*at, *length))
@@ -144,8 +232,14 @@ impl State {
             self.runs.remove(&at);
             end = end.max(at + length);
         }
-        if self.runs.len() < RUNS_MAX {
-            self.runs.insert(start, end - start);
+        if self.runs.len() >= RUNS_MAX && self.left_out % LEFT_OUT_MAX == 0 {
+            // Runs that hold no whole unit of the device may wait for ever.
+            let unit = self.unit;
+            self.runs.retain(|start, length| !unit.within(&(*start..*start + *length)).is_empty());
+        }
+        match self.runs.len() < RUNS_MAX {
+            true => _ = self.runs.insert(start, end - start),
+            false => self.left_out += 1,
         }
     }
 
@@ -166,14 +260,26 @@ impl State {
         }
     }
 
+    /// Takes out the next run of whole units. Smaller ones wait for their neighbours.
     fn take_next(&mut self) -> Option<Range<u32>> {
-        let next = self.runs.range(self.next..).next().or_else(|| self.runs.iter().next());
-        let (start, length) = next.map(|(start, length)| (*start, *length))?;
-        let run = start..start + length.min(REQUEST_BLOCKS);
+        let unit = self.unit;
+        let whole = |(start, length): (&u32, &u32)| {
+            let run = unit.within(&(*start..*start + *length));
+            (!run.is_empty()).then_some(run)
+        };
+        let next = self.runs.range(self.next..).find_map(whole);
+        let whole = next.or_else(|| self.runs.range(..self.next).find_map(whole))?;
+        let most = (REQUEST_BLOCKS / unit.blocks).max(1).saturating_mul(unit.blocks);
+        let run = whole.start..whole.end.min(whole.start.saturating_add(most));
         self.remove(&run);
         self.next = run.end;
         Some(run)
     }
+}
+
+/// Returns true if the device says that it has no discards.
+fn is_refusal(result: &Result<()>) -> bool {
+    matches!(result, Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::Unsupported)
 }
 
 fn meet(one: &Range<u32>, other: &Range<u32>) -> bool {
@@ -218,6 +324,35 @@ mod tests {
     }
 
     #[test]
+    fn requests_consist_of_whole_units_of_the_device() {
+        let mut rng = Rng::new(2);
+        for _ in 0..2000 {
+            let blocks = 1 + rng.below(40) as u32;
+            let unit = Unit { blocks, first: rng.below(blocks.into()) as u32 };
+            let start = rng.below(200) as u32;
+            let run = start..start + rng.below(200) as u32;
+            let starts = |block: &u32| block % unit.blocks == unit.first;
+            let expected: Vec<u32> =
+                run.clone().filter(starts).filter(|at| at + unit.blocks <= run.end).collect();
+            let within = unit.within(&run);
+            assert_eq!(
+                within.clone().step_by(blocks as usize).collect::<Vec<_>>(),
+                expected,
+                "{unit:?} {run:?}"
+            );
+            assert_eq!(within.len() % blocks as usize, 0);
+        }
+        let queue = queue();
+        queue.lock().unit = Unit { blocks: 1024, first: 256 };
+        queue.add(BlockAddr(0), 1000);
+        assert!(queue.lock().take_next().is_none(), "no whole unit is free");
+        queue.add(BlockAddr(1000), 6000);
+        let runs: Vec<Range<u32>> = std::iter::from_fn(|| queue.lock().take_next()).collect();
+        assert_eq!(runs, [256..2304, 2304..4352, 4352..6400]);
+        assert_eq!(queue.blocks(), 256 + 600, "the ends wait");
+    }
+
+    #[test]
     fn requests_are_bounded_and_go_round() {
         let queue = queue();
         queue.lock().next = 50;
@@ -237,6 +372,9 @@ mod tests {
         let queue = queue();
         (0..2 * RUNS_MAX as u32).for_each(|n| queue.add(BlockAddr(2 * n), 1));
         assert_eq!(queue.lock().runs.len(), RUNS_MAX);
+        queue.lock().unit.blocks = 16;
+        (0..2 * LEFT_OUT_MAX as u32).for_each(|n| queue.add(BlockAddr(4 * RUNS_MAX as u32 + 32 * n), 16));
+        assert!(queue.lock().take_next().is_some(), "runs of whole units find room");
     }
 
     #[test]

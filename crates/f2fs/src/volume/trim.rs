@@ -8,7 +8,7 @@ use super::{
     pending::{PendingSync, Then},
 };
 use crate::{
-    Result,
+    Error, Result,
     format::BLOCKS_PER_SEGMENT,
     units::{BlockAddr, SegNo},
 };
@@ -40,8 +40,12 @@ impl Volume {
 
     /// Begins a [`trim`](Self::trim) with a checkpoint, because blocks that the last checkpoint needs cannot
     /// be discarded.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device cannot discard.
     pub fn begin_trim(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
+        self.require_discards()?;
         if self.changed { self.checkpoint_then(Reason::Sync, Then::End).map(Some) } else { Ok(None) }
     }
 
@@ -50,6 +54,8 @@ impl Volume {
     /// or `None` at the end.
     pub fn trim_from(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
         self.start()?;
+        self.require_discards()?;
+        let least_blocks = least_blocks.max(self.discards.unit_blocks());
         let end = self.geometry.segments.min(from.0.saturating_add(STEP_SEGMENTS));
         let mut trimmed = 0;
         for number in (from.0..end).map(SegNo) {
@@ -60,7 +66,7 @@ impl Volume {
                 let taken = |n: &u16| segment.next_hole(*n) != Some(*n);
                 let run_end = (start..written).find(taken).unwrap_or(written);
                 let blocks = u32::from(run_end - start);
-                if blocks >= least_blocks.max(1) {
+                if blocks >= least_blocks {
                     self.discards.add(self.geometry.block(number, start), blocks);
                     trimmed += u64::from(blocks);
                 }
@@ -68,6 +74,18 @@ impl Volume {
             }
         }
         Ok((trimmed, (end < self.geometry.segments).then_some(SegNo(end))))
+    }
+
+    fn require_discards(&self) -> Result<()> {
+        match self.discards.is_stopped() {
+            true => Err(Error::Unsupported("discards: the device cannot do them".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the discards of a segment from the queue. Returns false if one is in flight.
+    pub(super) fn try_claim_segment(&self, segment: SegNo) -> bool {
+        self.discards.try_claim(self.geometry.block(segment, 0), BLOCKS_PER_SEGMENT)
     }
 
     /// Removes the discards of a segment from the queue and waits for those in flight, before a log writes to
