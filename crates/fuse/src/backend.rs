@@ -1,12 +1,4 @@
 //! Dispatches requests of the kernel to [`FileSystem`] and encodes the answers.
-//!
-//! *Caching*: only this mount changes the volume, so the kernel may cache names and attributes for long.
-//! There are two exceptions:
-//!
-//! - Attributes of files open for writing are cached briefly or not at all. The kernel does not count their
-//!   blocks. Its GETATTR before write(2) also tells us which process writes, and lets us report that earlier
-//!   data could not be written back.
-//! - Names in casefolded directories are not cached: one name has several spellings there.
 
 use std::{
     io,
@@ -26,9 +18,10 @@ use rustix::fs::{OFlags, RenameFlags};
 
 use crate::{
     Errno, FileSystem, MountOptions,
+    cache::{KernelCache, NO_VALIDITY, VALIDITY, VALIDITY_WRITING},
     connection::{Connection, MountArguments, Mounter, READ_BYTES, Reply},
     fault,
-    file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode},
+    file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode, WriteOrigin},
     ioctl::Request,
     mounts,
     pool::{Admission, Parked, Pool},
@@ -36,14 +29,6 @@ use crate::{
     splice_pipe::SplicePipe,
     write_back::WriteBack,
 };
-
-/// Validity of cached names and attributes; see the module.
-const VALIDITY: Duration = Duration::from_secs(3600);
-const NO_VALIDITY: Duration = Duration::ZERO;
-/// Validity of the attributes of a file that is being written. Asking before each of many small writes would
-/// cost more than the writes. Within this time the kernel accepts less data than the margin that [counts as
-/// short of space](FileSystem::about_to_write).
-const VALIDITY_WRITING: Duration = Duration::from_millis(10);
 
 /// Largest payload of one request, in bytes and in pages.
 const REQUEST_BYTES: u32 = 1 << 20;
@@ -110,8 +95,17 @@ pub fn mount(
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let device = block::mounts().ok().and_then(|all| mounts::device_on(&all, dir));
     let (negotiated, direct_write) = (OnceLock::new(), options.direct_write);
-    let adapter =
-        Arc::new(Adapter { fs, root, block_bytes, connection, write_back, negotiated, device, direct_write });
+    let adapter = Arc::new(Adapter {
+        cache: Arc::new(KernelCache::new(fs.clone())),
+        fs,
+        root,
+        block_bytes,
+        connection,
+        write_back,
+        negotiated,
+        device,
+        direct_write,
+    });
     Ok(Session { adapter, threads, mounter })
 }
 
@@ -158,6 +152,7 @@ struct Worker {
 
 struct Adapter {
     fs: Arc<FileSystem>,
+    cache: Arc<KernelCache>,
     root: Ino,
     /// Block size of the volume in bytes: the granularity of holes and the preferred I/O size.
     block_bytes: u32,
@@ -230,13 +225,13 @@ impl Adapter {
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             opcode::FORGET => {
                 no_reply(reply);
-                fs.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
+                self.cache.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
             }
             opcode::BATCH_FORGET => {
                 no_reply(reply);
                 for _ in 0..arguments.take::<wire::BatchForgetIn>()?.count {
                     let one: wire::ForgetOne = arguments.take()?;
-                    fs.forget(self.ino(one.node), one.lookups);
+                    self.cache.forget(self.ino(one.node), one.lookups);
                 }
             }
             opcode::LOOKUP => self.lookup(ino, arguments.name()?, out)?,
@@ -244,24 +239,25 @@ impl Adapter {
                 let wire::GetattrIn { getattr_flags, handle, .. } = arguments.take()?;
                 // A process that has the file open for writing may be about to write.
                 let writes = getattr_flags & wire::GETATTR_HANDLE != 0 && handle != 0;
-                if writes && fs.about_to_write(caller, ino) {
-                    let (reply, fs, block_bytes) = (take_reply(reply), self.fs.clone(), self.block_bytes);
-                    let nodes = self.fs.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
+                if writes && self.cache.about_to_write(caller, ino) {
+                    let (reply, block_bytes) = (take_reply(reply), self.block_bytes);
+                    let (fs, cache) = (self.fs.clone(), self.cache.clone());
+                    let nodes = self.cache.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
                     self.write_back.then(nodes, reply, move |out| {
-                        fs.written_back(ino)?;
+                        cache.written_back(ino)?;
                         put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, out);
                         Ok(())
                     });
                     return Ok(());
                 }
                 let stat = fs.stat(ino)?;
-                let validity = if writes { VALIDITY_WRITING } else { attr_validity(fs, &stat) };
+                let validity = if writes { VALIDITY_WRITING } else { self.cache.attr_validity(&stat) };
                 put_attr(&stat, self.block_bytes, validity, out);
             }
             opcode::SETATTR => {
                 let change = change(&arguments.take()?);
                 let stat = fs.change(caller, ino, &change)?;
-                put_attr(&stat, self.block_bytes, attr_validity(fs, &stat), out);
+                put_attr(&stat, self.block_bytes, self.cache.attr_validity(&stat), out);
             }
             opcode::STATX => self.put_statx(&fs.stat(ino)?, out),
             opcode::READLINK => out.extend(&fs.read_link(ino)?),
@@ -299,7 +295,7 @@ impl Adapter {
             opcode::OPEN => {
                 let wire::OpenIn { flags, open_flags } = arguments.take()?;
                 let mode = open_mode(flags, open_flags);
-                let accessed = fs.open(caller, ino, mode)?;
+                let accessed = self.cache.open(caller, ino, mode)?;
                 if mode.write || accessed {
                     // From now on the kernel has to ask for attributes before each write; see the module. An
                     // access time that we have just set is a change that the kernel does not know of, either.
@@ -320,21 +316,21 @@ impl Adapter {
                     opcode::CREATE => fs.create(caller, ino, arguments.name()?, mode, umask as u16, None)?,
                     _ => fs.create_nameless(caller, ino, mode, umask as u16)?,
                 };
-                fs.opened_new(made.ino, write);
+                self.cache.open_new(made.ino, write);
                 // A process that creates a file for writing is the known writer, so it need not ask before
                 // its first write.
-                let may_write = write && !fs.about_to_write(caller, made.ino);
-                let validity = if may_write { VALIDITY_WRITING } else { attr_validity(fs, &made) };
-                out.put(&self.entry(&made, self.name_validity(ino), validity));
+                let may_write = write && !self.cache.about_to_write(caller, made.ino);
+                let validity = if may_write { VALIDITY_WRITING } else { self.cache.attr_validity(&made) };
+                out.put(&self.entry(&made, self.cache.name_validity(ino), validity));
                 out.put(&self.opened(write));
             }
-            opcode::RELEASE => fs.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
+            opcode::RELEASE => self.cache.close(ino, arguments.take::<wire::ReleaseIn>()?.handle != 0),
             opcode::RELEASEDIR => {}
             opcode::READ => {
                 let wire::ReadIn { offset, size, read_flags, .. } = arguments.take()?;
                 let size = size.min(REQUEST_BYTES);
                 if read_flags & wire::LOCK_OWNER == 0 {
-                    fs.mark_cached(ino);
+                    self.cache.mark_cached(ino);
                 }
                 if size < SPLICE_BYTES_MIN || !self.splice_read(ino, offset, size, reply, splice_pipe)? {
                     out.fill(size as usize, |room| fs.read(ino, offset, room))?;
@@ -346,21 +342,26 @@ impl Adapter {
                 // For files that we opened with direct I/O, the kernel leaves dropping capabilities and
                 // syncing to us.
                 let is_ours = is_direct && self.direct_write;
-                let how = WriteMode {
-                    from_cache: write_flags & wire::WRITE_CACHE != 0,
+                let mode = WriteMode {
+                    origin: WriteOrigin::Caller,
                     drops_privilege: write_flags & wire::WRITE_KILL_SUIDGID != 0,
                     drops_capabilities: is_ours,
                 };
                 if !is_direct {
-                    fs.mark_cached(ino);
+                    self.cache.mark_cached(ino);
                 }
-                let written = fs.write(caller, ino, offset, arguments.bytes(size)?, how).and_then(|()| {
+                let data = arguments.bytes(size)?;
+                let written = match write_flags & wire::WRITE_CACHE {
+                    0 => fs.write(caller, ino, offset, data, mode),
+                    _ => self.cache.write_dirty(caller, ino, offset, data, mode),
+                };
+                let written = written.and_then(|()| {
                     if is_ours && flags & wire::O_DSYNC != 0 {
                         fs.fsync(ino, !OFlags::from_bits_retain(flags).contains(OFlags::SYNC))?;
                     }
                     Ok(wire::WriteOut { size, padding: 0 })
                 });
-                if is_direct && fs.may_be_in_cache(ino) {
+                if is_direct && self.cache.may_hold(ino) {
                     // After an asynchronous direct write, the kernel invalidates only pages cached before the
                     // write. Pages that were read during the write stay and may be stale. After a synchronous
                     // direct write it invalidates both times, but we cannot tell the two apart. A failed
@@ -444,7 +445,7 @@ impl Adapter {
             }
             opcode::FALLOCATE => {
                 let wire::FallocateIn { offset, length, mode, .. } = arguments.take()?;
-                let first = fs.to_write_back_before_allocating(length);
+                let first = self.cache.to_write_back_before_allocating(length);
                 if !first.is_empty() {
                     let (reply, fs) = (take_reply(reply), self.fs.clone());
                     let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
@@ -532,7 +533,7 @@ impl Adapter {
 
     fn list_with_facts(&self, dir: Ino, read: &wire::ReadIn, out: &mut Output) -> Answer<()> {
         let mut room = (read.size as usize).saturating_sub(out.bytes().len());
-        let name_validity = self.name_validity(dir);
+        let name_validity = self.cache.name_validity(dir);
         let fits = |entry: &DirEntry| {
             let left = room.checked_sub(size_of::<wire::EntryOut>() + dirent_bytes(&entry.name));
             left.map(|left| room = left).is_some()
@@ -540,7 +541,7 @@ impl Adapter {
         self.fs.list_with_facts(dir, read.offset, fits, |entry, stat| {
             // Without attributes (node 0) the kernel lists only the name, and looks it up when a program asks
             // for more.
-            let facts = stat.map(|stat| self.entry(stat, name_validity, attr_validity(&self.fs, stat)));
+            let facts = stat.map(|stat| self.entry(stat, name_validity, self.cache.attr_validity(stat)));
             out.put(&facts.unwrap_or_default());
             let kind = stat.map(|stat| stat.kind).or(entry.kind);
             put_dirent(entry.ino, entry.next_cookie, kind, &entry.name, out);
@@ -576,10 +577,6 @@ impl Adapter {
         if ino == self.root { ROOT } else { ino.0.into() }
     }
 
-    fn name_validity(&self, dir: Ino) -> Duration {
-        if self.fs.names_are_exact(dir) { VALIDITY } else { NO_VALIDITY }
-    }
-
     fn entry(&self, stat: &Stat, name_validity: Duration, attr_validity: Duration) -> wire::EntryOut {
         wire::EntryOut {
             node: self.node(stat.ino),
@@ -593,7 +590,7 @@ impl Adapter {
     }
 
     fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
-        out.put(&self.entry(stat, self.name_validity(dir), attr_validity(&self.fs, stat)));
+        out.put(&self.entry(stat, self.cache.name_validity(dir), self.cache.attr_validity(stat)));
     }
 
     fn put_statx(&self, stat: &Stat, out: &mut Output) {
@@ -605,7 +602,7 @@ impl Adapter {
         let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         let basic = attr(stat, self.block_bytes);
         out.put(&wire::StatxOut {
-            attr_valid_s: attr_validity(&self.fs, stat).as_secs(),
+            attr_valid_s: self.cache.attr_validity(stat).as_secs(),
             mask: wire::STATX_BASIC | if stat.crtime.is_some() { wire::STATX_BTIME } else { 0 },
             block_bytes: basic.block_bytes,
             links: basic.links,
@@ -624,11 +621,6 @@ impl Adapter {
             ..Default::default()
         });
     }
-}
-
-fn attr_validity(fs: &FileSystem, stat: &Stat) -> Duration {
-    let written = stat.kind == FileType::Regular && fs.has_writer(stat.ino);
-    if written { NO_VALIDITY } else { VALIDITY }
 }
 
 fn put_attr(stat: &Stat, block_bytes: u32, validity: Duration, out: &mut Output) {

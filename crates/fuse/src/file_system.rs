@@ -34,8 +34,6 @@ use rustix::fs::RenameFlags;
 use crate::{
     Atime, Errno, FsyncMode, MountOptions,
     caller::Capability,
-    dirty_files::DirtyFiles,
-    dirty_pages::DirtyPages,
     errno,
     flusher::Flusher,
     inodes::Inodes,
@@ -45,7 +43,7 @@ use crate::{
 };
 
 pub use crate::caller::Caller;
-pub use content::{OpenMode, WriteMode};
+pub use content::{OpenMode, WriteMode, WriteOrigin};
 
 /// Result of an operation.
 pub type Answer<T> = std::result::Result<T, Errno>;
@@ -54,6 +52,16 @@ pub type Answer<T> = std::result::Result<T, Errno>;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// Age in seconds at which `relatime` renews an access time.
 const DAY: i64 = 24 * 60 * 60;
+
+/// Quota limits that hold for a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Limits {
+    /// Those of the volume.
+    #[default]
+    Enforced,
+    /// None: an administrator may exceed them, and some volumes have none.
+    Exempt,
+}
 
 /// The mount options that affect operations.
 #[derive(Debug, Clone, Copy)]
@@ -123,8 +131,6 @@ pub struct FileSystem {
     /// The volume supports quota limits.
     has_quota: bool,
     inodes: Inodes,
-    dirty_files: DirtyFiles,
-    dirty_pages: DirtyPages,
     flusher: Flusher,
     settings: Settings,
     /// Number of requests so far. If two values are equal, the volume was idle in between.
@@ -153,8 +159,6 @@ impl FileSystem {
             pending_atimes: PendingAtimes::default(),
             image,
             inodes: Inodes::default(),
-            dirty_files: DirtyFiles::default(),
-            dirty_pages: DirtyPages::default(),
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
@@ -176,27 +180,28 @@ impl FileSystem {
 
     /// Locks the volume for a change that is subject to quota limits.
     pub fn write_lock(&self) -> Answer<Writing<'_>> {
-        self.lock(false)
+        self.lock(Limits::Enforced)
     }
 
     /// Locks the volume for a change on behalf of a caller. An administrator may exceed quota limits.
     fn write_lock_for(&self, caller: Caller) -> Answer<Writing<'_>> {
-        self.lock(self.may_exceed_limits(caller))
+        self.lock(self.limits_for(caller))
     }
 
-    /// Returns true if the caller may exceed quota limits, or the volume has none.
-    fn may_exceed_limits(&self, caller: Caller) -> bool {
-        !self.has_quota || caller.has(Capability::SysResource)
+    /// Returns the quota limits that hold for a caller.
+    pub fn limits_for(&self, caller: Caller) -> Limits {
+        let is_exempt = !self.has_quota || caller.has(Capability::SysResource);
+        if is_exempt { Limits::Exempt } else { Limits::Enforced }
     }
 
-    fn lock(&self, privileged: bool) -> Answer<Writing<'_>> {
+    fn lock(&self, limits: Limits) -> Answer<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
         self.apply_pending_atimes(&mut volume);
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
         self.settle(&mut volume, upkeep).map_err(to_errno)?;
-        volume.set_privileged(privileged);
+        volume.set_privileged(limits == Limits::Exempt);
         Ok(volume)
     }
 
@@ -264,15 +269,9 @@ impl FileSystem {
         self.inodes.has_writer(ino)
     }
 
-    /// Notes that a file is read or written through the page cache, which may contain some of its content
-    /// from now on.
-    pub fn mark_cached(&self, ino: Ino) {
-        self.inodes.mark_cached(ino);
-    }
-
-    /// Returns true if the page cache may contain content of a file.
-    pub fn may_be_in_cache(&self, ino: Ino) -> bool {
-        self.inodes.may_be_in_cache(ino)
+    /// Returns all files that are open for writing.
+    pub fn open_for_writing(&self) -> Vec<Ino> {
+        self.inodes.open_for_writing()
     }
 
     // Names.
@@ -318,9 +317,10 @@ impl FileSystem {
         self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
     }
 
-    /// Drops lookup references that the kernel gives back.
-    pub fn forget(&self, ino: Ino, lookups: u64) {
-        if self.inodes.forget(ino, lookups) {
+    /// Drops lookup references that the kernel gives back. Calls `gone` if none is left; a new one can only be
+    /// taken afterwards.
+    pub fn forget(&self, ino: Ino, lookups: u64, gone: impl FnOnce()) {
+        if self.inodes.forget(ino, lookups, gone) {
             // FORGET has no answer; an error of the volume shows in the next request.
             let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
         }

@@ -6,8 +6,6 @@ use std::sync::{Mutex, MutexGuard};
 use f2fs::units::Ino;
 use rustc_hash::FxHashMap;
 
-use crate::Errno;
-
 const SHARDS: usize = 16;
 
 /// The inodes that the kernel knows.
@@ -29,16 +27,6 @@ struct Known {
     held: bool,
     /// True if the file was opened and its access time has not been checked since.
     atime_due: bool,
-    /// True if it was opened before, so that the kernel may have its content cached.
-    cached: bool,
-    /// True if it was read or written through the page cache, which may contain some of its content.
-    in_cache: bool,
-    /// True if the last writer may exceed quota limits.
-    privileged: bool,
-    /// Last write-back error that has not been reported yet.
-    failed: Option<Errno>,
-    /// True if a write-back has failed since the file was opened for writing.
-    has_failed: bool,
     /// True if it is known to have no extended attributes.
     no_xattrs: bool,
 }
@@ -69,15 +57,17 @@ impl Inodes {
         self.shard(ino).get(&ino).is_some_and(|known| known.no_xattrs)
     }
 
-    /// Decrements the lookup count. Returns true if the volume has to release the inode.
+    /// Decrements the lookup count. Calls `gone` under the lock if it becomes zero. Returns true if the volume has
+    /// to release the inode.
     #[must_use]
-    pub fn forget(&self, ino: Ino, lookups: u64) -> bool {
+    pub fn forget(&self, ino: Ino, lookups: u64, gone: impl FnOnce()) -> bool {
         let mut shard = self.shard(ino);
         let Some(known) = shard.get_mut(&ino) else { return false };
         known.lookups = known.lookups.saturating_sub(lookups);
         if known.lookups > 0 {
             return false;
         }
+        gone();
         shard.remove(&ino).is_some_and(|known| known.held)
     }
 
@@ -98,14 +88,12 @@ impl Inodes {
         self.shard(ino).entry(ino).or_default().held = true;
     }
 
-    /// Notes that a file is opened. `counts` is true if reading it updates the access time. Returns true if
-    /// the kernel may have its content cached, and so may read it without asking us.
-    pub fn opened(&self, ino: Ino, for_writing: bool, counts: bool) -> bool {
+    /// Notes that a file is opened. `counts` is true if reading it updates the access time.
+    pub fn open(&self, ino: Ino, for_writing: bool, counts: bool) {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino).or_default();
         known.writers += u32::from(for_writing);
         known.atime_due |= counts;
-        std::mem::replace(&mut known.cached, true)
     }
 
     /// Notes that a file was opened for writing anywhere, not only for appending.
@@ -119,10 +107,9 @@ impl Inodes {
     }
 
     /// Notes that a file opened for writing is closed.
-    pub fn closed_writer(&self, ino: Ino) {
+    pub fn close_writer(&self, ino: Ino) {
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
-            known.has_failed &= known.writers > 0;
             known.overwritable &= known.writers > 0;
         }
     }
@@ -153,46 +140,6 @@ impl Inodes {
         self.shard(ino).get_mut(&ino).is_some_and(|known| std::mem::take(&mut known.atime_due))
     }
 
-    /// Notes that a file is read or written through the page cache.
-    pub fn mark_cached(&self, ino: Ino) {
-        if let Some(known) = self.shard(ino).get_mut(&ino) {
-            known.in_cache = true;
-        }
-    }
-
-    /// Returns true if the file [was accessed](Self::mark_cached) through the page cache since the
-    /// kernel looked it up.
-    pub fn may_be_in_cache(&self, ino: Ino) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|known| known.in_cache)
-    }
-
-    /// Notes that a process writes to the file or may do so. All data that enters the page cache from now on
-    /// counts as written by it. Returns true if a write-back has [failed](Self::write_failed) since the file
-    /// was opened for writing.
-    pub fn about_to_write(&self, ino: Ino, privileged: bool) -> bool {
-        let mut shard = self.shard(ino);
-        let Some(known) = shard.get_mut(&ino) else { return false };
-        known.privileged = privileged;
-        known.has_failed
-    }
-
-    /// Returns true if the last writer may exceed quota limits.
-    pub fn writer_is_privileged(&self, ino: Ino) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|known| known.privileged)
-    }
-
-    /// Records a write-back error.
-    pub fn write_failed(&self, ino: Ino, errno: Errno) {
-        if let Some(known) = self.shard(ino).get_mut(&ino) {
-            (known.failed, known.has_failed) = (Some(errno), true);
-        }
-    }
-
-    /// Takes the last write-back error that has not been reported yet.
-    pub fn take_failure(&self, ino: Ino) -> Option<Errno> {
-        self.shard(ino).get_mut(&ino).and_then(|known| known.failed.take())
-    }
-
     /// Forgets all inodes, and returns those that the volume holds.
     pub fn drain(&self) -> Vec<Ino> {
         let mut held = Vec::new();
@@ -220,11 +167,11 @@ mod tests {
         inodes.add_lookup(ino);
         assert!(inodes.hold(ino));
         assert!(!inodes.hold(ino), "it is held once");
-        assert!(!inodes.forget(ino, 1));
-        assert!(inodes.forget(ino, 1));
-        assert!(!inodes.forget(ino, 1));
+        assert!(!inodes.forget(ino, 1, || {}));
+        assert!(inodes.forget(ino, 1, || {}));
+        assert!(!inodes.forget(ino, 1, || {}));
         inodes.add_lookup(ino);
-        assert!(!inodes.forget(ino, 1), "nothing holds it any more");
+        assert!(!inodes.forget(ino, 1, || {}), "nothing holds it any more");
     }
 
     #[test]
@@ -242,23 +189,11 @@ mod tests {
     fn writers_and_first_reads_are_counted() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
         assert!(!inodes.has_writer(ino) && !inodes.take_atime_due(ino));
-        assert!(!inodes.opened(ino, true, false) && !inodes.take_atime_due(ino));
-        assert!(inodes.opened(ino, false, true), "its content may be cached");
+        inodes.open(ino, true, false);
+        assert!(!inodes.take_atime_due(ino));
+        inodes.open(ino, false, true);
         assert!(inodes.has_writer(ino) && inodes.take_atime_due(ino) && !inodes.take_atime_due(ino));
-        inodes.closed_writer(ino);
+        inodes.close_writer(ino);
         assert!(!inodes.has_writer(ino));
-    }
-
-    #[test]
-    fn a_failure_is_reported_once() {
-        let (inodes, ino) = (Inodes::default(), Ino(7));
-        inodes.opened(ino, true, false);
-        assert!(!inodes.about_to_write(ino, true));
-        inodes.write_failed(ino, Errno::NOSPC);
-        assert!(inodes.writer_is_privileged(ino));
-        assert_eq!((inodes.take_failure(ino), inodes.take_failure(ino)), (Some(Errno::NOSPC), None));
-        assert!(inodes.about_to_write(ino, true));
-        inodes.closed_writer(ino);
-        assert!(!inodes.about_to_write(ino, true));
     }
 }

@@ -12,12 +12,11 @@
 
 mod backend;
 mod background;
+mod cache;
 mod caller;
 mod clock;
 mod connection;
 mod daemon;
-mod dirty_files;
-mod dirty_pages;
 mod errno;
 mod fault;
 mod file_system;

@@ -8,15 +8,11 @@ use f2fs::{
     volume::{SetAttr, Stat, without_privilege},
 };
 
-use super::{Answer, Caller, Change, FileSystem, refuse_sealed, to_errno};
+use super::{Answer, Caller, Change, FileSystem, Limits, refuse_sealed, to_errno};
 use crate::Errno;
 
 /// Bytes that a copy moves per step. Each step locks the volume exclusively.
 const COPY_BYTES: usize = 1 << 20;
-
-/// Space is short if less than this is left besides the dirty pages in the kernel. It is more than the kernel
-/// accepts until it asks for attributes again.
-const SHORT_BYTES: u64 = 64 << 20;
 
 /// The extended attribute with a program's capabilities, which a write to the file removes.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -41,19 +37,27 @@ pub struct OpenMode {
 /// Properties of a write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteMode {
-    /// A write-back from the page cache. The writing process is the one that [`FileSystem::about_to_write`]
-    /// was told of last.
-    pub from_cache: bool,
+    /// Origin of the data.
+    pub origin: WriteOrigin,
     /// The write clears the set-user-id and set-group-id bits.
     pub drops_privilege: bool,
     /// The write removes the file's capabilities.
     pub drops_capabilities: bool,
 }
 
+/// Origin of the data of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteOrigin {
+    /// The caller writes it.
+    #[default]
+    Caller,
+    /// A cache of the front end writes it back, on behalf of a writer with these limits.
+    Cache(Limits),
+}
+
 impl FileSystem {
-    /// Opens a file or directory. Returns true if this updated the access time, of which the kernel does not
-    /// know.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<bool> {
+    /// Opens a file or directory.
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<()> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             return Err(Errno::NOKEY);
@@ -72,19 +76,22 @@ impl FileSystem {
             let drops_privilege = mode.drops_privilege;
             self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
         }
-        let cached = self.inodes.opened(ino, mode.write, !mode.keeps_atime);
+        self.inodes.open(ino, mode.write, !mode.keeps_atime);
         if mode.write && !mode.append {
             self.inodes.mark_overwritable(ino);
         }
-        // The kernel serves cached content without asking us. So an open for reading counts as the access.
-        let reads_unseen = cached && mode.only_reads && !mode.keeps_atime;
-        let accessed = reads_unseen && stat.kind == FileType::Regular && self.inodes.take_atime_due(ino);
-        Ok(accessed && self.renew_atime(ino))
+        Ok(())
+    }
+
+    /// Counts an access to the content of an open file: the first one after each open renews the access time
+    /// if that is due. Returns true if it was renewed.
+    pub fn access(&self, ino: Ino) -> bool {
+        self.inodes.take_atime_due(ino) && self.renew_atime(ino)
     }
 
     /// Notes that a new file is open.
     pub fn opened_new(&self, ino: Ino, write: bool) {
-        self.inodes.opened(ino, write, false);
+        self.inodes.open(ino, write, false);
         if write {
             self.inodes.mark_overwritable(ino);
         }
@@ -93,15 +100,13 @@ impl FileSystem {
     /// Closes a file that was [opened](Self::open).
     pub fn close(&self, ino: Ino, written: bool) {
         if written {
-            self.inodes.closed_writer(ino);
+            self.inodes.close_writer(ino);
         }
     }
 
     /// Reads from a file, at most up to its end.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Answer<usize> {
-        if self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
+        self.access(ino);
         self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
     }
 
@@ -115,9 +120,7 @@ impl FileSystem {
         length: u64,
         splice: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> bool,
     ) -> Answer<bool> {
-        if self.inodes.take_atime_due(ino) {
-            self.renew_atime(ino);
-        }
+        self.access(ino);
         let volume = self.read_lock()?;
         // The image is gone once the volume is closed.
         let Some(image) = self.image.upgrade() else { return Ok(false) };
@@ -126,80 +129,20 @@ impl FileSystem {
         Ok(ranges.is_some_and(|ranges| splice(file, &ranges)))
     }
 
-    /// Called when a process may be about to write to a file: write(2) asks for the size first if the cached
-    /// one has expired. Returns true if the kernel should write back its dirty pages before that; the caller
-    /// then calls [`written_back`](Self::written_back). That is the case when space is short, and after a
-    /// failed write-back: a process that only keeps writing would otherwise never learn of the failure.
-    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
-        let fails = self.inodes.about_to_write(ino, self.may_exceed_limits(caller));
-        let careful = self.leaves_short_of_space(0) || fails;
-        if careful {
-            // Earlier failures are reported by close(2) and fsync(2).
-            self.inodes.take_failure(ino);
-        }
-        careful
-    }
-
-    /// Returns the result of writing back this file, and with it all files that were [to be written
-    /// back](Self::to_write_back).
-    pub fn written_back(&self, ino: Ino) -> Answer<()> {
-        if self.dirty_files.is_maintained() {
-            self.dirty_pages.mark_clean();
-        }
-        self.inodes.take_failure(ino).map_or(Ok(()), Err)
-    }
-
-    /// Returns the files that the kernel has to write back before a process that is [about to
-    /// write](Self::about_to_write) does so: this file, and when space is short those whose data would no
-    /// longer fit.
-    pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
-        match self.leaves_short_of_space(0) {
-            true => self.dirty_files.take_before_write(ino, || self.inodes.open_for_writing()),
-            false => vec![ino],
-        }
-    }
-
-    /// Returns the files that the kernel has to write back before `bytes` are reserved: those whose data
-    /// might no longer fit.
-    pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
-        match self.leaves_short_of_space(bytes) {
-            true => self.dirty_files.take(|| self.inodes.open_for_writing()),
-            false => Vec::new(),
-        }
-    }
-
-    /// Returns true if the kernel's dirty pages may not fit once `bytes` are taken.
-    fn leaves_short_of_space(&self, bytes: u64) -> bool {
-        let space = self.space();
-        let short = space.is_ok_and(|(space, block_bytes)| {
-            let taken = self.dirty_pages.bytes().saturating_add(bytes);
-            space.free_blocks < SHORT_BYTES.saturating_add(taken) / u64::from(block_bytes)
-        });
-        if !short {
-            self.dirty_files.stop();
-        }
-        short
-    }
-
     /// Writes to a file.
-    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], how: WriteMode) -> Answer<()> {
-        let WriteMode { from_cache, drops_privilege, drops_capabilities } = how;
-        let privileged = match from_cache {
-            true => self.inodes.writer_is_privileged(ino),
-            false => self.may_exceed_limits(caller),
+    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Answer<()> {
+        let WriteMode { origin, drops_privilege, drops_capabilities } = mode;
+        let limits = match origin {
+            WriteOrigin::Cache(limits) => limits,
+            WriteOrigin::Caller => self.limits_for(caller),
         };
-        let mut volume = self.lock(privileged)?;
-        let written = match from_cache {
+        let mut volume = self.lock(limits)?;
+        match origin {
             _ if self.inodes.is_overwritable(ino) => volume.overwrite_cached(ino, offset, data),
-            true => volume.write_cached(ino, offset, data),
-            false => volume.write(ino, offset, data),
-        };
-        if let Err(errno) = written.map_err(to_errno) {
-            if from_cache {
-                self.inodes.write_failed(ino, errno);
-            }
-            return Err(errno);
+            WriteOrigin::Cache(_) => volume.write_cached(ino, offset, data),
+            WriteOrigin::Caller => volume.write(ino, offset, data),
         }
+        .map_err(to_errno)?;
         if drops_privilege {
             let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {

@@ -351,7 +351,7 @@ mod tests {
         for round in 0..300 {
             let ino = create(&fs, &name(round));
             fs.write(ROOT_USER, ino, 0, &vec![1; 1 << 20], WriteMode::default()).unwrap();
-            fs.forget(ino, 1);
+            fs.forget(ino, 1, || {});
             if round >= KEPT {
                 fs.unlink(root, &name(round - KEPT)).unwrap();
             }
@@ -379,7 +379,7 @@ mod tests {
             fs.pending_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
             fs.fsync(ino, false).unwrap();
             flushes = flushes.max(device.take().0);
-            fs.forget(ino, 1);
+            fs.forget(ino, 1, || {});
             assert_eq!(fs.stat(other).unwrap().atime.seconds, i64::from(round));
         }
         assert!(flushes > 2, "the upkeep was never due when a file was synced");
@@ -420,7 +420,7 @@ mod tests {
         fs.write(ROOT_USER, ino, 0, &vec![1; 4 << 20], WriteMode::default()).unwrap();
         fs.sync().unwrap();
         fs.unlink(root, b"large").unwrap();
-        fs.forget(ino, 1);
+        fs.forget(ino, 1, || {});
         fs.sync().unwrap();
         assert_eq!(device.take(), (4, 0), "discards wait until they are issued");
         while fs.issue_discards(1) {}

@@ -50,8 +50,8 @@ impl FileSystem {
     }
 
     fn renew_dir_atime(&self, dir: Ino) {
-        if self.settings.dir_atime && self.inodes.take_atime_due(dir) {
-            self.renew_atime(dir);
+        if self.settings.dir_atime {
+            self.access(dir);
         }
     }
 }

@@ -1,0 +1,128 @@
+//! Per-file state of the kernel's page cache.
+
+use std::sync::{Mutex, MutexGuard};
+
+use f2fs::units::Ino;
+use rustc_hash::FxHashMap;
+
+use crate::{Errno, file_system::Limits};
+
+const SHARDS: usize = 16;
+
+/// The files that the kernel has opened since it looked them up.
+#[derive(Default)]
+pub struct Files {
+    shards: [Mutex<FxHashMap<Ino, State>>; SHARDS],
+}
+
+#[derive(Default)]
+struct State {
+    /// True if it was read or written through the page cache, which may contain some of its content.
+    in_cache: bool,
+    /// Limits for the last writer.
+    limits: Limits,
+    /// Last write-back error that has not been reported yet.
+    failed: Option<Errno>,
+    /// True if a write-back has failed since the file was opened for writing.
+    has_failed: bool,
+}
+
+impl Files {
+    /// Notes that a file is opened. Returns true if it was opened before, so that the kernel may have its
+    /// content cached, and may read it without asking us.
+    pub fn open(&self, ino: Ino) -> bool {
+        let mut was_known = true;
+        self.shard(ino).entry(ino).or_insert_with(|| {
+            was_known = false;
+            State::default()
+        });
+        was_known
+    }
+
+    /// Notes that no open for writing is left.
+    pub fn close_last_writer(&self, ino: Ino) {
+        self.change(ino, |state| state.has_failed = false);
+    }
+
+    /// Drops the state of a file that the kernel has forgotten.
+    pub fn forget(&self, ino: Ino) {
+        self.shard(ino).remove(&ino);
+    }
+
+    /// Notes that a file is read or written through the page cache.
+    pub fn mark_cached(&self, ino: Ino) {
+        self.change(ino, |state| state.in_cache = true);
+    }
+
+    /// Returns true if the file [was accessed](Self::mark_cached) through the page cache since the kernel
+    /// looked it up.
+    pub fn may_be_cached(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|state| state.in_cache)
+    }
+
+    /// Notes that a process with these limits writes to the file or may do so. All data that enters the page
+    /// cache from now on counts as written by it. Returns true if a write-back has
+    /// [failed](Self::record_failure) since the file was opened for writing.
+    pub fn set_writer(&self, ino: Ino, limits: Limits) -> bool {
+        let mut shard = self.shard(ino);
+        let Some(state) = shard.get_mut(&ino) else { return false };
+        state.limits = limits;
+        state.has_failed
+    }
+
+    /// Returns the limits for the last writer.
+    pub fn limits_of_writer(&self, ino: Ino) -> Limits {
+        self.shard(ino).get(&ino).map(|state| state.limits).unwrap_or_default()
+    }
+
+    /// Records a write-back error.
+    pub fn record_failure(&self, ino: Ino, errno: Errno) {
+        self.change(ino, |state| (state.failed, state.has_failed) = (Some(errno), true));
+    }
+
+    /// Takes the last write-back error that has not been reported yet.
+    pub fn take_failure(&self, ino: Ino) -> Option<Errno> {
+        self.shard(ino).get_mut(&ino).and_then(|state| state.failed.take())
+    }
+
+    /// Changes the state of a file if it has one.
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut State)) {
+        if let Some(state) = self.shard(ino).get_mut(&ino) {
+            change(state);
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, FxHashMap<Ino, State>> {
+        self.shards[ino.index() % SHARDS].lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_may_be_cached_from_the_second_open_to_the_forget() {
+        let (files, ino) = (Files::default(), Ino(7));
+        assert!(!files.open(ino));
+        assert!(files.open(ino));
+        assert!(!files.may_be_cached(ino));
+        files.mark_cached(ino);
+        assert!(files.may_be_cached(ino));
+        files.forget(ino);
+        assert!(!files.may_be_cached(ino) && !files.open(ino));
+    }
+
+    #[test]
+    fn a_failure_is_reported_once() {
+        let (files, ino) = (Files::default(), Ino(7));
+        files.open(ino);
+        assert!(!files.set_writer(ino, Limits::Exempt));
+        files.record_failure(ino, Errno::NOSPC);
+        assert_eq!(files.limits_of_writer(ino), Limits::Exempt);
+        assert_eq!((files.take_failure(ino), files.take_failure(ino)), (Some(Errno::NOSPC), None));
+        assert!(files.set_writer(ino, Limits::Exempt));
+        files.close_last_writer(ino);
+        assert!(!files.set_writer(ino, Limits::Exempt));
+    }
+}
