@@ -31,7 +31,6 @@ mod tar_source;
 mod tar_sparse;
 mod transform;
 mod volume_source;
-mod walk;
 
 pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
@@ -49,7 +48,6 @@ pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 pub use transform::Transform;
 pub use volume_source::VolumeSource;
-pub use walk::{Found, Step, Walk};
 
 use f2fs::Result;
 

@@ -17,12 +17,10 @@ use f2fs::{
     format::FileType,
     units::Ino,
     volume::{ExtentKind, Hidden, Stat, Volume},
-};
-
-use crate::{
-    Entry, Kind, Metadata, Run, Source, Xattr,
     walk::{Found, Step, Walk},
 };
+
+use crate::{Entry, Kind, Metadata, Run, Source, Xattr};
 
 /// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {

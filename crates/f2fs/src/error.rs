@@ -86,7 +86,7 @@ pub enum Error {
         /// The host's error.
         source: io::Error,
     },
-    /// Part of a tree that could not be copied, although the rest could.
+    /// Failure at one path of a tree. A walk or a copy goes on after it.
     #[error("{}{}: {source}", crate::printable::path(.path), of_bytes(.bytes))]
     Lost {
         /// Path from the root of the tree; empty for the root itself.

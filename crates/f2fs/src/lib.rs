@@ -38,7 +38,7 @@
 //! - [`OpenOptions`] opens or makes a volume: in an image file, on a block device, on a [`device`] of your own, or in
 //!   memory.
 //! - [`Volume`] has the operations by paths: read, write, list, make, remove, rename, attributes.
-//! - [`File`] and [`FileOptions`] are open files, [`ReadDir`] lists a directory, [`Metadata`] are the facts about a file.
+//! - [`File`] and [`FileOptions`] are open files, [`ReadDir`] and [`WalkDir`] list directories, [`Metadata`] are the facts about a file.
 //! - [`Error`] says what happened, and where on the volume.
 //! - [`mkfs`] plans new volumes; [`format`](mod@format) has the structures on the device.
 //! - [`volume`] is the engine below, by inode numbers, as a mount needs it; [`Volume::engine`] leads there.
@@ -56,10 +56,11 @@ pub mod mkfs;
 pub mod printable;
 pub mod units;
 pub mod volume;
+pub mod walk;
 
 pub use error::{Error, Place, Result};
 pub use format::FileType;
-pub use front::{DirEntry, File, FileOptions, Metadata, OpenOptions, ReadDir, Volume};
+pub use front::{DirEntry, File, FileOptions, Metadata, OpenOptions, ReadDir, Volume, WalkDir, WalkEntry};
 
 /// Devices that a volume can lie on: the trait, and those of the host and in memory.
 pub mod device {

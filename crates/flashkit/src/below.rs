@@ -3,8 +3,12 @@
 use std::collections::HashSet;
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, units::Ino, volume::Volume};
-use f2fs_tree::{Found, Step, Walk};
+use f2fs::{
+    format::FileType,
+    units::Ino,
+    volume::Volume,
+    walk::{Found, Step, Walk},
+};
 
 use crate::render;
 

@@ -13,9 +13,11 @@ mod names;
 mod open_options;
 mod read_dir;
 mod volume;
+mod walk_dir;
 
 pub use file::{File, FileOptions};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;
 pub use read_dir::{DirEntry, ReadDir};
 pub use volume::Volume;
+pub use walk_dir::{WalkDir, WalkEntry};

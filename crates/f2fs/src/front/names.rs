@@ -1,7 +1,7 @@
 //! Making, removing and renaming by paths.
 
 use super::Volume;
-use crate::{Error, Result, format::FileType, volume::RenameMode};
+use crate::{Error, Result, format::FileType, volume::RenameMode, walk::Walk};
 
 /// Permissions of a directory that is made, before the umask.
 const DIR_PERMISSIONS: u16 = 0o777;
@@ -55,6 +55,28 @@ impl Volume {
         let mut engine = self.engine_mut()?;
         let (dir, name) = engine.resolve_parent(path.as_ref())?;
         engine.remove_dir(dir, name)
+    }
+
+    /// Removes a directory with everything in it. Symbolic links are removed and not followed; one at the end of the path
+    /// is removed itself.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`] for any other file; [`Error::Lost`] with the path of the entry that is in the way, and its
+    /// error, for an entry inside; those of [`remove_dir`](Self::remove_dir). What was removed before an error stays
+    /// removed.
+    pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let mut engine = self.engine_mut()?;
+        let (dir, name, _, kind) = engine.resolve_entry(path.as_ref())?;
+        match kind {
+            FileType::Directory => {}
+            FileType::Symlink => return engine.unlink(dir, name),
+            _ => return Err(Error::NotDirectory),
+        }
+        let mut walk = Walk::default();
+        walk.remove(&mut engine, dir, name).map_err(|error| match walk.path() {
+            b"" => error,
+            inside => Error::lost(inside, error),
+        })
     }
 
     /// Gives a file another name, in the same directory or another. A file of that name is replaced, and an empty

@@ -1,8 +1,7 @@
 //! `rm`: removes names.
 
-use anyhow::{Context, Result, bail};
-use f2fs::{format::FileType, units::Ino, volume::Volume};
-use f2fs_tree::{Found, Step, Walk};
+use anyhow::{Result, bail};
+use f2fs::{format::FileType, units::Ino, volume::Volume, walk::Walk};
 
 use crate::{
     render,
@@ -40,16 +39,8 @@ fn remove(volume: &mut Volume, dir: Ino, name: &[u8], recursive: bool) -> Result
         bail!("is a directory; -r removes it with everything in it");
     }
     let mut walk = Walk::default();
-    walk.enter_own(volume, &Found { dir, name: name.to_vec(), ino: top, kind: None })?;
-    while let Some(step) = walk.next() {
-        let done = match step {
-            Step::Name(found) => volume.stat(found.ino).and_then(|stat| match stat.kind {
-                FileType::Directory => walk.enter_own(volume, &found),
-                _ => volume.unlink(found.dir, &found.name),
-            }),
-            Step::Left(found) => volume.remove_dir(found.dir, &found.name),
-        };
-        done.with_context(|| render::name(walk.path()))?;
-    }
-    Ok(volume.remove_dir(dir, name)?)
+    walk.remove(volume, dir, name).map_err(|error| match walk.path() {
+        b"" => error.into(),
+        path => anyhow::Error::from(error).context(render::name(path)),
+    })
 }

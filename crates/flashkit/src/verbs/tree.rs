@@ -3,8 +3,12 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, units::Ino, volume::Volume};
-use f2fs_tree::{Step, Walk};
+use f2fs::{
+    format::FileType,
+    units::Ino,
+    volume::Volume,
+    walk::{Step, Walk},
+};
 use serde::Serialize;
 
 use crate::{

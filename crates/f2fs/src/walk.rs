@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use f2fs::{
+use crate::{
     Error, Place, Result,
     format::FileType,
     units::Ino,
@@ -112,6 +112,27 @@ impl Walk {
             return Err(Error::corrupt(Place::Inode(found.ino), what));
         }
         Ok(())
+    }
+
+    /// Removes a directory, which has `name` in `dir`, with everything in it. The walk must be new. After an error,
+    /// [`path`](Self::path) names the entry that is in the way, and is empty for the directory itself.
+    ///
+    /// # Errors
+    /// Those of [`enter_own`](Self::enter_own), and those of removing each entry. Entries that were removed before the
+    /// error stay removed.
+    pub fn remove(&mut self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Result<()> {
+        let ino = volume.lookup(dir, name)?;
+        self.enter_own(volume, &Found { dir, name: name.to_vec(), ino, kind: None })?;
+        while let Some(step) = self.next() {
+            match step {
+                Step::Name(found) => match volume.stat(found.ino)?.kind {
+                    FileType::Directory => self.enter_own(volume, &found)?,
+                    _ => volume.unlink(found.dir, &found.name)?,
+                },
+                Step::Left(found) => volume.remove_dir(found.dir, &found.name)?,
+            }
+        }
+        volume.remove_dir(dir, name)
     }
 
     /// Remembers the directories on the path to the last step for [`path_of`](Self::path_of). Each directory
