@@ -17,7 +17,7 @@ use guest::{Manifest, Scope, differences};
 #[path = "../../f2fs/tests/support/golden.rs"]
 mod golden;
 
-/// Images that between them have everything that a tree can hold.
+/// Images that together contain everything that a tree can have.
 const IMAGES: [&str; 8] =
     ["base", "extra-attr", "flexible-xattr", "compress-all", "casefold", "verity", "fragmented", "read-only"];
 
@@ -29,7 +29,7 @@ fn source(volume: &Volume) -> VolumeSource<'_> {
     VolumeSource::new(volume, volume.superblock().root_ino, b"").expect("a root")
 }
 
-/// Every entry with its data, in order.
+/// Returns every entry with its data, in order.
 fn everything(source: &mut dyn Source) -> Vec<(Entry, Vec<u8>)> {
     let mut all = Vec::new();
     let mut buf = vec![0; 70_000];
@@ -50,7 +50,7 @@ fn everything(source: &mut dyn Source) -> Vec<(Entry, Vec<u8>)> {
     all
 }
 
-/// A directory on a file system with xattrs, which a temporary file system may lack.
+/// Makes a directory on a file system with xattrs, which a temporary file system may lack.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
@@ -59,8 +59,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Compares a directory with the kernel's manifest of the image; entries that only root can make are not
-/// expected of others.
+/// Compares a directory with the kernel's manifest of the image. Entries that only root can make are expected
+/// only of root.
 fn compare(name: &str, dir: &Path) {
     let mut wanted = golden::manifest(name);
     let mut found = Manifest::of_tree(dir).expect("a directory");
@@ -75,7 +75,7 @@ fn compare(name: &str, dir: &Path) {
         }
         wanted.entries.retain(|entry| !matches!(entry.kind, guest::Kind::Char | guest::Kind::Block));
     }
-    // Holes are the volume's where its own size counts; copies only have to have the content.
+    // Holes are a property of the volume. Copies need only have the content.
     let found = differences(&wanted, &found, Scope::Copy, 20);
     assert!(found.is_empty(), "{name}:\n  {}", found.join("\n  "));
 }
@@ -107,7 +107,7 @@ fn a_tar_stream_gives_back_every_entry() {
         let wanted = everything(&mut source(&volume));
         for sparse in [false, true] {
             if !sparse && golden::manifest(name).entries.iter().any(|entry| entry.size > 1 << 30) {
-                // Without holes its sparse files would fill a disk.
+                // Without holes, its sparse files would fill a disk.
                 continue;
             }
             let mut sink = TarSink::new(Vec::new(), sparse);
@@ -125,7 +125,7 @@ fn a_tar_stream_gives_back_every_entry() {
                 match &mut wanted.kind {
                     Kind::File { data, .. } if !sparse => *data = None,
                     Kind::HardLink { .. } => {
-                        // Another name of a file repeats no facts of the first one.
+                        // Another name of a file does not repeat the facts of the first one.
                         (wanted.meta.atime, wanted.meta.ctime) = (None, None);
                         wanted.meta.xattrs.clear();
                     }
@@ -157,7 +157,7 @@ fn gnu_tar_unpacks_what_we_pack() {
             .output()
             .expect("tar is installed");
         if !is_root() {
-            // It unpacks less and says so.
+            // It unpacks less and reports that.
             continue;
         }
         let text = String::from_utf8_lossy(&run.stderr);

@@ -53,7 +53,7 @@ fn make(image: &Path, plan: &Plan, bytes: u64, source: &mut dyn Source) -> f2fs:
 /// An entry with its data.
 type Content = BTreeMap<Vec<u8>, (Entry, Vec<u8>)>;
 
-/// Everything a source has, with data of sparse files filled up with zeroes.
+/// Returns everything that a source has. Holes of sparse files are filled with zeroes.
 fn content(source: &mut dyn Source) -> Content {
     let mut all = Content::new();
     let mut buf = vec![0; 1 << 16];
@@ -112,7 +112,7 @@ fn assert_same(volume: &Volume, expected: &Content, skip: &[&str]) {
         );
         assert_eq!((stat.mtime, Some(stat.ctime)), (meta.mtime, meta.ctime.or(Some(meta.mtime))), "{shown}");
         if !matches!(first.kind, Kind::Symlink { .. }) {
-            // Reading a link on the host is an access that leaves its trace.
+            // Reading a link on the host changes its time of last access.
             assert_eq!(Some(stat.atime), meta.atime.or(Some(meta.mtime)), "{shown}");
         }
         let mut names = volume.list_xattrs(*ino).unwrap();
@@ -176,7 +176,7 @@ fn a_tree_of_everything_comes_back_in_every_feature_set() {
     }
 }
 
-/// A source made of values.
+/// A source of given values.
 struct Given<'a> {
     entries: std::vec::IntoIter<Entry>,
     data: &'a RefCell<u64>,
@@ -221,7 +221,7 @@ fn file(path: impl Into<Vec<u8>>, size: u64) -> Entry {
     entry(path, Kind::File { size, data: None })
 }
 
-/// Blocks and nodes that a fill took, and the need computed before it.
+/// Returns the blocks and nodes taken by a fill, and the need computed before it.
 fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>) -> (Need, Need) {
     let options = mkfs::Options { block_size, ..options(features) };
     let bytes = 1u64 << 30;
@@ -238,7 +238,7 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
     let taken = Need {
         entries: filled.entries,
         bytes: filled.bytes,
-        // The root itself was there before, with its first block.
+        // The root itself existed before, with its first block.
         blocks: after.valid_blocks - before.valid_blocks + 2,
         nodes: u64::from(after.valid_nodes - before.valid_nodes) + 1,
         ids: need.ids,
@@ -247,7 +247,7 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
     (taken, need)
 }
 
-/// The count is exact, for whatever has its own rule.
+/// The count is exact for every kind of entry with a rule of its own.
 #[test]
 fn the_counted_blocks_are_the_used_blocks() {
     let sparse = |path: &str, size: u64, data: &[std::ops::Range<u64>]| {
@@ -312,8 +312,8 @@ fn large_directories_are_counted_exactly_and_filled_quickly() {
     assert_eq!(taken, need);
 }
 
-/// The smallest volume holds its content, with the free space that was asked for; one zone less is planned as
-/// too small.
+/// The smallest volume holds its content with the requested free space. One zone less is planned as too
+/// small.
 #[test]
 fn the_smallest_volume_holds_its_content() {
     let dir = scratch();
@@ -336,7 +336,8 @@ fn the_smallest_volume_holds_its_content() {
         let (_, volume) = make(&image, &plan, bytes, &mut given(entries, &data)).unwrap();
         let (used, free) = (volume.counters().valid_blocks, volume.free_user_blocks());
         assert!(free as f64 >= used as f64 * free_percent / 100.0, "{free} of {used} blocks");
-        // Not larger than it must be: a zone less, or the smallest volume there is.
+        // It is not larger than necessary: it has at most two sections more than requested, beyond the engine's
+        // slack, or it is the smallest volume possible.
         let slack = 2 * SLACK_BLOCKS + u64::from(section) * 512 * 2;
         let smallest = bytes == Plan::smallest_bytes(&options).unwrap();
         assert!(
@@ -366,16 +367,16 @@ fn a_lack_of_space_reports_the_need_and_leaves_nothing() {
         }
         other => panic!("{:?}", other.map(|(filled, _)| filled)),
     }
-    // No superblock: there is no volume.
+    // Without a superblock there is no volume.
     assert_eq!(fs::read(&image).unwrap()[..8192], [0; 8192]);
 
-    // Into a volume that is there: without a checkpoint, it is as it was.
+    // An existing volume stays unchanged without a checkpoint.
     let given_one = || vec![file("before", 5000)];
     let (_, volume) = make(&image, &plan, 64 << 20, &mut given(given_one(), &data)).unwrap();
     drop(volume);
     let options = volume::Options { checkpoint_when_asked: true, ..volume_options() };
     let mut volume = Volume::open(device(&image), options).unwrap();
-    // The last part alone would make the engine ask for room again and again.
+    // The last part alone would make the engine require more space repeatedly.
     let entries: Vec<Entry> =
         (0..100).flat_map(|n| [file(format!("file{n}"), 1 << 20), file("again", 1 << 20)]).collect();
     let result = fill(&mut volume, ROOT, &mut given(entries, &data), FillOptions::default());
@@ -446,7 +447,8 @@ fn an_import_merges_directories_and_replaces_files() {
     assert_eq!(error.unwrap_err().to_string(), "sub: directory not empty");
 }
 
-/// Same input and latest time, same bytes: whatever the order in which the host lists names, and whenever.
+/// The same input and latest time give the same bytes, at any time and in whatever order the host lists
+/// names.
 #[test]
 fn images_repeat_to_the_byte() {
     let dir = scratch();
@@ -514,7 +516,7 @@ fn links_to_missing_targets_are_errors_with_the_path() {
     assert!(result.unwrap_err().to_string().contains("large: extended attributes of"));
 }
 
-/// A tar stream gives the same volume as the directory that it was made of.
+/// A tar stream gives the same volume as the directory that it was made from.
 #[test]
 fn an_archive_fills_like_its_directory() {
     let dir = scratch();
@@ -552,7 +554,7 @@ fn filling_a_volume_with_many_names_reads_each_block_of_their_directory_few_time
     for n in 0..NAMES {
         File::create(tree.join(format!("{n:07}"))).unwrap();
     }
-    // So small a cache that directories' blocks are written on the way.
+    // The cache is so small that directories' blocks are written on the way.
     let small_cache = volume::Options { cache_bytes: 1 << 20, ..volume_options() };
     let device = Arc::new(Counted::new(MemoryDevice::new(128 << 20)));
     let plan = plan(&options(""), 128 << 20);

@@ -94,7 +94,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
             let inside = volume.create(odd, name, &node(DIR))?;
             volume.create(inside, b"canary", &node(FILE))?;
         }
-        // Directories that hold themselves, one another and those above.
+        // Directories that contain themselves, one another and their parents.
         let cycle = volume.create(ROOT, b"cycle", &node(DIR))?;
         for name in [&b"self"[..], b"above", b"other"] {
             volume.create(cycle, name, &node(DIR))?;
@@ -111,7 +111,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         let (dentry, name) = entry_at(&volume, dir, from);
         device.write(name, to).expect("in memory");
         if links_first {
-            // So that it is this name that is found.
+            // With this hash, a lookup finds this name.
             device.write(dentry, &name_hash(to).to_le_bytes()).expect("in memory");
         }
     };
@@ -132,7 +132,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
     device
 }
 
-/// Everything that can be seen of the files in a directory, by path.
+/// Records everything visible of the files in a directory, by path.
 fn look(dir: &Path, except: &Path, seen: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("readable").path();
@@ -162,7 +162,7 @@ fn look(dir: &Path, except: &Path, seen: &mut BTreeMap<String, String>) {
     }
 }
 
-/// A directory with something in it that must stay as it is, beside the place of a destination.
+/// A directory whose content must stay unchanged, beside a place for the destination.
 struct Bench {
     dir: tempfile::TempDir,
     before: BTreeMap<String, String>,
@@ -220,7 +220,7 @@ fn a_hostile_volume_stays_in_the_destination() {
         let bench = Bench::new();
         let how = format!("links first: {links_first}, -k: {keep_going}, --overwrite: {overwrite}");
         let device = hostile(&bench.dir.path().join("outside"), links_first);
-        // Twice, so that the second time everything is there already.
+        // The second time, everything exists already.
         for _ in 0..2 {
             let mut sink = DirSink::new(&bench.out(), owners).expect("a directory");
             if overwrite {
@@ -231,7 +231,7 @@ fn a_hostile_volume_stays_in_the_destination() {
             assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
             if keep_going {
                 let mut names = vec!["d", "e", "f", "g", "h", "cycle/self", "cycle/above", "odd"];
-                // Else it leads to a directory that has no other name left.
+                // Otherwise it leads to a directory without another name.
                 names.extend((!links_first).then_some("cycle/other"));
                 for name in names {
                     assert!(
@@ -256,7 +256,7 @@ fn the_archive_of_a_hostile_volume_is_harmless() {
         assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
         let archive = bench.out().join("archive.tar");
         fs::write(&archive, sink.into_inner()).expect("it is written");
-        // With absolute names and overwriting, which is when tar trusts an archive most.
+        // With absolute names and overwriting, tar trusts an archive most.
         for more in [&[][..], &["-P"], &["-P", "--overwrite", "--unlink-first"]] {
             let unpacked = Command::new("tar")
                 .args(["-xpf", "archive.tar"])

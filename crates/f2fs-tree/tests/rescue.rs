@@ -31,10 +31,10 @@ const ROOT: Ino = Ino(3);
 const BLOCK: u64 = 4096;
 const FILE: u16 = 0o100_644;
 const DIR: u16 = 0o040_755;
-/// Cases of one run: every kind of block with every kind of damage, three times.
+/// Number of cases of a run: every kind of block with every kind of damage, three times.
 const CASES: u64 = 3 * KINDS.len() as u64 * DAMAGES.len() as u64;
 
-/// Cases of further seeds, in which a directory gets a block of another one that has names of its own.
+/// Further seeds, with cases in which a directory gets another one's block with names of its own.
 const FURTHER_SEEDS: [u64; 4] = [246, 311, 1806, 2391];
 
 type Path = Vec<u8>;
@@ -86,7 +86,7 @@ enum Damage {
 const DAMAGES: [Damage; 5] =
     [Damage::Zeroes, Damage::Noise, Damage::BitFlip, Damage::OtherBlock, Damage::Unreadable];
 
-/// The part of the tree that a block holds.
+/// The part of the tree in a block.
 #[derive(Debug, Clone, Default)]
 struct Holds {
     /// These paths and everything below them.
@@ -95,7 +95,7 @@ struct Holds {
     new_names: BTreeSet<Path>,
     /// Blocks of the content of these files.
     content: Vec<(Path, Range<u64>)>,
-    /// Attributes of these paths, but for the named ones.
+    /// Attributes of these paths, except the named ones.
     xattrs: Vec<(Path, BTreeSet<Vec<u8>>)>,
 }
 
@@ -111,7 +111,7 @@ impl Holds {
         ancestors(path).any(|above| self.below.contains(above))
     }
 
-    /// Returns true if a loss may be told of a path.
+    /// Returns true if the loss of a path may be reported.
     fn touches(&self, path: &[u8]) -> bool {
         self.has_all_of(path)
             || self.new_names.contains(path)
@@ -121,7 +121,7 @@ impl Holds {
     }
 }
 
-/// A path, and the paths of the directories that it lies in.
+/// Returns a path and the paths of its parent directories.
 fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(Some(path), |path| match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => Some(&path[..slash]),
@@ -183,7 +183,7 @@ impl Sink for Tree {
 }
 
 impl Tree {
-    /// A node; of a hard link, the node of its first name.
+    /// Returns a node; for a hard link, the node of its first name.
     fn get(&self, path: &[u8]) -> Option<&Node> {
         let node = self.nodes.get(path)?;
         match &node.kind {
@@ -192,7 +192,7 @@ impl Tree {
         }
     }
 
-    /// The differences of this tree from another that `holds` does not explain.
+    /// Returns the differences of this tree from another that `holds` does not explain.
     fn unexplained(&self, after: &Tree, holds: &Holds) -> Vec<String> {
         let mut found = Vec::new();
         for path in self.nodes.keys().filter(|path| !holds.has_all_of(path)) {
@@ -245,14 +245,14 @@ fn node_differences<'a>(
     kind.into_iter().chain(meta).chain(content)
 }
 
-/// Bytes that are not all zeroes, and differ from block to block.
+/// Returns bytes that are not all zeroes, and differ from block to block.
 fn noise(rng: &mut Rng, bytes: usize) -> Vec<u8> {
     let mut all: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     all.truncate(bytes);
     all
 }
 
-/// A device with a volume that has every kind of block.
+/// Makes a device with a volume that has every kind of block.
 fn make() -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     let features = [
@@ -336,10 +336,10 @@ fn fill(volume: &mut Volume) -> Result<()> {
     Ok(())
 }
 
-/// Every block that is in use, and the part of the tree that it holds.
+/// Every used block, with its part of the tree.
 struct Blocks {
     of_kind: BTreeMap<BlockKind, Vec<(BlockAddr, Holds)>>,
-    /// The parts of the tree that each node holds.
+    /// Parts of the tree in each node.
     of_nodes: BTreeMap<Nid, Holds>,
     paths: BTreeMap<Ino, Vec<Path>>,
 }
@@ -411,7 +411,7 @@ impl Blocks {
         }
     }
 
-    /// A node of a file's map, `depth` levels above its direct nodes.
+    /// Adds a node of a file's map, `depth` levels above its direct nodes.
     fn tree(&mut self, volume: &Volume, ino: Ino, nid: Nid, start: u64, depth: u32, of: (u64, u64)) {
         if nid == Nid::NULL {
             return;
@@ -432,7 +432,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks of a file or directory as parts of the tree.
+    /// Returns blocks of a file or directory as parts of the tree.
     fn content(&self, volume: &Volume, ino: Ino, range: Range<u64>) -> Holds {
         let paths = &self.paths[&ino];
         let inode = volume.inode(ino).expect("sound");
@@ -478,7 +478,7 @@ impl Blocks {
         }
     }
 
-    /// The blocks outside the main area.
+    /// Adds the blocks outside the main area.
     fn tables(&mut self, volume: &Volume) {
         let geometry = volume.geometry();
         let nodes = self.of_nodes.clone();
@@ -518,7 +518,7 @@ fn below(dir: &[u8], name: &[u8]) -> Path {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// The device with one block damaged.
+/// Returns the device with one block damaged.
 fn damaged(
     device: &Arc<dyn Device>,
     addr: BlockAddr,

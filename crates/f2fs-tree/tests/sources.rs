@@ -1,4 +1,4 @@
-//! Directories and archives as sources, against real ones: made by the host, GNU tar and the tar crate.
+//! Directories and archives as sources, compared with real ones made by the host, GNU tar and the tar crate.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use f2fs_tree::{DirSource, Entry, Kind, Source, TarSource, decompressed};
 use proptest::prelude::*;
 use support::tree::{is_root, make_tree};
 
-/// A source read to its end: each entry with its data, and the bytes where the runs begin and end.
+/// Reads a source to its end. Returns each entry with its data, and the offsets where the runs begin and end.
 fn read_all(source: &mut dyn Source, buf_bytes: usize) -> f2fs::Result<Vec<(Entry, Vec<u8>)>> {
     let (mut all, mut buf) = (Vec::new(), vec![0; buf_bytes]);
     while let Some(entry) = source.next_entry()? {
@@ -43,7 +43,7 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The entries of a tree, by path; a hard link differs from its first name only by its group.
+/// Returns the entries of a tree by path. A hard link differs from its first name only by its group.
 fn by_path(all: Vec<(Entry, Vec<u8>)>) -> BTreeMap<Vec<u8>, (Entry, Vec<u8>)> {
     let count = all.len();
     let map: BTreeMap<_, _> = all.into_iter().map(|item| (item.0.path.clone(), item)).collect();
@@ -60,7 +60,7 @@ fn a_directory_is_read_with_everything_in_it() {
     let position =
         |path: &str| paths.iter().position(|p| p == path.as_bytes()).unwrap_or_else(|| panic!("{path}"));
     assert_eq!(position(""), 0);
-    // Depth first, names in byte order: "dir" and all in it before "dir-empty".
+    // Depth first, names in byte order: "dir" and everything in it before "dir-empty".
     let order =
         ["a-link", "dir", "dir/big", "dir/hello", "dir/sub", "dir/sub/third", "dir-empty", "empty", "fifo"];
     let positions: Vec<_> = order.iter().map(|path| position(path)).collect();
@@ -102,7 +102,7 @@ fn a_directory_is_read_with_everything_in_it() {
     }
 }
 
-/// Deeper than there are file descriptors for, with a path longer than the host takes.
+/// Deeper than the number of file descriptors, with a path longer than the host accepts.
 #[test]
 fn directories_of_any_depth_are_read() {
     let dir = scratch();
@@ -112,7 +112,7 @@ fn directories_of_any_depth_are_read() {
     for depth in 0..1500 {
         let name = format!("d{depth:010}");
         rustix::fs::mkdirat(&at, &name, rustix::fs::Mode::RWXU).unwrap();
-        // A second name behind it needs the walk to come back.
+        // A second name after it requires the walk to come back.
         rustix::fs::mkdirat(&at, "z", rustix::fs::Mode::RWXU).unwrap();
         at =
             rustix::fs::openat(&at, &name, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
@@ -140,7 +140,7 @@ fn unreadable_entries_are_named() {
     assert!(error.contains("file") && error.contains("shorter"), "{error}");
 }
 
-/// The walk runs ahead of the reader; an error that it meets is reported at its own place.
+/// The walk runs ahead of the reader. An error is reported at its own place in the order.
 #[test]
 fn errors_found_ahead_are_reported_in_the_order_of_entries() {
     let dir = scratch();
@@ -159,7 +159,7 @@ fn errors_found_ahead_are_reported_in_the_order_of_entries() {
                 assert_eq!(entry.path, format!("file{read:02}").into_bytes());
                 read += 1;
                 if read == 10 {
-                    // Far enough behind to be open already when it goes.
+                    // Close enough to be already open when it is removed.
                     fs::remove_file(dir.path().join("file20")).unwrap();
                     fs::remove_file(dir.path().join("file80")).unwrap();
                 }
@@ -261,7 +261,7 @@ fn compressed_archives_are_recognized_by_their_first_bytes() {
     }
 }
 
-/// A hand-made member: name, type, size field, other fields by closure, and content.
+/// Makes a member by hand: name, type, content, and other fields by closure.
 fn member(name: &str, kind: u8, content: &[u8], set: impl Fn(&mut tar::Header)) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -474,7 +474,7 @@ fn unread_data_is_skipped() {
     assert_eq!(source.next_run(&mut [0; 100]).unwrap().unwrap().length, 10);
 }
 
-/// A pipe returns short reads; the source must not depend on their size.
+/// A source with short reads, like a pipe. The result must not depend on their size.
 struct Trickle<'a>(&'a [u8], usize);
 
 impl Read for Trickle<'_> {
@@ -490,7 +490,7 @@ impl Read for Trickle<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Any bytes, and any change to a valid archive, end in entries or in an error.
+    /// Any bytes, and any change to a valid archive, give entries or an error.
     #[test]
     fn spoiled_archives_never_panic(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8), cut in any::<prop::sample::Index>()) {
         let mut bytes = tar_of(&[
@@ -504,7 +504,7 @@ proptest! {
         for (at, to) in changes {
             let at = at.index(bytes.len());
             bytes[at] = to;
-            // Make the checksum right again, so that more than the checksum is tried.
+            // Corrects the checksum, so that the code behind it sees the change.
             let block = at / 512 * 512;
             if bytes[block + 257..].starts_with(b"ustar") {
                 let mut header = tar::Header::new_old();

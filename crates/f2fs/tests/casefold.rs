@@ -44,8 +44,8 @@ fn fill(volume: &mut Volume, dir: Ino, names: u32) {
     }
 }
 
-/// Reopens a volume, with a directory that was plain casefolded: so its names lie where a hash of all their code points
-/// leads to.
+/// Reopens a volume after turning a plain directory into a casefolded one. Its names then lie where a hash of
+/// all their code points leads.
 fn fold(device: &Counting, mut volume: Volume, dir: Ino, cache_bytes: usize) -> Volume {
     volume.unmount().unwrap();
     let block = u64::from(volume.nat_entry(dir.into()).unwrap().addr.0) * 4096;
@@ -85,7 +85,7 @@ fn names_of_a_new_casefolded_directory_cost_no_more_than_those_of_a_plain_one() 
     let reads = |flags: u32| {
         let (device, volume) = format();
         drop(volume);
-        // So little that most blocks of the directory are only on the device.
+        // The cache is so small that most blocks of the directory are only on the device.
         let mut volume = Volume::open(device.clone(), options(128 << 10)).unwrap();
         let dir = make_dir(&mut volume, b"dir", flags);
         device.take_counts();
@@ -147,7 +147,7 @@ fn names_hashed_with_ignorable_code_points_are_found_once_their_directory_has_le
     }
 }
 
-/// Gives an inline directory several buckets in the lowest level of the hash table that it is going to be.
+/// Gives an inline directory several buckets in the lowest level of its future hash table.
 fn set_dir_level(device: &Counting, volume: &mut Volume, dir: Ino, level: u8) {
     const DIR_LEVEL_AT: usize = 347;
     volume.checkpoint().unwrap();

@@ -15,7 +15,7 @@ use f2fs::{
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-/// Fills a volume up to a share of its user blocks with one big and many small files.
+/// Fills a volume up to a share of its user blocks, with one large and many small files.
 fn fill(volume: &mut Volume, share: f64) -> (Ino, u64) {
     let user_blocks = volume.last_checkpoint().user_blocks;
     let goal = (user_blocks as f64 * share) as u64;
@@ -160,7 +160,7 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
         let mut small = Vec::new();
         let mut refused = 0;
         for n in 0..5_000u64 {
-            // Inodes come and go between overwrites, so that segments of both kinds must be found.
+            // Inodes are made and removed between overwrites, so that segments of both kinds must be found.
             if rng.chance(0.55) {
                 let name = format!("n{n}");
                 match volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)) {
@@ -224,7 +224,7 @@ fn dirty_data_never_exceeds_the_free_space() {
                 }
             }
             match round % 3 {
-                // Parts of blocks wait, and so do nodes; whole blocks go to the log at once.
+                // Parts of blocks stay in memory, and so do nodes. Whole blocks go to the log at once.
                 0 => (0..blocks)
                     .for_each(|block| volume.write(big, block * 4096 + 100, &[round; 2000]).unwrap()),
                 1 => mails.iter().for_each(|(_, ino)| volume.write(*ino, 0, &[round; 4]).unwrap()),

@@ -36,14 +36,14 @@ fn with_flags(volume: &mut Volume, ino: Ino, flags: u32) -> f2fs::Result<()> {
     volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
 }
 
-/// A directory in which everything is compressed.
+/// Makes a directory in which everything is compressed.
 fn compressed_dir(volume: &mut Volume, name: &[u8]) -> Ino {
     let dir = volume.create(ROOT, name, &NewNode::new(DIR)).unwrap();
     with_flags(volume, dir, flag::COMPRESS).unwrap();
     dir
 }
 
-/// Bytes that compress to about a third, or noise.
+/// Returns bytes that compress to about a third, or noise.
 fn content(rng: &mut Rng, length: usize, noise: bool) -> Vec<u8> {
     let mask = if noise { 0xFF } else { 0x03 };
     let mut bytes = Vec::with_capacity(length + 8);
@@ -80,7 +80,7 @@ fn check_map(volume: &Volume, ino: Ino) -> usize {
         }
     }
     assert_eq!(inode.saved_blocks(), Some(saved), "{ino}");
-    // One node at most besides the inode in these tests; more are told by fsck.f2fs.
+    // In these tests there is at most one node besides the inode; fsck.f2fs checks larger maps.
     let counted = inode.head().blocks.get() - 1;
     assert!((blocks..=blocks + 3).contains(&counted), "{ino} counts {counted} blocks, has {blocks}");
     clusters
@@ -97,7 +97,7 @@ fn put(copy: &mut Vec<u8>, offset: usize, data: &[u8]) {
     copy[offset..offset + data.len()].copy_from_slice(data);
 }
 
-/// Random changes of a file and of its copy.
+/// Makes random changes to a file and to its copy.
 fn change(volume: &mut Volume, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most: u64) {
     let (offset, noise) = (rng.below(most), rng.chance(0.3));
     let length = match rng.below(4) {
@@ -250,7 +250,7 @@ fn released_space_can_be_used_and_reserved_again() {
 
     let mut volume = open(&path, lz4(), 1 << 20);
     assert!(read(&volume, ino) == data);
-    // Between clusters it can be cut.
+    // The file can be truncated between clusters.
     volume.truncate(ino, 50 * 4 * BLOCK).unwrap();
     data.truncate(50 * 4 * BLOCK as usize);
     check_map(&volume, ino);
@@ -309,7 +309,7 @@ fn compression_is_inherited_and_chosen_by_extension() {
     };
     assert_eq!(is(sub, "a", FILE), (true, flag::COMPRESS));
     assert_eq!(is(sub, "a.zip", FILE), (false, 0));
-    // A hot extension of mkfs.f2fs's list.
+    // The name has a hot extension of mkfs.f2fs's list.
     assert_eq!(is(sub, "a.db", FILE), (false, 0));
     assert_eq!(is(sub, "fifo", 0o010_600), (false, 0));
     assert_eq!(is(ROOT, "a.so", FILE), (true, flag::COMPRESS));
@@ -362,7 +362,8 @@ fn flags_change_only_while_there_is_nothing_to_convert() {
     assert!(matches!(with_flags(&mut volume, ino, flag::COMPRESS), Err(Error::Unsupported(_))));
 }
 
-/// Not judged by fsck.f2fs, which takes a hole below an indirect node of a compressed file for a longer one.
+/// fsck.f2fs does not judge these volumes, because it takes a hole below an indirect node of a compressed
+/// file for a longer one.
 #[test]
 fn clusters_lie_anywhere_up_to_the_last_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,7 +421,7 @@ fn cleaning_moves_compressed_blocks() {
     for n in (0..60).step_by(3) {
         volume.unlink(dir, format!("file{n}").as_bytes()).unwrap();
     }
-    // Data that waits to be compressed again is there, too.
+    // Data that is still to be compressed again is found, too.
     for (ino, data) in files.iter_mut().skip(1).step_by(3) {
         volume.write(*ino, 77_777, b"changed").unwrap();
         put(data, 77_777, b"changed");
@@ -487,7 +488,7 @@ fn files_compressed_by_the_kernel_are_changed() {
     }
 }
 
-/// A cluster that compresses to nine tenths.
+/// Returns content that compresses to nine tenths.
 fn hardly_compressible(rng: &mut Rng, length: usize) -> Vec<u8> {
     let mut bytes = content(rng, length, true);
     bytes[..length / 10].fill(0);
@@ -550,7 +551,7 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
         assert_eq!(extent.kind, ExtentKind::Compressed);
         volume.device().write(extent.physical.unwrap(), &[0xFF; BLOCK as usize]).unwrap();
     };
-    // It is damaged before it is written, and while written data waits.
+    // The damage happens before a write, and while written data is in memory.
     damage(&volume, 0);
     let refused = volume.write(ino, BLOCK, &[7; BLOCK as usize]);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
@@ -564,7 +565,7 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     for told in [volume.fsync(ino, false), volume.checkpoint(), volume.fsync(ino, false)] {
         assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     }
-    // As a whole it can be written.
+    // Overwriting the whole cluster works.
     volume.write(ino, 0, &whole).unwrap();
     volume.fsync(ino, false).unwrap();
     volume.unmount().unwrap();

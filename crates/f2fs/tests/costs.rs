@@ -62,7 +62,7 @@ fn an_allocation_that_mostly_exists_already_is_not_refused() {
     let (_device, mut volume) = format(96 << 20);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let free_bytes = volume.free_user_blocks() * BLOCK;
-    // More than half, so that all of it would not fit if it were new.
+    // The length is more than half of the free space, so that not all of it would fit if it were new.
     let length = (free_bytes * 3 / 5) / (1 << 20) * (1 << 20);
     volume.allocate_range(ino, 0, length, false).unwrap();
     volume.punch_hole(ino, 5 * BLOCK, 3 * BLOCK).unwrap();

@@ -51,7 +51,7 @@ fn scattered_blocks_wait_until_their_neighbours_are_free() {
     let (scattered, _) = discards_after(&mut volume, &mut (0..FILES).step_by(2));
     assert!(scattered <= 10, "{scattered} discards of scattered blocks");
     let (whole, bytes) = discards_after(&mut volume, &mut (1..FILES).step_by(2));
-    // Data and inodes, each in segments of its own, but for the ends.
+    // Data and inodes lie in segments of their own, except at the ends.
     let files_bytes = 2 * u64::from(FILES) * 4096;
     assert!(bytes > files_bytes - files_bytes / 10, "{bytes} of {files_bytes} bytes");
     assert!(whole <= 40, "{whole} discards of {bytes} bytes");

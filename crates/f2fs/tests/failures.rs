@@ -24,7 +24,7 @@ use support::NOW;
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-/// The work of the tests on a volume: files that are written, synced one by one, overwritten, removed.
+/// Runs the tests' work on a volume: files are written, synced one by one, overwritten, removed.
 fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) -> bool {
     let mut make_durable = |volume: &mut Volume, sync: &dyn Fn(&mut Volume) -> Result<()>| loop {
         match sync(volume) {
@@ -84,7 +84,7 @@ fn open_for(device: Arc<dyn Device>, on_error: OnError, straight_bytes: Option<u
     Volume::open(device, options).expect("the volume opens")
 }
 
-/// Every single write may fail once; the work succeeds in the end, as without the failure.
+/// If any single write fails once, the work succeeds in the end, as without the failure.
 #[test]
 fn a_write_that_fails_once_is_repeated() {
     repeats_what_fails_once(None);
@@ -120,7 +120,7 @@ fn repeats_what_fails_once(straight_bytes: Option<usize>) {
             assert!(volume.read_only_reason().is_some(), "write {nth}");
             stopped += 1;
         }
-        // Reported or not, a failed write that was repeated is one write more than those before it.
+        // Reported or not, a repeated write adds one to the number of writes.
         if done && device.counts().writes <= nth {
             break;
         }
@@ -129,8 +129,8 @@ fn repeats_what_fails_once(straight_bytes: Option<usize>) {
     assert!(failures > 30 && (4..=6).contains(&stopped), "{stopped} of {failures} ({nth})");
 }
 
-/// A checkpoint that failed at any of its writes is tried again; where the power goes meanwhile, the one before counts,
-/// with all its tables.
+/// A checkpoint that failed at any of its writes is repeated. If the power fails meanwhile, the previous one
+/// is valid, with all its tables.
 #[test]
 fn a_checkpoint_that_is_tried_again_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn a_checkpoint_that_is_tried_again_leaves_the_one_before() {
     let image = {
         let device = Arc::new(MemoryDevice::from_bytes(&fresh(&path)));
         let mut volume = open(device.clone(), OnError::Continue);
-        // More than the journals hold.
+        // More changes than the journals can hold.
         for n in 0..140 {
             let ino = volume.create(ROOT, format!("old {n}").as_bytes(), &NewNode::new(FILE)).unwrap();
             volume.write(ino, 0, &[1; 40_000]).unwrap();
@@ -157,7 +157,7 @@ fn a_checkpoint_that_is_tried_again_leaves_the_one_before() {
         }
         volume.checkpoint().unwrap_err();
         if volume.read_only_reason().is_some() {
-            // Its last block, which cannot be tried again.
+            // This is the checkpoint's last block, which cannot be repeated.
             break;
         }
         let before = device.trace().len();
@@ -170,7 +170,7 @@ fn a_checkpoint_that_is_tried_again_leaves_the_one_before() {
             let left = Arc::new(MemoryDevice::from_bytes(&image));
             power_cut(&trace, at, &Survivors::All, &*left).unwrap();
             let mut volume = open(left.clone(), OnError::ReadOnly);
-            // With the two dots.
+            // The count includes the two dots.
             let count = volume.entries(ROOT, 0).unwrap().count();
             assert!([142, 62].contains(&count), "write {nth}, cut after {at}: {count} entries");
             volume.unmount().unwrap();
@@ -197,14 +197,15 @@ fn a_flush_that_fails_ends_changes() {
     }
 }
 
-/// Data that waits for a device which takes no more writes can be read, and synced data is there afterwards.
+/// Unwritten data can be read although the device accepts no more writes, and synced data survives.
 #[test]
 fn data_that_cannot_be_written_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = fresh(&path);
     for on_error in [OnError::ReadOnly, OnError::Continue] {
-        // Everything but the checkpoints and the tables refuses writes from some time on: the device is worn out.
+        // From some time on, everything except the checkpoints and the tables refuses writes: the device is
+        // worn out.
         let device = Arc::new(Faulty::new(MemoryDevice::from_bytes(&image), Vec::new()));
         let mut volume = open(device.clone(), on_error);
         let synced = volume.create(ROOT, b"synced", &NewNode::new(FILE)).unwrap();
@@ -240,8 +241,7 @@ fn data_that_cannot_be_written_can_be_read() {
     }
 }
 
-/// A block of a file that cannot be read ends an insertion half-way: blocks that have moved are still in the
-/// file.
+/// If a block of a file cannot be read, an insertion ends half-way, and moved blocks are still in the file.
 #[test]
 fn an_insertion_that_fails_half_way_loses_nothing() {
     const BLOCKS: u64 = 600;
@@ -275,7 +275,7 @@ fn an_insertion_that_fails_half_way_loses_nothing() {
     }
 }
 
-/// Blocks reserved past a file's end stay reserved when a write there fails.
+/// Blocks reserved past a file's end stay reserved if a write there fails.
 #[test]
 fn a_failed_write_releases_only_its_own_reservation() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,8 +297,8 @@ fn a_failed_write_releases_only_its_own_reservation() {
     assert_eq!((volume.stat(ino).unwrap().sectors, volume.stat(ino).unwrap().size), (blocks, 4096 + 100));
 }
 
-/// A bad sector under a block that is always overwritten in place keeps back that block only: changes of
-/// other files become durable, and a caller that syncs this file gets the error.
+/// A bad sector under a block that is always overwritten in place delays only that block. Changes of other
+/// files become durable, and a caller that syncs this file gets the error.
 #[test]
 fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -333,14 +333,14 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     assert!(bytes == [1; 9000]);
 }
 
-/// A section with a bad sector is worth cleaning most, and cannot be cleaned: others are.
+/// The section most worth cleaning has a bad sector and cannot be cleaned. Others are cleaned instead.
 #[test]
 fn a_bad_sector_keeps_only_its_own_section_from_being_cleaned() {
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(inner.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &vec![1; 2500 * 4096]).unwrap();
-    // One block stays of a segment, 24 of the next, 76 of another.
+    // One block of a segment stays, 24 of the next, 76 of another.
     for hole in [0..100, 101..1000, 1100..2400] {
         volume.punch_hole(ino, hole.start * 4096, (hole.end - hole.start) * 4096).unwrap();
     }
@@ -365,15 +365,15 @@ fn a_bad_sector_keeps_only_its_own_section_from_being_cleaned() {
     assert!(found[..4096] == [1; 4096]);
 }
 
-/// A device that cannot be read in some places, for a time.
+/// A device on which some places cannot be read for a time.
 struct Scratched {
     inner: MemoryDevice,
     bad: Mutex<Vec<u64>>,
-    /// Reads until one fails.
+    /// Number of reads until one fails.
     until: Mutex<Option<u64>>,
     /// True if all later requests fail, too.
     goes_on: Mutex<bool>,
-    /// Reads that have failed.
+    /// Number of failed reads.
     failed: Mutex<u64>,
     refuses_writes: Mutex<bool>,
 }
@@ -390,7 +390,7 @@ impl Scratched {
         })
     }
 
-    /// From now on these blocks cannot be read.
+    /// Makes these blocks unreadable from now on.
     fn set(&self, blocks: &[BlockAddr]) {
         *self.bad.lock().unwrap() = blocks.iter().map(|addr| u64::from(addr.0) * 4096).collect();
     }
@@ -433,7 +433,7 @@ impl Device for Scratched {
     }
 }
 
-/// Files of all kinds with many others beside them, so that a small cache drops unused ones.
+/// Makes files of all kinds, and many others so that a small cache drops unused ones.
 fn crowded(path: &Path) -> MemoryDevice {
     support::mkfs(path, 100 << 20, &["-O", "extra_attr,inode_checksum,project_quota,quota,compression"]);
     let mut volume = support::open(path);
@@ -482,7 +482,7 @@ fn forget(volume: &Volume) {
 
 type Step = fn(&mut Volume) -> Result<()>;
 
-/// Everything that a volume can be asked for, with all of it out of the cache before.
+/// All operations of a volume. The cache is emptied before each.
 const STEPS: &[Step] = &[
     |volume| {
         let ino = volume.create(ROOT, b"new", &NewNode { uid: 1000, ..NewNode::new(FILE) })?;
@@ -509,7 +509,7 @@ const STEPS: &[Step] = &[
     },
     |volume| volume.write(volume.lookup(ROOT, b"big")?, 1150 * 4096 + 5, &[2; 5]),
     |volume| {
-        // The second time there is more to write.
+        // The second call has more to write.
         let ino = volume.lookup(ROOT, b"new")?;
         volume.write(ino, volume.stat(ino)?.size, &[2; 50_000])?;
         volume.checkpoint()
@@ -570,7 +570,7 @@ const STEPS: &[Step] = &[
     Volume::unmount,
 ];
 
-/// Every single read may fail once; the second call succeeds, and no data is lost.
+/// If any single read fails once, the second call succeeds, and no data is lost.
 #[test]
 fn a_read_that_fails_once_leaves_no_operation_half_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -627,8 +627,8 @@ fn a_read_that_fails_once_leaves_no_operation_half_done() {
     assert!(bad.is_empty(), "{failures} failures of {nth}: {}", bad.join("\n"));
 }
 
-/// An inode that could not be evicted when its last user closed it goes with the next checkpoint: its space
-/// is not lost to the session.
+/// An inode that could not be evicted when its last user closed it is removed with the next checkpoint. Its
+/// space is not lost to the session.
 #[test]
 fn an_inode_that_could_not_be_evicted_is_evicted_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -663,7 +663,8 @@ fn an_inode_that_could_not_be_evicted_is_evicted_later() {
         assert!(volume.orphans().is_empty());
     }
     let after = volume.counters();
-    // Two files of 1200 blocks, an inode, a node of addresses and one of attributes have gone, four inodes have come.
+    // Gone: two files of 1200 blocks, each with an inode, a node of addresses and one of attributes. New:
+    // four inodes.
     assert_eq!(before.valid_blocks - after.valid_blocks, 2 * 1203 - 4);
     volume.unmount().unwrap();
     drop(volume);
@@ -671,8 +672,8 @@ fn an_inode_that_could_not_be_evicted_is_evicted_later() {
     support::assert_clean(&path);
 }
 
-/// An unused inode that is only there because it could not be removed gets no name again; but a caller that
-/// opens it keeps it.
+/// An unused inode that stays only because it could not be removed gets no name again. A caller that opens it
+/// keeps it.
 #[test]
 fn an_inode_that_could_not_be_evicted_gets_no_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -702,7 +703,8 @@ fn an_inode_that_could_not_be_evicted_gets_no_name() {
     support::assert_clean(&path);
 }
 
-/// Of names that leave their inode for several blocks, all are still there where one of the blocks finds no place.
+/// If names leave their inode for several blocks and one of the blocks finds no place, all names are still
+/// found.
 #[test]
 fn names_that_find_no_space_stay_in_their_inode() {
     let dir = tempfile::tempdir().unwrap();
@@ -717,7 +719,7 @@ fn names_that_find_no_space_stay_in_their_inode() {
     let levels: Vec<BlockAddr> =
         dirs.iter().map(|dir| volume.nat_entry((*dir).into()).unwrap().addr).collect();
     drop(volume);
-    // Two to the third buckets in the first level.
+    // The directory level becomes 3, so the first level has 2^3 buckets.
     const DIR_LEVEL: u64 = 347;
     for addr in levels {
         let mut block = [0; 4096];
@@ -761,7 +763,7 @@ fn a_failed_move_leaves_no_inode_without_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = crowded(&path);
-    // Name 9 is in the first block of the directory, and name 250 behind it.
+    // Name 9 is in the first block of the directory, and name 250 in a later one.
     for (name, leaves) in [(&b"name9"[..], true), (b"name250", true), (b"name250", false)] {
         let mut failures = 0;
         for nth in 0.. {
@@ -794,7 +796,7 @@ fn a_failed_move_leaves_no_inode_without_a_name() {
     }
 }
 
-/// Data that waited and is written last, at unmount, does not keep the volume from being unmounted.
+/// Data in memory that is written last, at unmount, does not prevent the unmount.
 #[test]
 fn late_writes_leave_a_clean_volume() {
     let dir = tempfile::tempdir().unwrap();
@@ -818,8 +820,8 @@ fn late_writes_leave_a_clean_volume() {
     assert!(late > 0);
 }
 
-/// A new volume with a file of which one block stays in each of `segments` segments, and `last` in the last
-/// one. Returns the addresses of the single ones.
+/// Makes a volume with a file of which one block stays in each of `segments` segments, and `last` in the last
+/// one. Returns the addresses of the single blocks.
 fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) -> (Ino, Vec<BlockAddr>) {
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -855,13 +857,14 @@ fn many_bad_sectors_do_not_stop_the_cleaning_of_other_sections() {
     volume.unmount().unwrap();
 }
 
-/// On a nearly full volume, each operation that opened a segment cleans sections. A bad sector among them is
-/// no error for an operation on another file.
+/// On a nearly full volume, each operation that opened a segment cleans sections. A bad sector in one of them
+/// is not an error of an operation on another file.
 #[test]
 fn a_bad_sector_does_not_fail_a_writer_that_needs_space() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    // Half of the nodes go again, so that all that can be cleaned is segments of nodes; data fills its own.
+    // Half of the nodes are freed again, so that only segments of nodes can be cleaned. Data fills its own
+    // segments.
     let name = |n: u32| format!("file{n}");
     let inos: Vec<Ino> =
         (0..4000).map(|n| volume.create(ROOT, name(n).as_bytes(), &NewNode::new(FILE)).unwrap()).collect();
@@ -885,7 +888,7 @@ fn a_bad_sector_does_not_fail_a_writer_that_needs_space() {
     volume.unmount().unwrap();
 }
 
-/// Content that leaves its inode, and names that do, are still there where they find no place.
+/// Content or names that have to leave their inode are still found if there is no place for them.
 #[test]
 fn content_without_space_outside_its_inode_stays_there() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -922,7 +925,7 @@ fn content_without_space_outside_its_inode_stays_there() {
     assert_eq!(volume.entries(dir, 0).unwrap().count(), names + 2);
 }
 
-/// An orphan that cannot be read keeps no volume from being opened, and goes when it can be.
+/// An orphan that cannot be read does not prevent opening the volume, and is removed once it can be read.
 #[test]
 fn a_volume_with_an_unreadable_orphan_opens() {
     let dir = tempfile::tempdir().unwrap();
@@ -950,7 +953,8 @@ fn a_volume_with_an_unreadable_orphan_opens() {
     support::assert_clean(&path);
 }
 
-/// Data written to a file waits as long as the node of its block cannot be read; other files do not wait.
+/// Data written to a file stays in memory while the node of its block cannot be read. Other files are
+/// written.
 #[test]
 fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
@@ -987,7 +991,7 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// An fsync that needs a checkpoint also reports data that the checkpoint has left.
+/// An fsync that needs a checkpoint also reports data that the checkpoint could not write.
 #[test]
 fn an_fsync_by_checkpoint_reports_data_that_stayed_in_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -1011,7 +1015,8 @@ fn an_fsync_by_checkpoint_reports_data_that_stayed_in_memory() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// Data that an fsync by checkpoint wrote late is reported, and is in the next checkpoint if its own failed.
+/// Data that an fsync by checkpoint wrote late is reported. If the fsync's own checkpoint failed, the data is
+/// in the next one.
 #[test]
 fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1045,8 +1050,7 @@ fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
     }
 }
 
-/// A block that could not be overwritten in place when the checkpoint was written, and can be right after it,
-/// is flushed.
+/// A block whose in-place overwrite failed during the checkpoint and succeeds right after it is flushed.
 #[test]
 fn late_writes_in_place_are_flushed() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -1071,7 +1075,7 @@ fn late_writes_in_place_are_flushed() {
     assert!(found == [2; 100]);
 }
 
-/// A block that the device refuses to overwrite again and again causes no checkpoints in between.
+/// A block whose overwrite the device refuses repeatedly causes no checkpoints in between.
 #[test]
 fn a_failed_overwrite_in_place_causes_no_checkpoint() {
     let options = || Options { in_place: InPlace::Always, ..Options::new(|| NOW) };
@@ -1095,7 +1099,7 @@ fn a_failed_overwrite_in_place_causes_no_checkpoint() {
     }
 }
 
-/// A repeated unmount reports the waiting data again.
+/// A repeated unmount reports the unwritten data again.
 #[test]
 fn every_unmount_reports_data_that_stays_in_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -1120,7 +1124,7 @@ fn every_unmount_reports_data_that_stays_in_memory() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// An inode that cannot be read keeps no more back than another node.
+/// An inode that cannot be read delays no more than any other node.
 #[test]
 fn an_inode_that_cannot_be_read_does_not_stop_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
@@ -1147,9 +1151,9 @@ fn an_inode_that_cannot_be_read_does_not_stop_checkpoints() {
     assert!(found[..5] == [1; 5] && found[5..10] == [3; 5]);
 }
 
-/// The content of a compressed cluster before it was opened has no other place, so every checkpoint writes
-/// it. It is written before the nodes that would have to be read for it, so that a bad sector under those
-/// keeps no checkpoint back.
+/// The previous content of an opened compressed cluster exists only in memory, so every checkpoint writes it.
+/// It is written before the nodes that would have to be read for it, so that a bad sector under those does
+/// not delay the checkpoint.
 #[test]
 fn an_opened_cluster_is_in_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1183,7 +1187,7 @@ fn an_opened_cluster_is_in_the_checkpoint() {
     assert!(holds(&device, true));
 }
 
-/// Data written late, while other data still waits, is in the next checkpoint.
+/// Data written late, while other data is still unwritten, is in the next checkpoint.
 #[test]
 fn late_writes_are_in_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -1212,7 +1216,7 @@ fn late_writes_are_in_the_next_checkpoint() {
     assert!(found[5..10] == [2; 5]);
 }
 
-/// The same if cleaning wrote it, and found no section to clean.
+/// The same holds if cleaning wrote it and found no section to clean.
 #[test]
 fn blocks_moved_by_cleaning_are_in_the_next_checkpoint() {
     let device = Scratched::new(MemoryDevice::new(100 << 20));
@@ -1240,7 +1244,7 @@ fn blocks_moved_by_cleaning_are_in_the_next_checkpoint() {
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
 }
 
-/// Neither a quota file nor an inode that cannot be read keeps anybody from changing something else.
+/// Neither an unreadable quota file nor an unreadable inode prevents other changes.
 #[test]
 fn unreadable_quota_files_and_inodes_stop_no_other_operation() {
     let dir = tempfile::tempdir().unwrap();
@@ -1274,7 +1278,8 @@ fn unreadable_quota_files_and_inodes_stop_no_other_operation() {
     support::assert_clean(&path);
 }
 
-/// In idle time a few sections are tried at once, and after all of them none until the next checkpoint.
+/// In idle time only a few sections are tried at once, and once all have been tried, none until the next
+/// checkpoint.
 #[test]
 fn idle_cleaning_tries_few_bad_sectors_at_once() {
     let device = Scratched::new(MemoryDevice::new(128 << 20));
@@ -1292,7 +1297,7 @@ fn idle_cleaning_tries_few_bad_sectors_at_once() {
         assert!(steps.len() < 20, "{steps:?}");
     }
     assert!(steps.iter().all(|(_, failed)| *failed <= 4) && steps.len() > 4, "{steps:?}");
-    // That one was followed by a checkpoint.
+    // The last of them was followed by a checkpoint.
     let again: Vec<_> = (0..10).map(|_| clean(&mut volume)).collect();
     assert_eq!(again.iter().map(|(_, failed)| failed).sum::<u64>(), bad.len() as u64, "{again:?}");
     device.set(&[]);
@@ -1325,7 +1330,7 @@ fn a_failed_discard_is_not_a_failed_write() {
     assert!(volume.read_only_reason().is_none());
 }
 
-/// If the summary of a segment cannot be read, the holes of others are filled.
+/// If the summary of a segment cannot be read, holes of other segments are filled.
 #[test]
 fn an_unreadable_summary_does_not_stop_the_filling_of_holes() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -1352,7 +1357,7 @@ fn an_unreadable_summary_does_not_stop_the_filling_of_holes() {
     support::assert_clean(&path);
 }
 
-/// A device that does not answer for a while keeps the holes unused no longer than that.
+/// Holes stay unused only as long as the device does not answer.
 #[test]
 fn holes_are_filled_once_their_summaries_can_be_read() {
     let device = Scratched::new(MemoryDevice::new(128 << 20));
@@ -1370,7 +1375,7 @@ fn holes_are_filled_once_their_summaries_can_be_read() {
     let mut before = 0;
     for _ in 0..6 {
         before += fill(&mut volume, before);
-        // Each log must be able to go on.
+        // Each log must be able to continue.
         assert!(matches!(volume.checkpoint(), Ok(()) | Err(Error::NoSpace { .. })));
         assert_eq!(volume.read_only_reason(), None);
     }
@@ -1404,7 +1409,7 @@ fn files_are_made_despite_a_bad_sector_in_the_node_table() {
     volume.unmount().unwrap();
 }
 
-/// A volume that was not unmounted is opened although a block beside its logs of nodes cannot be read.
+/// A volume that was not unmounted can be opened although a block beside its logs of nodes cannot be read.
 #[test]
 fn a_volume_with_a_bad_sector_beside_a_log_opens() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -1427,7 +1432,7 @@ fn a_volume_with_a_bad_sector_beside_a_log_opens() {
     }
 }
 
-/// Recovery does not read the summary of a segment that was free: all in it is new.
+/// Recovery does not read the summary of a segment that was free, because everything in it is new.
 #[test]
 fn recovery_reads_no_summary_of_free_segments() {
     let device = Scratched::new(MemoryDevice::new(64 << 20));
@@ -1461,7 +1466,8 @@ fn names_whose_blocks_cannot_be_freed_are_not_changed() {
     const TABLE_SEGMENTS: u32 = 55;
     let device = Scratched::new(MemoryDevice::new(512 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    // Of a kind that shares a log with directories: it brings that into another block of the segment table.
+    // A file of this kind shares a log with directories, and moves that log to segments in another block of
+    // the segment table.
     let heavy = volume.create(ROOT, b"heavy.db", &NewNode::new(FILE)).unwrap();
     let mut at = 0;
     let mut fill_past = |volume: &mut Volume, segment: u32| loop {
@@ -1479,7 +1485,7 @@ fn names_whose_blocks_cannot_be_freed_are_not_changed() {
         volume.create(dir, name(n).as_bytes(), &NewNode::new(FILE)).unwrap();
     }
     fill_past(&mut volume, 2 * TABLE_SEGMENTS);
-    // One with another log leaves that block of the table, too.
+    // A file with another log moves that log out of this block of the table, too.
     let cold = volume.create(ROOT, b"cold.jpg", &NewNode::new(FILE)).unwrap();
     volume.write(cold, 0, &vec![1; 2 << 20]).unwrap();
     volume.unmount().unwrap();

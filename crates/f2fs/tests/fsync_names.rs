@@ -1,4 +1,4 @@
-//! The names that an fsync makes durable, with each policy.
+//! Names made durable by an fsync, under each policy.
 
 mod support;
 
@@ -20,8 +20,8 @@ fn options(fsync_names: FsyncNames) -> Options {
     Options { fsync_names, ..Options::new(|| support::NOW) }
 }
 
-/// Runs `act` on an empty volume, cuts the power, and gives the volume as the next mount finds it: without any write
-/// that was not flushed.
+/// Runs `act` on an empty volume and cuts the power. Returns the volume as the next mount finds it, without
+/// any unflushed write.
 fn after_a_power_cut(fsync_names: FsyncNames, act: impl FnOnce(&mut Volume)) -> Volume {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
@@ -33,7 +33,7 @@ fn after_a_power_cut(fsync_names: FsyncNames, act: impl FnOnce(&mut Volume)) -> 
     Volume::open(left, options(fsync_names)).unwrap()
 }
 
-/// The inode at a path, if there is one.
+/// Returns the inode at a path, if there is one.
 fn at(volume: &Volume, path: &[&[u8]]) -> Option<Ino> {
     path.iter().try_fold(ROOT, |dir, name| volume.lookup(dir, name)).ok()
 }

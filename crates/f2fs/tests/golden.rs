@@ -1,4 +1,4 @@
-//! Every golden image is read as the kernel that made it reads it.
+//! Every golden image is read in the same way as by the kernel that made it.
 
 use f2fs::{
     format::{BlockSize, checkpoint::Flags},
@@ -58,8 +58,8 @@ fn unclean_volumes_read_as_the_kernel_recovers_them() {
     assert!(count > 10, "unclean images are missing");
 }
 
-/// Linux keeps maps of full and empty blocks of the NAT beside the checkpoint. We do not, and must not leave the flag
-/// that says that they are true.
+/// Linux keeps maps of full and empty blocks of the NAT beside the checkpoint. The engine does not, and must
+/// not leave the flag that marks them as valid.
 #[test]
 fn maps_of_the_nat_are_dropped_with_the_first_change() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn maps_of_the_nat_are_dropped_with_the_first_change() {
         drop(volume);
         let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
         assert!(!volume.last_checkpoint().flags.has(Flags::NAT_BITS), "{name}");
-        // The installed fsck.f2fs knows no other blocks, and wants all devices of a volume.
+        // The installed fsck.f2fs supports no other block size, and needs all devices of a volume.
         if block_size == BlockSize::B4K && volume.superblock().devices.len() < 2 {
             let mut bytes = vec![0; device.geometry().size_bytes as usize];
             device.read(0, &mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! An image that is no volume, or a damaged one, is refused with an error that has a place.
+//! An image that is not a volume, or a damaged one, is refused with an error that states a location.
 
 use std::sync::Arc;
 

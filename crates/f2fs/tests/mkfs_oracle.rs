@@ -1,9 +1,9 @@
-//! Plans against the volumes that mkfs.f2fs makes, field by field.
+//! Comparison of plans with volumes made by mkfs.f2fs, field by field.
 //!
-//! Runs the installed mkfs.f2fs (or `$MKFS_F2FS`) on sparse files. All of the superblock must be equal except
-//! the fields that name the maker, and the checkpoint's counters and logs except for the differences that
-//! `f2fs::mkfs` names. Those that depend on the version of the tool are computed here by that version's
-//! formulas, so that they too are compared and not skipped.
+//! Runs the installed mkfs.f2fs (or `$MKFS_F2FS`) on sparse files. The whole superblock must be equal, except
+//! the fields that name the maker. The checkpoint's counters and logs must be equal, except for the
+//! differences listed in `f2fs::mkfs`. Values that depend on the tool's version are computed here by that
+//! version's formulas, so that they are also compared.
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 
@@ -21,12 +21,12 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// Generations of mkfs.f2fs that set aside differently.
+/// Versions of mkfs.f2fs with different formulas for the space set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Tool {
     V1_15,
     V1_16,
-    /// After 1.16.0; knows 16K blocks.
+    /// After 1.16.0; supports 16K blocks.
     Later,
 }
 
@@ -47,7 +47,7 @@ fn tool() -> Tool {
     }
 }
 
-/// A volume to make both ways.
+/// A volume to make in both ways.
 struct Case {
     bytes: u64,
     args: &'static str,
@@ -62,7 +62,7 @@ fn case(bytes: u64, args: &'static str, choose: fn(&mut Options)) -> Case {
     Case { bytes, args, options, more_devices: vec![] }
 }
 
-/// The volume that mkfs.f2fs made.
+/// The volume made by mkfs.f2fs.
 struct Made {
     superblock: raw::Superblock,
     backup: raw::Superblock,
@@ -79,7 +79,7 @@ impl Made {
     }
 }
 
-/// Makes the volume with mkfs.f2fs; None where it refuses.
+/// Makes the volume with mkfs.f2fs. None if it refuses.
 fn make(case: &Case, dir: &Path) -> Option<Made> {
     let mut command = mkfs();
     command.args(["-f", "-U", UUID]).args(case.args.split_whitespace());
@@ -122,7 +122,7 @@ fn plan(case: &Case, dir: &Path) -> f2fs::Result<Plan> {
     Plan::new(&case.options, &devices)
 }
 
-/// Reserved and overprovision segments by the formulas of the tool.
+/// Computes reserved and overprovision segments by the formulas of the tool.
 fn set_aside(tool: Tool, plan: &Plan, wanted: Overprovision) -> (u32, u32) {
     let (main, section) = (plan.superblock.main.segments, plan.superblock.segments_per_section);
     let read_only = plan.superblock.features.has(Features::RO);
@@ -171,7 +171,7 @@ fn set_aside(tool: Tool, plan: &Plan, wanted: Overprovision) -> (u32, u32) {
     }
 }
 
-/// Without the fields that name the maker, and the checksum over them.
+/// Clears the fields that name the maker, and the checksum over them.
 fn anonymous(superblock: &raw::Superblock) -> raw::Superblock {
     let mut superblock = superblock.clone();
     superblock.minor_version.set(0);
@@ -186,7 +186,7 @@ fn anonymous(superblock: &raw::Superblock) -> raw::Superblock {
     superblock
 }
 
-/// The lines in which two values' debug prints differ.
+/// Returns the lines in which two values' debug prints differ.
 fn differences(ours: &impl std::fmt::Debug, theirs: &impl std::fmt::Debug) -> Vec<String> {
     let (ours, theirs) = (format!("{ours:#?}"), format!("{theirs:#?}"));
     assert_eq!(ours.lines().count(), theirs.lines().count());
@@ -215,7 +215,8 @@ fn compare(case: &Case) {
     if !(read_only && tool == Tool::V1_15) {
         let mut ours = plan.logs.in_order().map(|segment| segment.0);
         if !read_only && plan.superblock.sections_per_zone > 1 {
-            // Data of ours begins beside its nodes, in their zone: that of directories, and of files.
+            // Our data logs start beside their node logs, in the same zone: those of directories, and those
+            // of files.
             for (data, nodes) in [(0, 3), (1, 4)] {
                 assert_eq!(ours[data], ours[nodes] + plan.superblock.segments_per_section, "{name}");
                 ours[data] = logs[data];
@@ -234,7 +235,7 @@ fn compare(case: &Case) {
 
 #[test]
 fn volumes_of_many_sizes_equal_those_of_mkfs() {
-    // mkfs.f2fs 1.15 starts at 52 MiB, 1.16 at 44, later ones where we do, at 46.
+    // mkfs.f2fs 1.15 starts at 52 MiB, 1.16 at 44, and later ones at 46, as here.
     let (small, large) = ((52..=70).step_by(2), [99, 128, 255, 512, 513, 700, 1023, 1024, 2049, 5000]);
     for mib in small.chain(large) {
         compare(&case(mib * MIB, "", |_| {}));
@@ -252,8 +253,8 @@ fn large_volumes_up_to_16_tib_equal_those_of_mkfs() {
     }
 }
 
-/// Up to 1.16.0 a tail that is no whole zone is counted as usable though it is in no section, so the sizes
-/// here are whole zones, and others are left to later tools.
+/// Up to 1.16.0, a tail smaller than a zone counts as usable although it is in no section. So the sizes here
+/// are whole zones, and others are left to later tools.
 #[test]
 fn sections_and_zones_equal_those_of_mkfs() {
     let set = |section, zone, mut case: Case| {
@@ -325,7 +326,7 @@ fn labels_extensions_and_sector_sizes_equal_those_of_mkfs() {
         o.cold_extensions = ["log", "tmp", "so"].map(String::from).into();
         o.hot_extensions = ["sqlite", "db", "mp"].map(String::from).into();
     }));
-    // -w is only the unit of a number of sectors on the command line.
+    // -w only sets the unit of a number of sectors on the command line.
     compare(&case(100 * MIB, "-w 4096", |_| {}));
 }
 
@@ -336,8 +337,8 @@ fn volumes_on_several_devices_equal_those_of_mkfs() {
         if zone > 1 {
             (case.options.segments_per_section, case.options.sections_per_zone) = (3, 2);
         }
-        // mkfs.f2fs up to 1.16 rounded only the sum of the devices to zones, and made volumes whose sum of
-        // devices is not the number of segments, which Linux refuses. These are whole zones.
+        // mkfs.f2fs up to 1.16 rounded only the sum of the devices to zones. The sum of its devices then
+        // differed from the number of segments, which Linux refuses. These devices are whole zones.
         case.more_devices = vec![zone * 60 * MIB, zone * 40 * MIB];
         if zone > 1 {
             case.bytes = 12 * 25 * MIB;
@@ -346,7 +347,7 @@ fn volumes_on_several_devices_equal_those_of_mkfs() {
     }
 }
 
-/// The smallest valid size is also mkfs.f2fs's, where both set aside alike.
+/// The smallest valid size is also mkfs.f2fs's, if both set aside the same space.
 #[test]
 fn the_smallest_size_is_valid_and_one_zone_less_is_not() {
     let tool = tool();
@@ -372,7 +373,7 @@ fn the_smallest_size_is_valid_and_one_zone_less_is_not() {
     }
 }
 
-/// mkfs.f2fs gives a volume of exactly 16 TiB two blocks that no map can name. Reading it is safe.
+/// mkfs.f2fs gives a volume of exactly 16 TiB two blocks that no map can address. Reading it is safe.
 #[test]
 fn a_superblock_of_mkfs_for_16_tib_is_accepted() {
     let case = case(16 * TIB - 2 * MIB, "", |_| {});
@@ -412,8 +413,8 @@ fn sizes_that_linux_cannot_address_are_refused() {
     assert!(error.contains("no size is large enough"), "{error}");
 }
 
-/// 16K blocks: only tools after 1.16.0 make them, so this compares where there is one, and pins the numbers
-/// that such a one gave where there is none.
+/// Only tools after 1.16.0 support 16K blocks. If such a tool is installed, this compares with it; otherwise
+/// it checks the numbers that such a tool gave.
 #[test]
 fn volumes_with_blocks_of_16k_equal_those_of_mkfs() {
     let set = |o: &mut Options| o.block_size = BlockSize::B16K;

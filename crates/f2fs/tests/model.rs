@@ -1,10 +1,11 @@
-//! Random operations on volumes of every kind, beside a model. `cargo xtask model` runs more of them, and other seeds.
+//! Random operations on volumes of every kind, compared with a model. `cargo xtask model` runs more of them,
+//! and other seeds.
 
 use model::{Setup, sequence};
 
-/// Picks the operations.
+/// Seed of the operations.
 const SEED: u64 = 1;
-/// Operations on one volume.
+/// Operations per volume.
 const STEPS: usize = 1500;
 
 fn agree(name: &str) {

@@ -80,7 +80,7 @@ fn the_older_pack_counts_if_the_newer_is_torn() {
     let (start, blocks) = (volume.geometry().pack(0), volume.last_checkpoint().pack_blocks);
     let head = u64::from(start.0) * 4096;
     let copy = head + u64::from(blocks - 1) * 4096;
-    // Its first sector is there, or says that it is newer still; somewhere behind it was not written.
+    // The pack's first sector is missing or claims a newer version, or a later part was not written.
     for (at, torn) in
         [(head, [0; 512]), (head, [0x7F; 512]), (head + 1024, [1; 512]), (copy + 3584, [1; 512])]
     {

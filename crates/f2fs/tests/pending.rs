@@ -44,7 +44,7 @@ fn nothing_changes_while_device_work_is_pending() {
     let steps = finish(&mut volume, pending, |volume| assert_eq!(volume.lookup(ROOT, b"file").unwrap(), ino));
     assert_eq!(steps, 1);
     volume.write(ino, 0, b"x").unwrap();
-    // One flush, which others share, while changes go on.
+    // One flush, shared by other fsyncs, while changes continue.
     let pending = volume.begin_fsync(ino, false).unwrap().unwrap();
     assert!(pending.is_only_flush());
     volume.write(ino, 0, b"y").unwrap();
@@ -72,7 +72,7 @@ fn nodes_are_found_after_readers_read_the_table_during_a_checkpoint() {
             assert_eq!(volume.stat(files[n]).unwrap().mode & 0o777, expected, "file {n}, round {round}");
         };
         finish(&mut volume, pending, |volume| (0..files.len()).for_each(|n| check(volume, n)));
-        // First those of which the blocks of the table were read last.
+        // First checks the files whose blocks of the table were read last.
         (0..files.len()).rev().for_each(|n| check(&volume, n));
     }
 }

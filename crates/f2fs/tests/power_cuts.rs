@@ -1,4 +1,4 @@
-//! The power fails after each request of random sequences: promised data is there, and no block is torn.
+//! The power fails after each request of random sequences: promised data is present, and no block is torn.
 //! `cargo xtask power-cuts` runs more of them, and other seeds.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 use model::{Case, power_cut};
 
-/// Pick the operations.
+/// Seeds of the operations.
 const SEEDS: [u64; 4] = [1, 2, 3, 4];
 
 /// Power cuts of all cases so far.
@@ -19,7 +19,8 @@ fn survive(name: &str) {
     for seed in SEEDS {
         let tried = power_cut::torture(&setup, seed, steps, mode).unwrap_or_else(|report| panic!("{report}"));
         let so_far = CUTS.fetch_add(tried.cuts, Ordering::Relaxed) + tried.cuts;
-        // Not for a failure only, so not by way of the test harness: the last such line has the total.
+        // Written directly, because the test harness shows output of failures only. The last such line has
+        // the total.
         let line = format!("{name}: seed {seed}, {tried}, {mode:?}; {so_far} power cuts so far\n");
         std::io::stderr().write_all(line.as_bytes()).expect("a line is written");
     }

@@ -66,7 +66,7 @@ fn hard_limits_of_space_are_exact() {
         let mut volume = open(&path, &Clock::default());
         volume.set_quota_limits(kind, USER, hard(1000, 0)).unwrap();
         let ino = make(&mut volume, ROOT, "file", FILE).unwrap();
-        // 1000 blocks: 999 of data, and the node that holds the addresses past the inode's.
+        // 1000 blocks: 999 of data, and the node with the addresses past the inode's.
         assert!(over(volume.write(ino, 0, &vec![1; 1000 * 4096])));
         assert_eq!(volume.stat(ino).unwrap().size, 0, "nothing of it was done");
         for block in 0..999 {
@@ -97,7 +97,7 @@ fn hard_limits_of_space_are_exact() {
         volume.truncate(ino, 900 * 4096).unwrap();
         volume.write(small, 4000, b"x").unwrap();
         assert_eq!(space(&volume, kind, USER), (902, 2));
-        // Others may go on, and so may the administrator.
+        // Other users may continue, and so may the administrator.
         let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
         volume.write(other, 0, &vec![1; 2000 * 4096]).unwrap();
         volume.set_privileged(true);
@@ -106,7 +106,7 @@ fn hard_limits_of_space_are_exact() {
         assert!(over(volume.write(ino, 1500 * 4096, b"x")));
         finish(volume, &path);
 
-        // All of it is known after a remount, and after a power cut.
+        // All usage and limits survive a remount and a power cut.
         let mut volume = open(&path, &Clock::default());
         assert!(over(volume.write(ino, 1500 * 4096, b"x")));
         volume.truncate(ino, 998 * 4096).unwrap();
@@ -141,7 +141,7 @@ fn inodes_are_limited_and_directories_charged_to_their_owners() {
     assert!(over(make(&mut volume, ROOT, "one more", DIR).map(drop)));
     let dir = volume.lookup(ROOT, b"file0").unwrap();
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
-    // To own it is to be charged for it.
+    // A change of the owner charges the new owner.
     let to = |uid| SetAttr { uid: Some(uid), ..SetAttr::default() };
     assert!(over(volume.set_attr(other, &to(USER))));
     assert_eq!(volume.stat(other).unwrap().uid, 0);
@@ -150,7 +150,8 @@ fn inodes_are_limited_and_directories_charged_to_their_owners() {
     assert_eq!(space(&volume, QuotaKind::User, USER), (0, 5));
     volume.set_attr(other, &to(0)).unwrap();
 
-    // Names of others in a directory are its owner's blocks: at some point there is no room, and all names stay.
+    // Names made by others in a directory take its owner's blocks. At some point there is no space, and all
+    // names stay.
     volume.set_quota_limits(QuotaKind::User, USER, hard(3, 0)).unwrap();
     let mut names = 0;
     let refused = loop {
@@ -195,7 +196,7 @@ fn soft_limits_hold_after_a_week() {
     volume.set_privileged(true);
     volume.write(ino, 111 * 4096, &[1; 4096]).unwrap();
     volume.set_privileged(false);
-    // Below the limit the time ends, and begins anew above.
+    // Below the limit the grace time ends. It starts anew above the limit.
     volume.truncate(ino, 90 * 4096).unwrap();
     assert_eq!(volume.quota_of(QuotaKind::User, USER).unwrap().block_time.get(), 0);
     volume.write(ino, 90 * 4096, &[1; 20 * 4096]).unwrap();
@@ -239,7 +240,7 @@ fn projects_are_limited_inherited_and_kept_apart() {
     assert!(other(volume.rename(eight, b"file", seven, b"moved", RenameMode::Replace)));
     assert!(other(volume.rename(eight, b"file", seven, b"file", RenameMode::Exchange)));
     assert!(other(volume.rename(seven, b"dir", eight, b"dir", RenameMode::NoReplace)));
-    // Out of a project and within it everything moves.
+    // Moves out of a project and within it are always possible.
     volume.rename(seven, b"file", sub, b"inside", RenameMode::Replace).unwrap();
     volume.rename(eight, b"file", ROOT, b"outside", RenameMode::Replace).unwrap();
     volume.link(ino, ROOT, b"linked").unwrap();
@@ -270,7 +271,7 @@ fn files_without_a_name_count_too() {
     finish(volume, &path);
 }
 
-/// If the access list that it would inherit cannot be stored, a new file leaves no trace.
+/// If the inherited access list cannot be stored, a new file leaves no trace.
 #[test]
 fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,7 +304,8 @@ fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
     finish(volume, &path);
 }
 
-/// One call changes all or nothing: if the owner change is refused, permissions, list and flags stay, too.
+/// A call changes everything or nothing: if the owner change is refused, permissions, list and flags stay,
+/// too.
 #[test]
 fn a_refused_owner_changes_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -344,7 +346,7 @@ fn a_refused_owner_changes_nothing_else() {
     assert!(volume.get_xattr(ino, b"system.posix_acl_access").unwrap() != list);
     finish(volume, &path);
 
-    // Nor does a project that the volume cannot keep.
+    // A project that the volume cannot store changes nothing else either.
     support::mkfs(&path, 100 << 20, &["-O", "extra_attr,compression"]);
     let mut volume = open(&path, &Clock::default());
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -355,8 +357,8 @@ fn a_refused_owner_changes_nothing_else() {
     finish(volume, &path);
 }
 
-/// A user above limits that were lowered may still rename a file over another and leave a white-out: in the
-/// place of the old name, even if it is the only entry of its block.
+/// A user above lowered limits may still rename a file over another and leave a white-out: in the place of
+/// the old name, even if it is the only entry of its block.
 #[test]
 fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,7 +366,8 @@ fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
     support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
     let mut volume = open(&path, &Clock::default());
     let dir = make(&mut volume, ROOT, "dir", DIR).unwrap();
-    // Two blocks full of names, and two with a single one each, in the first blocks of the next two buckets.
+    // Two blocks are full of names, and two have a single name each, in the first blocks of the next two
+    // buckets.
     for n in 0..1200 {
         make(&mut volume, dir, &format!("name{n}"), FILE).unwrap();
     }
@@ -394,7 +397,7 @@ fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
         let replaced = u32::from(mode == RenameMode::Replace);
         assert_eq!(volume.counters().valid_inodes, inodes + 1 - replaced);
     }
-    // With a limit of inodes, one more is refused, and no name moves.
+    // With a limit of inodes, one more inode is refused, and no name moves.
     volume.set_quota_limits(QuotaKind::User, USER, hard(0, 1)).unwrap();
     let name = "name0";
     let before = (volume.lookup(dir, name.as_bytes()).unwrap(), volume.counters());

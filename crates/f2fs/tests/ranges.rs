@@ -1,4 +1,4 @@
-//! Ranges that are zeroed, taken out of files and put into them.
+//! Ranges that are zeroed, removed from files and inserted.
 
 mod support;
 
@@ -120,7 +120,7 @@ fn blocks_reserved_past_the_end_stay_while_the_file_grows() {
     volume.truncate(ino, 1500 * BLOCK).unwrap();
     assert_eq!(volume.counters().valid_blocks, reserved);
     assert!(read(&volume, ino)[100..].iter().all(|byte| *byte == 0));
-    // To be set to the size that it has gives it back, with the last node of it.
+    // Truncation to the present size frees them, with the last node.
     volume.truncate(ino, 1500 * BLOCK).unwrap();
     assert_eq!(volume.counters().valid_blocks, reserved - 501);
     volume.unmount().unwrap();
@@ -155,7 +155,7 @@ fn a_file_with_large_holes_is_shifted_as_fast_as_its_data() {
     support::assert_clean(&path);
 }
 
-/// Moved blocks are copied, but need no more space than they have: not even if they are most of the volume.
+/// Moved blocks are copied, but need no additional space, even if they are most of the volume.
 #[test]
 fn a_file_that_fills_the_volume_can_be_shifted() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn a_file_that_fills_the_volume_can_be_shifted() {
     volume.insert_range(ino, 40_960, 3 * BLOCK).unwrap();
     data.splice(40_960..40_960, vec![0; 3 * BLOCK as usize]);
     assert!(read(&volume, ino) == data);
-    // A cut brings back the last checkpoint, and the fsynced data.
+    // After a cut, the last checkpoint and the fsynced data are back.
     volume.fsync(ino, false).unwrap();
     drop(volume);
     let mut volume = support::open(&path);

@@ -27,7 +27,7 @@ fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-/// Opens an image again as after a crash, also checks that reading alone shows the same.
+/// Opens an image again as after a crash. Also checks that reading alone shows the same.
 fn reopen(path: &std::path::Path) -> Volume {
     let before = std::fs::read(path).unwrap();
     let shown = support::open_read_only(path);
@@ -56,7 +56,7 @@ fn fsynced_changes_come_back_and_others_do_not() {
     volume.write(old, 4096, &[3; 4096]).unwrap();
     volume.remove_xattr(old, b"user.a").unwrap();
     volume.fsync(old, false).unwrap();
-    // These two took nodes away, so that their fsyncs were checkpoints; none follows.
+    // The two fsyncs before removed nodes, so they were checkpoints. From here on no checkpoint follows.
     volume.truncate(shrinks, 100_000).unwrap();
     volume.fsync(shrinks, false).unwrap();
     volume.write(old, 8192, &[4; 4096]).unwrap();
@@ -95,7 +95,8 @@ fn fsynced_changes_come_back_and_others_do_not() {
     support::assert_clean(&path);
 }
 
-/// In place it is one write, in a new one two: the block and the node with its address.
+/// An overwrite in place is one write. An overwrite in a new place is two: the block, and the node with its
+/// address.
 #[test]
 fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
     use block::Verb::{Flush, Write};
@@ -123,8 +124,8 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
     }
 }
 
-/// A file that was overwritten as a whole, in any order, is overwritten in place when it is synced: in the
-/// largest possible commands. Blocks without neighbours go to the log.
+/// A file that was overwritten as a whole, in any order, is overwritten in place when it is synced, with the
+/// largest possible commands. Single blocks go to the log.
 #[test]
 fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
     const BLOCKS: u64 = 1000;
@@ -159,9 +160,8 @@ fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
     assert!(content.chunks(4096).enumerate().all(|(n, block)| block == [wanted(n); 4096]));
 }
 
-/// A database makes its journal, syncs it and the directory, and removes it, again and again. Recovery finds
-/// the name of a new file in its inode, so only the removal needs a checkpoint; and an unchanged file needs
-/// no write.
+/// A database repeatedly makes its journal, syncs it and the directory, and removes it. Recovery finds the
+/// name of a new file in its inode, so only the removal needs a checkpoint. An unchanged file needs no write.
 #[test]
 fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
@@ -172,7 +172,7 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     let start = copy(device.inner()).unwrap();
     device.take_trace();
     let mut trace = Vec::new();
-    // Number of writes of the directory's fsync; after it the power fails.
+    // Returns the number of writes of the directory's fsync, after which the power fails.
     let mut sync = |volume: &mut Volume, data_only: bool| {
         trace.extend(device.take_trace());
         volume.fsync(dir, data_only).unwrap();
@@ -233,7 +233,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     recording.take_trace();
     let before = copy(recording.inner()).unwrap();
     let mut trace = Vec::new();
-    // (requests when it was promised, size)
+    // (number of requests at the promise, size)
     let mut promises = vec![(0, START * 4096)];
     use Verb::{Flush, Read, Write};
     let mut append = |volume: &mut Volume, at: u64, length: usize, wanted: &[(Verb, u64)]| {
@@ -250,7 +250,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     for block in START..START + 5 {
         append(&mut volume, block * 4096, 4096, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
     }
-    // Half a block: only the inode tells its end. And filling the block makes no new one.
+    // With half a block, only the inode states the file's end. Filling the block adds no new one.
     let half = (START + 5) * 4096;
     append(&mut volume, half, 2048, &[(Write, 4096), (Write, 8192), (Flush, 0)]);
     append(&mut volume, half + 2048, 2048, &[(Write, 4096), (Write, 4096), (Flush, 0)]);
@@ -274,7 +274,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     }
 }
 
-/// After the first fsync of a file its overwritten blocks stay where they are, and neighbours are one write.
+/// After the first fsync of a file, its overwritten blocks stay in place, and adjacent blocks are one write.
 #[test]
 fn neighbours_that_an_fsync_overwrites_in_place_are_one_write() {
     let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
@@ -353,16 +353,16 @@ fn orphans_are_removed_when_the_volume_is_opened() {
 /// One file of the model: its contents over time.
 #[derive(Default)]
 struct Story {
-    /// (requests of the trace when the content became this, content; `None` where the file is gone)
+    /// (number of requests when the content became this, content; `None` if the file is gone)
     versions: Vec<(usize, Option<Vec<u8>>)>,
-    /// (requests of the trace when a promise was made, number of the version it is about)
+    /// (number of requests at a promise, number of the promised version)
     promises: Vec<(usize, usize)>,
-    /// Requests during which an fsync of the file ran.
+    /// Ranges of requests during which an fsync of the file ran.
     syncs: Vec<(usize, usize)>,
 }
 
-/// Runs random operations on a new volume, and returns the requests that made the volume and the stories by name.
-/// Names are never used twice.
+/// Runs random operations on a new volume. Returns the requests that made the volume, and the stories by
+/// name. Names are never used twice.
 fn run(
     seed: u64,
     steps: usize,
@@ -428,7 +428,7 @@ fn run(
     (made, stories)
 }
 
-/// Cuts the power after `at` requests, opens the volume and holds it against the stories.
+/// Cuts the power after `at` requests, opens the volume and compares it with the stories.
 fn cut(
     trace: &[Request],
     at: usize,
@@ -446,7 +446,7 @@ fn cut(
         let found = volume.lookup(ROOT, name.as_bytes()).ok().map(|ino| read(&volume, ino));
         let possible = &story.versions[promised.unwrap_or(0)..];
         let mut possible = possible.iter().filter(|(begun, _)| *begun <= at).map(|(_, content)| content);
-        // Data and nodes of an fsync share one flush: while it runs, its own file may be torn.
+        // Data and nodes of an fsync share one flush, so its own file may be torn while it runs.
         let torn = story.syncs.iter().any(|(from, to)| *from < at && at < *to);
         let excused = torn && !matches!(survivors, Survivors::All | Survivors::None);
         let found_is = found.as_ref().map(Vec::len);
@@ -486,7 +486,7 @@ fn every_cut_leaves_the_promised_state() {
     assert!(cuts > 400, "{cuts} cuts were tried");
 }
 
-/// The node that it lies in has no checksum, and may be written by half while an fsync is under way.
+/// The attribute's node has no checksum, and may be half written while an fsync is under way.
 #[test]
 fn a_long_attribute_is_the_old_or_the_new_one() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
@@ -521,7 +521,7 @@ fn a_cut_during_recovery_means_another_recovery() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
     let (_, stories) = run(7, 120, ActiveLogs::Six, &device);
     let trace = device.take_trace();
-    // The state after a crash without a last checkpoint, and the recovery of it, cut at each of its requests.
+    // The state after a crash without a last checkpoint, and its recovery, cut at each of its requests.
     let crashed = || {
         let memory = MemoryDevice::new(BYTES);
         power_cut(&trace, trace.len(), &Survivors::All, &memory).unwrap();
@@ -549,8 +549,9 @@ fn a_cut_during_recovery_means_another_recovery() {
     }
 }
 
-/// Of two fsyncs that share a flush, and of one with several nodes, any part may have reached the device. The
-/// state that the next session finds stays, with any fsyncs of that session before the power fails again.
+/// If two fsyncs share a flush, or one fsync has several nodes, any part may have reached the device. The
+/// state found by the next session stays, together with the fsyncs of that session before the power fails
+/// again.
 #[test]
 fn a_chain_never_continues_into_that_of_an_earlier_session() {
     const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
@@ -562,7 +563,7 @@ fn a_chain_never_continues_into_that_of_an_earlier_session() {
         let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
         for name in NAMES {
             let ino = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
-            // So long that there is a node of addresses beside the inode.
+            // The file is long enough to have a node of addresses besides the inode.
             volume.write(ino, 0, &[1; 4_000_000]).unwrap();
         }
         volume.unmount().unwrap();
@@ -574,7 +575,7 @@ fn a_chain_never_continues_into_that_of_an_earlier_session() {
         let ino = volume.lookup(ROOT, name).unwrap();
         volume.write(ino, 0, &[2; 4096]).unwrap();
         volume.write(ino, 3_900_000, &[2; 4096]).unwrap();
-        // All but the flush at its end.
+        // Runs all of the fsync except the final flush.
         let mut pending = volume.begin_fsync(ino, false).unwrap();
         while let Some(sync) = pending.filter(|sync| !sync.is_only_flush()) {
             pending = volume.finish(sync.run()).unwrap();
@@ -626,7 +627,7 @@ fn opening_without_roll_forward_is_read_only() {
     Volume::open(device, options(false)).unwrap();
 }
 
-/// A name that went while another link stayed is not lost to a new file of that name.
+/// A file whose name was removed while another link stayed survives a new file of that name.
 #[test]
 fn a_link_keeps_a_file_whose_name_is_taken_again() {
     let device = Arc::new(MemoryDevice::new(BYTES));
@@ -666,7 +667,7 @@ fn recovery_leaves_no_two_names_that_fold_alike() {
 fn filling_holes_overwrites_no_fsynced_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
-    // So small that holes are filled from the start.
+    // The volume is so small that holes are filled from the start.
     support::mkfs(&path, BYTES, &[]);
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
     let mut volume = Volume::open(support::device(&path), options()).unwrap();
@@ -689,14 +690,14 @@ fn filling_holes_overwrites_no_fsynced_block() {
     volume.write(file, 0, &[1; 40_000]).unwrap();
     volume.fsync(file, false).unwrap();
     let version = volume.last_checkpoint().version;
-    // Each round replaces the data of the round before; none of it is fsynced.
+    // Each round replaces the data of the previous one, and none of it is fsynced.
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
     let mut rounds = 0;
     while volume.last_checkpoint().version == version {
         volume.write(file, 0, &[2; 40_000]).unwrap();
         volume.write(other, 0, &[3; 400_000]).unwrap();
         volume.truncate(other, 0).unwrap();
-        // The device as it would be if the power went now.
+        // The device as it would be after a power cut now.
         let memory = MemoryDevice::from_bytes(&std::fs::read(&path).unwrap());
         let after = Volume::open(Arc::new(memory), Options::read_only()).unwrap();
         let content = read(&after, after.lookup(ROOT, b"file").unwrap());
@@ -710,8 +711,8 @@ fn filling_holes_overwrites_no_fsynced_block() {
     assert!(rounds > 1, "{rounds}");
 }
 
-/// If a zone has two sections, the writes of an fsync lie in one zone: the data log follows the node log when
-/// that moves on, and the chain of nodes that recovery follows stays whole.
+/// If a zone has two sections, the writes of an fsync lie in one zone. The data log follows the node log to a
+/// new zone, and the chain of nodes that recovery follows stays whole.
 #[test]
 fn fsyncs_stay_in_a_zone_and_come_back() {
     const RECORDS: u64 = 2500;
@@ -757,8 +758,8 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
     support::assert_clean(&path);
 }
 
-/// A database writes more data than nodes: where the data log had to leave the zone, the node log follows, and the chain
-/// goes on in the new place.
+/// A database writes more data than nodes. If the data log has to leave the zone, the node log follows, and
+/// the chain continues in the new place.
 #[test]
 fn nodes_follow_data_into_its_zone_and_are_found_there() {
     const RECORDS: u64 = 900;
@@ -797,8 +798,8 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
     assert!(apart <= zones.len() * 2, "{apart} fsyncs wrote to two zones");
 }
 
-/// A volume of zones of two sections after long use: no zone is wholly free. It has a file of `blocks`
-/// blocks.
+/// Makes a volume with zones of two sections after long use, in which no zone is wholly free. It has a file
+/// of `blocks` blocks.
 fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Volume, Ino) {
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }]).unwrap();
@@ -806,7 +807,7 @@ fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Volume, I
     let mut volume = NewVolume::begin(device, &plan, true, volume_options).unwrap().finish().unwrap();
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(file, 0, &vec![1; blocks * 4096]).unwrap();
-    // New files take the place of others at random until all was written several times.
+    // New files replace random others until all blocks were written several times.
     let (mut rng, mut live) = (Rng::new(3), Vec::new());
     let goal = volume.last_checkpoint().user_blocks * 6 / 10;
     let mut written = 0;
@@ -854,8 +855,8 @@ fn fsyncs_find_a_zone_on_an_aged_volume() {
     assert!(apart <= 30, "{apart} of {RECORDS} fsyncs wrote to two zones");
 }
 
-/// Wherever the power fails there, fsynced data is found in the logs' new places. `AGED_CUTS` tries more
-/// places.
+/// Wherever the power fails there, fsynced data is found in the logs' new places. `AGED_CUTS` sets the number
+/// of cuts.
 #[test]
 fn fsyncs_on_an_aged_volume_survive_cuts() {
     const BLOCKS: usize = 300;
@@ -878,7 +879,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
         volume.write(file, block as u64 * 4096, &[byte; 4096]).unwrap();
         volume.fsync(file, n % 2 == 0).unwrap();
         records.push((block, byte, device.trace().len()));
-        // Other files are written, too, and not synced.
+        // Other files are written, too, but not synced.
         let name = |n: usize| format!("other{n}").into_bytes();
         if n % 20 == 0 {
             let other = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
@@ -911,7 +912,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
         let mut wanted = vec![1; BLOCKS];
         let promised = records.partition_point(|(_, _, end)| *end <= at);
         records[..promised].iter().for_each(|(block, byte, _)| wanted[*block] = *byte);
-        // Of the fsync that was under way the node may be there without the data.
+        // The node of the fsync that was under way may be present without the data.
         let under_way = records.get(promised).map(|(block, ..)| *block);
         for (block, byte) in wanted.iter().enumerate().filter(|(block, _)| Some(*block) != under_way) {
             let found = &content[block * 4096..][..4096];
@@ -927,7 +928,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
     }
 }
 
-/// A link and an unlink are a rename: after fsync the file is there under its new name.
+/// A link followed by an unlink is a rename: after fsync the file has its new name.
 #[test]
 fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name() {
     for checkpointed in [true, false] {
@@ -954,9 +955,9 @@ fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name()
     }
 }
 
-/// On a full volume a new name takes the place of a removed one. Recovery enters it while the other is still
-/// there, and the directory has to grow. The resulting checkpoint once held more blocks than the volume has,
-/// and could not be opened.
+/// On a full volume a new name replaces a removed one. Recovery enters it while the other still exists, so
+/// the directory has to grow. The resulting checkpoint once had more blocks than the volume, and could not be
+/// opened.
 #[test]
 fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     let device = Arc::new(MemoryDevice::new(BYTES));
@@ -995,8 +996,8 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     }
 }
 
-/// A volume with fsyncs of a file and of new ones until no segment was free, without a checkpoint. Returns
-/// the promised content of the file's blocks, and the number of new files.
+/// Makes a volume with fsyncs of a file and of new ones until no segment is free, without a checkpoint.
+/// Returns the promised content of the file's blocks, and the number of new files.
 fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, Vec<u8>, u64) {
     let mut volume = support::format_on(device.clone(), &["extra_attr", "quota"], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
@@ -1029,7 +1030,7 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
     (ino, promised, new)
 }
 
-/// Without a free segment, recovery writes beside the blocks that it needs, and overwrites none of them.
+/// Without a free segment, recovery writes to blocks that it does not need itself.
 #[test]
 fn recovery_writes_only_outside_the_chain() {
     let dir = tempfile::tempdir().unwrap();
@@ -1043,7 +1044,7 @@ fn recovery_writes_only_outside_the_chain() {
                 volume.read(ino, block * 4096, &mut found).unwrap();
                 found != [**mark; 4096]
             });
-            // The data of the fsync that found no space may be there.
+            // The data of the fsync that found no space may be present.
             assert!(wrong.count() < 2, "{what}");
             for n in 0..new {
                 let ino = volume.lookup(ROOT, format!("new{n}").as_bytes()).unwrap();
@@ -1075,8 +1076,8 @@ fn recovery_writes_only_outside_the_chain() {
     }
 }
 
-/// Blocks that an fsync overwrites in place may end right before a run of another log. They must not wait for
-/// that run.
+/// Blocks that an fsync overwrites in place may end right before a run of another log. They must not be
+/// delayed together with that run.
 #[test]
 fn overwrites_before_a_run_of_directories_are_durable() {
     let device = Arc::new(MemoryDevice::new(BYTES));
@@ -1084,7 +1085,7 @@ fn overwrites_before_a_run_of_directories_are_durable() {
     let options = Options { cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };
     let mut volume = Volume::open(device.clone(), options).unwrap();
     let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
-    // Of a kind that has a log of its own, right before the segment that the directories come to.
+    // The file has a log of its own, right before the segment that the directories reach.
     let ino = volume.create(ROOT, b"file.db", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &[1; 4096]).unwrap();
     volume.checkpoint().unwrap();

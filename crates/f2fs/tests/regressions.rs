@@ -1,4 +1,4 @@
-//! Faults that the model found, each as small as it could be made.
+//! Faults found by the model, each reduced to the smallest case.
 
 mod support;
 
@@ -20,8 +20,8 @@ use model::setup::copy;
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-/// Its last name was removed before a checkpoint, its last user closed it after that: in between the inode
-/// did not change.
+/// A file's last name was removed before a checkpoint, and its last user closed it after that. In between,
+/// the inode did not change.
 #[test]
 fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
     support::assert_clean(&path);
 }
 
-/// Opens the volume after a power cut at each of the recorded requests: the newest writes are there, some
+/// Opens the volume after a power cut at each of the recorded requests: the newest writes are present, some
 /// earlier ones are not.
 fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, check: impl Fn(&Volume, &str)) {
     let mut trace = recording.take_trace();
@@ -54,8 +54,8 @@ fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, che
     }
 }
 
-/// A pinned file keeps its section from becoming free, and so cleaning ended without a checkpoint: an fsync of another
-/// file that had been moved out of there named copies that a power cut could lose.
+/// A pinned file kept its section from becoming free, so cleaning ended without a checkpoint. An fsync of
+/// another file that had been moved out of there then named copies that a power cut could lose.
 #[test]
 fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
     const BLOCKS: u64 = 200;
@@ -70,7 +70,7 @@ fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
         volume.write(pinned, block * 4096, &[1; 4096]).unwrap();
         volume.write(moved, block * 4096, &[1; 4096]).unwrap();
     }
-    // The log must go on elsewhere: its current section is not cleaned.
+    // The log must continue in another section, because its current section is not cleaned.
     let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
     volume.write(filler, 0, &[1; 3 << 20]).unwrap();
     volume.punch_hole(filler, 0, 50 * 4096).unwrap();
@@ -98,7 +98,7 @@ fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
     });
 }
 
-/// Collapsing copies durable data: an fsync that names the copies must not be there without them.
+/// Collapsing copies durable data. An fsync that names the copies must not survive without them.
 #[test]
 fn blocks_moved_by_collapsing_survive_a_cut_in_the_next_fsync() {
     const BLOCKS: u8 = 60;
@@ -128,7 +128,7 @@ fn blocks_moved_by_collapsing_survive_a_cut_in_the_next_fsync() {
     });
 }
 
-/// A file of a damaged volume claims a block of the superblock: overwriting it in place must not write there.
+/// A file of a damaged volume claims a block of the superblock. An overwrite in place must not write there.
 #[test]
 fn blocks_outside_the_main_area_are_never_overwritten_in_place() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -151,8 +151,8 @@ fn blocks_outside_the_main_area_are_never_overwritten_in_place() {
     assert!(now == superblock);
 }
 
-/// A truncation freed a node of addresses. Roll-forward only sees existing nodes: it restored the node of the
-/// checkpoint, or of an earlier fsync, and with it the old content of the hole.
+/// A truncation freed a node of addresses. Roll-forward sees only existing nodes, so it restored the node of
+/// the checkpoint, or of an earlier fsync, and with it the old content of the hole.
 #[test]
 fn truncated_content_does_not_return_after_a_cut() {
     const HOLE: u64 = 1200 * 4096;
@@ -184,8 +184,8 @@ fn truncated_content_does_not_return_after_a_cut() {
     }
 }
 
-/// A directory was emptied and removed after the checkpoint, and a file with its name was fsynced: recovery met the
-/// directory with its entries, and the volume could not be opened.
+/// A directory was emptied and removed after the checkpoint, and a file with its name was fsynced. Recovery
+/// met the directory with its entries, and the volume could not be opened.
 #[test]
 fn a_file_may_take_the_name_of_a_directory_and_be_fsynced() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -207,7 +207,8 @@ fn a_file_may_take_the_name_of_a_directory_and_be_fsynced() {
     assert_eq!(volume.counters().valid_inodes, 2);
 }
 
-/// The same as Linux leaves it: it writes no checkpoint for that fsync, and recovers without the directory.
+/// The same state as left by Linux, which writes no checkpoint for that fsync and recovers without the
+/// directory.
 #[test]
 fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
     const NAME_OFFSET: u64 = 92;
@@ -230,7 +231,7 @@ fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
     assert_eq!(volume.stat(ROOT).unwrap().links, 2);
 }
 
-/// Numbers of nodes that are free again can be given out, whatever comes and goes between two checkpoints.
+/// Freed node numbers can be allocated again, whatever is made and removed between two checkpoints.
 #[test]
 fn files_that_come_and_go_do_not_use_up_inodes() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -241,7 +242,7 @@ fn files_that_come_and_go_do_not_use_up_inodes() {
     }
 }
 
-/// Blocks that are reserved at once do not stay in memory as a whole, and neither do freed ones.
+/// Blocks reserved by one call do not stay in memory as a whole, and neither do freed ones.
 #[test]
 fn operations_on_long_ranges_use_bounded_memory() {
     const CACHE: u64 = 4 << 20;
@@ -265,7 +266,7 @@ fn operations_on_long_ranges_use_bounded_memory() {
     assert_eq!(volume.stat(ino).unwrap().size, LONG);
 }
 
-/// Blocks that the segment table calls valid.
+/// Counts the blocks that the segment table marks as valid.
 fn blocks_in_use(volume: &Volume) -> u64 {
     let segments = 0..volume.geometry().segments;
     segments.map(|n| u64::from(volume.sit_entry(SegNo(n)).unwrap().valid_blocks)).sum()
@@ -277,7 +278,7 @@ type Damage = (BlockAddr, usize, Vec<u8>);
 /// Chooses the damage to a file.
 type Damager<'a> = &'a dyn Fn(&Volume, Ino) -> Damage;
 
-/// A file that was unlinked while it was open, then a power cut; one of its nodes is changed on the device.
+/// Unlinks an open file, cuts the power, and changes one of the file's nodes on the device.
 fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDevice>, Ino) {
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
@@ -297,7 +298,7 @@ fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDev
     (device, ino)
 }
 
-/// Its blocks were freed one by one up to the damage, and not counted; and the node that it named as its own
+/// Its blocks were freed one by one up to the damage without being counted. The node that it named as its own
 /// xattr node was freed with it.
 #[test]
 fn a_damaged_orphan_harms_no_other_file() {
@@ -367,7 +368,7 @@ fn a_damaged_file_that_loses_its_name_becomes_an_orphan() {
     volume.unmount().unwrap();
 }
 
-/// Moving and linking asked for six free blocks, though the directory had room.
+/// Moving and linking required six free blocks, although the directory had space.
 #[test]
 fn a_full_volume_moves_and_links_files() {
     for inline_dentry in [true, false] {
@@ -395,7 +396,7 @@ fn a_full_volume_moves_and_links_files() {
         volume.rename(dir, b"victim", ROOT, b"moved", RenameMode::Replace).unwrap();
         volume.rename(dir, b"other", ROOT, b"moved", RenameMode::Exchange).unwrap();
         let other = volume.lookup(dir, b"other").unwrap();
-        // The victim's blocks are free again, and are taken once more.
+        // The victim's blocks are free again, and are taken again.
         while volume.write(large, at, &[7; 4096]).is_ok() {
             at += 4096;
         }
@@ -403,7 +404,7 @@ fn a_full_volume_moves_and_links_files() {
         volume.link(other, dir, b"linked").unwrap();
         let refused = |result: f2fs::Result<()>| matches!(result, Err(Error::NoSpace { .. }));
         assert!(refused(volume.create(dir, b"more", &NewNode::new(FILE)).map(drop)));
-        // Until the directory is full; the next call has no effect.
+        // Links until the directory is full. The next call has no effect.
         let mut links = 2;
         let full = loop {
             let name = format!("{links}{}", "n".repeat(200));
@@ -417,7 +418,7 @@ fn a_full_volume_moves_and_links_files() {
         let name = "m".repeat(255);
         assert!(refused(volume.rename(ROOT, b"moved", dir, name.as_bytes(), RenameMode::Replace)));
         assert!(volume.lookup(ROOT, b"moved").is_ok() && volume.lookup(dir, name.as_bytes()).is_err());
-        // There is room in the inode for a small attribute, and for a large one there would be elsewhere.
+        // The inode has space for a small attribute. A large one would need space elsewhere.
         volume.set_xattr(large, b"user.first", &[2; 100], XattrMode::Set).unwrap();
         assert!(refused(volume.set_xattr(large, b"user.more", &[1; 2000], XattrMode::Set)));
         volume.unmount().unwrap();
@@ -426,7 +427,7 @@ fn a_full_volume_moves_and_links_files() {
     }
 }
 
-/// They were reported as a full volume, not as too large (Linux, `__f2fs_setxattr`).
+/// Such attributes were reported as a full volume, not as too large (Linux, `__f2fs_setxattr`).
 #[test]
 fn attributes_that_can_never_fit_are_distinguished_from_a_full_volume() {
     let mut volume = support::format_on(Arc::new(MemoryDevice::new(64 << 20)), &[], BlockSize::B4K);
@@ -446,8 +447,8 @@ fn attributes_that_can_never_fit_are_distinguished_from_a_full_volume() {
     set("user.b", 1000, XattrMode::Set).unwrap();
 }
 
-/// A damaged volume took changes without a message. Now damaged structures are left alone, and the checkpoint
-/// asks for fsck.f2fs once damage has been met, as Linux does.
+/// A damaged volume accepted changes without a message. Now damaged structures are left alone, and the
+/// checkpoint requests fsck.f2fs once damage has been met, as on Linux.
 #[test]
 fn damage_is_left_alone_and_requests_fsck() {
     const MIB: u64 = 1 << 20;
@@ -489,7 +490,7 @@ fn damage_is_left_alone_and_requests_fsck() {
         let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         volume.create(ROOT, b"before", &NewNode::new(FILE)).unwrap();
         volume.checkpoint().unwrap();
-        // The search for a free number starts after the last one, and so has met that block already.
+        // The search for a free number starts after the last one, so it has already met that block.
         let met = volume.last_checkpoint().flags.has(Flags::FSCK);
         assert_eq!(met, what == "NAT", "{what}: not before it is met");
         let refused = act(&mut volume, big, last);
@@ -510,13 +511,13 @@ fn damage_is_left_alone_and_requests_fsck() {
     }
 }
 
-/// Bytes of an inode of 4 KiB: its flags, its extent, how its directory spreads names.
+/// Offsets in an inode of 4 KiB: its flags, its extent, its directory level.
 const FLAGS_AT: u64 = 80;
 const EXTENT_AT: u64 = 348;
 const DIR_LEVEL_AT: u64 = 347;
 
-/// A directory that spreads its names over many blocks takes as many when it leaves its inode: on a volume that has
-/// fewer, the name is refused, and the volume stays one that can be opened.
+/// A directory that spreads its names over many blocks needs as many when it leaves its inode. On a volume
+/// with fewer free blocks, the name is refused, and the volume can still be opened.
 #[test]
 fn a_directory_that_spreads_its_names_leaves_its_inode_only_if_there_is_space() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -578,7 +579,7 @@ fn an_alias_of_a_device_without_the_feature_is_a_file() {
     assert!(volume.space().free_blocks >= before + 5, "its blocks are free");
 }
 
-/// A handle of a file that is gone may name anything: to ask for it is no damage.
+/// A stale file handle may contain any number. A request for it is not damage.
 #[test]
 fn looking_up_a_number_that_is_not_an_inode_is_not_damage() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -609,8 +610,8 @@ impl WritePart for MemoryDevice {
     }
 }
 
-/// A block that the segment table calls invalid can be written anew, like a valid one: its file keeps no
-/// checkpoint from being written.
+/// A block that the segment table marks as invalid can be rewritten like a valid one, so its file does not
+/// prevent a checkpoint.
 #[test]
 fn a_damaged_segment_table_stops_no_checkpoint() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -650,9 +651,9 @@ fn a_damaged_segment_table_stops_no_checkpoint() {
     assert!(found == [2; 4096]);
 }
 
-/// Lets the segment table no longer call blocks valid.
+/// Makes the segment table mark blocks as invalid.
 fn unmark(device: &MemoryDevice, geometry: &Geometry, damaged: &[BlockAddr]) {
-    // Of an entry: how many blocks are valid, and which.
+    // Layout of an entry: the number of valid blocks, and their map.
     const ENTRY_BYTES: u64 = 74;
     for addr in damaged {
         let (segment, offset) = geometry.position(*addr);
@@ -662,7 +663,7 @@ fn unmark(device: &MemoryDevice, geometry: &Geometry, damaged: &[BlockAddr]) {
             let mut entry = [0; ENTRY_BYTES as usize];
             device.read(at, &mut entry).unwrap();
             let (byte, bit) = (2 + usize::from(offset / 8), 0x80 >> (offset % 8));
-            // In one of the copies it may not have been there yet.
+            // In one of the copies, the block may not have been marked yet.
             if entry[byte] & bit != 0 {
                 entry[byte] &= !bit;
                 let counted = u16::from_le_bytes([entry[0], entry[1]]) - 1;
@@ -673,7 +674,7 @@ fn unmark(device: &MemoryDevice, geometry: &Geometry, damaged: &[BlockAddr]) {
     }
 }
 
-/// Nor does it take the content of a compressed cluster that is opened, or written anew.
+/// A damaged segment table does not lose the content of a compressed cluster that is opened or rewritten.
 #[test]
 fn a_damaged_segment_table_takes_no_cluster_away() {
     let device = Arc::new(MemoryDevice::new(96 << 20));
@@ -689,7 +690,7 @@ fn a_damaged_segment_table_takes_no_cluster_away() {
     }
     volume.unmount().unwrap();
     let geometry = *volume.geometry();
-    // The first of each cluster stands for its being compressed.
+    // The first address of each cluster marks it as compressed.
     let damaged = [1, 5].map(|block| volume.address(&volume.inode(ino).unwrap(), block).unwrap());
     drop(volume);
     unmark(&device, &geometry, &damaged);

@@ -17,7 +17,7 @@ const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 const DIR: u16 = 0o040_755;
 
-/// Volumes of every layout that is written: mkfs.f2fs's arguments and the size.
+/// Volumes of every writable layout: mkfs.f2fs's arguments and the size.
 const LAYOUTS: [(u64, &[&str]); 5] = [
     (64 << 20, &[]),
     (128 << 20, &["-s", "2", "-z", "2"]),
@@ -296,7 +296,7 @@ fn a_full_volume_refuses_cleanly_and_recovers() {
     support::assert_clean(&path);
 }
 
-/// Many small files, mostly nodes, without an fsync: a card would have to keep the old data in the unwritten
+/// Many small files, mostly nodes, without an fsync. A card would have to keep the old data in the unwritten
 /// part of a zone.
 #[test]
 fn no_zone_is_left_half_written() {
@@ -379,7 +379,7 @@ fn long_data_is_written_at_once_and_after_earlier_data() {
     assert_eq!(left_bytes, [960 << 10, (1 << 20) + 16_384], "whole commands, or all but the last block");
 }
 
-/// A write that is done in pieces, however short, is done as a whole or not at all where the volume is full.
+/// A write in several pieces, however short, is done as a whole or not at all on a full volume.
 #[test]
 fn data_that_does_not_fit_is_not_written_in_part() {
     let dir = tempfile::tempdir().unwrap();
@@ -401,7 +401,8 @@ fn data_that_does_not_fit_is_not_written_in_part() {
     volume.write(file, 3 << 20, &vec![2; 1 << 20]).unwrap();
 }
 
-/// Reads of the device while 500 names enter the root, which has 4,000 that wait for no checkpoint any more.
+/// Counts the device's reads while 500 names enter the root, which has 4,000 names from before the last
+/// checkpoint.
 fn reads_of_entering(volume: &mut Volume, device: &Counted<MemoryDevice>) -> u64 {
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     for n in 0..4_000 {
@@ -418,7 +419,7 @@ fn reads_of_entering(volume: &mut Volume, device: &Counted<MemoryDevice>) -> u64
 
 #[test]
 fn entering_a_name_reads_no_block_that_is_full() {
-    // A root without names, and one with some that an earlier mount has left.
+    // A root without names, and one with names from an earlier mount.
     for names_before in [0, 100] {
         let device = Arc::new(Counted::new(MemoryDevice::new(256 << 20)));
         let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);

@@ -17,7 +17,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A tree with one of everything that the caller's rights allow.
+/// Makes a tree with one of everything that the caller's rights allow.
 pub fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("dir/sub")).unwrap();
     fs::create_dir(root.join("dir-empty")).unwrap();
@@ -92,5 +92,5 @@ pub fn make_tree(root: &Path) {
     }
 }
 
-/// Tells sockets of tests apart that run at once.
+/// Distinguishes the sockets of concurrent tests.
 static SOCKETS: AtomicU32 = AtomicU32::new(0);

@@ -19,7 +19,7 @@ use f2fs::{
     volume::{Options, Volume},
 };
 
-/// A time that stands still, so that runs repeat.
+/// A fixed time, so that runs repeat.
 pub const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 123_456_789 };
 
 /// Makes an image of `bytes` bytes with mkfs.f2fs.
@@ -36,8 +36,8 @@ pub fn assert_clean(path: &Path) {
     }
 }
 
-/// Opens the device of an image. A tool that another test starts may share its lock for a moment, between fork
-/// and exec; on a busy machine that moment is long, so it is tried for a minute.
+/// Opens the device of an image. A tool started by another test may share its lock for a moment, between fork
+/// and exec. On a busy machine that moment is long, so this tries for a minute.
 pub fn device(path: &Path) -> Arc<dyn Device> {
     let open = || FileDevice::open(path, OpenOptions { write: true, ..OpenOptions::default() });
     let until = Instant::now() + Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub fn device(path: &Path) -> Arc<dyn Device> {
     }
 }
 
-/// Opens an image for writing, with the usual options and a clock that stands still.
+/// Opens an image for writing, with the usual options and a fixed clock.
 pub fn open(path: &Path) -> Volume {
     Volume::open(device(path), Options::new(|| NOW)).expect("the volume opens")
 }
@@ -84,7 +84,7 @@ pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSi
 
 fn tool(name: &str) -> Command {
     let mut command = Command::new(name);
-    // The tools live where ordinary users have no path to.
+    // The tools lie in directories that are not in ordinary users' PATH.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command
