@@ -11,7 +11,7 @@ pub fn msb(map: &[u8], n: usize) -> bool {
 /// Sets bit `n` to `value`, most significant bit of each byte first.
 ///
 /// # Panics
-/// Where `n` is past the end of `map`: a bug of the caller.
+/// If `n` is past the end of `map`: a bug of the caller.
 pub fn set_msb(map: &mut [u8], n: usize, value: bool) {
     set(&mut map[n / 8], 0x80 >> (n % 8), value);
 }
@@ -24,7 +24,7 @@ pub fn lsb(map: &[u8], n: usize) -> bool {
 /// Sets bit `n` to `value`, least significant bit of each byte first.
 ///
 /// # Panics
-/// Where `n` is past the end of `map`: a bug of the caller.
+/// If `n` is past the end of `map`: a bug of the caller.
 pub fn set_lsb(map: &mut [u8], n: usize, value: bool) {
     set(&mut map[n / 8], 1 << (n % 8), value);
 }

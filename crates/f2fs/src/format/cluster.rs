@@ -24,7 +24,7 @@ pub mod raw {
     pub struct ClusterHeader {
         /// Bytes of the stream that follows.
         pub length: U32,
-        /// Checksum of the stream, where the file's settings ask for one.
+        /// Checksum of the stream, if the file's settings ask for one.
         pub checksum: U32,
         /// Zero.
         pub reserved: [U32; 4],

@@ -70,10 +70,10 @@ pub mod raw {
         pub ctime_nsec: U32,
         /// Last change of the content, nanoseconds.
         pub mtime_nsec: U32,
-        /// Tells this inode from earlier ones of the same number.
+        /// Distinguishes this inode from earlier ones of the same number.
         pub generation: U32,
-        /// Of a directory: levels of its hash table. Of a regular file, lower half: how often cleaning failed on it
-        /// while it was pinned.
+        /// For a directory, levels of its hash table. For a regular file, the lower half counts how often
+        /// cleaning failed on it while it was pinned.
         pub current_depth: U32,
         /// Node with the xattrs that do not fit inline, or 0.
         pub xattr_nid: U32,
@@ -85,7 +85,7 @@ pub mod raw {
         pub namelen: U32,
         /// That name, for roll-forward recovery.
         pub name: [u8; 255],
-        /// Of a directory: log2 of the buckets of level 0.
+        /// For a directory, log2 of the buckets of level 0.
         pub dir_level: u8,
         /// The largest extent, a cache.
         pub extent: Extent,
@@ -166,7 +166,7 @@ pub mod inline {
     pub const EXTRA_ATTR: u8 = 0x20;
     /// The blocks must not move.
     pub const PIN: u8 = 0x40;
-    /// The blocks that compression saved have been given back; the file is immutable.
+    /// The blocks saved by compression have been released; the file is immutable.
     pub const COMPRESS_RELEASED: u8 = 0x80;
 }
 
@@ -174,7 +174,7 @@ pub mod inline {
 pub mod advise {
     /// Cold data, by its extension or by a hint.
     pub const COLD: u8 = 0x01;
-    /// `pino` is not to be relied on.
+    /// `pino` is unreliable.
     pub const LOST_PINO: u8 = 0x02;
     /// The content is encrypted.
     pub const ENCRYPT: u8 = 0x04;
@@ -247,7 +247,7 @@ pub const EXTRA_BYTES_MAX: usize = 36;
 
 /// Smallest size of the extra attributes: the two sizes that stand first (Linux, `F2FS_MIN_EXTRA_ATTR_SIZE`).
 pub const EXTRA_BYTES_MIN: usize = 4;
-/// Words of inline xattrs where the volume's features fix the size.
+/// Words of inline xattrs if the volume's features fix the size.
 pub const INLINE_XATTR_WORDS: usize = 50;
 
 /// Constructor and accessors of inode blocks. On other nodes, all except [`new_inode`](NodeBlock::new_inode)
@@ -365,7 +365,7 @@ impl NodeBlock {
         time(self.head().mtime.get(), self.head().mtime_nsec.get())
     }
 
-    /// Creation, where the inode has it.
+    /// Creation, if the inode records it.
     pub fn crtime(&self) -> Option<Time> {
         let extra = self.extra_if(Features::INODE_CRTIME, CRTIME_END)?;
         Some(time(extra.crtime.get(), extra.crtime_nsec.get()))
@@ -392,7 +392,7 @@ impl NodeBlock {
         head.mtime_nsec.set(to.nanoseconds);
     }
 
-    /// Sets the creation, where the inode has it.
+    /// Sets the creation, if the inode records it.
     pub fn set_crtime(&mut self, to: Time) {
         if self.crtime().is_some() {
             let extra = self.extra_mut();
@@ -401,12 +401,12 @@ impl NodeBlock {
         }
     }
 
-    /// Project id, where the inode has it; 0 counts otherwise.
+    /// Project id, if the inode has one; otherwise 0 counts.
     pub fn project(&self) -> Option<u32> {
         Some(self.extra_if(Features::PROJECT_QUOTA, PROJID_END)?.projid.get())
     }
 
-    /// Sets the project id, where the inode has it.
+    /// Sets the project id, if the inode has one.
     pub fn set_project(&mut self, project: u32) {
         if self.project().is_some() {
             self.extra_mut().projid.set(project);
@@ -424,7 +424,7 @@ impl NodeBlock {
         &mut self.bytes_mut()[range]
     }
 
-    /// The inline xattrs; empty where the inode does not use the area.
+    /// The inline xattrs; empty if the inode does not use the area.
     pub fn inline_xattrs(&self) -> &[u8] {
         if self.has_inline(inline::XATTR) { &self.bytes()[self.layout().inline_xattr_range()] } else { &[] }
     }
@@ -448,7 +448,7 @@ impl NodeBlock {
         self.head().mode.get() & super::file_type::TYPE_MASK
     }
 
-    /// The checksum, where the inode has one.
+    /// The checksum, if the inode has one.
     fn checksum(&self) -> Option<u32> {
         Some(self.extra_if(Features::INODE_CHECKSUM, CHECKSUM_END)?.inode_checksum.get())
     }

@@ -1,7 +1,7 @@
-//! The node address table: where each node is.
+//! The node address table: the address of each node.
 //!
-//! An entry has 9 bytes: version (u8), ino (le32), block address (le32). The table has two copies which
-//! alternate segment by segment; the checkpoint's NAT bitmap says which copy of each block counts.
+//! An entry has 9 bytes: version (u8), ino (le32), block address (le32). The table has two copies that
+//! alternate segment by segment. The checkpoint's NAT bitmap says which copy of each block is valid.
 
 use super::BlockSize;
 use crate::units::{BlockAddr, Ino, Nid};
@@ -16,7 +16,7 @@ pub struct NatEntry {
     pub version: u8,
     /// The inode that the node belongs to.
     pub ino: Ino,
-    /// The node's block; [`BlockAddr::NULL`] where the nid is free.
+    /// The node's block; [`BlockAddr::NULL`] if the nid is free.
     pub addr: BlockAddr,
 }
 

@@ -246,7 +246,7 @@ impl NodeBlock {
     /// Address `index` of an inode (counted from the first after the extra attributes) or direct node.
     ///
     /// # Panics
-    /// Where `index` is not below [`addr_count`](Self::addr_count): a bug of the caller.
+    /// If `index` is not below [`addr_count`](Self::addr_count): a bug of the caller.
     pub fn addr(&self, index: usize) -> BlockAddr {
         BlockAddr(self.word(self.addr_offset(index)))
     }
@@ -270,7 +270,7 @@ impl NodeBlock {
     /// double indirect node.
     ///
     /// # Panics
-    /// Where there is no such child: a bug of the caller.
+    /// If there is no such child: a bug of the caller.
     pub fn child(&self, index: usize) -> Nid {
         Nid(self.word(self.child_offset(index)))
     }

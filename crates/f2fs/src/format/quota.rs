@@ -49,7 +49,7 @@ pub mod raw {
         pub blocks: U32,
         /// First block of the list of free blocks, or 0.
         pub free_block: U32,
-        /// First block of the list of leaves with room, or 0.
+        /// First block of the list of leaves with free slots, or 0.
         pub free_entry: U32,
     }
 

@@ -30,11 +30,11 @@ const ENTRIES: usize = BLOCKS_PER_SEGMENT as usize;
 /// Owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {
-    /// Of a data block: the inode or direct node that maps it. Of a node block: the node itself.
+    /// For a data block, the inode or direct node that maps it. For a node block, the node itself.
     pub nid: Nid,
-    /// Of a data block: the NAT version of that node when the block was written.
+    /// For a data block, the NAT version of that node when the block was written.
     pub version: u8,
-    /// Of a data block: index of its address in that node, counted after the extra attributes.
+    /// For a data block, the index of its address in that node, counted after the extra attributes.
     pub offset: u16,
 }
 

@@ -112,13 +112,13 @@ pub mod raw {
         pub encryption_level: u8,
         /// Salt of password-derived encryption keys.
         pub encrypt_pw_salt: [u8; 16],
-        /// The devices of a volume on several.
+        /// Devices of a multi-device volume.
         pub devs: [DeviceEntry; 8],
         /// Quota inodes: user, group, project.
         pub qf_ino: [U32; 3],
         /// Extensions of hot files.
         pub hot_ext_count: u8,
-        /// Encoding of file names where casefolding is on: 1 is UTF-8 12.1.
+        /// Encoding of file names if casefolding is on: 1 is UTF-8 12.1.
         pub s_encoding: U16,
         /// Flags of the encoding: bit 0 strict, bit 1 no linear fallback in lookups.
         pub s_encoding_flags: U16,
@@ -146,7 +146,7 @@ pub mod raw {
             && offset_of!(Superblock, crc) == super::CRC_OFFSET
     );
 
-    /// One device of a volume on several.
+    /// One device of a multi-device volume.
     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
     #[repr(C)]
     pub struct DeviceEntry {
@@ -486,7 +486,7 @@ impl Superblock {
     }
 }
 
-/// Sets the checksum of a raw superblock where its features ask for one.
+/// Sets the checksum of a raw superblock if its features include one.
 pub fn seal(raw: &mut raw::Superblock) {
     if Features(raw.feature.get()).has(Features::SB_CHECKSUM) {
         raw.checksum_offset.set(u32::try_from(CRC_OFFSET).expect("the superblock has 3072 bytes"));

@@ -173,7 +173,7 @@ impl Workload {
         }
     }
 
-    /// Runs a stage; returns the duration of each unit where it runs, in nanoseconds.
+    /// Runs a stage. Returns the durations of its units in nanoseconds, none for a check.
     ///
     /// # Errors
     /// Those of the files, and [`io::ErrorKind::InvalidData`] if they hold other data than was written.

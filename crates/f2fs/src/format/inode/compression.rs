@@ -98,12 +98,12 @@ impl NodeBlock {
         }
     }
 
-    /// Blocks that compression saves, where the inode counts them.
+    /// Blocks saved by compression, if the inode counts them.
     pub fn saved_blocks(&self) -> Option<u64> {
         self.extra_if(Features::COMPRESSION, COMPRESSION_END).map(|extra| extra.compr_blocks.get())
     }
 
-    /// Sets the blocks that compression saves, where the inode counts them.
+    /// Sets the blocks saved by compression, if the inode counts them.
     pub fn set_saved_blocks(&mut self, blocks: u64) {
         if self.saved_blocks().is_some() {
             self.extra_mut().compr_blocks.set(blocks);
