@@ -1,40 +1,25 @@
 //! Regular files and block devices of the host.
 
-// `BLKDISCARD` and `BLKROGET` have no safe wrappers; this is the only module that needs them.
-#![allow(unsafe_code)]
+#[cfg(target_os = "linux")]
+mod direct;
+#[cfg(target_os = "linux")]
+mod discard_limits;
+#[cfg(target_os = "linux")]
+#[path = "file/linux.rs"]
+mod system;
+#[cfg(not(target_os = "linux"))]
+#[path = "file/portable.rs"]
+mod system;
 
 use std::{
-    fs::File,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
-    },
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use rustix::{
-    fs::{Advice, FallocateFlags, OFlags},
-    io::Errno,
-    ioctl,
-};
+use system::Handle;
 
-use crate::{
-    ATOMIC_BYTES, Device, DiscardUnit, Geometry, InUse,
-    backing::{self, Identity},
-    claim::{Claim, unlock},
-};
-
-/// Alignment in bytes of buffers and requests that bypass the page cache. No sector is larger.
-const DIRECT_BYTES: usize = 4096;
-
-/// Number of such buffers kept for reuse, and the size in bytes of the largest one kept.
-const BOUNCES_MAX: usize = 4;
-const BOUNCE_BYTES_MAX: usize = 4 << 20;
+use crate::{Device, DiscardUnit, Geometry, InUse};
 
 /// Options to open a [`FileDevice`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,26 +29,26 @@ pub struct OpenOptions {
     /// use](InUse), gets [`io::ErrorKind::ResourceBusy`]. A reader takes a lock that keeps writers out,
     /// unless there is a writer [already](FileDevice::writer).
     pub write: bool,
-    /// Bypasses the host's page cache (`O_DIRECT`), so that a measurement measures the device.
+    /// Bypasses the host's page cache (`O_DIRECT`), so that a measurement measures the device. Linux only.
     pub direct: bool,
 }
 
 /// A regular file or a block device. All access is positional, so threads can share it.
+///
+/// On systems other than Linux only regular files are devices, discards have no effect, and the claim of a
+/// writer is what the system has: `flock` on Unix, a share mode on Windows.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
+    handle: Handle,
     path: PathBuf,
     geometry: Geometry,
-    is_block_device: bool,
     options: OpenOptions,
-    claim: Claim,
-    /// Aligned buffers for requests that bypass the page cache, kept for reuse.
-    bounces: Mutex<Vec<Bounce>>,
     /// True after a failed flush. The host reports a lost write only once; the next flush of the same file
     /// succeeds (fsync(2)).
     flush_failed: AtomicBool,
-    discard_unit: DiscardUnit,
-    /// True if the host has no discards here, or has refused one.
+    /// `None` if the host has no discards here.
+    discard_unit: Option<DiscardUnit>,
+    /// True if the host has refused a discard.
     refuses_discards: AtomicBool,
 }
 
@@ -76,26 +61,7 @@ impl FileDevice {
     /// device; [`io::ErrorKind::InvalidInput`] if it is neither a file nor a block device.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDevice> {
         let path = path.as_ref();
-        // The kind is checked by name first: opening a FIFO would block, and opening a tape would move it.
-        let kind = std::fs::metadata(path)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            let what = "neither a regular file nor a block device";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        let mut flags = OFlags::CLOEXEC;
-        if options.direct {
-            flags |= OFlags::DIRECT;
-        }
-        if options.write && kind.is_block_device() {
-            // Some drivers and kernels allow opening a write-protected device for writing, and then fail the
-            // writes.
-            if is_write_protected(&File::open(path)?)? {
-                return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is write-protected"));
-            }
-        }
-        let file =
-            File::options().read(true).write(options.write).custom_flags(flags.bits() as i32).open(path)?;
-        FileDevice::adopt(file, path, options)
+        FileDevice::new(Handle::open(path, options)?, path, options)
     }
 
     /// Creates a sparse file of zeroes, open for writing.
@@ -104,10 +70,12 @@ impl FileDevice {
     /// [`io::ErrorKind::AlreadyExists`], and others of open(2).
     pub fn create(path: impl AsRef<Path>, size_bytes: u64) -> io::Result<FileDevice> {
         let path = path.as_ref();
-        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let options = OpenOptions { write: true, direct: false };
+        let file = Handle::new_file(path)?;
         let made = file
             .set_len(size_bytes)
-            .and_then(|()| FileDevice::adopt(file, path, OpenOptions { write: true, direct: false }));
+            .and_then(|()| Handle::adopt(file, path, options))
+            .and_then(|handle| FileDevice::new(handle, path, options));
         if made.is_err() {
             // The new file is useless. The caller gets the first error.
             let _ = std::fs::remove_file(path);
@@ -115,30 +83,18 @@ impl FileDevice {
         made
     }
 
-    fn adopt(file: File, path: &Path, options: OpenOptions) -> io::Result<FileDevice> {
-        let is_block_device = file.metadata()?.file_type().is_block_device();
-        let claim = match options.write {
-            true => Claim::to_write(&file, path),
-            false => Claim::to_read(&file, path),
-        };
-        let claim = claim.inspect_err(|_| unlock(&file))?;
-        // The end of a block device is its size (lseek(2)), as with a file.
-        let size_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        let sector_bytes =
-            if is_block_device { rustix::fs::ioctl_blksszget(&file)? } else { ATOMIC_BYTES as u32 };
-        let geometry = Geometry { size_bytes, sector_bytes };
-        let limits = DiscardLimits::of(&file)?;
+    fn new(handle: Handle, path: &Path, options: OpenOptions) -> io::Result<FileDevice> {
+        let geometry = handle.geometry()?;
+        let path = path.to_path_buf();
+        let discard_unit = handle.discard_unit(geometry)?;
         Ok(FileDevice {
-            file,
-            path: path.to_path_buf(),
+            handle,
+            path,
             geometry,
-            is_block_device,
             options,
-            claim,
-            bounces: Mutex::default(),
             flush_failed: AtomicBool::new(false),
-            discard_unit: limits.unit(geometry),
-            refuses_discards: AtomicBool::new(limits.most_bytes == Some(0)),
+            discard_unit,
+            refuses_discards: AtomicBool::new(false),
         })
     }
 
@@ -149,23 +105,12 @@ impl FileDevice {
 
     /// Returns true for a block device, false for a regular file.
     pub fn is_block_device(&self) -> bool {
-        self.is_block_device
+        self.handle.is_block_device()
     }
 
     /// Returns the user that writes to a device opened for reading. Data read may be old or half written.
     pub fn writer(&self) -> Option<&InUse> {
-        self.claim.writer()
-    }
-
-    /// Hands a block device over to a mount, which from then on holds it exclusively. The device can still be
-    /// read and written here. Returns true if `mount`, which may be called several times, succeeded.
-    /// Otherwise the device stays claimed here.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] if a writer has lost the device to another user. Nothing may be
-    /// written any more.
-    pub fn hand_over(&self, mount: impl Fn() -> io::Result<()>) -> io::Result<bool> {
-        self.claim.hand_over(mount)
+        self.handle.writer()
     }
 
     /// Returns true if the device was opened for writing.
@@ -173,19 +118,10 @@ impl FileDevice {
         self.options.write
     }
 
-    /// Returns the open file to callers that transfer bytes without looking at them. This bypasses the
-    /// device's checks and allows reads only. `None` if the device bypasses the page cache, which imposes its
-    /// own rules.
-    pub fn file_to_read(&self) -> Option<BorrowedFd<'_>> {
-        (!self.options.direct).then(|| self.file.as_fd())
-    }
-
     /// Advises the host that the next reads are scattered, so that it does not read ahead, or that they no
     /// longer are.
     pub fn expect_scattered_reads(&self, scattered: bool) {
-        let advice = if scattered { Advice::Random } else { Advice::Normal };
-        // This only affects speed, and some files accept no advice.
-        let _ = rustix::fs::fadvise(&self.file, 0, None, advice);
+        self.handle.expect_scattered_reads(scattered);
     }
 
     /// Changes the size of a regular file. New bytes are a hole.
@@ -193,10 +129,10 @@ impl FileDevice {
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] for a block device; those of ftruncate(2).
     pub fn set_size(&mut self, size_bytes: u64) -> io::Result<()> {
-        if self.is_block_device {
+        if self.is_block_device() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        self.file.set_len(size_bytes)?;
+        self.handle.set_size(size_bytes)?;
         self.geometry.size_bytes = size_bytes;
         Ok(())
     }
@@ -206,88 +142,16 @@ impl FileDevice {
     /// # Errors
     /// Those of fallocate(2).
     pub(crate) fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<bool> {
-        if self.is_block_device || length_bytes == 0 {
+        if self.is_block_device() || length_bytes == 0 {
             return Ok(length_bytes == 0);
         }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, offset_bytes, length_bytes) {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        self.handle.punch(offset_bytes, length_bytes)
     }
 
     /// Returns the end of the extent at `offset_bytes`, at most `end_bytes`, and true if the extent is a
     /// hole. If the host cannot tell, the extent is data.
     pub(crate) fn extent(&self, offset_bytes: u64, end_bytes: u64) -> (u64, bool) {
-        use rustix::fs::{SeekFrom, seek};
-        match seek(&self.file, SeekFrom::Data(offset_bytes)) {
-            Ok(data) if data > offset_bytes => (data.min(end_bytes), true),
-            Ok(_) => match seek(&self.file, SeekFrom::Hole(offset_bytes)) {
-                Ok(hole) if hole > offset_bytes => (hole.min(end_bytes), false),
-                _ => (end_bytes, false),
-            },
-            Err(Errno::NXIO) => (end_bytes, true),
-            Err(_) => (end_bytes, false),
-        }
-    }
-
-    /// Returns the smallest aligned range that contains a direct request and ends within the device.
-    fn widen(&self, offset_bytes: u64, length: usize) -> (u64, usize) {
-        let align = DIRECT_BYTES as u64;
-        let start = offset_bytes / align * align;
-        let end = (offset_bytes + length as u64).next_multiple_of(align);
-        (start, (end - start) as usize)
-    }
-
-    fn read_direct(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        let (start, length) = self.widen(offset_bytes, buf.len());
-        let mut bounce = self.bounce(length);
-        let wanted = (offset_bytes - start) as usize + buf.len();
-        let mut done = 0;
-        while done < wanted {
-            match self.file.read_at(&mut bounce.bytes()[done..length], start + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => done += n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        buf.copy_from_slice(&bounce.bytes()[(offset_bytes - start) as usize..wanted]);
-        self.give_back(bounce);
-        Ok(())
-    }
-
-    fn write_direct(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        let sector = u64::from(self.geometry.sector_bytes);
-        if offset_bytes % sector != 0 || buf.len() as u64 % sector != 0 {
-            let what = "a direct write must be of whole sectors";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        let mut bounce = self.bounce(buf.len());
-        bounce.bytes()[..buf.len()].copy_from_slice(buf);
-        let written = self.file.write_all_at(&bounce.bytes()[..buf.len()], offset_bytes);
-        self.give_back(bounce);
-        written
-    }
-
-    /// Returns an aligned buffer of at least `length` bytes.
-    fn bounce(&self, length: usize) -> Bounce {
-        let kept = self.bounces.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.filter(|bounce| bounce.length >= length).unwrap_or_else(|| Bounce::new(length))
-    }
-
-    fn give_back(&self, bounce: Bounce) {
-        let mut bounces = self.bounces.lock().unwrap_or_else(PoisonError::into_inner);
-        if bounce.length <= BOUNCE_BYTES_MAX && bounces.len() < BOUNCES_MAX {
-            bounces.push(bounce);
-        }
-    }
-}
-
-impl Drop for FileDevice {
-    fn drop(&mut self) {
-        unlock(&self.file);
+        self.handle.extent(offset_bytes, end_bytes)
     }
 }
 
@@ -298,25 +162,19 @@ impl Device for FileDevice {
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
         self.geometry.check_read(offset_bytes, buf.len())?;
-        match self.options.direct {
-            true => self.read_direct(offset_bytes, buf),
-            false => self.file.read_exact_at(buf, offset_bytes),
-        }
+        self.handle.read(offset_bytes, buf)
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
         self.geometry.check_write(offset_bytes, buf.len())?;
-        match self.options.direct {
-            true => self.write_direct(offset_bytes, buf),
-            false => self.file.write_all_at(buf, offset_bytes),
-        }
+        self.handle.write(offset_bytes, buf)
     }
 
     fn flush(&self) -> io::Result<()> {
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(io::Error::other("it failed to keep what was written to it before"));
         }
-        let result = self.file.sync_data();
+        let result = self.handle.flush();
         if result.is_err() {
             self.flush_failed.store(true, Ordering::Release);
         }
@@ -331,106 +189,21 @@ impl Device for FileDevice {
         let sector = u64::from(self.geometry.sector_bytes);
         let start = offset_bytes.next_multiple_of(sector);
         let end = (offset_bytes + length_bytes) / sector * sector;
-        if start >= end {
+        if start >= end || Device::discard_unit(self).is_none() {
             return Ok(());
         }
-        let done = match self.is_block_device {
-            // The kernel also drops the range from its cache if the caller holds the device exclusively.
-            true => block_discard(self.claim.alone().as_ref().unwrap_or(&self.file), start, end - start),
-            false => {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&self.file, flags, start, end - start)
-            }
-        };
-        match done {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            // A part of the range is dirty in the cache of a mounted device.
-            Err(Errno::BUSY) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        if !self.handle.discard(start, end - start)? {
+            self.refuses_discards.store(true, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn discard_unit(&self) -> Option<DiscardUnit> {
-        (!self.refuses_discards.load(Ordering::Relaxed)).then_some(self.discard_unit)
+        self.discard_unit.filter(|_| !self.refuses_discards.load(Ordering::Relaxed))
     }
 }
 
-/// Limits of discards as sysfs has them (Linux, Documentation/ABI/stable/sysfs-block).
-#[derive(Debug, Default)]
-struct DiscardLimits {
-    /// Size of a unit and offset of the first one, in bytes.
-    unit_bytes: Option<u64>,
-    first_bytes: Option<u64>,
-    /// Maximum size of a discard in bytes; 0 if the device has none.
-    most_bytes: Option<u64>,
-}
-
-impl DiscardLimits {
-    /// The limits of a block device. A regular file has none that we know of.
-    fn of(file: &File) -> io::Result<DiscardLimits> {
-        match Identity::of(&file.metadata()?) {
-            Identity::Device(device) => Ok(DiscardLimits::in_dir(&backing::sys(device))),
-            Identity::File { .. } => Ok(DiscardLimits::default()),
-        }
-    }
-
-    fn in_dir(sys: &Path) -> DiscardLimits {
-        // The queue of a partition is that of its disk.
-        let queues = [sys.join("queue"), sys.join("../queue")];
-        let in_queue = |name: &str| queues.iter().find_map(|queue| backing::count_in(&queue.join(name)));
-        DiscardLimits {
-            unit_bytes: in_queue("discard_granularity"),
-            first_bytes: backing::count_in(&sys.join("discard_alignment")),
-            most_bytes: in_queue("discard_max_bytes"),
-        }
-    }
-
-    fn unit(&self, geometry: Geometry) -> DiscardUnit {
-        let bytes = self.unit_bytes.unwrap_or_default().max(geometry.sector_bytes.into());
-        DiscardUnit { bytes, first_bytes: self.first_bytes.unwrap_or_default() % bytes }
-    }
-}
-
-fn block_discard(file: &File, start: u64, length: u64) -> Result<(), Errno> {
-    // Linux, include/uapi/linux/fs.h: BLKDISCARD is _IO(0x12, 119) and takes the start and length in bytes.
-    const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
-    // SAFETY: the opcode reads two u64 from the pointer and writes nothing, which is what `Setter` promises.
-    let request = unsafe { ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]) };
-    // SAFETY: if the file is not a block device, the kernel refuses the opcode without touching the pointer.
-    unsafe { ioctl::ioctl(file, request) }
-}
-
-/// Returns true if a block device is write-protected, such as a card with its switch set.
-fn is_write_protected(file: &File) -> rustix::io::Result<bool> {
-    // Linux, include/uapi/linux/fs.h: BLKROGET is _IO(0x12, 94) and gives an int.
-    const BLKROGET: ioctl::Opcode = ioctl::opcode::none(0x12, 94);
-    // SAFETY: the opcode writes one int to the pointer, which is what `Getter` promises.
-    let request = unsafe { ioctl::Getter::<BLKROGET, i32>::new() };
-    // SAFETY: if the file is not a block device, the kernel refuses the opcode without touching the pointer.
-    unsafe { ioctl::ioctl(file, request) }.map(|answer| answer != 0)
-}
-
-/// A buffer aligned for direct I/O.
-#[derive(Debug)]
-struct Bounce {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Bounce {
-    fn new(length: usize) -> Bounce {
-        let bytes = vec![0u8; length + DIRECT_BYTES];
-        let start = bytes.as_ptr().align_offset(DIRECT_BYTES);
-        Bounce { bytes, start, length }
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
@@ -513,26 +286,6 @@ mod tests {
             let error = FileDevice::open(path, OpenOptions::default()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
-    }
-
-    #[test]
-    fn the_unit_of_discards_is_that_of_the_host() {
-        let dir = tempfile::tempdir().unwrap();
-        let part = dir.path().join("part");
-        let write = |name: &str, value: &str| {
-            let path = dir.path().join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, value).unwrap();
-        };
-        write("queue/discard_granularity", "4194304\n");
-        write("queue/discard_max_bytes", "0\n");
-        write("part/discard_alignment", "3145728\n");
-        let geometry = Geometry { size_bytes: 1 << 30, sector_bytes: 512 };
-        let limits = DiscardLimits::in_dir(&part);
-        let unit = DiscardUnit { bytes: 4 << 20, first_bytes: 3 << 20 };
-        assert_eq!((limits.unit(geometry), limits.most_bytes), (unit, Some(0)));
-        let unit = DiscardUnit { bytes: 512, first_bytes: 0 };
-        assert_eq!(DiscardLimits::default().unit(geometry), unit);
     }
 
     #[test]

@@ -3,42 +3,38 @@
 //! *Invariant*: this crate knows no file system. A [`Device`] is an array of bytes with a size, a sector and
 //! four verbs. Recording, counting, fault injection and overlays are wrappers that are `Device`s themselves.
 
-mod backing;
-mod behind;
-mod claim;
 mod concat;
-mod counted;
-mod faulty;
 mod file;
+#[cfg(target_os = "linux")]
+mod host;
 mod in_use;
-mod loop_device;
 mod memory;
-mod mounts;
+#[cfg(unix)]
 pub mod nbd;
 mod overlay;
-mod power_cut;
-mod recording;
-mod refillable;
 mod rng;
-#[cfg(feature = "vhost-user")]
+#[cfg(all(feature = "vhost-user", target_os = "linux"))]
 pub mod vhost_user;
+mod wrapper;
 
 use std::{io, sync::Arc};
 
-pub use behind::Behind;
 pub use concat::Concat;
-pub use counted::{Counted, Counts};
-pub use faulty::{Fault, Faulty};
 pub use file::{FileDevice, OpenOptions};
-pub use in_use::{InUse, in_use};
-pub use loop_device::LoopDevice;
+#[cfg(target_os = "linux")]
+pub use host::{
+    loop_device::LoopDevice,
+    mounts::{Mount, mounts, mounts_in},
+    users::in_use,
+};
+pub use in_use::InUse;
 pub use memory::MemoryDevice;
-pub use mounts::{Mount, mounts, mounts_in};
 pub use overlay::Overlay;
-pub use power_cut::{Survivors, power_cut, replay, unflushed_writes};
-pub use recording::{Recording, Request, Verb};
-pub use refillable::Refillable;
 pub use rng::Rng;
+pub use wrapper::{
+    Behind, Counted, Counts, Fault, Faulty, Recording, Refillable, Request, Survivors, Verb, power_cut,
+    replay, unflushed_writes,
+};
 
 /// Largest unit that a power cut never tears, in bytes: the classic sector.
 pub const ATOMIC_BYTES: usize = 512;

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::fs::{Dev, major, makedev, minor};
 
-use crate::{loop_device, mounts::device_number};
+use super::{loop_device, mounts::device_number};
 
 /// Unit of sizes and offsets in sysfs in bytes, whatever the disk's sector (Linux, block/partitions/core.c).
 const SYSFS_BYTES: u64 = 512;

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::{fs::Dev, io::Errno, ioctl};
 
-use crate::backing::{self, Identity};
+use super::backing::{self, Identity};
 
 // Linux, include/uapi/linux/loop.h.
 const LOOP_GET_STATUS64: ioctl::Opcode = 0x4C05;

@@ -19,11 +19,11 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{
-    InUse,
+use super::{
     backing::{Backing, Identity, View},
-    in_use::{exclusive, open_exclusively, patiently, users},
+    users::{exclusive, open_exclusively, patiently, users},
 };
+use crate::InUse;
 
 /// Maximum time that a writer waits for readers, most of which end soon, and its polling interval.
 const LETTING_GO: Duration = Duration::from_secs(10);

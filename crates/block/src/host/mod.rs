@@ -1,0 +1,7 @@
+//! Facts of a Linux host about its devices: mounts, loop devices, the bytes behind a path, and their users.
+
+pub(crate) mod backing;
+pub(crate) mod claim;
+pub(crate) mod loop_device;
+pub(crate) mod mounts;
+pub(crate) mod users;
