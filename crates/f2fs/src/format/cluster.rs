@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{
     crc::f2fs_crc,
     inode::{Algorithm, Compression},
-    lzo,
+    lzo, zstd,
 };
 use crate::{Error, Place, Result};
 
@@ -59,8 +59,9 @@ pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Pla
         }
         Algorithm::Lz4 => lz4_flex::block::decompress_into(stream, content)
             .map_err(|error| bad(format!("{name}: {error}")))?,
-        Algorithm::Zstd => zstd::bulk::decompress_to_buffer(stream, content)
-            .map_err(|error| bad(format!("{name}: {error}")))?,
+        Algorithm::Zstd => {
+            zstd::decompress(stream, content).map_err(|error| bad(format!("{name}: {error}")))?
+        }
     };
     if got == wanted { Ok(()) } else { Err(bad(format!("{name}: {got} bytes instead of {wanted}"))) }
 }
@@ -74,7 +75,7 @@ pub fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Opt
         Algorithm::Lzo | Algorithm::LzoRle => lzo::compress(content),
         Algorithm::Lz4 => lz4_flex::block::compress(content),
         // Linux's usual level (`F2FS_ZSTD_DEFAULT_CLEVEL`).
-        Algorithm::Zstd => zstd::bulk::compress(content, i32::from(settings.level.max(1))).ok()?,
+        Algorithm::Zstd => zstd::compress(content, i32::from(settings.level.max(1)))?,
     };
     if HEADER_BYTES + stream.len() > content.len().checked_sub(block_bytes)? {
         return None;

@@ -37,6 +37,7 @@ pub mod sit;
 pub mod summary;
 pub mod superblock;
 pub mod xattr;
+mod zstd;
 
 pub use block_size::BlockSize;
 pub use file_type::FileType;
