@@ -64,7 +64,5 @@ pub use front::{DirEntry, File, FileOptions, Metadata, OpenOptions, ReadDir, Vol
 
 /// Devices that a volume can lie on: the trait, and those of the host and in memory.
 pub mod device {
-    pub use block::{Device, Geometry, MemoryDevice};
-    #[cfg(unix)]
-    pub use block::{FileDevice, OpenOptions as FileDeviceOptions};
+    pub use block::{Device, FileDevice, Geometry, MemoryDevice, OpenOptions as FileDeviceOptions};
 }

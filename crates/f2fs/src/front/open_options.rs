@@ -1,15 +1,12 @@
 //! How a volume is opened.
 
-#[cfg(unix)]
 use std::path::{Path, PathBuf};
 use std::{fmt, sync::Arc};
 
-#[cfg(unix)]
 use block::FileDevice;
 use block::{Device, MemoryDevice};
 
 use super::Volume;
-#[cfg(unix)]
 use crate::volume::join;
 use crate::{
     Error, Result,
@@ -42,7 +39,6 @@ pub struct OpenOptions {
     has_clock: bool,
     direct: bool,
     beside_writer: bool,
-    #[cfg(unix)]
     further: Vec<PathBuf>,
     new_files: NewFiles,
     on_loss: Option<LossHook>,
@@ -116,7 +112,6 @@ impl OpenOptions {
     }
 
     /// Reads and writes past the page cache of the host (`O_DIRECT`).
-    #[cfg(unix)]
     pub fn direct(mut self, direct: bool) -> OpenOptions {
         self.direct = direct;
         self
@@ -124,14 +119,12 @@ impl OpenOptions {
 
     /// Opens an image for reading although another program writes to it. What is read may then be old or half written, and
     /// may look like damage. Without this, opening such an image fails.
-    #[cfg(unix)]
     pub fn beside_writer(mut self, beside_writer: bool) -> OpenOptions {
         self.beside_writer = beside_writer;
         self
     }
 
     /// Adds a further device of a volume on several, in the order of the volume.
-    #[cfg(unix)]
     pub fn device(mut self, path: impl AsRef<Path>) -> OpenOptions {
         self.further.push(path.as_ref().to_owned());
         self
@@ -149,7 +142,6 @@ impl OpenOptions {
     /// [`Error::Host`] with the path if the host refuses, with
     /// [`ResourceBusy`](std::io::ErrorKind::ResourceBusy) if another program uses the image; those of
     /// [`open`](Self::open).
-    #[cfg(unix)]
     pub fn open_path(mut self, path: impl AsRef<Path>) -> Result<Volume> {
         let mut paths = vec![path.as_ref().to_owned()];
         paths.append(&mut self.further);
@@ -163,7 +155,6 @@ impl OpenOptions {
         self.open(device)
     }
 
-    #[cfg(unix)]
     fn open_devices(&self, paths: &[PathBuf]) -> Result<Arc<dyn Device>> {
         let how = block::OpenOptions { write: self.write, direct: self.direct };
         let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
@@ -219,7 +210,6 @@ impl OpenOptions {
     /// # Errors
     /// [`Error::Host`] with the path if the file exists or cannot be made; those of [`make`](Self::make), after which no
     /// file stays.
-    #[cfg(unix)]
     pub fn make_file(
         self,
         path: impl AsRef<Path>,
@@ -265,7 +255,6 @@ impl From<Options> for OpenOptions {
             has_clock: true,
             direct: false,
             beside_writer: false,
-            #[cfg(unix)]
             further: Vec::new(),
             new_files: NewFiles::default(),
             on_loss: None,
@@ -284,13 +273,11 @@ impl fmt::Debug for OpenOptions {
     }
 }
 
-#[cfg(unix)]
 fn host_error(path: &Path, source: std::io::Error) -> Error {
     Error::Host { path: path.display().to_string(), source }
 }
 
 /// Returns true if the host refuses to open an image for writing, and may let it be read.
-#[cfg(unix)]
 fn is_refusal(error: &Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     matches!(error, Error::Host { source, .. }

@@ -1,6 +1,5 @@
 //! An open volume: opening, closing, and the way to its engine.
 
-#[cfg(unix)]
 use std::path::Path;
 use std::{
     fmt,
@@ -52,7 +51,6 @@ impl Volume {
     ///
     /// # Errors
     /// Those of [`OpenOptions::open_path`].
-    #[cfg(unix)]
     pub fn open_path(path: impl AsRef<Path>) -> Result<Volume> {
         OpenOptions::new().open_path(path)
     }
