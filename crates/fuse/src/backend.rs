@@ -14,16 +14,16 @@ use f2fs::{
     units::{Ino, Time},
     volume::{DirEntry, SetAttr, Stat, XattrMode},
 };
+use posix::{
+    Answer, Caller, Change, Errno, FileSystem, OpenMode, TimesFrom, WriteMode, WriteOrigin, ioctl::Request,
+};
 use rustix::fs::{OFlags, RenameFlags};
 
 use crate::{
-    Errno, FileSystem, MountOptions,
+    MountOptions,
     cache::{KernelCache, NO_VALIDITY, VALIDITY, VALIDITY_WRITING},
     connection::{Connection, MountArguments, Mounter, READ_BYTES, Reply},
-    fault,
-    file_system::{Answer, Caller, Change, OpenMode, TimesFrom, WriteMode, WriteOrigin},
-    ioctl::Request,
-    mounts,
+    fault, mounts,
     pool::{Admission, Parked, Pool},
     protocol::{self as wire, Arguments, InHeader, Output, init_flags, opcode, opened, valid},
     splice_pipe::SplicePipe,

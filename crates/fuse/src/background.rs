@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{BackgroundGc, FileSystem, MountOptions, OnError, fault};
+use posix::FileSystem;
+
+use crate::{BackgroundGc, MountOptions, OnError, fault};
 
 /// Interval between checks for work to do.
 const TICK: Duration = Duration::from_secs(1);

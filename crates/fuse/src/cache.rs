@@ -16,12 +16,9 @@ mod files;
 use std::{sync::Arc, time::Duration};
 
 use f2fs::{format::FileType, units::Ino, volume::Stat};
+use posix::{Answer, Caller, FileSystem, OpenMode, WriteMode, WriteOrigin};
 
 use self::{dirty_files::DirtyFiles, dirty_pages::DirtyPages, files::Files};
-use crate::{
-    FileSystem,
-    file_system::{Answer, Caller, OpenMode, WriteMode, WriteOrigin},
-};
 
 /// Validity of cached names and attributes; see the module.
 pub const VALIDITY: Duration = Duration::from_secs(3600);

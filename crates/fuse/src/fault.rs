@@ -42,10 +42,18 @@ pub(crate) mod tests {
     };
 
     use super::*;
-    use crate::{
-        Atime, Errno, FileSystem, MountOptions, Settings, backend, background::Background,
-        file_system::tests::format,
-    };
+    use f2fs::mkfs::{self, DeviceSize, NewVolume, Plan};
+    use posix::{Atime, Errno, FileSystem, Settings};
+
+    use crate::{MountOptions, backend, background::Background};
+
+    /// Formats an empty volume.
+    fn format(device: &Arc<MemoryDevice>) -> Volume {
+        let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
+        let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
+        let new = NewVolume::begin(device.clone(), &plan, true, Options::new(Time::default)).unwrap();
+        new.finish().unwrap()
+    }
 
     #[test]
     fn a_panic_becomes_its_message() {
@@ -110,7 +118,7 @@ pub(crate) mod tests {
     /// A volume with a small and a long file on a [`Panics`] device.
     pub(crate) fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
         let inner = Arc::new(MemoryDevice::new(64 << 20));
-        let mut volume = format(&inner, "");
+        let mut volume = format(&inner);
         let root = volume.superblock().root_ino;
         let small = volume.create(root, b"small", &NewNode::new(0o100_644)).unwrap();
         volume.write(small, 0, b"kept").unwrap();
@@ -196,7 +204,7 @@ pub(crate) mod tests {
     #[test]
     fn after_a_panic_in_a_flush_every_request_is_refused_and_the_end_reports_it() {
         let (device, fs, long) = with_files();
-        let caller = crate::file_system::Caller { uid: 0, gid: 0, pid: 0 };
+        let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
         fs.write(caller, long, 0, b"x", Default::default()).unwrap();
         device.in_flushes.store(true, Ordering::Relaxed);
         fs.record_fault(contain(|| fs.sync()).unwrap_err());
@@ -235,8 +243,7 @@ pub(crate) mod tests {
     #[test]
     fn a_panic_in_the_background_is_noticed() {
         let (device, fs, long) = with_files();
-        fs.write(crate::file_system::Caller { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default())
-            .unwrap();
+        fs.write(posix::Caller { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default()).unwrap();
         device.in_writes.store(true, Ordering::Relaxed);
         let options =
             MountOptions { checkpoint_interval: Duration::from_millis(1), ..MountOptions::default() };

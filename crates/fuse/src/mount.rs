@@ -10,13 +10,14 @@ use std::{
 
 use block::{Device, FileDevice, InUse};
 use f2fs::volume::Volume;
+use posix::{FileSystem, Settings};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
     iterator::Signals,
 };
 
 use crate::{
-    FileSystem, MountOptions, Settings, backend,
+    MountOptions, backend,
     background::Background,
     clock,
     connection::{self, Mounter},

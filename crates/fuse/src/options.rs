@@ -5,37 +5,14 @@ use std::time::Duration;
 use f2fs::{
     format::inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
     units::Time,
-    volume::{self, ActiveLogs, FsyncNames, InPlace, Options},
+    volume::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
 };
+use posix::{Atime, FsyncMode, Settings};
 use rustix::mount::MountFlags;
 
 /// Minimum length of new data that is written through to the image if the host has a page cache, which merges
 /// adjacent writes. Copying it to a buffer would cost more than the requests that this saves.
 const STRAIGHT_BYTES: usize = 256 << 10;
-
-/// When reading updates access times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Atime {
-    /// If the access time is not later than the last change, or is a day old (Linux, `relatime_need_update`).
-    #[default]
-    Relative,
-    /// At the first read after each open.
-    Strict,
-    /// Never.
-    Never,
-}
-
-/// Guarantees of fsync.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FsyncMode {
-    /// Those of POSIX.
-    #[default]
-    Posix,
-    /// In addition, all earlier renames become durable.
-    Strict,
-    /// Only the order: the device is not flushed.
-    NoBarrier,
-}
 
 /// When segments are cleaned although space is not needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -457,6 +434,20 @@ impl MountOptions {
                 OnError::ReadOnly | OnError::Panic => volume::OnError::ReadOnly,
             },
             ..Options::new(clock)
+        }
+    }
+}
+
+impl From<&MountOptions> for Settings {
+    fn from(options: &MountOptions) -> Settings {
+        Settings {
+            atime: options.atime,
+            dir_atime: options.dir_atime,
+            fsync: options.fsync,
+            dirsync: options.dirsync || options.sync,
+            checkpoints: options.checkpoints,
+            read_only: options.read_only,
+            cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
     }
 }

@@ -10,11 +10,11 @@ use std::{
     thread,
 };
 
+use posix::{Answer, Errno, FileSystem};
+
 use crate::{
-    Errno, FileSystem,
     connection::{Connection, Reply},
     fault,
-    file_system::Answer,
     protocol::Output,
 };
 

@@ -3,9 +3,8 @@
 use std::sync::{Mutex, MutexGuard};
 
 use f2fs::units::Ino;
+use posix::{Errno, Limits};
 use rustc_hash::FxHashMap;
-
-use crate::{Errno, file_system::Limits};
 
 const SHARDS: usize = 16;
 

@@ -32,7 +32,7 @@ use f2fs::{
 use rustix::fs::RenameFlags;
 
 use crate::{
-    Atime, Errno, FsyncMode, MountOptions,
+    Errno,
     caller::Capability,
     errno,
     flusher::Flusher,
@@ -63,29 +63,59 @@ pub enum Limits {
     Exempt,
 }
 
-/// The mount options that affect operations.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    atime: Atime,
-    dir_atime: bool,
-    fsync: FsyncMode,
-    /// Changes of all directories are synchronous.
-    dirsync: bool,
-    checkpoints: bool,
-    read_only: bool,
-    cleaning: Policy,
+/// When reading updates access times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If the access time is not later than the last change, or is a day old (Linux, `relatime_need_update`).
+    #[default]
+    Relative,
+    /// At the first read after each open.
+    Strict,
+    /// Never.
+    Never,
 }
 
-impl From<&MountOptions> for Settings {
-    fn from(options: &MountOptions) -> Settings {
+/// Guarantees of fsync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsyncMode {
+    /// Those of POSIX.
+    #[default]
+    Posix,
+    /// In addition, all earlier renames become durable.
+    Strict,
+    /// Only the order: the device is not flushed.
+    NoBarrier,
+}
+
+/// The options that affect operations.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// When reading updates access times.
+    pub atime: Atime,
+    /// Reading a directory updates its access time, too.
+    pub dir_atime: bool,
+    /// Guarantees of fsync.
+    pub fsync: FsyncMode,
+    /// Changes of all directories are synchronous.
+    pub dirsync: bool,
+    /// Checkpoints are written. Otherwise all changes are dropped at the end.
+    pub checkpoints: bool,
+    /// The volume is not changed.
+    pub read_only: bool,
+    /// Selection of the sections that are cleaned in idle times.
+    pub cleaning: Policy,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
         Settings {
-            atime: options.atime,
-            dir_atime: options.dir_atime,
-            fsync: options.fsync,
-            dirsync: options.dirsync || options.sync,
-            checkpoints: options.checkpoints,
-            read_only: options.read_only,
-            cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
+            atime: Atime::default(),
+            dir_atime: true,
+            fsync: FsyncMode::default(),
+            dirsync: false,
+            checkpoints: true,
+            read_only: false,
+            cleaning: Policy::CostBenefit,
         }
     }
 }
@@ -516,8 +546,7 @@ impl FileSystem {
         volume.stat(ino).map(|stat| self.pending_atimes.seen(stat)).map_err(to_errno)
     }
 
-    /// Number of writers that have their turn or wait for it.
-    #[cfg(test)]
+    /// Returns the number of writers that have their turn or wait for it.
     pub fn waiting_writers(&self) -> u64 {
         self.volume.writers()
     }
@@ -757,7 +786,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn mounted(volume: Volume) -> FileSystem {
-        FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()))
+        FileSystem::new(volume, Weak::new(), Settings::default())
     }
 
     #[test]
@@ -881,8 +910,8 @@ pub(crate) mod tests {
 
         let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
         let volume = Volume::open(device.clone(), small).unwrap();
-        let options = MountOptions { dirsync: true, ..MountOptions::default() };
-        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
+        let settings = Settings { dirsync: true, ..Settings::default() };
+        let fs = FileSystem::new(volume, Weak::new(), settings);
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
         fs.write(caller, ino, 4 << 20, b"y", WriteMode::default()).unwrap();
         // The data is still in memory; the node that is to hold its address is evicted and then damaged on

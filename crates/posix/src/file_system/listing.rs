@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Errno, MountOptions, Settings,
+        Errno, Settings,
         file_system::{Caller, tests::format},
     };
 
@@ -106,7 +106,7 @@ mod tests {
         let counted = Arc::new(Counted::new(device));
         let small = Options { cache_bytes: 512 << 10, ..Options::new(Time::default) };
         let volume = Volume::open(counted.clone(), small).unwrap();
-        let fs = FileSystem::new(volume, Weak::new(), Settings::from(&MountOptions::default()));
+        let fs = FileSystem::new(volume, Weak::new(), Settings::default());
         (counted, fs, inos)
     }
 

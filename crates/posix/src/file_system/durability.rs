@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        MountOptions, Settings,
+        Settings,
         file_system::{Caller, Change, OpenMode, WriteMode},
         ioctl::Request,
     };
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    fn mounted(options: &MountOptions) -> (Arc<Watched>, Arc<FileSystem>) {
+    fn mounted(settings: Settings) -> (Arc<Watched>, Arc<FileSystem>) {
         let (fs, seen) = (OnceLock::new(), Mutex::default());
         let device = Arc::new(Watched { inner: MemoryDevice::new(BYTES), fs, seen });
         let size = DeviceSize { path: String::new(), bytes: BYTES };
@@ -307,7 +307,7 @@ mod tests {
         volume.unmount().unwrap();
         drop(volume);
         let volume = Volume::open(device.clone(), usual()).unwrap();
-        let fs = Arc::new(FileSystem::new(volume, Weak::new(), Settings::from(options)));
+        let fs = Arc::new(FileSystem::new(volume, Weak::new(), settings));
         assert!(device.fs.set(Arc::downgrade(&fs)).is_ok());
         (device, fs)
     }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn readers_have_the_volume_while_the_device_is_flushed() {
-        let (device, fs) = mounted(&MountOptions::default());
+        let (device, fs) = mounted(Settings::default());
         let root = fs.root().unwrap();
         create(&fs, b"one");
         fs.sync().unwrap();
@@ -336,14 +336,14 @@ mod tests {
         assert_eq!(device.take(), (2, 0), "two superblocks");
         assert_eq!(fs.read_lock().unwrap().superblock().label, "new");
 
-        let (device, fs) = mounted(&MountOptions { dirsync: true, ..MountOptions::default() });
+        let (device, fs) = mounted(Settings { dirsync: true, ..Settings::default() });
         create(&fs, b"one");
         assert_eq!(device.take(), (2, 0), "a synchronous directory");
     }
 
     #[test]
     fn readers_have_the_volume_while_a_checkpoint_makes_room_for_a_writer() {
-        let (device, fs) = mounted(&MountOptions::default());
+        let (device, fs) = mounted(Settings::default());
         let root = fs.root().unwrap();
         // More than fits in the caches, and less than the volume holds.
         const KEPT: u32 = 20;
@@ -363,7 +363,7 @@ mod tests {
     /// An fsync applies pending access times, and does due upkeep before each of them.
     #[test]
     fn readers_have_the_volume_during_the_upkeep_before_a_late_access_time() {
-        let (device, fs) = mounted(&MountOptions::default());
+        let (device, fs) = mounted(Settings::default());
         let root = fs.root().unwrap();
         let other = fs.lookup(root, b"other").unwrap().ino;
         const KEPT: u32 = 20;
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn readers_leave_their_access_time_to_the_next_writer() {
-        let (device, fs) = mounted(&MountOptions { atime: crate::Atime::Strict, ..MountOptions::default() });
+        let (device, fs) = mounted(Settings { atime: crate::Atime::Strict, ..Settings::default() });
         let root = fs.root().unwrap();
         let other = fs.lookup(root, b"other").unwrap().ino;
         // While the volume is locked for reading here, a reader that tried to change it would deadlock.
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn readers_have_the_volume_while_the_device_discards() {
-        let (device, fs) = mounted(&MountOptions::default());
+        let (device, fs) = mounted(Settings::default());
         let root = fs.root().unwrap();
         let ino = create(&fs, b"large");
         fs.write(ROOT_USER, ino, 0, &vec![1; 4 << 20], WriteMode::default()).unwrap();

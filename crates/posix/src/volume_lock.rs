@@ -65,8 +65,7 @@ impl VolumeLock {
         self.gate.has_writers()
     }
 
-    /// Number of writers that have their turn or wait for it.
-    #[cfg(test)]
+    /// Returns the number of writers that have their turn or wait for it.
     pub fn writers(&self) -> u64 {
         let state = self.gate.lock();
         state.asked - state.ended

@@ -1,0 +1,29 @@
+//! F2FS volumes with the semantics that POSIX and Linux ask of a mounted file system, for any front end: FUSE,
+//! a network protocol, or a virtual machine.
+//!
+//! [`FileSystem`] has one method for each operation. It adds to [`f2fs::Volume`]: the set-user-id and
+//! set-group-id rules, immutable and append-only files, access times, synchronous directories, files that are
+//! unlinked while they are open, quota limits by caller, flushes that several fsyncs share, and the work of idle
+//! times. Each operation takes `&self` and may run on any thread.
+//!
+//! *Invariants*: this crate contains no policy of a cache and no protocol. Readers share the engine's `&self`, one
+//! writer has its `&mut self`, and readers never wait for a flush or discard of the device ([`volume_lock`]).
+//! Every error becomes an errno in [`errno`] and nowhere else. The crate neither prints nor spawns.
+
+#![forbid(unsafe_code)]
+
+pub mod caller;
+pub mod errno;
+mod file_system;
+mod flusher;
+mod inodes;
+pub mod ioctl;
+mod pending_atimes;
+pub mod volume_lock;
+
+pub use caller::Caller;
+pub use errno::Errno;
+pub use file_system::{
+    Answer, Atime, Change, FileSystem, FsyncMode, Limits, OpenMode, Settings, TimesFrom, WriteMode,
+    WriteOrigin,
+};
