@@ -36,7 +36,7 @@ impl<D: Device> Concat<D> {
         for (device, length_bytes) in devices {
             let has = device.geometry().size_bytes;
             if length_bytes > has || length_bytes % u64::from(geometry.sector_bytes) != 0 {
-                return Err(invalid(format!("{length_bytes} bytes of a device that has {has}")));
+                return Err(invalid(format!("{length_bytes} bytes of a device of {has}")));
             }
             let start_bytes = geometry.size_bytes;
             geometry.size_bytes = start_bytes

@@ -172,7 +172,7 @@ impl Device for FileDevice {
 
     fn flush(&self) -> io::Result<()> {
         if self.flush_failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("it failed to keep what was written to it before"));
+            return Err(io::Error::other("an earlier flush of the device failed"));
         }
         let result = self.handle.flush();
         if result.is_err() {

@@ -58,12 +58,12 @@ impl std::fmt::Display for InUse {
             InUse::Mounted { at, read_only: true } => write!(f, "mounted read-only at {}", at.display()),
             InUse::Dead(at) => {
                 let at = at.display();
-                write!(f, "mounted at {at} by a program that has ended; umount {at}, and try again")
+                write!(f, "mounted at {at} by a program that has ended; umount {at} and try again")
             }
             InUse::Swap => write!(f, "used for swapping"),
             InUse::Holder(name) | InUse::Loop(name) => write!(f, "used by {name}"),
             InUse::Held { name, .. } => {
-                write!(f, "in use as {name}, by another program or by a mount that is not seen from here")
+                write!(f, "in use as {name}, by another program or by a mount in another namespace")
             }
             InUse::Writer => write!(f, "another program is writing to it"),
             InUse::Reader => write!(f, "another program is reading it"),

@@ -195,7 +195,7 @@ fn wrong_requests_are_answered_and_change_nothing() {
     assert_eq!(client.simple_request(1 << 7, 1, 0, 1, b"a"), 22, "an unknown flag");
     assert_eq!(client.simple_request(0, 99, 0, 0, &[]), 22, "an unknown command");
     client.request(0, 7, 0, 0, &[]);
-    assert_eq!(client.structured().0, 0x8001, "block status of nothing");
+    assert_eq!(client.structured().0, 0x8001, "block status of an empty range");
     let too_long = vec![1; (32 << 20) + 1];
     assert_eq!(client.simple_request(0, 1, 0, too_long.len() as u32, &too_long), 75);
     assert_eq!(client.read(0, 1), Ok(vec![0]), "the connection goes on");

@@ -403,7 +403,7 @@ impl DirSink {
         match self.make(name, &entry.path, |top| host::mknodat(top, name, kind, mode, device)) {
             Ok(()) => self.finish_node(name, entry, kind, device).map(|()| true),
             Err(Error::Host { source, .. }) if Errno::from_io_error(&source) == Some(Errno::PERM) => {
-                self.tolerate(&entry.path, "a device, which takes root's rights", Errno::PERM);
+                self.tolerate(&entry.path, "a device node, which only root can create", Errno::PERM);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -515,8 +515,8 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
     let made = host::openat(&folder, name, DIRECTORY, Mode::empty())?;
     let stat = host::fstat(&made)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & OTHERS_WRITE != 0 {
-        let what = "the new directory is not its maker's alone: somebody else has changed it, or the file system \
-                    keeps no owners and permissions";
+        let what = "the new directory is not private: another process has changed it, or the file system stores \
+                    no owners and permissions";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     Ok(made)
@@ -527,7 +527,7 @@ pub(crate) fn check_components(path: &[u8]) -> Result<()> {
     let leads_down = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
     match path.split(|byte| *byte == b'/').all(leads_down) {
         true => Ok(()),
-        false => Err(Error::Invalid("a path with an empty name, a zero, \".\" or \"..\" in it".into())),
+        false => Err(Error::Invalid("a path with an empty name, a NUL, \".\" or \"..\" in it".into())),
     }
 }
 

@@ -478,6 +478,6 @@ fn host_error(root: &[u8], path: &[u8], errno: Errno) -> Error {
 }
 
 fn shrunk(root: &[u8], path: &[u8]) -> Error {
-    let source = io::Error::new(io::ErrorKind::UnexpectedEof, "became shorter while it was read");
+    let source = io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read");
     Error::Host { path: shown(root, path), source }
 }

@@ -103,9 +103,9 @@ impl Exporter<'_> {
     fn entry(&mut self, entry: &Entry, source: &mut dyn Source, sink: &mut dyn Sink) -> Result<()> {
         self.tell(&entry.path);
         let taken = match &self.missing {
-            Some(missing) if is_inside(&entry.path, missing) => {
-                Err(Error::Invalid(format!("{} could not be made", printable::path(missing)).into()))
-            }
+            Some(missing) if is_inside(&entry.path, missing) => Err(Error::Invalid(
+                format!("its directory {} could not be created", printable::path(missing)).into(),
+            )),
             _ => sink.entry(entry),
         };
         self.lose_parts(sink)?;

@@ -42,7 +42,7 @@ impl FileContexts {
     /// sefcontext_compile.
     pub fn text(bytes: &[u8]) -> Result<&str> {
         if bytes.starts_with(&COMPILED) {
-            let what = "compiled file_contexts; give the text that sefcontext_compile made it from";
+            let what = "compiled file_contexts; use the text file that sefcontext_compile compiled";
             return Err(Error::Invalid(what.into()));
         }
         std::str::from_utf8(bytes).map_err(|error| {

@@ -291,7 +291,7 @@ impl Filler<'_> {
 
     fn hard_link(&mut self, dir: Ino, name: &[u8], to: &[u8]) -> Result<()> {
         let missing =
-            || Error::Invalid(format!("linked to {}, which is not there", printable::path(to)).into());
+            || Error::Invalid(format!("hard link to {}, which does not exist", printable::path(to)).into());
         let (parent, target) = split(to);
         let target_dir = match self.directories.get(parent) {
             Some(known) => known.ino,

@@ -136,7 +136,7 @@ impl Rooms {
 }
 
 fn too_large(bytes: usize, room: usize) -> Error {
-    Error::Invalid(format!("extended attributes of {bytes} bytes; an inode has room for {room}").into())
+    Error::Invalid(format!("extended attributes of {bytes} bytes; an inode has space for {room}").into())
 }
 
 /// Counts the space of a tree, entry by entry.

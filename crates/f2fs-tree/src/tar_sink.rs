@@ -225,7 +225,7 @@ impl<W: Write> Sink for TarSink<W> {
             Kind::BlockDevice(number) => plain(self, b'4', b"", Some((number.major, number.minor))),
             Kind::Fifo => plain(self, b'6', b"", None),
             Kind::Socket => {
-                let error = Error::Unsupported("sockets have no place in tar".into());
+                let error = Error::Unsupported("tar archives cannot contain sockets".into());
                 self.losses.push(Loss { path: entry.path.clone(), error, is_tolerated: true });
                 return Ok(false);
             }

@@ -126,7 +126,7 @@ impl<R: Read> TarSource<R> {
         self.stream.read_exact(buf).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof if !self.any => self.malformed("not a tar archive"),
             std::io::ErrorKind::UnexpectedEof => {
-                self.failed(std::io::Error::new(error.kind(), "the archive is cut off here"))
+                self.failed(std::io::Error::new(error.kind(), "the archive is truncated here"))
             }
             _ => self.failed(error),
         })?;
@@ -236,7 +236,7 @@ impl<R: Read> TarSource<R> {
         block: &[u8; BLOCK_BYTES],
         records: Records,
     ) -> Result<Option<Entry>> {
-        let bad = |source: &Self, what: &str| source.malformed(format!("{what} is no valid number"));
+        let bad = |source: &Self, what: &str| source.malformed(format!("{what} is not a valid number"));
         let field = |field: &[u8]| number(field).and_then(|value| u64::try_from(value).ok());
         let path =
             records.sparse.name.clone().or_else(|| records.path.clone()).unwrap_or_else(|| header.path());
@@ -357,7 +357,7 @@ impl<R: Read> TarSource<R> {
             (None, Some(stored))
         };
         let bad_map =
-            || self.malformed(format!("the map of holes of {} makes no sense", printable::path(&self.path)));
+            || self.malformed(format!("the map of holes of {} is invalid", printable::path(&self.path)));
         let size = size.filter(|size| *size <= i64::MAX as u64).ok_or_else(bad_map)?;
         let runs = match map {
             Some(map) => tar_sparse::checked(&map, size, stored).ok_or_else(bad_map)?,
@@ -420,7 +420,7 @@ impl<R: Read> TarSource<R> {
         let mut clean = Vec::with_capacity(path.len());
         for name in components {
             if name == b".." {
-                return Err(refused("leads out of the archive"));
+                return Err(refused("points outside the archive"));
             }
             if name.len() > NAME_MAX {
                 return Err(refused("has a name of more than 255 bytes"));
@@ -470,14 +470,14 @@ impl<R: Read> Source for TarSource<R> {
             let header = TarHeader::read_from_bytes(&block).expect("a header is a block");
             if !header.checksum_holds(&block) {
                 return Err(self.malformed(match self.any {
-                    true => "no tar header where one should be",
+                    true => "a tar header is missing here",
                     false => "not a tar archive",
                 }));
             }
             self.any = true;
             let size = || {
                 let size = number(&header.size).and_then(|size| u64::try_from(size).ok());
-                size.ok_or_else(|| self.malformed("size is no valid number"))
+                size.ok_or_else(|| self.malformed("size is not a valid number"))
             };
             match header.type_flag {
                 b'x' | b'X' => {

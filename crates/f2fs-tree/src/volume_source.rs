@@ -284,7 +284,7 @@ impl Source for VolumeSource<'_> {
                 // damage.
                 Ok(_) => {
                     let at = Place::File(file.ino, offset / block);
-                    Err(file.lost(offset..end, Error::corrupt(at, "the file ends early")))
+                    Err(file.lost(offset..end, Error::corrupt(at, "the file is shorter than its size")))
                 }
                 Err(error) => Err(file.lost(offset..end, error)),
             };
@@ -315,7 +315,7 @@ impl OpenFile {
 fn nameless(error: Error) -> Error {
     match error {
         Error::Corrupt { at, what } => {
-            Error::Corrupt { at, what: format!("{what}; nothing in this directory can be named").into() }
+            Error::Corrupt { at, what: format!("{what}; the names in this directory are lost").into() }
         }
         error => error,
     }

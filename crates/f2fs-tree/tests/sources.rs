@@ -406,10 +406,10 @@ fn hostile_archives_are_errors_that_name_a_place() {
         ("empty", vec![]),
         ("zeroes", vec![0; 4096]),
         ("not a tar archive", b"hello, this is no archive".repeat(100)),
-        ("cut off", member("x", b'0', &[1; 2000], |_| {})[..1500].to_vec()),
+        ("truncated", member("x", b'0', &[1; 2000], |_| {})[..1500].to_vec()),
         ("not a tar archive", member("x", b'0', b"", |_| {})[..100].to_vec()),
-        ("leads out", tar_of(&[member("a/../../etc/passwd", b'0', b"", |_| {})])),
-        ("leads out", tar_of(&[member("x", b'1', b"", |h| h.set_link_name_literal("../y").unwrap())])),
+        ("points outside", tar_of(&[member("a/../../etc/passwd", b'0', b"", |_| {})])),
+        ("points outside", tar_of(&[member("x", b'1', b"", |h| h.set_link_name_literal("../y").unwrap())])),
         ("more than 255 bytes", tar_of(&[pax(&[("path", &[b'n'; 256])]), member("x", b'0', b"", |_| {})])),
         ("NUL", tar_of(&[pax(&[("path", b"a\0b")]), member("x", b'0', b"", |_| {})])),
         ("header of", tar_of(&[member("x", b'x', b"", huge)])),
@@ -423,7 +423,10 @@ fn hostile_archives_are_errors_that_name_a_place() {
         ),
         ("malformed extended header", tar_of(&[member("x", b'x', b"99 a=b\n", |_| {})])),
         ("malformed value of uid", tar_of(&[pax(&[("uid", b"-3")]), member("x", b'0', b"", |_| {})])),
-        ("uid is no valid number", tar_of(&[pax(&[("uid", b"4294967296")]), member("x", b'0', b"", |_| {})])),
+        (
+            "uid is not a valid number",
+            tar_of(&[pax(&[("uid", b"4294967296")]), member("x", b'0', b"", |_| {})]),
+        ),
         ("no valid target", tar_of(&[member("x", b'2', b"", |_| {})])),
         ("unknown type", tar_of(&[member("x", b'%', b"", |_| {})])),
         (
@@ -433,7 +436,7 @@ fn hostile_archives_are_errors_that_name_a_place() {
                 h.set_device_minor(0).unwrap();
             })]),
         ),
-        ("no tar header where one", [member("x", b'0', b"", |_| {}), vec![1; 512]].concat()),
+        ("a tar header is missing", [member("x", b'0', b"", |_| {}), vec![1; 512]].concat()),
         (
             "map of holes",
             tar_of(&[

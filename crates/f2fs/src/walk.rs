@@ -83,11 +83,11 @@ impl Walk {
         if self.entered.contains(&dir) {
             let is_inside = self.levels.iter().any(|level| level.dir == dir);
             let what =
-                if is_inside { "the directory is inside itself" } else { "the directory has two names" };
+                if is_inside { "the directory contains itself" } else { "the directory has two names" };
             return Err(Error::corrupt(Place::Inode(dir), what));
         }
         if self.levels.len() == DEPTH_MAX {
-            let what = format!("more than {DEPTH_MAX} directories inside one another");
+            let what = format!("more than {DEPTH_MAX} nested directories");
             return Err(Error::Unsupported(what.into()));
         }
         let (names, damage) = names(volume, dir)?;
@@ -108,7 +108,7 @@ impl Walk {
         self.enter_whole(volume, found.ino)?;
         let parent = volume.lookup(found.ino, b"..")?;
         if parent != found.dir {
-            let what = format!("the directory has a name in {}, and belongs to {parent}", found.dir);
+            let what = format!("the directory has a name in {}, but its parent is {parent}", found.dir);
             return Err(Error::corrupt(Place::Inode(found.ino), what));
         }
         Ok(())
@@ -221,7 +221,7 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             _ => volume.lookup(dir, &entry.name).is_ok_and(|ino| ino == entry.ino),
         };
         let refused = if is_better { std::mem::replace(last, entry) } else { entry };
-        let what = format!("the name is there twice; the one of {} is left out", refused.ino);
+        let what = format!("the directory has the name twice; the entry of {} is left out", refused.ino);
         let error = Error::corrupt(Place::Inode(dir), what);
         match damage.len() < DAMAGE_MAX {
             true => damage.push(Error::lost(&refused.name, error)),

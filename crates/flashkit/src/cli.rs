@@ -6,9 +6,9 @@ use crate::verbs;
 
 /// Text at the end of the help.
 const AFTER: &str = "Exit codes:
-  0    success, also where the reader of standard output goes away
-  1    failure; standard error says what happened
-  2    the call makes no sense; nothing was done
+  0    success, even if the reader of standard output closes it
+  1    failure; standard error gives the reason
+  2    the arguments are invalid; nothing was done
   130  interrupted
 
 Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,

@@ -52,24 +52,25 @@ pub fn text(error: &anyhow::Error) -> String {
 fn advice(error: &Error) -> Option<&'static str> {
     match error {
         // Most images are sparse files.
-        Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-            Some("the disk that holds the image is full, not the volume: make room there and try again")
-        }
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some(
+            "the disk that holds the image is full, not the volume; free space on that disk and try again",
+        ),
         Error::NoSpace { .. } => Some(
-            "make room in the volume (flashkit rm), or enlarge it: resize.f2fs, once its file or partition is larger",
+            "free space in the volume (flashkit rm), or enlarge its file or partition and then the volume \
+             (resize.f2fs)",
         ),
         // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
-            "fsck.f2fs --dry-run says what else is wrong, and fsck.f2fs -f repairs what it can; a cut off image is to be \
-             copied anew",
+            "fsck.f2fs --dry-run lists all damage, and fsck.f2fs -f repairs it if possible; copy a truncated \
+             image again",
         ),
         Error::Corrupt { .. } => Some(
-            "the volume is damaged: flashkit export -k takes out what can be read, fsck.f2fs --dry-run says what else is \
-             wrong, and fsck.f2fs -f repairs it",
+            "the volume is damaged: flashkit export -k saves all readable files, fsck.f2fs --dry-run lists all \
+             damage, and fsck.f2fs -f repairs it",
         ),
         Error::Lost { source, .. } => advice(source),
         Error::NoInodes => Some(
-            "a volume has numbers for as many files as its size allows: remove some (flashkit rm), or make a larger one",
+            "the size of a volume limits its number of files: remove some (flashkit rm), or make a larger volume",
         ),
         _ => None,
     }
@@ -86,7 +87,7 @@ mod tests {
         let below = Error::Io { at: Place::Volume, source: io::ErrorKind::StorageFull.into() };
         let volume = Error::no_space(BlockSize::B4K, 512, 1);
         let text = |error: Error| text(&anyhow::Error::new(error).context("card.img"));
-        assert!(text(below).ends_with("make room there and try again"));
+        assert!(text(below).ends_with("free space on that disk and try again"));
         let told = text(volume);
         let (what, advice) = told.split_once('\n').unwrap();
         assert_eq!(what, "card.img: no space left on the volume: 2.00 MiB needed, 4.00 KiB free");
@@ -117,7 +118,7 @@ mod tests {
         let told = |at: Place| text(&anyhow::Error::new(Error::corrupt(at, "it is cut off")));
         assert!(
             !told(Place::Superblock(0)).contains("export")
-                && told(Place::Superblock(0)).contains("copied anew")
+                && told(Place::Superblock(0)).contains("copy a truncated image again")
         );
         assert!(told(Place::Inode(Ino(5))).contains("flashkit export -k"));
     }

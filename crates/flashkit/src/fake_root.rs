@@ -17,8 +17,9 @@ pub fn require_seen(dir: &Path) -> Result<()> {
     };
     if let Some(program) = unseen(|name| std::env::var(name).ok(), loaded) {
         bail!(
-            "{}: {program} runs this program but cannot change what it sees, so owners would be the real ones and device \
-             nodes regular files; use a flashkit that is linked dynamically, or --owner-map with the file of fakeroot -s, \
+            "{}: {program} runs this program but cannot intercept its system calls, so owners would be the real \
+             ones and device nodes would be regular files; use a dynamically linked flashkit, or --owner-map \
+             with the file of fakeroot -s, \
              or `tar c -C {} . | flashkit mkfs --from -`",
             dir.display(),
             dir.display()

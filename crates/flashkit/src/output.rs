@@ -64,7 +64,7 @@ impl Existing {
             bail!("{}: carries {what}; -f overwrites it", path.display());
         }
         if let (Existing::File { .. }, Some(at)) = (existing, first_data(path).with_context(name)?) {
-            bail!("{}: holds data of no known format, from byte {at} on; -f overwrites it", path.display());
+            bail!("{}: holds data in an unknown format from byte {at} on; -f overwrites it", path.display());
         }
         Ok(existing)
     }

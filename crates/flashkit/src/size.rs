@@ -12,7 +12,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         [] | [b'b'] | [b'k' | b'm' | b'g' | b't' | b'p' | b'e'] => Config::new().with_binary(),
         [b'k' | b'm' | b'g' | b't' | b'p' | b'e', b'i', b'b'] => Config::new().with_binary(),
         [b'k' | b'm' | b'g' | b't' | b'p' | b'e', b'b'] => Config::new().with_decimal(),
-        _ => return Err(refused(format!("{suffix:?} is no unit of a size"))),
+        _ => return Err(refused(format!("{suffix:?} is not a unit of size"))),
     };
     config.parse_size(text).map_err(|error| refused(error.to_string()))
 }

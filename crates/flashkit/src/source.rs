@@ -18,7 +18,7 @@ use crate::{fake_root, signature};
 
 /// Changes to the content.
 #[derive(clap::Args)]
-#[command(next_help_heading = "What is changed on the way in")]
+#[command(next_help_heading = "Changes on import")]
 pub struct Changes {
     /// Owner and group of everything.
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
@@ -85,7 +85,7 @@ impl Changes {
             ("--file-contexts", &self.file_contexts),
         ] {
             if file.is_some() {
-                bail!("{option} changes the source on its way in; give the source with --from");
+                bail!("{option} changes the imported source; name the source with --from");
             }
         }
         Ok(())
@@ -96,7 +96,8 @@ impl Changes {
 pub fn epoch() -> Result<Option<Time>> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => {
-            let seconds = text.parse().with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is no number"))?;
+            let seconds =
+                text.parse().with_context(|| format!("SOURCE_DATE_EPOCH={text:?} is not a number"))?;
             Ok(Some(Time { seconds, nanoseconds: 0 }))
         }
         Err(_) => Ok(None),
@@ -154,12 +155,12 @@ impl Content {
         if self.is_repeatable() {
             return Ok(self);
         }
-        let mut file = tempfile::tempfile().context("a file to keep the archive in")?;
+        let mut file = tempfile::tempfile().context("cannot create a temporary file for the archive")?;
         match self {
             Content::Archive(_, mut stream) => io::copy(&mut stream, &mut file),
             _ => io::copy(&mut io::stdin().lock(), &mut file),
         }
-        .context("keeping the archive in a temporary file")?;
+        .context("cannot copy the archive to a temporary file")?;
         Ok(Content::Archive("standard input".into(), file))
     }
 
@@ -235,8 +236,9 @@ fn holds(path: &Path, file: &File) -> Option<String> {
 /// Parses `UID:GID` as numbers.
 fn owner(text: &str) -> Result<(u32, u32), String> {
     let (uid, gid) = text.split_once(':').ok_or("write it as UID:GID, in numbers")?;
-    let number =
-        |text: &str| owner_number(text).ok_or_else(|| format!("{text:?} is no number of a user or group"));
+    let number = |text: &str| {
+        owner_number(text).ok_or_else(|| format!("{text:?} is not the number of a user or group"))
+    };
     Ok((number(uid)?, number(gid)?))
 }
 

@@ -110,7 +110,7 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if !told.iter().any(|other| other == path) {
         told.push(path.to_path_buf());
-        notice!("flashkit: {}: {user}: what is read here may be old or half written", path.display());
+        notice!("flashkit: {}: {user}: files may be shown old or half written", path.display());
     }
 }
 
@@ -250,7 +250,8 @@ fn change_volume<R>(
     // On an error, the volume is dropped with everything that no checkpoint has made durable.
     let result = change(&mut volume).map_err(|error| match volume.last_checkpoint().version == before {
         true => error,
-        false => error.context("done in part, for the volume was so full that room had to be made meanwhile"),
+        false => error
+            .context("partly done: the nearly full volume needed a checkpoint in the middle of the change"),
     })?;
     close(volume, image)?;
     Ok(result)
@@ -261,9 +262,7 @@ pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
     volume.unmount().with_context(|| image.display().to_string())?;
     if volume.io().met_damage() && volume.asks_for_fsck() {
         let image = image.display();
-        notice!(
-            "flashkit: {image}: damage was met and left alone, and the volume asks for fsck: fsck.f2fs -f {image}"
-        );
+        notice!("flashkit: {image}: found damage and left it unchanged; repair it with fsck.f2fs -f {image}");
     }
     Ok(())
 }

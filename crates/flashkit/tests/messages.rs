@@ -66,10 +66,10 @@ fn damage_is_reported_with_a_remedy() {
     let told = String::from_utf8(removed.stderr).unwrap();
     assert!(removed.status.success() && told.lines().count() == 1, "{told}");
     assert!(
-        told.starts_with("flashkit: v.img: damage was met") && told.contains("fsck.f2fs -f v.img"),
+        told.starts_with("flashkit: v.img: found damage") && told.contains("fsck.f2fs -f v.img"),
         "{told}"
     );
-    assert!(ok(dir, &["info", "v.img"]).contains("\ndamage          was met: fsck.f2fs -f repairs it\n"));
+    assert!(ok(dir, &["info", "v.img"]).contains("\ndamage          found: fsck.f2fs -f repairs it\n"));
     assert!(ok(dir, &["info", "v.img", "--json"]).contains("\"asks_for_fsck\": true"));
 
     // fsck.f2fs asks whether to restore lost files, and its exit code says that it made repairs.
@@ -92,7 +92,7 @@ fn cat_continues_after_a_missing_file() {
     let read = flashkit(dir, &["cat", "v.img:/a", "v.img:/b", "v.img:/", "v.img:/c"]);
     assert_eq!((read.status.code(), &read.stdout[..]), (Some(1), &b"ac"[..]));
     let told = String::from_utf8(read.stderr).unwrap();
-    assert_eq!(told, "flashkit: v.img:/b: not found\nflashkit: v.img:/: is no regular file\n");
+    assert_eq!(told, "flashkit: v.img:/b: not found\nflashkit: v.img:/: not a regular file\n");
 }
 
 /// An invalid number or path is not damage, and the message names it.

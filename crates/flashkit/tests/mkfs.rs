@@ -41,7 +41,7 @@ fn a_file_that_holds_data_is_overwritten_only_when_forced() {
     let mut qcow2 = b"QFI\xFB\0\0\0\x03".to_vec();
     qcow2.resize(200_000, 0);
     for (name, content, told) in [
-        ("film.mp4", &film, "holds data of no known format, from byte 0 on"),
+        ("film.mp4", &film, "holds data in an unknown format from byte 0 on"),
         ("late", &late, "from byte 52428800 on"),
         ("middle", &middle, "from byte 2097152 on"),
         ("one", &b"1".to_vec(), "from byte 0 on"),
@@ -69,7 +69,7 @@ fn empty_files_become_volumes_without_force() {
     }
     File::create(dir.join("long")).unwrap().set_len(80 << 20).unwrap();
     let error = fails(dir, &["mkfs", "-q", "long", "--size", "64M"]);
-    assert!(error.contains("has 83886080 bytes and the volume 67108864; -f cuts the file"), "{error}");
+    assert!(error.contains("has 83886080 bytes and the volume 67108864; -f truncates the file"), "{error}");
     assert_eq!(fs::metadata(dir.join("long")).unwrap().len(), 80 << 20);
     ok(dir, &["mkfs", "-q", "long", "--size", "64M", "-f"]);
     assert_eq!(fs::metadata(dir.join("long")).unwrap().len(), 64 << 20);
@@ -150,7 +150,7 @@ fn options_without_effect_are_refused_and_owners_reach_the_root() {
     fs::write(dir.join("compiled"), b"\x8A\xFF\x7C\xF9\x05\0\0\0\xFF").unwrap();
     let compiled = ["mkfs", "w.img", "--size", "64M", "--from", "tree", "--file-contexts", "compiled"];
     let error = fails(dir, &compiled);
-    assert!(error.contains("compiled: compiled file_contexts; give the text"), "{error}");
+    assert!(error.contains("compiled: compiled file_contexts; use the text"), "{error}");
     for option in ["-s", "-z"] {
         let refused = flashkit(dir, &["mkfs", "w.img", "--size", "64M", option, "0"]);
         assert_eq!(refused.status.code(), Some(2));
@@ -208,7 +208,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
         .output()
         .unwrap();
     assert_eq!(stopped.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&stopped.stderr).contains("cut off"), "{stopped:?}");
+    assert!(String::from_utf8_lossy(&stopped.stderr).contains("truncated"), "{stopped:?}");
     // The host's file system may need further blocks for the map of the file.
     assert!(blocks() <= before + 64, "{} blocks before, {} after", before, blocks());
     assert_eq!(ok(dir, &["ls", "v.img"]), "");

@@ -256,12 +256,12 @@ fn damage_is_reported_once_in_each_mount() {
     assert!(ended.status.success(), "{told}");
     let image = place.image();
     assert!(told.contains(&format!("fsck.f2fs -f {}\n", image.display())), "{told}");
-    assert_eq!(told.matches("damage was met").count(), 1, "{told}");
+    assert_eq!(told.matches("found damage").count(), 1, "{told}");
 
     let again = place.call_mount("ro");
     succeeded(&again);
     let told = String::from_utf8(again.stderr).unwrap();
-    assert!(told.contains("damage was met before") && told.contains("fsck.f2fs -f"), "{told}");
+    assert!(told.contains("damage was found earlier") && told.contains("fsck.f2fs -f"), "{told}");
     place.unmount();
 }
 
@@ -314,7 +314,7 @@ fn a_mount_without_a_waiting_caller_ends_again() {
     let left = fs::read_dir(place.dir()).map(Iterator::count);
     let _ = Command::new("umount").arg("-l").arg(place.dir()).stderr(Stdio::null()).status();
     assert_eq!(left.unwrap(), 0, "no dead mount is left");
-    assert!(run.status.code() == Some(1) && said.contains("nobody waited"), "{said}");
+    assert!(run.status.code() == Some(1) && said.contains("the caller did not wait"), "{said}");
     place.assert_clean();
 }
 
@@ -338,8 +338,8 @@ fn the_reason_for_stopped_writes_is_reported() {
     let _ = Command::new("umount").arg("-l").arg(host).status();
     succeeded(&run);
     let said = fs::read_to_string(place.0.path().join("said")).unwrap();
-    assert_eq!(said.matches("nothing is written any more").count(), 1, "{said}");
-    assert!(said.contains("No space left") && said.contains("could not be left clean"), "{said}");
+    assert_eq!(said.matches("writing has stopped").count(), 1, "{said}");
+    assert!(said.contains("No space left") && said.contains("could not be unmounted cleanly"), "{said}");
     assert_eq!(fs::read_to_string(place.0.path().join("status")).unwrap().trim(), "1");
 }
 

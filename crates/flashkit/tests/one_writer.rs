@@ -155,7 +155,7 @@ fn readers_beside_a_writer_print_one_warning_on_standard_error() {
          for name in img $loop; do
              for verb in ls info 'dump superblock' tree; do
                  flashkit $verb $name > out 2> err
-                 same \"$(cat err)\" \"flashkit: $name: mounted at $PWD/m1: what is read here may be old or half written\"
+                 same \"$(cat err)\" \"flashkit: $name: mounted at $PWD/m1: files may be shown old or half written\"
              done
              same \"$(flashkit ls $name 2> err)\" file
          done
@@ -170,7 +170,7 @@ fn only_a_read_only_mount_beside_a_writer_prints_a_warning() {
     run_script(
         "flashkit mount img m1; touch m1/file; sync -f m1
          flashkit mount -o ro img m2 2> err
-         same \"$(cat err)\" \"flashkit: $PWD/img: mounted at $PWD/m1: what is read here may be old or half written\"
+         same \"$(cat err)\" \"flashkit: $PWD/img: mounted at $PWD/m1: files may be shown old or half written\"
          same \"$(ls m2)\" file
          umount m2; umount m1; ended
 

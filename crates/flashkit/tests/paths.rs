@@ -87,7 +87,7 @@ fn refusal(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "not found",
         io::ErrorKind::NotADirectory => "not a directory",
-        io::ErrorKind::IsADirectory => "is no regular file",
+        io::ErrorKind::IsADirectory => "not a regular file",
         _ if error.to_string().contains("levels of symbolic links") => "too many levels of symbolic links",
         _ => panic!("{error}"),
     }
@@ -153,7 +153,7 @@ fn reading_resolves_paths_as_on_a_mount() {
         let _ = fs::remove_file(dir.join("out"));
         let copied = said(dir, &["cp", &inside, "out"]).map(|_| fs::read_to_string(dir.join("out")).unwrap());
         let wanted = content().map_err(|why| match &*why {
-            "is no regular file" => "is a directory; export takes it out".into(),
+            "not a regular file" => "is a directory; flashkit export copies it".into(),
             _ => why,
         });
         compare("cp", copied, wanted);

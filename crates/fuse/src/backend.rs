@@ -636,7 +636,7 @@ fn put_ioctl(answer: &[u8], out: &mut Output) {
 
 /// Takes the pending answer out, for code that sends it itself or later.
 fn take_reply(reply: &mut Option<Reply>) -> Reply {
-    reply.take().expect("nobody has answered yet")
+    reply.take().expect("the request has no answer yet")
 }
 
 /// Marks the request as one that has no answer (FORGET).
@@ -664,7 +664,10 @@ impl InitRequest {
     fn parse(arguments: &mut Arguments<'_>) -> Answer<InitRequest> {
         let wire::InitIn { minor, max_readahead, flags, .. } = arguments.take()?;
         if minor < wire::MINOR_LEAST {
-            eprintln!("flashkit: this kernel is too old: its FUSE is 7.{minor}, not 7.{}", wire::MINOR_LEAST);
+            eprintln!(
+                "flashkit: this kernel is too old: it has FUSE 7.{minor}, and 7.{} is needed",
+                wire::MINOR_LEAST
+            );
             return Err(Errno::PROTO);
         }
         let mut flags = u64::from(flags);

@@ -51,16 +51,16 @@ impl Background {
                 if !told && fs.met_damage() {
                     told = true;
                     let advice = format!("unmount it and run fsck.f2fs -f {image}");
-                    tell(&format!("{image}: damage was met and left alone; {advice}"));
+                    tell(&format!("{image}: found damage and left it unchanged; {advice}"));
                 }
                 if let (false, Some(fault)) = (told_of_fault, fs.fault()) {
                     told_of_fault = true;
-                    tell(&format!("{image}: a request failed by a fault of this program: {fault}"));
+                    tell(&format!("{image}: a request failed because of an internal error: {fault}"));
                 }
                 if let (false, Some(reason)) = (told_of_failure, fs.failure()) {
                     told_of_failure = true;
                     tell(&format!(
-                        "{image}: nothing is written any more, and what was not synced is lost: {reason}"
+                        "{image}: writing has stopped, and changes that were not synced are lost: {reason}"
                     ));
                 }
             };
@@ -105,7 +105,7 @@ fn work(fs: &FileSystem, options: &MountOptions, stopped: &mpsc::Receiver<()>, l
         look();
         if fs.failure().is_some() {
             if options.on_error == OnError::Panic {
-                eprintln!("flashkit: writing metadata failed, and the mount was asked not to go on");
+                eprintln!("flashkit: writing metadata failed, and errors=panic ends the mount");
                 std::process::abort();
             }
             return;

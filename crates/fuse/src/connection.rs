@@ -109,8 +109,9 @@ impl Connection {
                 Err(errno) => return Err(errno.into()),
             }
         };
-        let (header, rest) = InHeader::read_from_prefix(&buffer[..count])
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the kernel sent half a request"))?;
+        let (header, rest) = InHeader::read_from_prefix(&buffer[..count]).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidData, "the kernel sent an incomplete request")
+        })?;
         Ok(Some((header, rest)))
     }
 

@@ -79,7 +79,7 @@ pub enum Error {
     #[error("the connection to the kernel failed: {0}")]
     Session(io::Error),
     /// The process that asked for the mount ended before it was ready, so it was unmounted at once.
-    #[error("unmounted again, because nobody waited for the mount: {0}")]
+    #[error("unmounted again, because the caller did not wait for the mount: {0}")]
     Unheard(io::Error),
 }
 
@@ -227,7 +227,7 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     let seen = dir.canonicalize().map_err(error)?;
     let all = block::mounts().map_err(error)?;
     let is_ours = |mount: &&block::Mount| connection::TYPES.contains(&&*mount.kind);
-    let none = || error(io::Error::other("no volume of ours is mounted there"));
+    let none = || error(io::Error::other("no flashkit volume is mounted there"));
     let mount = mounts::on(&all, &seen).filter(is_ours).ok_or_else(none)?;
     let mut options = MountOptions::default();
     options.apply(&mounts::flags_of(mount))?;

@@ -146,58 +146,62 @@ impl Default for MountOptions {
 
 /// Spelling and description of all options.
 pub const KNOWN: [(&str, &str); 37] = [
-    ("ro, rw", "ro: write nothing; what was left unclean is recovered in memory"),
-    ("remount", "Change the flags of a mount that is there: ro, dev, suid, exec, sync, and of access times"),
-    ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As mount(8) has them"),
+    ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
+    ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
+    ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
     ("sync, async", "sync: each write is on the device when it returns"),
     ("dirsync", "Changes of directories are on the device when they return"),
-    ("relatime, atime, noatime, strictatime", "When reading changes access times [relatime]"),
-    ("diratime, nodiratime", "Whether reading directories changes theirs [diratime]"),
-    ("allow_other", "Let other users in; permissions hold for all"),
-    ("fsname=NAME", "The source that the table of mounts shows, instead of the image"),
-    ("active_logs=2|4|6", "Logs that are written to at a time; fewer suit cards with few open units [6]"),
-    ("mode=adaptive|lfs", "Overwrite in place where that is better, or never [adaptive]"),
-    ("background_gc=on|off", "Clean segments while nobody uses the volume [on]"),
-    ("atgc", "Clean by itself only what has not changed for a week"),
-    ("discard, nodiscard", "Tell the device what checkpoints free [discard on block devices]"),
+    ("relatime, atime, noatime, strictatime", "How reading updates access times [relatime]"),
+    ("diratime, nodiratime", "Update access times of directories, or not [diratime]"),
+    ("allow_other", "Allow other users; permissions apply to all"),
+    ("fsname=NAME", "Source shown in the table of mounts, instead of the image"),
+    ("active_logs=2|4|6", "Number of active logs; fewer suit cards with few open units [6]"),
+    ("mode=adaptive|lfs", "Overwrite in place if that is better, or never [adaptive]"),
+    ("background_gc=on|off", "Clean segments while the volume is idle [on]"),
+    ("atgc", "Clean in idle time only sections unchanged for a week"),
+    ("discard, nodiscard", "Discard blocks that checkpoints free [discard on block devices]"),
     (
         "fsync_mode=posix|strict|nobarrier",
         "strict: fsync also makes all renames before it durable; nobarrier: no flush [posix]",
     ),
     ("nobarrier", "fsync_mode=nobarrier"),
-    ("checkpoint=enable|disable", "disable: all that is done is dropped when the mount ends [enable]"),
-    ("checkpoint_interval=SECONDS", "Time between checkpoints while there is something to write [60]"),
+    ("checkpoint=enable|disable", "disable: all changes are dropped when the mount ends [enable]"),
+    ("checkpoint_interval=SECONDS", "Time between checkpoints of a changed volume [60]"),
     (
         "disable_roll_forward",
-        "Forget what was fsynced after the last checkpoint, if the volume was left unclean",
+        "Drop fsyncs after the last checkpoint, if the volume was not unmounted cleanly",
     ),
     ("norecovery", "The same, and ro"),
     (
         "errors=continue|remount-ro|panic",
-        "When metadata cannot be written: keep it and try again, refuse changes, or end [remount-ro]",
+        "If metadata cannot be written: keep it and retry, refuse changes, or end [remount-ro]",
     ),
-    ("inline_data, noinline_data", "Whether small files live in their inode [inline_data]"),
-    ("inline_dentry, noinline_dentry", "Whether small directories do [inline_dentry]"),
-    ("inline_xattr, noinline_xattr", "Whether inodes keep room for attributes [inline_xattr]"),
-    ("compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL]", "How files are compressed that become so [lz4]"),
-    ("compress_log_size=2..8", "Blocks of a cluster that is compressed as one, as a power of 2 [2]"),
-    ("compress_extension=EXTENSION", "New files that end so are compressed, all with *; can be repeated"),
-    ("nocompress_extension=EXTENSION", "New files that end so are not; can be repeated"),
-    ("compress_chksum", "Compressed clusters get checksums"),
+    ("inline_data, noinline_data", "Store small files in their inode, or not [inline_data]"),
+    ("inline_dentry, noinline_dentry", "Store small directories in their inode, or not [inline_dentry]"),
+    ("inline_xattr, noinline_xattr", "Reserve space for attributes in inodes, or not [inline_xattr]"),
+    ("compress_algorithm=lzo|lzo-rle|lz4|zstd[:LEVEL]", "Algorithm for newly compressed files [lz4]"),
+    ("compress_log_size=2..8", "Blocks in a compressed cluster, as a power of 2 [2]"),
+    (
+        "compress_extension=EXTENSION",
+        "Compress new files with this extension, or all with *; can be repeated",
+    ),
+    ("nocompress_extension=EXTENSION", "Do not compress new files with this extension; can be repeated"),
+    ("compress_chksum", "Store checksums of compressed clusters"),
     ("cache=SIZE", "Memory for nodes, dirty pages, tables and directories [64M]"),
     ("threads=N", "Threads that answer requests [two for each processor]"),
-    ("direct", "Read and write the image past the page cache of the host"),
+    ("direct", "Access the image without the page cache of the host"),
     (
         "direct_write",
-        "Write past the page cache of the mount, which then has what is open for reading alone: streams of long \
-         writes are faster, short ones slower; shared mappings of files open for writing then need Linux 6.6",
+        "Write past the page cache of the mount, which then caches only files that are open for reading alone. \
+         Long writes become faster, short ones slower; shared mappings of files open for writing then need \
+         Linux 6.6",
     ),
-    ("default_permissions, acl, user_xattr", "Always so"),
-    ("flush_merge, checkpoint_merge, extent_cache", "Always so"),
-    ("defaults, auto, noauto, user, nofail, _netdev, x-...", "Not for the file system"),
+    ("default_permissions, acl, user_xattr", "Always on"),
+    ("flush_merge, checkpoint_merge, extent_cache", "Always on"),
+    ("defaults, auto, noauto, user, nofail, _netdev, x-...", "For other programs; ignored"),
     (
         "gc_merge, heap, lazytime, memory=, alloc_mode=, ...",
-        "What Linux's f2fs has and needs not here: taken, and nothing comes of it",
+        "Options of f2fs in Linux without a meaning here: accepted and ignored",
     ),
 ];
 
@@ -228,7 +232,7 @@ pub enum OptionError {
     #[error("unknown option {0:?}{nearest} (see flashkit mount --help)", nearest = nearest(.0))]
     Unknown(String),
     /// The value is invalid for this option.
-    #[error("{value:?} is no value of the option {name}")]
+    #[error("{value:?} is not a value of the option {name}")]
     Value {
         /// Name of the option.
         name: String,

@@ -163,7 +163,7 @@ fn a_remount_keeps_options_that_it_does_not_name() {
     let refused = remount("ro").unwrap_err().to_string();
     let theirs = shown();
     assert!(Command::new("umount").arg(&dir).status().unwrap().success());
-    assert!(refused.contains("no volume of ours") && theirs.contains("nosuid"), "{refused}; {theirs}");
+    assert!(refused.contains("no flashkit volume") && theirs.contains("nosuid"), "{refused}; {theirs}");
     bench.unmount_clean();
 }
 

@@ -280,7 +280,7 @@ impl FileSystem {
     /// Returns the message for a volume that is unusable because a change was interrupted halfway.
     fn broken_off(&self) -> String {
         let fault = self.fault().unwrap_or("a panic");
-        format!("a fault of this program broke off a change: {fault}; the next mount finds what was synced")
+        format!("an internal error interrupted a change: {fault}; the next mount has all synced changes")
     }
 
     /// Returns the error of the [unmount](Self::unmount), even if it was reported to another caller before.

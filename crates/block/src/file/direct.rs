@@ -48,7 +48,7 @@ impl Bounces {
     ) -> io::Result<()> {
         let sector = u64::from(sector_bytes);
         if offset_bytes % sector != 0 || buf.len() as u64 % sector != 0 {
-            let what = "a direct write must be of whole sectors";
+            let what = "a direct write must have whole sectors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mut bounce = self.take(buf.len());

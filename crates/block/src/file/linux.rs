@@ -54,7 +54,10 @@ impl Handle {
             // Some drivers and kernels allow opening a write-protected device for writing, and then fail the
             // writes.
             if is_write_protected(&File::open(path)?)? {
-                return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it is write-protected"));
+                return Err(io::Error::new(
+                    io::ErrorKind::ReadOnlyFilesystem,
+                    "the device is write-protected",
+                ));
             }
         }
         let file =

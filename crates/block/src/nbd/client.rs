@@ -44,7 +44,13 @@ impl Client {
         };
         socket.set_timeouts(Some(PATIENCE), Some(PATIENCE))?;
         let magic = (read_u64(&mut socket)?, read_u64(&mut socket)?);
-        let stranger = || io::Error::new(io::ErrorKind::InvalidData, "no NBD server of the fixed newstyle");
+        let stranger = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not an NBD server with the fixed newstyle \
+            handshake",
+            )
+        };
         if magic != (INIT_MAGIC, OPTION_MAGIC) {
             return Err(stranger());
         }
@@ -118,7 +124,11 @@ impl Connection {
         let errno = read_u32(&mut self.socket)?;
         let cookie = read_u64(&mut self.socket)?;
         if (magic, cookie) != (SIMPLE_REPLY_MAGIC, self.cookie) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the server answers something else"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the answer of the server belongs to another \
+                request",
+            ));
         }
         if errno == 0 {
             self.socket.read_exact(read)?;

@@ -41,7 +41,7 @@ pub fn handshake(
     let mut session = Session::default();
     for _ in 0..MAX_OPTIONS {
         if read_u64(stream)? != OPTION_MAGIC {
-            return Err(invalid("no option where one is due"));
+            return Err(invalid("expected an option"));
         }
         let option = read_u32(stream)?;
         let length = read_u32(stream)?;
@@ -78,7 +78,7 @@ pub fn handshake(
             }
             OPT_INFO | OPT_GO => {
                 let Some(wanted) = parse_info(&data) else {
-                    reply(stream, option, REP_ERR_INVALID, b"the request is cut off")?;
+                    reply(stream, option, REP_ERR_INVALID, b"the request is truncated")?;
                     continue;
                 };
                 if option == OPT_GO && !admit() {
@@ -107,7 +107,13 @@ pub fn handshake(
             }
             OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => {
                 let Some(queries) = parse_queries(&data).filter(|_| session.structured) else {
-                    reply(stream, option, REP_ERR_INVALID, b"no structured replies, or cut off")?;
+                    reply(
+                        stream,
+                        option,
+                        REP_ERR_INVALID,
+                        b"structured replies are off, or the request is \
+                        truncated",
+                    )?;
                     continue;
                 };
                 let lists = option == OPT_LIST_META_CONTEXT;
@@ -131,7 +137,7 @@ pub fn handshake(
             _ => reply(stream, option, REP_ERR_UNSUP, b"")?,
         }
     }
-    Err(invalid("the client never comes to an end"))
+    Err(invalid("the client sends too many options"))
 }
 
 fn reply(stream: &mut impl Write, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {

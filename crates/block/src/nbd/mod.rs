@@ -77,7 +77,9 @@ impl FromStr for Address {
     fn from_str(text: &str) -> io::Result<Address> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
         let path = match text.strip_prefix(UNIX_URI) {
-            Some(escaped) => Some(unescape(escaped).ok_or_else(|| invalid("an escape without its digits"))?),
+            Some(escaped) => {
+                Some(unescape(escaped).ok_or_else(|| invalid("an escape without hexadecimal digits"))?)
+            }
             None => text.strip_prefix("unix:").map(Into::into),
         };
         if let Some(path) = path {

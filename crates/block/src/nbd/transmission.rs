@@ -120,7 +120,7 @@ fn receive<'a>(
             other => other?,
         };
         if magic != REQUEST_MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no request where one is due"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected a request"));
         }
         let flags = read_u16(input)?;
         let command = read_u16(input)?;
@@ -191,7 +191,7 @@ fn serve(export: &(impl Export + ?Sized), session: Session, request: &Request) -
         CMD_TRIM => flushed(export.discard(offset, length)),
         CMD_WRITE_ZEROES => flushed(export.write_zeroes(offset, length, flags & CMD_FLAG_NO_HOLE == 0)),
         _ if !session.allocation => return failed(EINVAL, "no metadata context was chosen"),
-        _ if length == 0 => return failed(EINVAL, "block status of nothing"),
+        _ if length == 0 => return failed(EINVAL, "block status of an empty range"),
         _ => {
             let mut parts = export.allocation(offset..offset + length);
             if flags & CMD_FLAG_REQ_ONE != 0 {

@@ -121,7 +121,7 @@ impl Disk {
     /// the answer when it looks at its queue, at the latest after [`notify`](Disk::notify).
     pub fn answer(&mut self, request: &Request, result: io::Result<&[u8]>) -> io::Result<()> {
         let written = request.put(result)?;
-        let memory = self.memory.as_ref().ok_or_else(|| broken("the memory is gone"))?;
+        let memory = self.memory.as_ref().ok_or_else(|| broken("the guest's memory is not mapped"))?;
         let used = self.queue.add_used(&*memory.guest, request.head(), written);
         used.map_err(|error| broken(error.to_string()))
     }
@@ -191,7 +191,7 @@ impl Disk {
                 let entries = u16::try_from(self.ring(message)?).ok();
                 let set = entries.map(|entries| self.queue.try_set_size(entries));
                 if !matches!(set, Some(Ok(()))) {
-                    return Err(broken("a queue of that length"));
+                    return Err(broken("a queue of invalid length"));
                 }
             }
             request::SET_VRING_ADDR => self.set_ring(message)?,

@@ -144,14 +144,14 @@ impl Message {
     fn bytes<const N: usize>(&self, at: usize) -> io::Result<[u8; N]> {
         let part = at.checked_add(N).and_then(|end| self.payload.get(at..end));
         part.and_then(|part| part.try_into().ok())
-            .ok_or_else(|| broken(format!("message {} is cut off", self.request)))
+            .ok_or_else(|| broken(format!("message {} is truncated", self.request)))
     }
 }
 
 /// Reads the rest of a message.
 fn rest(stream: &mut UnixStream, bytes: &mut [u8]) -> io::Result<()> {
     stream.read_exact(bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => broken("a message that does not end"),
+        io::ErrorKind::WouldBlock => broken("a message that is not completed in time"),
         _ => error,
     })
 }

@@ -114,7 +114,7 @@ impl Request {
             (Kind::Device(_), Err(_)) => (status::FAILED, &[]),
         };
         let mut writer = self.chain.clone().writer(self.chain.memory()).map_err(invalid_chain)?;
-        let room = writer.available_bytes().checked_sub(1).ok_or_else(|| broken("no place for a status"))?;
+        let room = writer.available_bytes().checked_sub(1).ok_or_else(|| broken("no space for a status"))?;
         let mut last = writer.split_at(room).map_err(|error| broken(error.to_string()))?;
         let length = data.len().min(room);
         writer.write_all(&data[..length])?;
@@ -126,7 +126,7 @@ impl Request {
 fn ask(chain: &DescriptorChain<Arc<GuestMemoryMmap>>, traits: &Traits) -> io::Result<Kind> {
     let mut reader = chain.clone().reader(chain.memory()).map_err(invalid_chain)?;
     let writable = chain.clone().writer(chain.memory()).map_err(invalid_chain)?.available_bytes();
-    let room = writable.checked_sub(1).ok_or_else(|| broken("no place for a status"))?;
+    let room = writable.checked_sub(1).ok_or_else(|| broken("no space for a status"))?;
     let mut head = [0; HEAD_BYTES];
     reader.read_exact(&mut head)?;
     let kind = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));

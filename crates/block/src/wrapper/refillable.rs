@@ -92,7 +92,9 @@ impl Device for Refillable {
         let mut filled = self.lock();
         match &mut *filled {
             Filled::Kept => drop(filled),
-            Filled::GivenBack => return Err(io::Error::other("the writes before it were given up")),
+            Filled::GivenBack => {
+                return Err(io::Error::other("earlier writes were discarded after an error"));
+            }
             Filled::Known(ranges) => {
                 self.note(ranges, offset_bytes..offset_bytes + buf.len() as u64);
                 return self.inner.write(offset_bytes, buf);

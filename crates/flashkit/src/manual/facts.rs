@@ -21,20 +21,20 @@ pub fn section(name: &str) -> &'static str {
 
 /// Exit codes of every verb.
 pub const EXIT_STATUS: [Row; 4] = [
-    ("0", "Success. A reader of standard output that goes away early is success, too."),
-    ("1", "Failure; a line on standard error says what happened."),
-    ("2", "The call makes no sense; nothing was done."),
-    ("130", "Interrupted by Ctrl-C, or terminated by a signal, where the verb ends in good order."),
+    ("0", "Success, even if the reader of standard output closes it early."),
+    ("1", "Failure; a line on standard error gives the reason."),
+    ("2", "The arguments are invalid; nothing was done."),
+    ("130", "Interrupted by Ctrl-C, or terminated by a signal that the verb handles."),
 ];
 
 /// Returns an additional sentence on the exit code of some verbs.
 pub fn exit_note(name: &str) -> Option<&'static str> {
     Some(match name {
         "flashkit-cat" => "A file that cannot be read gives 1; the others are printed.",
-        "flashkit-export" => "With -k, what could not be carried gives 1; everything else has arrived.",
-        "flashkit-study" => "A cell that failed or left faults gives 1.",
+        "flashkit-export" => "With -k, entries that could not be exported give 1; all others were exported.",
+        "flashkit-study" => "A cell that failed, or whose volume has faults, gives 1.",
         "flashkit-bench" => "An experiment that failed gives 1.",
-        "flashkit-mount" => "In the foreground, a volume that could not be left clean gives 1.",
+        "flashkit-mount" => "In the foreground, a volume that could not be unmounted cleanly gives 1.",
         _ => return None,
     })
 }
@@ -44,16 +44,17 @@ pub fn environment(name: &str) -> &'static [Row] {
     match name {
         "flashkit-mkfs" | "flashkit-import" => &[(
             "SOURCE_DATE_EPOCH",
-            "The latest time that anything in the volume gets, in seconds since 1970, for images that are the same byte \
-             for byte; see flashkit-filling(7).",
+            "The latest time stamp in the volume, in seconds since 1970, for reproducible images; see \
+             flashkit-filling(7).",
         )],
         "flashkit-man" => &[(
             "SOURCE_DATE_EPOCH",
-            "The date of the pages, in seconds since 1970; the day of this version without it.",
+            "The date of the pages, in seconds since 1970; by default the date of this version.",
         )],
-        "flashkit-study" => {
-            &[("TMPDIR", "The directory for the cards' data where --work names none; /tmp without it.")]
-        }
+        "flashkit-study" => &[(
+            "TMPDIR",
+            "The directory for the data of the cards, unless --work names one; by default /tmp.",
+        )],
         _ => &[],
     }
 }
@@ -65,16 +66,16 @@ pub fn files(name: &str) -> &'static [Row] {
             ("/dev/fuse", "The device that every mount needs."),
             ("/etc/fstab", "Volumes of the type fuse.flashkit that mount(8) mounts."),
             ("/sbin/mount.fuse.flashkit", "The program under this name is the helper that mount(8) calls."),
-            ("/sbin/mount.fuseblk.flashkit", "The same for mounts that root has made, to remount them."),
+            ("/sbin/mount.fuseblk.flashkit", "The same helper, for remounting mounts of root."),
         ],
         "flashkit-card" | "flashkit-card-new" | "flashkit-card-serve" | "flashkit-card-stats" => &[
             ("FILE", "The data of a card, as large as the card, sparse."),
-            ("FILE.card", "Its profile, its mapping and what it has counted, as JSON."),
+            ("FILE.card", "The profile, mapping and counters of the card, as JSON."),
         ],
         "flashkit-study" => &[
             ("study/report.html", "Tables and charts; -o names another directory."),
             ("study/figures.csv", "All figures."),
-            ("study/wear.csv", "How often the blocks of the flash were erased."),
+            ("study/wear.csv", "Erase counts of the blocks of the flash."),
             (
                 "var/uml/linux, var/uml/guest-agent",
                 "The lab's kernel and its init; --guest names another directory.",

@@ -23,10 +23,11 @@ use crate::{notice::notice, progress, render};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   4 buffered_read   7 copy
-  5 workloads (only where it is named)
+  5 workloads (only if named)
 
-Everything is done in a directory of its own, which is removed. Before reading, root drops the kernel's caches; who \
-is not root asks the kernel to forget the file, which not every file system heeds (ZFS keeps its own cache).")]
+All work is done in a new directory, which is removed at the end. Before reading, root drops the kernel's \
+caches. Other users ask the kernel to drop the pages of the file, which some file systems ignore (ZFS keeps its \
+own cache).")]
 pub struct Args {
     /// A directory on any mounted file system.
     dir: PathBuf,
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     render::print(&done, args.json, |done, out| write!(out, "{}", report::text(&report::sheets(done))))?;
     failed?;
     if stop.is_wished() {
-        notice!("stopped: what was measured until then is above");
+        notice!("stopped; the measurements up to then are above");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     match done.iter().filter(|record| record.failure.is_some()).count() {
@@ -98,7 +99,7 @@ fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<
     match records.get(&record.cell, None) {
         Some(earlier) if stopped && record.failure.is_some() => {
             let (name, runs) = (record.cell.experiment.name(), render::count(earlier.runs() as u64, "run"));
-            notice!("{name}: {runs} of before: kept in {}", records.dir().display());
+            notice!("{name}: kept the earlier {runs} in {}", records.dir().display());
             Ok(())
         }
         _ => records.put(record),
@@ -112,7 +113,7 @@ impl Args {
             false => self.experiments.clone(),
         };
         if let Some(other) = experiments.iter().find(|one| !EXPERIMENTS.contains(one)) {
-            bail!("{} needs a device of its own; `study` has it on a modelled card", other.name());
+            bail!("{} needs its own device; `study` runs it on a modelled card", other.name());
         }
         Ok(Bench {
             place: Place::of(&self.dir)?,

@@ -160,7 +160,7 @@ pub fn run(args: &Args) -> Result<()> {
             let _ = interrupted.recv();
             let card = serving.card().clone();
             if !card.with_model(|model| model.is_powered()) {
-                notice!("{}: the power was cut, as planned; it is back on", file.display());
+                notice!("{}: the power was cut as planned, and is on again", file.display());
             }
             let stopped = serving.stop();
             if let Some(path) = trace {

@@ -51,7 +51,7 @@ pub fn print(target: &Target, further: &Further, out: &mut dyn Write) -> Result<
     let (volume, ino) = target.find_content(further)?;
     let kind = volume.stat(ino).with_context(|| target.to_string())?.kind;
     if kind != FileType::Regular {
-        bail!("{target}: is no regular file");
+        bail!("{target}: not a regular file");
     }
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut offset = 0;

@@ -43,7 +43,9 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let number = |text: &str| match text {
         "" => Ok(None),
         text => owner_number(text).map(Some).ok_or_else(|| {
-            format!("{text:?} is no number of an owner; names of users are this machine's, not the volume's")
+            format!(
+                "{text:?} is not the number of an owner; user names belong to this machine, not to the volume"
+            )
         }),
     };
     match (number(uid)?, number(gid)?) {

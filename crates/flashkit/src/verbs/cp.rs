@@ -50,8 +50,8 @@ const CHUNK_BYTES: usize = 1 << 20;
   flashkit cp -f card.img:/etc/hosts hosts
   flashkit cp card.img:/backup.tar - | tar t
 
-A file of the host appears when it is complete. One that is there is replaced only with -f; files of an image are \
-replaced.")]
+A file of the host appears when it is complete. An existing file of the host is replaced only with -f; files of \
+an image are replaced.")]
 pub struct Args {
     /// Files of the host, - for standard input, or IMAGE:PATH; any number of them.
     #[arg(required = true)]
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             match losses {
                 0 => Ok(()),
-                losses => bail!("{} could not be carried", render::count(losses, "thing")),
+                losses => bail!("{} could not be copied", render::count(losses, "thing")),
             }
         }
         _ => bail!("one side must be IMAGE:PATH, and the other files of the host"),
@@ -112,11 +112,11 @@ fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
 fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
     // The kind is checked by name first: opening a FIFO would wait for a writer.
     if !std::fs::metadata(from)?.is_file() {
-        bail!("is no regular file; import takes directories");
+        bail!("not a regular file; flashkit import copies directories");
     }
     let mut file = File::open(from)?;
     let meta = file.metadata()?;
-    let leaf = from.file_name().context("has no name")?.as_encoded_bytes();
+    let leaf = from.file_name().context("the path has no file name")?.as_encoded_bytes();
     let ino = make(volume, to, leaf, (meta.mode() & 0o777) as u16)?;
     // A file with fewer blocks than bytes has holes. Files that the kernel generates look the same, and only
     // a read finds their end.
@@ -133,7 +133,7 @@ fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
         .resolve(&to.path, true)
         .is_ok_and(|at| volume.stat(at).is_ok_and(|stat| stat.kind == FileType::Directory))
     {
-        bail!("is a directory; name the file that standard input goes to");
+        bail!("is a directory; name the file for standard input");
     }
     let ino = make(volume, to, to.name(), 0o644)?;
     put_content(volume, ino, 0, &mut io::stdin().lock()).map(drop)
@@ -207,7 +207,7 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     }
     let (volume, ino) = from.find_content(&args.further)?;
     if volume.stat(ino).with_context(|| from.to_string())?.kind == FileType::Directory {
-        bail!("{from}: is a directory; export takes it out");
+        bail!("{from}: is a directory; flashkit export copies it");
     }
     let (folder, name) = place(from, to)?;
     let path = folder.join(&name);
@@ -234,7 +234,7 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
         })
         .with_context(|| from.to_string())?;
     if done.entries == 0 {
-        bail!("{from}: nothing was made in {}", folder.display());
+        bail!("{from}: no file was created in {}", folder.display());
     }
     match unfinished.finish(args.force) {
         Err(Errno::EXIST) => is_there(),

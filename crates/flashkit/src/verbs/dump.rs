@@ -278,7 +278,7 @@ fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
 fn node(volume: &Volume, nid: Nid) -> Result<Arc<NodeBlock>> {
     check_range(volume, nid)?;
     if !volume.nat_entry(nid)?.addr.is_real() {
-        bail!("there is no {nid}");
+        bail!("{nid} is not in use");
     }
     Ok(volume.node(nid)?)
 }
@@ -432,7 +432,7 @@ fn dir(target: &Target, further: &Further, json: bool) -> Result<()> {
     let (volume, ino) = target.find(further)?;
     let inode = volume.inode(ino).with_context(|| target.to_string())?;
     if !inode.is_directory() {
-        bail!("{target}: is no directory");
+        bail!("{target}: not a directory");
     }
     let blocks = volume.directory_areas(ino).with_context(|| target.to_string())?;
     let rows = blocks.flat_map(|block| match block {

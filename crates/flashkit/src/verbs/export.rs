@@ -113,13 +113,13 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     if args.overwrite && (to_stdout || archive.is_some()) {
-        bail!("--overwrite is for a directory; an archive is always written anew");
+        bail!("--overwrite applies only to directories; an archive is always rewritten");
     }
     let outcome = Outcome::new(match (to_stdout, archive.is_some()) {
-        (true, _) => "the archive is cut off".into(),
+        (true, _) => "the archive is incomplete".into(),
         (_, true) => format!("{}: nothing was written", destination()),
         (_, false) => {
-            format!("{}: what was taken out until then is there; --overwrite goes on", destination())
+            format!("{}: the entries exported so far are there; --overwrite continues", destination())
         }
     });
     let (done, lost) = carry_to(args, archive, &mut source)?;
@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match record.losses {
         0 => Ok(()),
-        losses => bail!("{} could not be carried", render::count(losses, "thing")),
+        losses => bail!("{} could not be exported", render::count(losses, "thing")),
     }
 }
 

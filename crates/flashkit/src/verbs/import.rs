@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let volume = &import.volume;
     let free_bytes = volume.free_user_blocks() * volume.superblock().block_size.bytes() as u64;
-    outcome.change(format!("{}: the volume has all of it or nothing", args.target));
+    outcome.change(format!("{}: the volume has either all of the import or none of it", args.target));
     import.keep(&args.target.image)?;
     drop(outcome);
     bar.finish_and_clear();

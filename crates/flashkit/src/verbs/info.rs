@@ -230,10 +230,10 @@ impl Info {
             self.checkpoint_pack,
             or_none(&self.checkpoint_flags)
         )?;
-        let state = if self.clean { "clean" } else { "not unmounted: shown as recovery makes it" };
+        let state = if self.clean { "clean" } else { "not unmounted: shown as after recovery" };
         writeln!(out, "state           {state}; {}", render::count(self.orphans as u64, "orphan"))?;
         if self.asks_for_fsck {
-            writeln!(out, "damage          was met: fsck.f2fs -f repairs it")?;
+            writeln!(out, "damage          found: fsck.f2fs -f repairs it")?;
         }
         for log in &self.logs {
             writeln!(

@@ -92,7 +92,7 @@ pub struct Args {
 
 /// Properties of the new volume.
 #[derive(clap::Args)]
-#[command(next_help_heading = "What the volume is like")]
+#[command(next_help_heading = "Properties of the volume")]
 struct Shape {
     /// Label.
     #[arg(short, long, value_name = "LABEL", default_value = "")]
@@ -221,7 +221,7 @@ pub fn run(args: &Args) -> Result<()> {
 
     let outcome = Outcome::new(match existing {
         Existing::BlockDevice { .. } => {
-            format!("{}: there is no complete volume on it", args.image.display())
+            format!("{}: the volume on it is incomplete; run mkfs again", args.image.display())
         }
         _ => format!("{}: nothing was changed", args.image.display()),
     });
@@ -278,7 +278,7 @@ fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Err
     };
     match args.shape.overprovision.filter(|percent| *percent != 0.0) {
         Some(percent) => {
-            anyhow!("{error}; {larger}; a smaller overprovision than -o {percent} leaves users more")
+            anyhow!("{error}; {larger}; an overprovision below -o {percent} leaves more space for users")
         }
         None => anyhow!("{error}; {larger}"),
     }
@@ -293,7 +293,7 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
         return Ok(None);
     }
     if args.dry_run {
-        bail!("--probe writes to the device; flashkit probe looks at it without");
+        bail!("--probe writes to the device and cannot be used with --dry-run; flashkit probe reads it only");
     }
     let image = args.image.to_str().context("--probe needs a name in UTF-8")?;
     match existing {
@@ -377,7 +377,7 @@ fn sizes(
     let wanted = args.size.or(args.sectors.map(|sectors| sectors * u64::from(options.sector_bytes)));
     let first = match (existing, wanted) {
         (Existing::BlockDevice { bytes }, Some(wanted)) if wanted > bytes => {
-            bail!("{}: has {bytes} bytes, {wanted} are asked for", args.image.display())
+            bail!("{}: has {bytes} bytes, but {wanted} were requested", args.image.display())
         }
         (Existing::BlockDevice { .. }, None) if args.minimize => {
             bail!("{}: --minimize is for image files", args.image.display())
@@ -392,13 +392,16 @@ fn sizes(
         }
         (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,
         (Existing::Nothing, None) => bail!(
-            "{}: no such file; --size makes one, and --minimize one that just holds its content",
+            "{}: no such file; --size makes one, and --minimize one that just fits its content",
             args.image.display()
         ),
     };
     if let (Existing::File { bytes }, false) = (existing, args.force) {
         if first < bytes {
-            bail!("{}: has {bytes} bytes and the volume {first}; -f cuts the file", args.image.display());
+            bail!(
+                "{}: has {bytes} bytes and the volume {first}; -f truncates the file",
+                args.image.display()
+            );
         }
     }
     let mut sizes = vec![DeviceSize { path: args.image.display().to_string(), bytes: first }];
@@ -522,6 +525,6 @@ fn block_size(text: &str) -> Result<BlockSize, String> {
     match size::parse(text)? {
         4096 => Ok(BlockSize::B4K),
         16384 => Ok(BlockSize::B16K),
-        _ => Err("blocks have 4K or 16K".into()),
+        _ => Err("the block size is 4K or 16K".into()),
     }
 }

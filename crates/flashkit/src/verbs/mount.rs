@@ -37,23 +37,24 @@ pub struct Args {
     stays: bool,
 }
 
-const EXAMPLES: &str = "An image or device that another program writes to, or that is mounted under whatever name (a hard \
-    link, a loop device over it), is refused. With -o ro it is mounted beside that, with a warning: files may then be \
-    shown old or half written. `mount --bind -o ro DIR OTHER` shows a mount in another place as it is.\n\n\
+const EXAMPLES: &str = "An image or device that another program writes to, or that is mounted under any name (a \
+    hard link, a loop device over it), is refused. With -o ro it is mounted nevertheless, with a warning: files \
+    may then be shown old or half written. `mount --bind -o ro DIR OTHER` shows a mount in another place as it \
+    is.\n\n\
     Examples:\n  flashkit mount card.img /mnt/card\n  \
     flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
     In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
     /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
     To remount with other flags:\n  \
     flashkit mount card.img /mnt/card -o remount,ro\n\n\
-    `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer takes the program also installed as \
-    /sbin/mount.fuseblk.flashkit; without it, it hands back all options, and Linux refuses. \
-    `mount --options-mode ignore -o ...` does not.";
+    `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer needs the program also installed as \
+    /sbin/mount.fuseblk.flashkit. Without it, mount passes all options back, and Linux refuses; \
+    `mount --options-mode ignore -o ...` avoids that.";
 
 /// Returns the help with all options that `-o` accepts.
 fn with_options() -> String {
     let lines = fuse::KNOWN_OPTIONS.map(|(spelling, does)| format!("  {spelling}\n          {does}\n"));
-    format!("Options of the mount (with what holds without them):\n{}\n{EXAMPLES}", lines.concat())
+    format!("Options of the mount (with their defaults):\n{}\n{EXAMPLES}", lines.concat())
 }
 
 /// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.options.iter().try_for_each(|list| options.apply(list))?;
     let found = std::fs::metadata(&args.dir).map_err(|error| not_a_directory(&args.dir, error))?;
     if !found.is_dir() {
-        bail!("{}: a volume is mounted on a directory that is there", args.dir.display());
+        bail!("{}: not a directory; a volume is mounted on an existing directory", args.dir.display());
     }
     if options.remount {
         return Ok(fuse::remount(&args.dir, &args.options)?);
@@ -87,9 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if mount.asks_for_fsck() {
         let image = args.image.image.display();
-        notice!(
-            "flashkit: damage was met before, and the volume asks for fsck: unmount it and run fsck.f2fs -f {image}"
-        );
+        notice!("flashkit: damage was found earlier; unmount the volume and run fsck.f2fs -f {image}");
     }
     mount.run(|| ready.map_or(Ok(()), Ready::announce))?;
     Ok(())
@@ -100,7 +99,7 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
     let dir = dir.display();
     match error.kind() {
         io::ErrorKind::NotConnected => {
-            anyhow!("{dir}: the program of a mount that is there has ended; umount {dir}, and try again")
+            anyhow!("{dir}: the program of an existing mount has ended; umount {dir} and try again")
         }
         _ => anyhow::Error::new(error).context(dir.to_string()),
     }
@@ -135,7 +134,7 @@ fn translate(arguments: &[OsString]) -> Result<Vec<OsString>> {
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
             Some("-o") => {
-                let options = arguments.next().context("-o without options")?;
+                let options = arguments.next().context("-o needs options")?;
                 list.extend(["-o".into(), options.clone()]);
             }
             // mount(8) calls this helper only for the helper's own types.

@@ -140,7 +140,8 @@ impl Subject {
             Subject::Served(address) => {
                 let device = Client::connect(address).with_context(|| target.to_owned())?;
                 notice!(
-                    "{target}: timed by this machine's clock; a modelled card takes its time where it is served with --realtime"
+                    "{target}: timed by this machine's clock; a served card takes its modelled time only with \
+                     card serve --realtime"
                 );
                 measure(target, options, quiet, &device, &WallClock::start())
             }
@@ -167,9 +168,9 @@ impl Subject {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            bail!("{}: --write destroys what is on it; -y agrees to that", args.target);
+            bail!("{}: --write destroys its content; confirm with -y", args.target);
         }
-        let question = format!("Everything on {} will be destroyed. Type yes to go on: ", args.target);
+        let question = format!("Everything on {} will be destroyed. Type yes to continue: ", args.target);
         io::stderr().write_all(failure::plain(&question).as_bytes())?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;

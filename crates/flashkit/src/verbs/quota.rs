@@ -52,8 +52,8 @@ enum What {
 #[command(
     group = ArgGroup::new("who").required(true),
     group = ArgGroup::new("limit").required(true).multiple(true),
-    after_help = "A soft limit may be exceeded for a week, a hard one never; 0 is no limit. Linux keeps to limits on mounts \
-        with usrquota, grpquota and prjquota.\n\n\
+    after_help = "A soft limit may be exceeded for a week, a hard one never; 0 is no limit. Linux enforces \
+        limits on mounts with usrquota, grpquota and prjquota.\n\n\
         Examples:\n  flashkit quota set card.img --project 7 --blocks 0:2G\n  flashkit quota set card.img --group 100 --inodes 9000:10000"
 )]
 struct Set {
@@ -119,10 +119,10 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn report(volume: &Volume, json: bool) -> Result<()> {
     if QuotaKind::ALL.into_iter().all(|kind| volume.quota_ino(kind).is_none()) {
-        notice!("the volume has no quota; mkfs -O quota makes one that has");
+        notice!("the volume has no quota; mkfs -O quota makes one with quota");
     }
     if volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK) {
-        notice!("what is used may be wrong: the volume asks for fsck");
+        notice!("the usage may be wrong; repair the volume with fsck.f2fs -f");
     }
     let mut rows = Vec::new();
     for kind in QuotaKind::ALL {
@@ -229,7 +229,7 @@ fn space(text: &str) -> Result<Pair, String> {
 }
 
 fn count(text: &str) -> Result<Pair, String> {
-    pair(text, |text| text.parse().map_err(|_| format!("{text:?} is no number of inodes")))
+    pair(text, |text| text.parse().map_err(|_| format!("{text:?} is not a number of inodes")))
 }
 
 fn pair(text: &str, parse: impl Fn(&str) -> Result<u64, String>) -> Result<Pair, String> {

@@ -63,5 +63,5 @@ pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
 /// Reads all records of a study. Reports files that are not records.
 pub fn read(dir: &Path) -> Result<Vec<Record>> {
     let told = &mut |path: &Path, error: &_| notice!("{}: passed over: {error}", path.display());
-    Records::of(dir).all(told).with_context(|| format!("{}: no study that can be read", dir.display()))
+    Records::of(dir).all(told).with_context(|| format!("{}: contains no readable study", dir.display()))
 }

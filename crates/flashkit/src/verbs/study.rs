@@ -38,10 +38,10 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
-  5 workloads (only where it is named; SQLite, a phone, a kernel's sources unpacked and compiled)
-  8 latency (only where it is named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
+  5 workloads (only if named; SQLite, a phone, a kernel's sources unpacked and compiled)
+  8 latency (only if named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
 
-What is done is kept: the same call goes on where it was stopped.")]
+Finished results are kept: the same call continues where it stopped.")]
 pub struct Args {
     /// Directory for the records and the report.
     #[arg(short, long, default_value = "study")]
@@ -114,18 +114,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let has_rivals = args.file_systems().iter().any(|file_system| file_system.kind != OURS);
     if has_rivals && plan.programs.is_none() {
         notice!(
-            "{}: no kernel for the lab's guest there, so only our own file system is measured; {GET_KERNEL}",
+            "{}: contains no kernel for the lab's guest, so only our own file system is measured; {GET_KERNEL}",
             args.guest.display()
         );
     }
     if has_rivals && plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
         notice!(
-            "{}: no kernel with time travel there, so the kernel's file systems run in QEMU, in real time: their figures \
-             are indicative, and bare flash and our own mount are left out; {GET_KERNEL}",
+            "{}: contains no kernel with time travel, so the kernel's file systems run in QEMU in real time. \
+             Their figures are indicative, and bare flash and our own mount are left out; {GET_KERNEL}",
             args.guest.display()
         );
     }
-    let keep = || format!("{}: results cannot be kept there", args.output.display());
+    let keep = || format!("{}: cannot store results", args.output.display());
     let records = Records::open(&args.output).with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
 
@@ -139,7 +139,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     super::report::write_page(&all, &page)?;
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
-    notice!("{}: tables and charts of everything that was measured there", page.display());
+    notice!("{}: tables and charts of all its results", page.display());
     // Printed last, because standard output may already be closed.
     render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
     summary(args, &plan, outcome)
@@ -154,7 +154,7 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
         file_systems.retain(|it| !it.is_ours() && !it.is_raw());
     }
     if file_systems.iter().any(|it| it.is_ours()) {
-        bail!("flashkit: our own file system is no kernel's, and fio needs one");
+        bail!("flashkit: fio needs a file system of the kernel");
     }
     let preset = match args.presets[..] {
         [] => Preset::Desktop,
@@ -219,14 +219,14 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
     if outcome.stopped > 0 {
         let there = outcome.done + outcome.kept;
         notice!(
-            "stopped: {dir} has {there} of {}; the same call goes on from there",
+            "stopped: {dir} has {there} of {}; the same call continues from there",
             render::count(plan.cells.len() as u64, "cell")
         );
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if outcome.failed > 0 {
         bail!(
-            "{} of {} failed or left faults; what was measured is in {dir}",
+            "{} of {} failed or left faults; the results are in {dir}",
             outcome.failed,
             render::count(plan.cells.len() as u64, "cell")
         );
@@ -255,7 +255,7 @@ impl Args {
         if programs.is_none() {
             if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {
                 bail!(
-                    "{}: there is no kernel for the lab's guest in {}; {GET_KERNEL}",
+                    "{}: the kernel for the lab's guest is not in {}; {GET_KERNEL}",
                     rival.0,
                     self.guest.display()
                 );

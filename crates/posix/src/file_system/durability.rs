@@ -187,10 +187,10 @@ impl FileSystem {
         let unmount_error = match &ended {
             Err(error) => Some(error.to_string()),
             Ok(()) if volume.read_only_reason().is_some() && !self.settings.read_only => {
-                Some("could not be left clean; the next mount brings back what was synced".into())
+                Some("could not be unmounted cleanly; the next mount recovers all synced changes".into())
             }
             Ok(()) => {
-                self.fault().map(|fault| format!("a request failed by a fault of this program: {fault}"))
+                self.fault().map(|fault| format!("a request failed because of an internal error: {fault}"))
             }
         };
         let failure = match (volume.read_only_reason(), &ended) {
