@@ -586,7 +586,7 @@ fn directories_that_contain_one_another_end_walks_and_removals() {
     let (entries, losses): (Vec<_>, Vec<_>) = volume.walk("/").unwrap().partition(Result::is_ok);
     assert_eq!((entries.len(), losses.len()), (12, 1));
     let loss = losses.into_iter().next().unwrap().unwrap_err();
-    assert_eq!(loss.to_string(), format!("d/sub: corrupt inode {dir}: the directory is inside itself"));
+    assert_eq!(loss.to_string(), format!("d/sub: corrupt inode {dir}: the directory contains itself"));
     drop(volume);
     let volume = reopen(&device);
     assert!(matches!(volume.remove_dir_all("/d"), Err(Error::Lost { path, .. }) if path == b"sub"));
