@@ -23,7 +23,9 @@ use crate::{
     MountOptions,
     cache::{KernelCache, NO_VALIDITY, VALIDITY, VALIDITY_WRITING},
     connection::{Connection, MountArguments, Mounter, READ_BYTES, Reply},
-    fault, mounts,
+    fault,
+    interrupts::Interrupts,
+    mounts,
     pool::{Admission, Parked, Pool},
     protocol::{self as wire, Arguments, InHeader, Output, init_flags, opcode, opened, valid},
     splice_pipe::SplicePipe,
@@ -97,6 +99,7 @@ pub fn mount(
     let (negotiated, direct_write) = (OnceLock::new(), options.direct_write);
     let adapter = Arc::new(Adapter {
         cache: Arc::new(KernelCache::new(fs.clone())),
+        interrupts: Interrupts::default(),
         fs,
         root,
         block_bytes,
@@ -158,6 +161,7 @@ struct Adapter {
     block_bytes: u32,
     connection: Arc<Connection>,
     write_back: WriteBack,
+    interrupts: Interrupts,
     /// Set once the kernel has sent its init request.
     negotiated: OnceLock<Negotiated>,
     /// Device number of the mount in the mount table.
@@ -222,7 +226,10 @@ impl Adapter {
                 // `umount` returns when this is answered. `background` reports a failure.
                 fs.unmount().map_err(|_| Errno::IO)?;
             }
-            opcode::INTERRUPT => return Err(Errno::NOSYS),
+            opcode::INTERRUPT => {
+                no_reply(reply);
+                self.interrupts.interrupt(arguments.take::<wire::InterruptIn>()?.unique);
+            }
             opcode::FORGET => {
                 no_reply(reply);
                 self.cache.forget(ino, arguments.take::<wire::ForgetIn>()?.lookups);
@@ -425,6 +432,12 @@ impl Adapter {
                 let request = Request::parse(command, arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
                 if request.changes() && self.is_remounted_read_only() {
                     return Err(Errno::ROFS);
+                }
+                if let Request::Trim(range) = request {
+                    let watched = self.interrupts.watch(header.unique);
+                    let trimmed = fs.trim(caller, range, &|| watched.is_interrupted())?;
+                    put_ioctl(&range.done(trimmed), out);
+                    return Ok(());
                 }
                 if request.protects() && fs.has_writer(ino) {
                     // Dirty pages from before this request can still be written back now; once the flag is

@@ -16,6 +16,7 @@ mod clock;
 mod connection;
 mod daemon;
 mod fault;
+mod interrupts;
 mod mount;
 mod mounts;
 mod options;

@@ -157,6 +157,8 @@ incoming! {
     /// Follows [`InitIn`] with [`init_flags::INIT_EXT`].
     InitMoreIn { flags2: u32, unused: [u32; 11], }
     ForgetIn { lookups: u64, }
+    /// The number of the request that is interrupted.
+    InterruptIn { unique: u64, }
     GetattrIn { getattr_flags: u32, padding: u32, handle: u64, }
     BatchForgetIn { count: u32, padding: u32, }
     ForgetOne { node: u64, lookups: u64, }

@@ -25,7 +25,7 @@ use f2fs::{
     },
     units::{Ino, Time},
     volume::{
-        Discards, NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, Volume, XattrMode,
+        Discards, NewNode, Policy, RenameMode, SET_GID, SetAttr, Space, Stat, Upkeep, Volume, XattrMode,
         without_privilege,
     },
 };
@@ -181,7 +181,8 @@ struct End {
 
 impl FileSystem {
     /// Creates the file system on an open volume. `image` is the volume's device, if it is a single file.
-    pub fn new(volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
+    pub fn new(mut volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
+        volume.set_upkeep(Upkeep::ByCaller);
         FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
             discards: volume.discards().clone(),
@@ -352,7 +353,7 @@ impl FileSystem {
     pub fn forget(&self, ino: Ino, lookups: u64, gone: impl FnOnce()) {
         if self.inodes.forget(ino, lookups, gone) {
             // FORGET has no answer; an error of the volume shows in the next request.
-            let _ = self.write_lock().and_then(|mut volume| volume.release(ino).map_err(to_errno));
+            let _ = self.release(ino);
         }
     }
 
@@ -567,11 +568,13 @@ impl FileSystem {
             Request::ReserveSaved => {
                 return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
             }
-            Request::Trim(_) | Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
+            Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
             }
             Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
-            Request::Trim(range) => return self.trim(range).map(|trimmed| range.done(trimmed)),
+            Request::Trim(range) => {
+                return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
+            }
             Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
                 self.write_lock()?

@@ -65,6 +65,12 @@ impl VolumeLock {
         self.gate.has_writers()
     }
 
+    /// Returns the number of times that a writer has let readers in, at the end of its turn or before.
+    #[cfg(test)]
+    pub fn reader_turns(&self) -> u64 {
+        self.gate.lock().left
+    }
+
     /// Returns the number of writers that have their turn or wait for it.
     pub fn writers(&self) -> u64 {
         let state = self.gate.lock();

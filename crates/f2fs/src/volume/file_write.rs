@@ -183,6 +183,19 @@ impl Volume {
         Ok(())
     }
 
+    /// Checks that a range of a regular file can be allocated, as [`allocate_range`](Self::allocate_range) does
+    /// first. A caller that allocates it in parts asks for all of it before it begins.
+    ///
+    /// # Errors
+    /// Those of `allocate_range`.
+    pub fn check_allocation(&self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        let inode = self.writable_file(ino)?;
+        let end = self.end_of(&inode, offset, length)?;
+        drop(inode);
+        let log = self.geometry.block_size.log();
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log))
+    }
+
     /// Punches a hole from byte `offset` to byte `reach` of a file.
     pub(super) fn punch(&mut self, ino: Ino, offset: u64, reach: u64) -> Result<()> {
         let inode = self.inode(ino)?;

@@ -70,7 +70,7 @@ pub use make::Blank;
 pub use map::{Cluster, Run};
 pub use namespace::{NewNode, RenameMode, Times};
 pub use open::{read_raw_superblock, read_superblock};
-pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options};
+pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options, Upkeep};
 pub use pending::{PendingSync, SyncOutcome};
 pub use quota::QuotaLimits;
 pub use stat::{SET_GID, Space, Stat, without_privilege};
@@ -369,15 +369,22 @@ impl Volume {
         self.start()?;
         self.load_limits()?;
         self.changed = true;
-        let upkeep = self.next_upkeep()?;
-        self.complete(upkeep)?;
-        self.changed = true;
+        if self.options.upkeep == Upkeep::ByChange {
+            let upkeep = self.next_upkeep()?;
+            self.complete(upkeep)?;
+            self.changed = true;
+        }
         Ok(())
     }
 
+    /// Decides who does the upkeep before changes from now on.
+    pub fn set_upkeep(&mut self, upkeep: Upkeep) {
+        self.options.upkeep = upkeep;
+    }
+
     /// Begins the upkeep that is due before a change: it writes dirty pages, cleans sections, and frees
-    /// blocks by a checkpoint. Every change does this itself; a caller that does it first spends less time
-    /// under its lock in the change.
+    /// blocks by a checkpoint. Every change does this itself, unless it is [left to the caller](Upkeep), who
+    /// can let others read meanwhile.
     pub fn begin_upkeep(&mut self) -> Result<Option<PendingSync>> {
         if self.read_only_reason().is_some() {
             return Ok(None);

@@ -450,6 +450,26 @@ impl Volume {
         *self.held.entry(ino).or_default() += 1;
     }
 
+    /// Cuts a part of at most `bytes` bytes off a large regular file without a name that is held once, so that its
+    /// [`release`](Self::release) has less to do at once. Returns false if there is nothing to cut off.
+    pub fn shrink_nameless(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
+        if !self.orphans.contains(&ino) || self.held.get(&ino) != Some(&1) {
+            return Ok(false);
+        }
+        self.begin()?;
+        let inode = self.inode(ino)?;
+        let (size, allocated) = (inode.head().size.get(), inode.head().blocks.get());
+        let is_plain = inode.file_type() == FileType::Regular
+            && !inode.has_inline(inline::DATA)
+            && inode.compression().is_none();
+        drop(inode);
+        if !is_plain || size <= bytes || allocated << self.geometry.block_size.log() <= bytes {
+            return Ok(false);
+        }
+        self.set_size(ino, (size - 1) / bytes * bytes)?;
+        Ok(true)
+    }
+
     /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
     pub fn release(&mut self, ino: Ino) -> Result<()> {
         let Some(count) = self.held.get_mut(&ino) else { return Ok(()) };

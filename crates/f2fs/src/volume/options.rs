@@ -55,6 +55,17 @@ pub enum FsyncNames {
     Renamed,
 }
 
+/// The caller of the upkeep that is due before a change: writing dirty pages, cleaning, checkpoints that free blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Upkeep {
+    /// Every change does it itself.
+    #[default]
+    ByChange,
+    /// The caller does it by [`Volume::begin_upkeep`](super::Volume::begin_upkeep), before changes that together write no
+    /// more than 4 MiB.
+    ByCaller,
+}
+
 /// Options for opening a volume.
 pub struct Options {
     /// The clock for timestamps and for the age of segments.
@@ -101,6 +112,8 @@ pub struct Options {
     /// True to write checkpoints only on request. Until then, dropping the volume discards all changes as a
     /// whole. Blocks freed in the meantime cannot be reused.
     pub checkpoint_when_asked: bool,
+    /// The caller of the upkeep before changes.
+    pub upkeep: Upkeep,
 }
 
 impl Options {
@@ -126,6 +139,7 @@ impl Options {
             straight_bytes: None,
             cache_has_times: true,
             checkpoint_when_asked: false,
+            upkeep: Upkeep::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use f2fs::{
     volume::{SetAttr, Stat, without_privilege},
 };
 
-use super::{Answer, Caller, Change, FileSystem, Limits, refuse_sealed, to_errno};
+use super::{Answer, Caller, Change, FileSystem, Limits, durability::PART_BYTES, refuse_sealed, to_errno};
 use crate::Errno;
 
 /// Bytes that a copy moves per step. Each step locks the volume exclusively.
@@ -201,15 +201,33 @@ impl FileSystem {
             return Err(Errno::INVAL);
         }
         let mut volume = self.write_lock_for(caller)?;
-        match mode & !KEEP_SIZE {
-            0 => volume.allocate_range(ino, offset, length, keep_size),
-            PUNCH_HOLE if keep_size => volume.punch_hole(ino, offset, length),
-            ZERO_RANGE => volume.zero_range(ino, offset, length, keep_size),
-            COLLAPSE_RANGE if !keep_size => volume.collapse_range(ino, offset, length),
-            INSERT_RANGE if !keep_size => volume.insert_range(ino, offset, length),
+        let kind = mode & !KEEP_SIZE;
+        match kind {
+            COLLAPSE_RANGE if !keep_size => {
+                return volume.collapse_range(ino, offset, length).map_err(to_errno);
+            }
+            INSERT_RANGE if !keep_size => return volume.insert_range(ino, offset, length).map_err(to_errno),
+            0 | ZERO_RANGE => volume.check_allocation(ino, offset, length).map_err(to_errno)?,
+            PUNCH_HOLE if keep_size => {}
             _ => return Err(Errno::OPNOTSUPP),
         }
-        .map_err(to_errno)
+        let mut at = offset;
+        loop {
+            // A range beyond all offsets is left to the volume, which refuses it.
+            let part = (at / PART_BYTES + 1).saturating_mul(PART_BYTES) - at;
+            let part = part.min(length - (at - offset));
+            match kind {
+                0 => volume.allocate_range(ino, at, part, keep_size),
+                PUNCH_HOLE => volume.punch_hole(ino, at, part),
+                _ => volume.zero_range(ino, at, part, keep_size),
+            }
+            .map_err(to_errno)?;
+            at += part;
+            if at - offset == length {
+                return Ok(());
+            }
+            self.between_parts(&mut volume)?;
+        }
     }
 
     /// Returns the offset of the first byte of data at or after `offset`.

@@ -8,14 +8,17 @@ use std::{
 use f2fs::{
     format::inode::flag,
     units::{Ino, SegNo},
-    volume::{PendingSync, Volume},
+    volume::{PendingSync, Upkeep, Volume},
 };
 
-use super::{Answer, End, FileSystem, to_errno};
-use crate::{Errno, FsyncMode, ioctl::TrimRange, volume_lock::Writing};
+use super::{Answer, Caller, End, FileSystem, to_errno};
+use crate::{Errno, FsyncMode, caller::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
 const LAST_DISCARDS: Duration = Duration::from_secs(5);
+
+/// Maximum size of a range that is allocated or freed at once, in bytes.
+pub(super) const PART_BYTES: u64 = 64 << 20;
 
 impl FileSystem {
     /// Completes the pending steps of an operation. While the device works, readers may enter, but no other
@@ -134,8 +137,12 @@ impl FileSystem {
     }
 
     /// Discards free blocks and returns the number of bytes. A request for a part of the volume covers all of
-    /// it, which is harmless for free blocks. Other operations proceed while the device works.
-    pub(super) fn trim(&self, range: TrimRange) -> Answer<u64> {
+    /// it, which is harmless for free blocks. Other operations proceed while the device works. Between any two
+    /// requests it ends with EINTR if `is_interrupted` says so.
+    pub fn trim(&self, caller: Caller, range: TrimRange, is_interrupted: &dyn Fn() -> bool) -> Answer<u64> {
+        if !caller.has(Capability::SysAdmin) {
+            return Err(Errno::PERM);
+        }
         if !self.settings.checkpoints {
             // Blocks that the last checkpoint needs must stay, and only a new checkpoint could tell them from
             // free ones.
@@ -154,12 +161,37 @@ impl FileSystem {
         drop(volume);
         let (mut trimmed, mut from) = (0, Some(SegNo(0)));
         while let Some(segment) = from {
-            while self.discards.issue().map_err(to_errno)? > 0 {}
+            self.issue_all(is_interrupted)?;
             let (blocks, next) = self.write_lock()?.trim_from(segment, least_blocks).map_err(to_errno)?;
             (trimmed, from) = (trimmed + blocks, next);
         }
-        while self.discards.issue().map_err(to_errno)? > 0 {}
+        self.issue_all(is_interrupted)?;
         Ok((trimmed << block_size.log()).min(range.length))
+    }
+
+    fn issue_all(&self, is_interrupted: &dyn Fn() -> bool) -> Answer<()> {
+        while self.discards.issue().map_err(to_errno)? > 0 {
+            if is_interrupted() {
+                return Err(Errno::INTR);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees an inode that nobody uses any more, a large file in parts between which readers have the volume.
+    pub(super) fn release(&self, ino: Ino) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        while volume.shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
+            self.between_parts(&mut volume)?;
+        }
+        volume.release(ino).map_err(to_errno)
+    }
+
+    /// Between two parts of a long operation: readers have a turn, and the volume for the upkeep that is due.
+    pub(super) fn between_parts(&self, volume: &mut Writing<'_>) -> Answer<()> {
+        volume.let_readers_in(|| ())?;
+        let upkeep = volume.begin_upkeep();
+        self.settle(volume, upkeep).map_err(to_errno)
     }
 
     /// Ends the mount: frees unlinked inodes, makes everything durable, marks the volume as cleanly
@@ -206,6 +238,7 @@ impl FileSystem {
 
     fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
+        volume.set_upkeep(Upkeep::ByChange);
         while let Some((ino, atime)) = self.pending_atimes.take_one() {
             // A volume without space for it is left clean all the same.
             let _ = super::set_atime(volume, ino, atime);
@@ -410,6 +443,67 @@ mod tests {
         fs.unmount().unwrap();
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert_eq!(volume.stat(other).unwrap().atime.seconds, 9);
+    }
+
+    /// Between the pieces in which the volume writes, a checkpoint is often due on a volume that is nearly full.
+    #[test]
+    fn readers_have_the_volume_while_a_checkpoint_makes_room_within_a_long_write() {
+        let (device, fs) = mounted(Settings::default());
+        let ino = create(&fs, b"file");
+        // Each lies in two pieces of 4 MiB, and segments end within both.
+        for round in 0..2000 {
+            let offset = (round % 20 + 1) * (4 << 20) - (900 << 10);
+            fs.write(ROOT_USER, ino, offset, &vec![1; 1000 << 10], WriteMode::default()).unwrap();
+        }
+        let (flushes, _) = device.take();
+        assert!(flushes > 20, "{flushes} flushes for 20 times as much as the volume has room for");
+    }
+
+    #[test]
+    fn readers_have_a_turn_within_long_operations() {
+        let (_, fs) = mounted(Settings::default());
+        let root = fs.root().unwrap();
+        let ino = create(&fs, b"large");
+        let turns = |act: &dyn Fn()| {
+            let before = fs.volume.reader_turns();
+            act();
+            fs.volume.reader_turns() - before
+        };
+        const LONG: u64 = PART_BYTES + (4 << 20);
+        const PUNCH_HOLE: u32 = 3;
+        const ZERO_RANGE: u32 = 0x10;
+        let allocate = |mode| turns(&|| fs.allocate(ROOT_USER, ino, 4096, LONG, mode).unwrap());
+        assert!(allocate(0) > 1);
+        let sectors = || fs.stat(ino).unwrap().sectors;
+        assert_eq!(fs.stat(ino).unwrap().size, 4096 + LONG);
+        assert!(sectors() >= LONG / 512);
+        assert!(allocate(ZERO_RANGE) > 1);
+        assert!(allocate(PUNCH_HOLE) > 1);
+        assert!(sectors() < LONG / 512 / 100, "only nodes are left");
+        assert!(allocate(0) > 1);
+        let allocated = sectors();
+        // All of it, or nothing.
+        assert_eq!(fs.allocate(ROOT_USER, ino, 0, 2 * BYTES, 0), Err(Errno::NOSPC));
+        assert_eq!(sectors(), allocated);
+        let free = fs.space().unwrap().0.free_blocks;
+        fs.unlink(root, b"large").unwrap();
+        assert!(turns(&|| fs.forget(ino, 1, || {})) > 1);
+        assert!(fs.space().unwrap().0.free_blocks >= free + LONG / 4096);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_trim_ends_when_it_is_interrupted_and_readers_have_the_volume() {
+        let (device, fs) = mounted(Settings::default());
+        let range = TrimRange { start: 0, length: u64::MAX, least: 0 };
+        let asked = std::cell::Cell::new(0);
+        let after_two = || {
+            asked.set(asked.get() + 1);
+            asked.get() == 2
+        };
+        assert_eq!(fs.trim(ROOT_USER, range, &after_two), Err(Errno::INTR));
+        assert_eq!(device.take().1, 2, "discards before the interrupt");
+        assert!(fs.trim(ROOT_USER, range, &|| false).unwrap() > BYTES / 4);
     }
 
     #[test]
