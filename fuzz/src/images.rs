@@ -69,7 +69,7 @@ impl Images {
             .collect();
         names.sort();
         let images = names.into_iter().map(|name| load(folder, name)).collect::<Result<Vec<_>>>()?;
-        anyhow::ensure!(!images.is_empty(), "no image of that name in {}", folder.display());
+        anyhow::ensure!(!images.is_empty(), "unknown image in {}", folder.display());
         Ok(Images { images })
     }
 

@@ -21,7 +21,7 @@ fn hostile_volumes_are_read_or_refused() {
     }
     assert!(
         refused > 0 && changed > 20 && errors > 300,
-        "the patches hit nothing: {refused} refused, {errors} errors"
+        "the patches had no effect: {refused} refused, {errors} errors"
     );
 }
 

@@ -119,7 +119,7 @@ impl Subject {
     fn measure(&self, vm: &mut Vm, disk: &str, out: &mut impl Write) -> Result<()> {
         let started = Instant::now();
         let truth = Said::of(&Findings::of(&self.profile));
-        let unit = truth.unit_bytes.context("flashbench has to be told a unit")?;
+        let unit = truth.unit_bytes.context("flashbench needs the size of a unit")?;
         let card = random_profiles::card(&self.profile, self.noise.clone(), false);
         let options = Options { write: true, budget_bytes: u64::MAX, budget_ns: u64::MAX / 2, seed: 1 };
         let probed = Said::of(&probe(&card, &card, options, &mut |_, _| {})?);
@@ -217,10 +217,10 @@ fn flashbench(vm: &mut Vm, arguments: &[&str]) -> Result<String> {
 fn smallest_rates(told: &str) -> Result<[f64; 3]> {
     let rate = |line: &str| {
         let rate = line.split_whitespace().nth(1).and_then(|rate| rate.strip_suffix("/s"));
-        rate.and_then(scaled).with_context(|| format!("flashbench -O says {line:?}"))
+        rate.and_then(scaled).with_context(|| format!("unexpected output of flashbench -O: {line:?}"))
     };
     let rates = told.lines().map(rate).collect::<Result<Vec<f64>>>()?;
-    rates.last_chunk().copied().with_context(|| format!("flashbench -O says {told:?}"))
+    rates.last_chunk().copied().with_context(|| format!("unexpected output of flashbench -O: {told:?}"))
 }
 
 /// Finds the smallest boundary that is visible, as are all larger ones, in the lines of `-a`, which are
@@ -230,18 +230,18 @@ fn boundary(told: &str) -> Result<Option<u64>> {
     for line in told.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let ["align", bytes, "pre", pre, "on", _, "post", _, "diff", difference] = words[..] else {
-            bail!("flashbench -a says {line:?}");
+            bail!("unexpected output of flashbench -a: {line:?}");
         };
         // It omits the s for negative times.
         let seconds = |text: &str| {
             let told = scaled(text.strip_suffix('s').unwrap_or(text));
-            told.with_context(|| format!("flashbench -a says {line:?}"))
+            told.with_context(|| format!("unexpected output of flashbench -a: {line:?}"))
         };
         rows.push((bytes.parse::<u64>()?, seconds(pre)?, seconds(difference)?));
     }
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().context("flashbench -a says nothing")
+        values.get(values.len() / 2).copied().context("flashbench -a printed nothing")
     };
     let usual = median(rows.iter().map(|(_, pre, _)| *pre).collect())?;
     // Smaller than every unit, larger than every page.

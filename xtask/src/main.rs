@@ -11,7 +11,7 @@ use xtask::{
 };
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "What builds, judges and measures flashkit")]
+#[command(name = "cargo xtask", about = "Builds, judges and measures flashkit")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -197,7 +197,7 @@ fn run() -> Result<()> {
         Task::Golden { again, names } => {
             let known: Vec<_> = golden::recipes().collect();
             if let Some(name) = names.iter().find(|name| known.iter().all(|recipe| recipe.name != **name)) {
-                bail!("there is no golden image {name}");
+                bail!("unknown golden image {name}");
             }
             let wanted =
                 known.into_iter().filter(|it| names.is_empty() || names.iter().any(|n| n == it.name));

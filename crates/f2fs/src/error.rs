@@ -117,7 +117,7 @@ pub enum Error {
     #[error("quota exceeded")]
     Quota,
     /// The target directory belongs to another project.
-    #[error("it belongs to another project")]
+    #[error("the target directory belongs to another project")]
     OtherProject,
     /// The volume, or the file, refuses writes.
     #[error("read-only: {0}")]
@@ -132,7 +132,7 @@ pub enum Error {
     #[error("no such attribute")]
     NoAttribute,
     /// The inode and its xattr node have no space for the extended attribute.
-    #[error("no room for the extended attribute")]
+    #[error("no space for the extended attribute")]
     AttributeTooLarge,
     /// The name is taken.
     #[error("already exists")]
@@ -162,7 +162,7 @@ pub enum Error {
     #[error("operation not permitted")]
     NotPermitted,
     /// The key of an encrypted file or name is missing.
-    #[error("encrypted, and no key")]
+    #[error("encrypted, and the key is missing")]
     NoKey,
 }
 

@@ -72,8 +72,8 @@ fn damage_is_named_by_its_place() {
 
     let open = |writes: &[(u64, &[u8])]| Volume::open(damaged(writes), Options::read_only()).expect("opens");
     let footer = open(&[(root_at + 4072, &7u32.to_le_bytes())]).stat(root).expect_err("a wrong footer");
-    let place = format!("corrupt node 3 at block {}: the footer says node 7", root_at / 4096);
+    let place = format!("corrupt node 3 at block {}: the footer has node 7", root_at / 4096);
     assert_eq!(footer.to_string(), place);
     let mode = open(&[(root_at, &[0, 0])]).entries(root, 0).err().expect("no kind of file");
-    assert!(mode.to_string().contains("mode 0o0 is of no kind of file"), "{mode}");
+    assert!(mode.to_string().contains("mode 0o0 has no known file type"), "{mode}");
 }

@@ -261,33 +261,33 @@ impl Array {
             && self.endurance_erases == twin.endurance_erases
             && self.implicit == twin.implicit;
         if !same {
-            return Err("the flash is another one than the profile's".into());
+            return Err("the flash differs from the profile".into());
         }
         if self.fresh < twin.fresh || self.fresh > self.block_count {
-            return Err(format!("{} blocks of {} were handed out", self.fresh, self.block_count));
+            return Err(format!("{} blocks of {} were allocated", self.fresh, self.block_count));
         }
         let last = if profile.is_raw() { self.block_count } else { self.fresh };
         for (number, block) in self.blocks.iter() {
             let fail = |what: &str| Err(format!("block {number} {what}"));
             if number >= last {
-                return fail("was never handed out");
+                return fail("was never allocated");
             }
             if block.next > self.pages_per_block || block.tags.len() != block.next as usize {
-                return fail("has other pages than it says");
+                return fail("has contradictory counts of pages");
             }
             if block.erases > self.endurance_erases {
-                return fail("was erased more often than it endures");
+                return fail("was erased more often than its endurance allows");
             }
         }
         let worn = self.blocks.iter().filter(|(_, block)| block.erases == self.endurance_erases).count();
         if worn != self.retired as usize {
-            return Err(format!("{} blocks are said to be worn out, and {worn} are", self.retired));
+            return Err(format!("the count of worn-out blocks is {}, but {worn} are worn out", self.retired));
         }
         let mut free = HashSet::new();
         for Reverse((erases, number)) in &self.free {
             let block = self.blocks.get(*number).filter(|block| block.erases == *erases && block.next == 0);
             if block.is_none() || *erases >= self.endurance_erases || !free.insert(*number) {
-                return Err(format!("block {number} is said to be free"));
+                return Err(format!("block {number} is listed as free but is not"));
             }
         }
         Ok(())

@@ -61,7 +61,10 @@ impl Card {
 
     /// Makes a card from a used one: `data` is the content of a card with this model. Its clock starts at 0.
     pub fn from_parts(model: Model, data: Box<dyn Export>, pace: Pace) -> Card {
-        assert!(data.geometry().size_bytes >= model.profile().size_bytes, "the data is the card's");
+        assert!(
+            data.geometry().size_bytes >= model.profile().size_bytes,
+            "the data has the size of the card"
+        );
         Card {
             data,
             inverted: model.profile().is_raw(),

@@ -72,7 +72,7 @@ impl CardFile {
     pub fn create(path: &Path, profile: Profile, preconditioned: bool) -> Result<(), CardError> {
         let state_path = state_path(path);
         if state_path.exists() {
-            let what = "it is there already, and a card is made where none is".into();
+            let what = "the card exists already; remove it, or choose another name".into();
             return Err(CardError::State { path: state_path, what });
         }
         // Stays open, and so locked, until the card is complete.
@@ -155,7 +155,7 @@ fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
     };
     let stored: Stored<State> = serde_json::from_slice(&text).map_err(|e| broken(e.to_string()))?;
     if stored.format != FORMAT {
-        return Err(broken(format!("its form is {}, and this program knows {FORMAT}", stored.format)));
+        return Err(broken(format!("its format is {}, and this program reads {FORMAT}", stored.format)));
     }
     let profile = Profile::parse(&stored.profile).map_err(|e| broken(format!("its profile: {e}")))?;
     let model = Model::resume_checked(profile, stored.state, stored.preconditioned).map_err(broken)?;
@@ -202,7 +202,7 @@ fn create_anew(path: &Path) -> io::Result<fs::File> {
 }
 
 fn no_card(path: PathBuf) -> CardError {
-    CardError::State { path, what: "no card; `card new` makes one".into() }
+    CardError::State { path, what: "no card; `flashkit card new` makes one".into() }
 }
 
 fn io_error(path: &Path, source: io::Error) -> CardError {

@@ -108,17 +108,20 @@ impl Model {
         state.array.check(&profile, preconditioned)?;
         state.layer.check(&profile, preconditioned, &state.array)?;
         if state.slc_pages > 0 && profile.slc_cache.is_none() {
-            return Err("there are no cells of one bit".into());
+            return Err("the profile has no one-bit cells".into());
         }
         if state.streams.len() > profile.locality.streams as usize {
-            return Err(format!("{} streams are remembered", state.streams.len()));
+            return Err(format!(
+                "{} streams are remembered, more than the profile allows",
+                state.streams.len()
+            ));
         }
         if state.counters.largest() > u64::MAX >> 1 {
             return Err("a counter is about to overflow".into());
         }
         let host = &state.counters.host;
         if host.reads_by_log2_bytes.keys().chain(host.writes_by_log2_bytes.keys()).any(|log2| *log2 >= 64) {
-            return Err("requests of no size are counted".into());
+            return Err("requests of an impossible size are counted".into());
         }
         Ok(Model::resume(profile, state))
     }

@@ -207,7 +207,7 @@ pub enum ProfileError {
         why: String,
     },
     /// No profile has this name.
-    #[error("no profile is called {0:?}; `card list` shows those there are")]
+    #[error("unknown profile {0:?}; `flashkit card list` shows all profiles")]
     Unknown(String),
 }
 
@@ -329,7 +329,7 @@ impl Profile {
             return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
         }
         let good = i64::from(spare_blocks) - i64::from(self.flash.bad_blocks);
-        need(good >= 0, "flash.bad_blocks", "no more than spare_blocks")?;
+        need(good >= 0, "flash.bad_blocks", "must not exceed spare_blocks")?;
         need(self.pages_per_block() <= 1 << 20, "flash.block_bytes", "at most 2^20 pages")?;
         need(self.flash.endurance_erases >= 1, "flash.endurance_erases", "at least 1")?;
         let Host { max_request_bytes, queue_depth, .. } = self.host;
@@ -347,32 +347,32 @@ impl Profile {
                     "must be a whole number of blocks",
                 )?;
                 need((1..=4096).contains(&open_units), "layer.open_units", "1 to 4096")?;
-                need(open_random <= open_units, "layer.open_random", "no more than open_units")?;
+                need(open_random <= open_units, "layer.open_random", "must not exceed open_units")?;
                 // A log for each open unit, one for a merge, and four for the buffer.
                 let wanted = i64::from(open_units) + 1 + 4 + if self.fat_area.is_some() { 4 } else { 0 };
                 if good < wanted {
-                    return fail("flash.spare_blocks", format!("{good} good ones, and {wanted} are needed"));
+                    return fail("flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
                 }
             }
             Layer::Page { reserve_blocks } => {
                 need(reserve_blocks >= 1, "layer.reserve_blocks", "at least 1")?;
                 let wanted = i64::from(reserve_blocks) + 2 + if self.fat_area.is_some() { 4 } else { 0 };
                 if good < wanted {
-                    return fail("flash.spare_blocks", format!("{good} good ones, and {wanted} are needed"));
+                    return fail("flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
                 }
             }
             Layer::Nor | Layer::Nand => {
-                need(self.fat_area.is_none(), "fat_area", "a bare chip has none")?;
+                need(self.fat_area.is_none(), "fat_area", "must be absent for a bare chip")?;
                 need(
                     self.size_bytes % u64::from(block_bytes) == 0,
                     "size_bytes",
-                    "a bare chip is whole blocks",
+                    "must be whole blocks for a bare chip",
                 )?;
             }
         }
         if let Some(slc) = &self.slc_cache {
-            need(!self.is_raw(), "slc_cache", "a bare chip has none")?;
-            need(slc.size_bytes >= u64::from(page_bytes), "slc_cache.size_bytes", "a page or more")?;
+            need(!self.is_raw(), "slc_cache", "must be absent for a bare chip")?;
+            need(slc.size_bytes >= u64::from(page_bytes), "slc_cache.size_bytes", "must be at least a page")?;
         }
         if let Some(fat) = &self.fat_area {
             let block = u64::from(block_bytes);

@@ -142,10 +142,10 @@ impl Trace {
 fn checked(n: usize, entry: Entry) -> Result<Entry, TraceError> {
     let fail = |what: &str| Err(TraceError { line: n + 1, what: what.to_string() });
     if entry.op.offset_bytes.checked_add(entry.op.length_bytes).is_none() {
-        return fail("the request passes every end");
+        return fail("the request ends beyond the largest offset");
     }
     if entry.at_ns.max(entry.done_ns) > CLOCK_END_NS {
-        return fail("later than any clock of a card");
+        return fail("the time exceeds the clock of a card");
     }
     Ok(entry)
 }
@@ -162,21 +162,21 @@ fn parse_blkparse(text: &str) -> Result<Vec<Entry>, TraceError> {
         if !device.contains(',') || !matches!(action, "D" | "Q" | "C") {
             continue;
         }
-        let at_ns = seconds_to_ns(time).ok_or_else(|| fail("no time of the form 1.000000000"))?;
+        let at_ns = seconds_to_ns(time).ok_or_else(|| fail("expected a time of the form 1.000000000"))?;
         let Some((command, fua)) = blkparse_kind(kind) else { continue };
         let op = match rest {
             [from, "+", count, ..] => {
                 let number = |text: &str| text.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES);
                 let range = number(from).zip(number(count));
                 let (offset_bytes, length_bytes) =
-                    range.ok_or_else(|| fail("no sectors of the form 8 + 8"))?;
+                    range.ok_or_else(|| fail("expected sectors of the form 8 + 8"))?;
                 Op { command, offset_bytes, length_bytes, fua }
             }
             // An empty write with a flush flag is a flush.
             _ if kind.starts_with('F') => Op::flush(),
             // Such a write has been answered, under the name of one without a flush.
             _ if action == "C" => continue,
-            _ => return Err(fail("no sectors of the form 8 + 8")),
+            _ => return Err(fail("expected sectors of the form 8 + 8")),
         };
         let entry = checked(n, Entry { at_ns, done_ns: at_ns, op })?;
         match action {
@@ -234,12 +234,12 @@ fn parse_fio(text: &str) -> Result<Vec<Entry>, TraceError> {
         }
         if version == 3 {
             let us = fields.remove(0).parse::<u64>().ok().and_then(|us| us.checked_mul(1000));
-            now_ns = us.ok_or_else(|| fail("no time in microseconds"))?;
+            now_ns = us.ok_or_else(|| fail("expected a time in microseconds"))?;
         }
         let (action, numbers) = match fields[..] {
             [_, "add" | "open" | "close"] => continue,
             [_, action, ref numbers @ ..] => (action, numbers),
-            _ => return Err(fail("no file and action")),
+            _ => return Err(fail("expected a file and an action")),
         };
         let number = |at: usize| {
             let text = numbers.get(at).ok_or_else(|| fail("a number is missing"))?;
@@ -256,7 +256,7 @@ fn parse_fio(text: &str) -> Result<Vec<Entry>, TraceError> {
                 now_ns = now_ns.max(us.ok_or_else(|| fail("too late"))?);
                 continue;
             }
-            _ => return Err(fail("an action that fio does not have")),
+            _ => return Err(fail("unknown action of fio")),
         };
         entries.push(checked(n, Entry { at_ns: now_ns, done_ns: now_ns, op })?);
     }

@@ -185,7 +185,7 @@ pub fn replay(
         .map_err(|source| CardError::Io { path: trace.to_path_buf(), source })?;
     let requests = Trace::parse(&text).map_err(|error| broken(error.to_string()))?;
     if requests.entries.is_empty() {
-        return Err(broken("no requests are in it".into()));
+        return Err(broken("the trace has no requests".into()));
     }
     let mut model = Model::new(profile, preconditioned);
     card::replay(&requests, &mut model, keep_times).map_err(|refusal| broken(refusal.to_string()))?;

@@ -664,6 +664,6 @@ fn requests_to_a_card_are_recorded_and_replayed() {
     assert!(text.contains("time of writes") && text.contains("p99.9 "), "{text}");
     assert!(
         fails(dir, &["card", "replay", "plan.toml", "--profile", "bergmann-stick"])
-            .contains("plan.toml: no requests")
+            .contains("plan.toml: the trace has no requests")
     );
 }

@@ -97,7 +97,7 @@ impl Serialize for Bytes {
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Bytes::parse(&text).ok_or_else(|| de::Error::custom(format!("no byte string: {text}")))
+        Bytes::parse(&text).ok_or_else(|| de::Error::custom(format!("not an escaped byte string: {text}")))
     }
 }
 

@@ -9,6 +9,6 @@ const THROUGH: &str = "[FSCK] other corrupted bugs";
 /// finding.
 pub fn findings(printed: &str, excused: impl Fn(&str) -> bool) -> Vec<&str> {
     let complains = |line: &&str| COMPLAINTS.iter().any(|word| line.contains(word)) && !excused(line);
-    let end = (!printed.contains(THROUGH)).then_some("it did not come to its end");
+    let end = (!printed.contains(THROUGH)).then_some("the check did not complete");
     printed.lines().filter(complains).chain(end).collect()
 }

@@ -254,7 +254,7 @@ pub fn walk(root: &Path, found: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::
                 }
             };
             if told != FileType::Unknown && kind_of(told) != Some(entry.kind) {
-                entry.errors.push(format!("readdir says {told:?}"));
+                entry.errors.push(format!("readdir returns {told:?}"));
             }
             match entry.kind {
                 Kind::Dir if on == device => pending.push(entry),

@@ -64,7 +64,10 @@ fn shake_hands(socket: &mut (impl Read + Write)) -> io::Result<(u64, u16)> {
     let mut greeting = [0; 18];
     socket.read_exact(&mut greeting)?;
     if greeting[..16] != *GREETING {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "no NBD server of the newstyle"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not an NBD server with the newstyle handshake",
+        ));
     }
     let mut hello = CLIENT_FLAGS.to_be_bytes().to_vec();
     hello.extend(&GREETING[8..]);

@@ -120,7 +120,7 @@ impl Pattern {
                     file.read_record(&mut record, at)?;
                     fill(&mut wanted, n, overwritten);
                     if record != wanted {
-                        let what = format!("record {n} is another one");
+                        let what = format!("record {n} differs from the written data");
                         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                     }
                 }

@@ -19,7 +19,7 @@ pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
     }
     match found {
         true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::NotFound, format!("no thread is called {name}"))),
+        false => Err(io::Error::new(io::ErrorKind::NotFound, format!("no thread has the name {name}"))),
     }
 }
 
@@ -32,7 +32,7 @@ pub fn end(process: u32) -> io::Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     if let Some((_, status)) = waitpid(Some(id), WaitOptions::NOHANG)? {
         return Err(io::Error::other(format!(
-            "process {process}, which was to end now, had ended already: {status:?}"
+            "process {process} had ended before it was asked to: {status:?}"
         )));
     }
     kill_process(id, Signal::TERM)?;
@@ -100,7 +100,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let said = end(short.as_raw_nonzero().get() as u32).unwrap_err().to_string();
-        assert!(said.contains("had ended already"), "{said}");
+        assert!(said.contains("had ended before"), "{said}");
     }
 
     #[test]

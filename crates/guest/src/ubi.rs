@@ -34,7 +34,7 @@ fn number_of(dir: &Path, flash: &str) -> io::Result<i32> {
             return Ok(number);
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("no flash is called {flash}")))
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("no flash has the name {flash}")))
 }
 
 #[cfg(test)]

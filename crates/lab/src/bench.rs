@@ -64,7 +64,7 @@ impl Place {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         let mount = mount_of(mounts()?, &dir)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount is known to hold it"))?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount was not found"))?;
         let (kind, source, options) = facts(mount);
         Ok(Place { dir, kind, source, options })
     }
@@ -193,7 +193,7 @@ impl Bench {
         took_s: f64,
     ) -> Record {
         let Place { kind, source, options, .. } = &self.place;
-        let caches = if can_drop_caches() { "caches dropped" } else { "pages of files given up" };
+        let caches = if can_drop_caches() { "caches dropped" } else { "pages of files dropped" };
         Record {
             form: FORM,
             cell: Cell {

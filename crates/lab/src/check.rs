@@ -50,7 +50,7 @@ impl Check {
     /// Checks the volume in `image` without changing it.
     pub fn of(kind: &str, image: &Path) -> Check {
         let Some((program, arguments)) = checker(kind) else {
-            return Check::NotChecked { why: format!("there is no checker for {kind}") };
+            return Check::NotChecked { why: format!("no checker for {kind} exists") };
         };
         let output = programs::command(program).args(arguments).arg(image).stdin(Stdio::null()).output();
         let output = match output {

@@ -493,7 +493,11 @@ impl Bench<'_> {
         let answer = self.target.run(&Op::Space { dir: MOUNT_POINT.into() })?.answer;
         match answer {
             Some(Answer::Space { total_bytes, free_bytes }) => Ok((total_bytes, free_bytes.min(total_bytes))),
-            other => Err(std::io::Error::other(format!("asked for room, it says {other:?}")).into()),
+            other => Err(std::io::Error::other(format!(
+                "unexpected answer to a request for free space: \
+                {other:?}"
+            ))
+            .into()),
         }
     }
 

@@ -113,7 +113,7 @@ impl FromStr for Age {
         let full_percent = if full.is_empty() { Ok(FULL_PERCENT) } else { full.parse() };
         match (times.parse(), full_percent) {
             (Ok(times @ 1..=1000), Ok(full_percent @ 1..=95)) => Ok(Age { times, full_percent }),
-            _ => Err("TIMES[:PERCENT], as 3:60; up to 1000 times, up to 95 %".into()),
+            _ => Err("TIMES[:PERCENT], for example 3:60; up to 1000 times, up to 95 %".into()),
         }
     }
 }

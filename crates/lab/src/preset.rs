@@ -92,7 +92,10 @@ impl std::str::FromStr for Preset {
     fn from_str(name: &str) -> io::Result<Preset> {
         Preset::named(name).ok_or_else(|| {
             let all = Preset::ALL.map(Preset::name).join(", ");
-            io::Error::new(io::ErrorKind::InvalidInput, format!("no preset {name:?}; there are {all}"))
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("unknown preset {name:?}; choose one of {all}"),
+            )
         })
     }
 }

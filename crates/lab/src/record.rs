@@ -146,7 +146,7 @@ impl Record {
             ("seed", self.seed == other.seed),
             ("size", self.scale == other.scale),
             ("age", self.age == other.age),
-            ("share that is full", self.full_percent == other.full_percent),
+            ("full share", self.full_percent == other.full_percent),
             ("clock", self.clock == other.clock),
             ("card", self.profile == other.profile),
             ("dirty limit", self.dirty_bytes == other.dirty_bytes),
@@ -309,7 +309,7 @@ pub(crate) mod tests {
             phases: experiment.parts().iter().zip(values).map(phase).collect(),
             wear: None,
             check: Check::Clean { program: "fsck".into() },
-            failure: (values.len() < experiment.parts().len()).then(|| "it ended early".into()),
+            failure: (values.len() < experiment.parts().len()).then(|| "the run ended early".into()),
             cost_failure: None,
             took_s: 1.0,
         }

@@ -147,7 +147,7 @@ impl FileSystem {
             "btrfs" => ("mkfs.btrfs", &["-q", "-f", "-U", UUID]),
             "xfs" => ("mkfs.xfs", &["-q", "-f", "-m", XFS_UUID]),
             other => {
-                let what = format!("nobody knows how to format {other}");
+                let what = format!("flashkit cannot format {other}");
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
         })

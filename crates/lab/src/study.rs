@@ -192,7 +192,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         },
         phases: Vec::new(),
         wear: None,
-        check: Check::NotChecked { why: "it did not come to that".into() },
+        check: Check::NotChecked { why: "the run ended before the check".into() },
         failure: None,
         cost_failure: None,
         took_s: 0.0,

@@ -100,7 +100,7 @@ impl Walk<'_> {
         let shown = || guest::Bytes::from(path).to_string();
         match self.inos.insert(id, ino) {
             Some(before) if before == ino => return Ok(()),
-            Some(before) => bail!("{}: it is {ino}, under another name it was {before}", shown()),
+            Some(before) => bail!("{}: it is {ino}, but {before} under another name", shown()),
             None => {}
         }
         let inode = self.model.inode(id);
@@ -111,7 +111,7 @@ impl Walk<'_> {
             let entry = entry.with_context(shown)?;
             let kind = entry.kind;
             let told = self.volume.stat(entry.ino).with_context(shown)?.kind;
-            ensure!(kind == Some(told), "{}: {:?} says {kind:?}, is {told:?}", shown(), entry.name);
+            ensure!(kind == Some(told), "{}: {:?} has {kind:?}, the entry has {told:?}", shown(), entry.name);
             let name = entry.name;
             ensure!(
                 found.insert(name.clone(), entry.ino).is_none(),
@@ -122,7 +122,7 @@ impl Walk<'_> {
         }
         ensure!(found.remove(&b"."[..]) == Some(ino), "{}: the dot", shown());
         let above = found.remove(&b".."[..]);
-        ensure!(above == self.inos.get(&dir.parent).copied(), "{}: the dots are {above:?}", shown());
+        ensure!(above == self.inos.get(&dir.parent).copied(), "{}: `.` and `..` are {above:?}", shown());
         for (name, child) in dir.names.values() {
             let below = [path, b"/", name].concat();
             let Some(child_ino) = found.remove(name) else {
@@ -220,7 +220,7 @@ impl Walk<'_> {
                 // Block 0 may exist without a write: inline data moved to it.
                 let blocks = extent.offset / block_bytes..end.div_ceil(block_bytes);
                 if let Some(extra) = blocks.clone().find(|n| *n > 0 && !data.blocks.contains_key(n)) {
-                    bail!("block {extra} has a place and was never written");
+                    bail!("block {extra} is allocated but was never written");
                 }
             }
             at = end;

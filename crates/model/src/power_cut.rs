@@ -253,7 +253,7 @@ impl Record {
             return Ok(further);
         }
         let many = candidates.len();
-        Err(anyhow!("it is none of {many} states that it may be in: {}", differences.join("; ")))
+        Err(anyhow!("the state is none of the {many} permitted ones: {}", differences.join("; ")))
     }
 
     /// Cuts the power at some request after the opening of a volume began. The next opening must find the

@@ -35,7 +35,7 @@ pub fn lines() -> Result<Vec<Line>> {
     let shown = lines
         .iter()
         .find(|line| line.what == SHOWN)
-        .context("cargo bench -p flashkit-flash left it out")?
+        .context("the output of cargo bench -p flashkit-flash lacks it")?
         .figure;
     let null = fio_null()?;
     step.end();
@@ -58,7 +58,7 @@ fn fio_null() -> Result<f64> {
     }
     let told: serde_json::Value = serde_json::from_slice(&run.stdout).context("fio's JSON")?;
     let job = &told["jobs"][0];
-    let figure = |value: &serde_json::Value| value.as_f64().context("fio leaves a figure out");
+    let figure = |value: &serde_json::Value| value.as_f64().context("the output of fio lacks a figure");
     let cores = (figure(&job["usr_cpu"])? + figure(&job["sys_cpu"])?) / 100.0;
     Ok(figure(&job["write"]["iops"])? / cores.max(0.01))
 }

@@ -88,7 +88,7 @@ pub(super) fn lines() -> Result<Vec<Line>> {
         return Ok(Vec::new());
     }
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("mounts are not measured: that takes root and /dev/fuse");
+        eprintln!("mounts are not measured: that needs root and /dev/fuse");
         return Ok(Vec::new());
     }
     build()?;
@@ -243,7 +243,7 @@ impl Mounted {
         }
         for name in &names {
             if fs::metadata(name)?.len() != FILE_BYTES as u64 {
-                bail!("{}: not as long as it was made", name.display());
+                bail!("{}: the file has another length than when it was made", name.display());
             }
         }
         for name in &names {

@@ -205,7 +205,7 @@ fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Re
 fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()> {
     let complaints = verdict.complaints();
     if !complaints.is_empty() {
-        bail!("the kernel complains:\n{}", complaints.join("\n"));
+        bail!("the kernel logged errors:\n{}", complaints.join("\n"));
     }
     // No tool of Debian's checks several devices without their paths, or blocks of 16K.
     if !cut && recipe.more_mib.is_empty() && !recipe.blocks_16k {

@@ -35,7 +35,7 @@ pub fn can_build(machine: Machine) -> bool {
     let sysroot = run(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
     let there = Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").exists();
     if !there {
-        eprintln!("skipped: rustc has no target {target}, so there is no {machine:?}");
+        eprintln!("skipped: rustc has no target {target}, so {machine:?} cannot be tested");
     }
     there
 }

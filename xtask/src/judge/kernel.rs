@@ -85,7 +85,7 @@ impl Kernel {
                     .map(|below| dir.join(below).join(release))
                     .into_iter()
                     .find(|modules| modules.is_dir());
-                let modules = modules.with_context(|| format!("no modules of {release}"))?;
+                let modules = modules.with_context(|| format!("no modules of kernel {release} found"))?;
                 return Ok(Kernel { release: release.to_owned(), image: boot.join(&name), modules });
             }
         }
@@ -102,7 +102,7 @@ fn download(machine: Machine, cache: &Path) -> Result<String> {
     };
     let image = machine.meta_packages().iter().find_map(|meta| newest(&apt, meta));
     let image = image.with_context(|| {
-        format!("apt knows none of {}; run apt-get update", machine.meta_packages().join(", "))
+        format!("apt has none of {}; run apt-get update", machine.meta_packages().join(", "))
     })?;
     // Ubuntu keeps the modules in packages of their own.
     let extra = ["linux-modules-", "linux-modules-extra-"]

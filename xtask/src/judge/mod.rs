@@ -91,7 +91,7 @@ impl Judge {
             let verdict = verdict.with_context(|| image.path.display().to_string())?;
             let complaints = verdict.complaints();
             if !complaints.is_empty() {
-                bail!("{}: the kernel complains:\n{}", image.path.display(), complaints.join("\n"));
+                bail!("{}: the kernel logged errors:\n{}", image.path.display(), complaints.join("\n"));
             }
             manifests.push(verdict.manifest);
         }
@@ -151,7 +151,7 @@ fn judge(vm: &mut Vm, image: &Image, disk: usize) -> Result<Result<Verdict>> {
     };
     log.extend(walked.log);
     log.extend(unmounted.log);
-    let manifest = walked.manifest.context("a manifest was asked for and none came")?;
+    let manifest = walked.manifest.context("the guest returned no manifest")?;
     Ok(Ok(Verdict { manifest, log }))
 }
 

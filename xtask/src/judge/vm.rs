@@ -149,7 +149,7 @@ impl Vm {
 
     fn boot_with(machine: Machine, disks: &[Disk], more: &[&str]) -> Result<Vm> {
         if disks.len() > DISKS_MAX {
-            bail!("{} disks, and one machine takes {DISKS_MAX}", disks.len());
+            bail!("{} disks, but a machine has at most {DISKS_MAX}", disks.len());
         }
         let kernel = Kernel::find(machine)?;
         let initramfs = initramfs::build(machine, &kernel)?;
@@ -310,7 +310,7 @@ impl Vm {
     pub fn cut(&mut self, n: usize, to: &[PathBuf]) -> Result<()> {
         let disks = &self.disks[n..n + to.len()];
         if disks.iter().any(|disk| !disk.writable) {
-            bail!("the disk does not keep what is written to it");
+            bail!("the disk lost written data");
         }
         self.freeze(Signal::STOP)?;
         self.wait_until_stopped()?;

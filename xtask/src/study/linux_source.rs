@@ -34,7 +34,7 @@ impl LinuxSource {
         let apt = Apt::of_machine(Path::new("."));
         let depends = apt.depends(META_PACKAGE)?;
         let name = depends.into_iter().find(|name| name.starts_with("linux-source-"));
-        let name = name.context("apt knows no linux-source; run apt-get update")?;
+        let name = name.context("apt has no linux-source; run apt-get update")?;
         let version = apt.version(&name)?.with_context(|| format!("apt has no version of {name}"))?;
         Ok(LinuxSource { name, version })
     }

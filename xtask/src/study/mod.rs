@@ -100,7 +100,7 @@ impl Machinery {
         let status = study.status().context("cannot start flashkit")?;
         interrupt::check()?;
         if !status.success() {
-            bail!("flashkit study: {status}; its reasons stand above");
+            bail!("flashkit study: {status}; the reasons are above");
         }
         step.end();
         Ok(())
@@ -143,7 +143,7 @@ impl Parts for Machinery {
 fn exact_guest() -> Result<()> {
     let kernel = uml_kernel::build(&uml_kernel::Options::default()).or_else(|error| {
         let earlier = uml_kernel::earlier().ok_or(error)?;
-        eprintln!("{}: serves, since no newer one can be built", earlier.display());
+        eprintln!("{}: used, because no newer kernel can be built", earlier.display());
         anyhow::Ok(earlier)
     })?;
     uml_kernel::with_agent(&kernel).map(drop)

@@ -46,7 +46,7 @@ pub fn run(tree: Option<PathBuf>) -> Result<()> {
 
     let rows = filling::rows(&tree, dir.path())?;
     let image = filling::our_image(dir.path());
-    let step = Step::begin("fsck.f2fs looks for faults in ours");
+    let step = Step::begin("fsck.f2fs checks our volume");
     fsck_image(&image)?;
     step.end();
     let step = Step::begin("Linux mounts ours and reads everything (about a minute)");
@@ -64,7 +64,7 @@ pub fn run(tree: Option<PathBuf>) -> Result<()> {
     let path = kept.join("study.json");
     fs::write(&path, serde_json::to_vec_pretty(&record)?).with_context(|| path.display().to_string())?;
     if !record.differences.is_empty() {
-        bail!("Linux does not see what the source has:\n{}", record.differences.join("\n"));
+        bail!("Linux sees a different tree than the source:\n{}", record.differences.join("\n"));
     }
     Ok(())
 }

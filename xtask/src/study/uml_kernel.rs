@@ -115,7 +115,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let source = match (&old, &options.tree) {
         (Some(record), None) if record.module_sha256 == module_sha256() => {
             let (release, source) = (&record.release, &record.source);
-            eprintln!("{}: Linux {release} of {source} is there already", program.display());
+            eprintln!("{}: Linux {release} of {source} is built already", program.display());
             return Ok(program);
         }
         (_, tree) => Source::choose(tree.as_deref())?,
@@ -207,7 +207,7 @@ impl Source {
         if let Some(tree) = tree {
             let tree = tree.canonicalize().with_context(|| tree.display().to_string())?;
             if !tree.join("arch/um/Kconfig").exists() {
-                bail!("{} is no kernel tree: it has no arch/um", tree.display());
+                bail!("{} is not a kernel tree: it has no arch/um", tree.display());
             }
             return Ok(Source::Tree(tree));
         }
@@ -463,6 +463,6 @@ mod tests {
     fn a_directory_that_is_not_a_kernel_tree_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let error = Source::choose(Some(dir.path())).err().unwrap();
-        assert!(error.to_string().contains("no kernel tree"), "{error}");
+        assert!(error.to_string().contains("not a kernel tree"), "{error}");
     }
 }

@@ -68,7 +68,7 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} turns, {} of them with an unclean end, {} operations; what took Linux longest: {:.1} s for {}",
+            "{} turns, {} of them with an unclean end, {} operations; the longest operation of Linux: {:.1} s for {}",
             self.turns,
             self.unclean,
             self.operations,
@@ -258,7 +258,7 @@ impl Game<'_> {
         };
         let outcome = self.timed(&op, |vm| vm.run(op.clone()))?;
         let bad = complaints(&outcome.log);
-        ensure!(bad.is_empty(), "the kernel complains:\n{}", bad.join("\n"));
+        ensure!(bad.is_empty(), "the kernel logged errors:\n{}", bad.join("\n"));
         Ok(())
     }
 

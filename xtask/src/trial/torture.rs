@@ -63,7 +63,7 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
         let seconds = started.elapsed().as_secs();
         writeln!(
             out,
-            "seed {seed}: {done} operations in {seconds} s, no difference, fsck.f2fs finds nothing"
+            "seed {seed}: {done} operations in {seconds} s, no difference, fsck.f2fs finds no fault"
         )?;
         out.flush()?;
         if limits.reached(started, done) {
@@ -112,7 +112,7 @@ pub fn power_cuts(limits: Limits, names: &[String], out: &mut impl Write) -> Res
     writeln!(out, "{tally}")?;
     writeln!(
         out,
-        "{done} power cuts in {} s: what was promised was there, nothing was torn",
+        "{done} power cuts in {} s: all promised data was there, nothing was torn",
         started.elapsed().as_secs()
     )?;
     Ok(())
@@ -151,7 +151,7 @@ pub fn ping_pong(rounds: u32, seed: u64, names: &[String], out: &mut impl Write)
 fn chosen<T>(names: &[String], all: Vec<T>, name_of: impl Fn(&T) -> &'static str) -> Result<Vec<T>> {
     let known: Vec<&str> = all.iter().map(&name_of).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        bail!("there is no {name}; there are {}", known.join(", "));
+        bail!("unknown name {name}; choose one of {}", known.join(", "));
     }
     Ok(all.into_iter().filter(|one| names.is_empty() || names.iter().any(|n| n == name_of(one))).collect())
 }

@@ -286,14 +286,14 @@ impl NodeBlock {
 
     /// The fixed head.
     pub fn head(&self) -> &raw::InodeHead {
-        assert!(self.is_inode(), "{} is no inode", self.nid());
+        assert!(self.is_inode(), "{} is not an inode", self.nid());
         raw::InodeHead::ref_from_prefix(self.bytes()).expect("a block is longer than an inode's head").0
     }
 
     /// Returns the fixed head for changes. A caller that changes `inline` or `flags` must leave a valid
     /// layout.
     pub fn head_mut(&mut self) -> &mut raw::InodeHead {
-        assert!(self.is_inode(), "{} is no inode", self.nid());
+        assert!(self.is_inode(), "{} is not an inode", self.nid());
         raw::InodeHead::mut_from_prefix(self.bytes_mut()).expect("a block is longer than an inode's head").0
     }
 

@@ -10,16 +10,16 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LzoError {
     /// The input ends within the stream.
-    #[error("the stream is cut off")]
+    #[error("the stream is truncated")]
     CutOff,
     /// The decompressed data is longer than the output.
-    #[error("the stream is for more than {0} bytes")]
+    #[error("the stream expands to more than {0} bytes")]
     TooLong(usize),
     /// A copy from before the start of the output.
-    #[error("a copy from {0} bytes back at {1}")]
+    #[error("a copy from {0} bytes before position {1}")]
     Distance(usize, usize),
     /// The end of the stream has the wrong form.
-    #[error("the stream ends in the wrong way")]
+    #[error("the end marker of the stream is invalid")]
     BadEnd,
     /// Bytes follow the end of the stream.
     #[error("{0} bytes follow the stream")]

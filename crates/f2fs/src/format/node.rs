@@ -165,10 +165,10 @@ impl NodeBlock {
         let at = Place::Node(nid, addr);
         let footer = node.footer();
         if footer.nid != nid {
-            return Err(Error::corrupt(at, format!("the footer says {}", footer.nid)));
+            return Err(Error::corrupt(at, format!("the footer has {}", footer.nid)));
         }
         if footer.ino != ino {
-            return Err(Error::corrupt(at, format!("the footer says {}, the NAT says {ino}", footer.ino)));
+            return Err(Error::corrupt(at, format!("the footer has {}, the NAT has {ino}", footer.ino)));
         }
         if footer.is_inode() {
             if footer.offset != 0 {
@@ -384,7 +384,7 @@ mod tests {
         let check = |nid, ino| NodeBlock::check(format, node.bytes().into(), nid, ino, BlockAddr(5));
         assert!(check(Nid(9), Ino(4)).is_ok());
         let wrong_nid = check(Nid(8), Ino(4)).unwrap_err().to_string();
-        assert_eq!(wrong_nid, "corrupt node 8 at block 5: the footer says node 9");
+        assert_eq!(wrong_nid, "corrupt node 8 at block 5: the footer has node 9");
         assert!(check(Nid(9), Ino(5)).is_err());
         let root = NodeBlock::new(format, Nid(9), Ino(4), 0, false);
         assert!(NodeBlock::check(format, root.bytes().into(), Nid(9), Ino(4), BlockAddr(5)).is_err());

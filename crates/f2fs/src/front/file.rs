@@ -313,7 +313,7 @@ impl Seek for File<'_> {
             SeekFrom::Current(by) => self.position.checked_add_signed(by),
             SeekFrom::End(by) => self.metadata()?.len().checked_add_signed(by),
         };
-        let outside = || Error::Invalid("the position is outside of what a file can have".into());
+        let outside = || Error::Invalid("the position is outside the range of a file".into());
         self.position = position.ok_or_else(outside)?;
         Ok(self.position)
     }

@@ -237,7 +237,7 @@ impl OpenOptions {
     fn require_clock(&self) -> Result<()> {
         match self.write && !self.has_clock {
             true => Err(Error::Invalid(
-                "a volume that is written needs a clock: `OpenOptions::clock(SystemTime::now)`".into(),
+                "opening a volume for writing needs a clock: `OpenOptions::clock(SystemTime::now)`".into(),
             )),
             false => Ok(()),
         }

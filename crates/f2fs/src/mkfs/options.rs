@@ -25,7 +25,7 @@ impl Encoding {
     pub fn parse(text: &str) -> Result<Encoding> {
         let (name, flags) = text.split_once(':').unwrap_or((text, ""));
         if name != "utf8" {
-            return Err(Error::Invalid(format!("unknown encoding {name:?}; there is utf8").into()));
+            return Err(Error::Invalid(format!("unknown encoding {name:?}; supported: utf8").into()));
         }
         let mut encoding = Encoding::default();
         for flag in flags.split([',', ':']).filter(|flag| !flag.is_empty()) {
@@ -36,7 +36,7 @@ impl Encoding {
                 "nohashonly" => encoding.hash_only = false,
                 _ => {
                     return Err(Error::Invalid(
-                        format!("unknown encoding flag {flag:?}; there are strict and hashonly").into(),
+                        format!("unknown encoding flag {flag:?}; supported: strict and hashonly").into(),
                     ));
                 }
             }
@@ -61,7 +61,7 @@ pub fn parse_features(list: &str) -> Result<Features> {
             None => {
                 let names: Vec<&str> = makeable().names().collect();
                 Err(Error::Invalid(
-                    format!("unknown feature {name:?}; there are {}", names.join(", ")).into(),
+                    format!("unknown feature {name:?}; supported: {}", names.join(", ")).into(),
                 ))
             }
         }
@@ -209,7 +209,7 @@ impl Options {
         let zone = self.segments_per_section.checked_mul(self.sections_per_zone);
         if !zone.is_some_and(|segments| (1..=1 << 23).contains(&segments)) {
             return invalid(format!(
-                "{} segments in a section and {} sections in a zone",
+                "{} segments in a section and {} sections in a zone are too many",
                 self.segments_per_section, self.sections_per_zone
             ));
         }
@@ -219,7 +219,7 @@ impl Options {
             }
         }
         if self.start_offset_bytes % 512 != 0 || self.start_offset_bytes > 1 << 62 {
-            return invalid(format!("start at byte {}, must be on a sector", self.start_offset_bytes));
+            return invalid(format!("start at byte {}, must be a multiple of 512", self.start_offset_bytes));
         }
         Ok(features)
     }
@@ -269,7 +269,7 @@ mod tests {
             ("1 section or more", |o| o.sections_per_zone = 0),
             ("sections in a zone", |o| (o.segments_per_section, o.sections_per_zone) = (1 << 16, 1 << 16)),
             ("must be above 0", |o| o.overprovision = Overprovision::Percent(f64::NAN)),
-            ("must be on a sector", |o| o.start_offset_bytes = 7),
+            ("must be a multiple of 512", |o| o.start_offset_bytes = 7),
             ("label of 513", |o| o.label = "x".repeat(513)),
             ("no NUL", |o| o.label = "a\0b".into()),
             ("packed_ssa", |o| o.features = Features::PACKED_SSA),

@@ -408,18 +408,19 @@ impl Volume {
             let possible = (is_file || inode.is_directory()) && !inode.has_inline(inline::PIN);
             if flags & BOTH == BOTH || (changes && !possible) {
                 return Err(Error::Invalid(
-                    "compressed and never compressed, or no kind of file for it".into(),
+                    "the flags for and against compression are both set, or the file cannot be compressed"
+                        .into(),
                 ));
             }
             if changes && inode.saved_blocks().is_none() {
-                return Err(Error::Unsupported("compression of an inode without the fields for it".into()));
+                return Err(Error::Unsupported("compression of an inode without compression fields".into()));
             }
         }
         let has_content = has_blocks(inode)
             || inode.has_inline(inline::DATA_EXIST)
             || !self.pages.has_fewer(inode.ino(), 1);
         if changes && is_file && has_content {
-            return Err(Error::Invalid("a file that has content".into()));
+            return Err(Error::Invalid("compression of a file can only be changed while it is empty".into()));
         }
         Ok(())
     }

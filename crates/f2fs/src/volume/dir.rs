@@ -448,7 +448,7 @@ impl DirCursor<'_> {
                 )
             })?
         } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-            return Err(Error::corrupt(at, format!("a name with a slash or a zero in slot {}", entry.slot)));
+            return Err(Error::corrupt(at, format!("a name with a slash or a NUL in slot {}", entry.slot)));
         } else {
             entry.name.to_vec()
         };

@@ -33,7 +33,7 @@ impl Volume {
             return Err(Error::NameTooLong);
         }
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
-            return Err(Error::Invalid("a name must not be empty or have a slash or zero in it".into()));
+            return Err(Error::Invalid("a name must not be empty or contain a slash or NUL".into()));
         }
         if inode.head().links.get() == 0 {
             return Err(Error::NotFound);
@@ -377,7 +377,7 @@ impl Volume {
             at = self.find_entry(at, b"..")?.ok_or(Error::NotFound)?.ino;
             steps += 1;
             if at == mark {
-                let what = "the directories above it form a cycle";
+                let what = "its parent directories form a cycle";
                 return self.io.noted(Err(Error::corrupt(Place::Inode(dir), what)));
             }
             if steps == most {

@@ -264,7 +264,7 @@ impl Volume {
         if run.addr == BlockAddr::COMPRESS {
             return Err(Error::corrupt(
                 place(run.blocks.start),
-                "the mark of a compressed cluster where none starts",
+                "the mark of a compressed cluster inside a cluster",
             ));
         }
         if !run.addr.is_real() {

@@ -143,7 +143,9 @@ impl Volume {
         if inode.has_inline(inline::COMPRESS_RELEASED) && size % cluster_bytes != 0 {
             // The last cluster would become plain, but its saved blocks are not reserved (Linux,
             // `f2fs_setattr`).
-            return Err(Error::Invalid("a released file is cut between clusters only".into()));
+            return Err(Error::Invalid(
+                "a file with released blocks can be truncated only between clusters".into(),
+            ));
         }
         drop(inode);
         self.set_size(ino, size)?;

@@ -41,8 +41,9 @@ impl Volume {
         self.read_content(&inode, 0, &mut target)?;
         if inode.has_advise(advise::ENCRYPT) {
             // An encrypted target begins with its length in two bytes, which is redundant with the size.
-            let (length, rest) =
-                target.split_first_chunk().ok_or_else(|| bad("an encrypted link of 1 byte".into()))?;
+            let (length, rest) = target
+                .split_first_chunk()
+                .ok_or_else(|| bad("an encrypted symbolic link of 1 byte".into()))?;
             let length = usize::from(u16::from_le_bytes(*length));
             let name = rest.get(..length).filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| bad(format!("an encrypted target of {length} bytes in {size}")))?;

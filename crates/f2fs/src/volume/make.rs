@@ -142,7 +142,7 @@ impl Volume {
     pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
         self.begin()?;
         let kind = FileType::from_mode(new.mode)
-            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no kind of file", new.mode).into()))?;
+            .ok_or_else(|| Error::Invalid(format!("mode {:#o} has no known file type", new.mode).into()))?;
         if !self.nat.get(&self.io, ino.into())?.is_free() {
             return Err(Error::Exists);
         }

@@ -157,7 +157,7 @@ impl Volume {
         if footer.ino != inode.ino() || footer.offset != step.offset {
             let at = Place::File(inode.ino(), step.blocks.start);
             let what = format!(
-                "{nid} should be the node at offset {} of {}, its footer says {} of {}",
+                "{nid} should be the node at offset {} of {}, its footer has offset {} of {}",
                 step.offset,
                 inode.ino(),
                 footer.offset,

@@ -279,7 +279,7 @@ impl Volume {
         }
         let node = self.node(nid)?;
         if node.ino() != ino || node.is_inode() {
-            let what = format!("{nid} is in the map of {ino}");
+            let what = format!("the map of {ino} has {nid}, which belongs to another file or is an inode");
             return self.io.noted(Err(Error::corrupt(Place::Nat(nid), what)));
         }
         if height == 0 {
@@ -339,7 +339,7 @@ fn check_child(node: &NodeBlock, ino: Ino, offset: u32) -> Result<()> {
     let footer = node.footer();
     if footer.ino != ino || footer.offset != offset || node.is_inode() {
         let what = format!(
-            "{} has offset {} in {}, wanted was offset {offset} in {ino}",
+            "{} has offset {} in {}, expected was offset {offset} in {ino}",
             footer.nid, footer.offset, footer.ino
         );
         return Err(Error::corrupt(Place::Inode(ino), what));

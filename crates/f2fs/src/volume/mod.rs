@@ -283,7 +283,7 @@ impl Volume {
     pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         let node = self.node(ino.into())?;
         if !node.is_inode() {
-            let what = format!("it is a node of {}", node.ino());
+            let what = format!("its node belongs to {}", node.ino());
             return self.io.noted(Err(Error::corrupt(Place::Inode(ino), what)));
         }
         Ok(node)

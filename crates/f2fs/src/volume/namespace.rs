@@ -79,7 +79,7 @@ impl Volume {
     pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
         self.begin()?;
         let kind = FileType::from_mode(new.mode)
-            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no kind of file", new.mode).into()))?;
+            .ok_or_else(|| Error::Invalid(format!("mode {:#o} has no known file type", new.mode).into()))?;
         self.check_change(dir, name)?;
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
@@ -144,7 +144,7 @@ impl Volume {
     /// Creates a symbolic link.
     pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
-            return Err(Error::Invalid("the target of a link must not be empty or have a zero in it".into()));
+            return Err(Error::Invalid("the target of a link must not be empty or contain a NUL".into()));
         }
         if target.len() >= PATH_MAX {
             return Err(Error::NameTooLong);
@@ -239,7 +239,7 @@ impl Volume {
         self.begin()?;
         self.check_change(dir, name)?;
         if name == b"." {
-            return Err(Error::Invalid("a directory is not removed by its own dot".into()));
+            return Err(Error::Invalid("`.` cannot be removed".into()));
         }
         if name == b".." {
             return Err(Error::NotEmpty);
@@ -290,11 +290,14 @@ impl Volume {
         new: &NewNode,
     ) -> Result<()> {
         self.begin()?;
-        let kind = FileType::from_mode(new.mode)
-            .filter(|kind| *kind != FileType::Directory)
-            .ok_or_else(|| Error::Invalid(format!("mode {:#o} is of no file", new.mode).into()))?;
+        let kind =
+            FileType::from_mode(new.mode).filter(|kind| *kind != FileType::Directory).ok_or_else(|| {
+                Error::Invalid(
+                    format!("mode {:#o} has no file type of a file without a name", new.mode).into(),
+                )
+            })?;
         if mode == RenameMode::Exchange {
-            return Err(Error::Invalid("an exchange leaves no name".into()));
+            return Err(Error::Invalid("a file without a name cannot be exchanged with another".into()));
         }
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
@@ -331,7 +334,7 @@ impl Volume {
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
         if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {
-            return Err(Error::Invalid("the dots are not renamed".into()));
+            return Err(Error::Invalid("`.` and `..` cannot be renamed".into()));
         }
         let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
         let target = self.find_entry(to_dir, to)?;
@@ -347,7 +350,7 @@ impl Volume {
             self.check_project(from_dir, target.ino)?;
         }
         if moved_is_dir && self.is_ancestor(source.ino, to_dir)? {
-            return Err(Error::Invalid("a directory cannot move into itself".into()));
+            return Err(Error::Invalid("a directory cannot be moved into itself".into()));
         }
         for dir in [from_dir, to_dir] {
             if self.inode(dir)?.has_advise(advise::ENCRYPT) {
@@ -365,7 +368,7 @@ impl Volume {
                 let (other_kind, other_is_dir) = (other.file_type(), other.is_directory());
                 drop(other);
                 if other_is_dir && self.is_ancestor(target.ino, from_dir)? {
-                    return Err(Error::Invalid("a directory cannot move into itself".into()));
+                    return Err(Error::Invalid("a directory cannot be moved into itself".into()));
                 }
                 if source.ino == target.ino {
                     return Ok(());
@@ -520,7 +523,7 @@ impl Volume {
         }
         let owner = self.nat.get(&self.io, nid)?.ino;
         if owner != ino || nid == ino.into() {
-            let what = format!("{nid} is to be its xattr node, and belongs to {owner}");
+            let what = format!("its xattr node {nid} belongs to {owner}");
             return Err(Error::corrupt(Place::Xattr(ino), what));
         }
         Ok(Some(nid))

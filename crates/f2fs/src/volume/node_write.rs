@@ -36,7 +36,7 @@ impl Volume {
     pub(super) fn inode_for(&mut self, ino: Ino, change: Change) -> Result<&mut NodeBlock> {
         let node = self.node_for(ino.into(), change)?;
         if !node.is_inode() {
-            return Err(Error::corrupt(Place::Inode(ino), format!("it is a node of {}", node.ino())));
+            return Err(Error::corrupt(Place::Inode(ino), format!("its node belongs to {}", node.ino())));
         }
         Ok(node)
     }

@@ -140,7 +140,7 @@ impl Volume {
             let hole = segment.next_hole(offset);
             let untouched = (offset..BLOCKS_PER_SEGMENT as u16).all(|at| segment.next_hole(at) == Some(at));
             if hole != Some(offset) || (!fills_holes && !untouched) {
-                let what = format!("the {kind} log goes on at block {offset}, which is in use");
+                let what = format!("the {kind} log continues at block {offset}, which is in use");
                 return Err(Error::corrupt(Place::Sit(number), what));
             }
             if kind.is_node() && !self.checkpoint.has_node_summaries() {
@@ -207,7 +207,7 @@ pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8
     };
     let has = device.geometry().size_bytes;
     if has < 2 * BlockSize::B4K.bytes() as u64 {
-        return Err(Error::NotF2fs(format!("{has} bytes are too few").into()));
+        return Err(Error::NotF2fs(format!("{has} bytes are too few for a volume").into()));
     }
     let first = match read(0, 0) {
         Ok(sb) => return Ok((sb, 0)),
@@ -256,12 +256,13 @@ fn read_newest_pack(io: &Io, geometry: &Geometry, sb: &Superblock, read_only: bo
         let bytes = io.read_bytes(geometry.pack(pack), at(pack), 0..journals_end(&start, geometry))?;
         let head = PackEnd::check(&bytes, sb.block_size, pack)?;
         if PackStart::parse(&bytes) != start {
-            return Err(Error::corrupt(at(pack), "it changes while it is read"));
+            return Err(Error::corrupt(at(pack), "the pack changes while it is read"));
         }
         let copy = BlockAddr(geometry.pack(pack).0 + head.pack_blocks - 1);
         let copy = PackEnd::check(&io.read_block(copy, at(pack))?, sb.block_size, pack)?;
         if !head.matches(&copy) {
-            let what = format!("it begins with version {} and ends with {}", head.version.0, copy.version.0);
+            let what =
+                format!("the pack begins with version {} and ends with {}", head.version.0, copy.version.0);
             return Err(Error::corrupt(at(pack), what));
         }
         Ok((pack, bytes))
@@ -424,12 +425,12 @@ fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access
         let names: Vec<&str> = refused.names().collect();
         Access::ReadOnly(format!("volumes with {} are not written", names.join(" and ")).into())
     } else if flags.has(Flags::RESIZEFS) {
-        Access::ReadOnly("a resize of the volume was interrupted; fsck has to finish it".into())
+        Access::ReadOnly("a resize of the volume was interrupted; finish it with fsck.f2fs -f".into())
     } else if flags.has(Flags::DISABLED) {
         Access::ReadOnly("checkpoints of the volume are disabled".into())
     } else if sb.main.end() > u64::from(BlockAddr::COMPRESS.0) {
         // A block at one of these addresses would look like a reserved block or a compressed cluster.
-        Access::ReadOnly("the last two of its 2^32 blocks have addresses that are none".into())
+        Access::ReadOnly("the addresses of the last two of its 2^32 blocks have a special meaning".into())
     } else {
         Access::ReadWrite
     }

@@ -154,7 +154,7 @@ impl Volume {
         self.begin()?;
         let ino = self
             .quota_ino(kind)
-            .ok_or_else(|| Error::Unsupported("limits without the feature quota".into()))?;
+            .ok_or_else(|| Error::Unsupported("quota limits without the feature quota".into()))?;
         let changes = self.quota_changes()?;
         let mut file = self.read_quota(kind, ino)?;
         let located = file.records.entry(id).or_insert_with(|| Located { offset: 0, record: blank(id) });
@@ -361,7 +361,7 @@ impl Volume {
     fn read_quota(&self, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
         let (inode, at) = (self.inode(ino)?, Place::Inode(ino));
         if inode.file_type() != FileType::Regular {
-            return Err(Error::corrupt(at, "a quota file that is no regular file"));
+            return Err(Error::corrupt(at, "the quota file is not a regular file"));
         }
         let size = self.geometry.block_size;
         let mut blocks = BTreeMap::new();

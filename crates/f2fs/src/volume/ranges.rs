@@ -48,7 +48,7 @@ impl Volume {
         let size = self.check_shift(ino, offset, length)?;
         let new_size = match offset.checked_add(length) {
             Some(end) if end < size => size - length,
-            _ => return Err(Error::Invalid("the range reaches the end of the file".into())),
+            _ => return Err(Error::Invalid("the range must end before the end of the file".into())),
         };
         self.leave_inline_for_good(ino)?;
         let log = self.geometry.block_size.log();
@@ -75,7 +75,7 @@ impl Volume {
         self.begin()?;
         let size = self.check_shift(ino, offset, length)?;
         if offset >= size {
-            return Err(Error::Invalid("the range begins at the end of the file".into()));
+            return Err(Error::Invalid("the range must begin before the end of the file".into()));
         }
         let new_size = self.end_of(&*self.inode(ino)?, size, length)?;
         self.leave_inline_for_good(ino)?;
@@ -106,11 +106,11 @@ impl Volume {
             return Err(Error::NotPermitted);
         }
         if inode.compression().is_some() || inode.has_inline(inline::PIN) {
-            return Err(Error::Unsupported("shifting what is compressed or pinned".into()));
+            return Err(Error::Unsupported("shifting blocks of a compressed or pinned file".into()));
         }
         let block_bytes = self.geometry.block_size.bytes() as u64;
         if length == 0 || offset % block_bytes != 0 || length % block_bytes != 0 {
-            return Err(Error::Invalid("only whole blocks are taken out or put in".into()));
+            return Err(Error::Invalid("only whole blocks can be removed or inserted".into()));
         }
         Ok(inode.head().size.get())
     }

@@ -99,8 +99,8 @@ impl Volume {
     pub(super) fn recover(&mut self) -> Result<()> {
         let has_chain = self.has_chain()?;
         if has_chain && !self.options.roll_forward {
-            let what = "fsync has written since the last checkpoint; without rolling that forward the volume opens \
-                        for reading only";
+            let what = "the volume has fsyncs after its last checkpoint; without roll-forward it can be opened \
+                        only for reading";
             return Err(Error::Invalid(what.into()));
         }
         let chain = self.wanted_chain(has_chain)?;
@@ -318,7 +318,7 @@ impl Volume {
         let project = from.project();
         let inode = self.inode_mut(ino)?;
         if inode.head().mode.get() & !0o7777 != source.mode.get() & !0o7777 {
-            return Err(Error::corrupt(Place::Inode(ino), "an inode of another kind was written for it"));
+            return Err(Error::corrupt(Place::Inode(ino), "a later copy of the inode has another file type"));
         }
         let kept = inline::PIN;
         let head = inode.head_mut();
@@ -463,7 +463,7 @@ impl Volume {
         if bits::msb(&entry.map, usize::from(offset)) {
             self.take_from_owner(addr, segment, offset)?;
             if bits::msb(&self.sit.segment(&self.io, segment)?.map, usize::from(offset)) {
-                let what = format!("{addr} belongs to a node that is not its inode's");
+                let what = format!("{addr} belongs to a node of another inode");
                 return Err(Error::corrupt(Place::File(ino, block), what));
             }
         }
@@ -523,11 +523,14 @@ impl Volume {
         }
         let inode = self.inode_mut(ino)?;
         if inode.head().inline & inline::XATTR != bit {
-            return Err(Error::corrupt(Place::Inode(ino), "the room for xattrs in it has come or gone"));
+            return Err(Error::corrupt(
+                Place::Inode(ino),
+                "its space for inline xattrs has appeared or disappeared",
+            ));
         }
         let room = inode.inline_xattrs_mut();
         if room.len() != area.len() {
-            return Err(Error::corrupt(Place::Inode(ino), "the room for xattrs in it has another size"));
+            return Err(Error::corrupt(Place::Inode(ino), "its space for inline xattrs has another size"));
         }
         room.copy_from_slice(&area);
         Ok(())
@@ -570,7 +573,7 @@ impl Volume {
             let area = inode.inline_area_mut();
             let source = from.inline_area();
             if area.len() != source.len() {
-                return Err(Error::corrupt(Place::Inode(ino), "the room for data in it has another size"));
+                return Err(Error::corrupt(Place::Inode(ino), "its space for inline data has another size"));
             }
             area.copy_from_slice(source);
         }

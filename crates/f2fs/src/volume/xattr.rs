@@ -100,7 +100,7 @@ impl Volume {
             let footer = node.footer();
             if footer.ino != inode.ino() || footer.offset != XATTR_NODE_OFFSET {
                 let what = format!(
-                    "{nid} is no xattr node of it, but the one at offset {} of {}",
+                    "{nid} is not its xattr node, but the node at offset {} of {}",
                     footer.offset, footer.ino
                 );
                 return self.io.noted(Err(Error::corrupt(Place::Xattr(inode.ino()), what)));

@@ -196,7 +196,7 @@ impl Hybrid {
             )
         };
         if fixed(self) != fixed(twin) {
-            return Err("the layer is another one than the profile's".into());
+            return Err("the layer differs from the profile".into());
         }
         for (&chunk, data) in &self.data {
             if chunk >= self.chunks {
@@ -204,19 +204,22 @@ impl Hybrid {
             }
             if let Data::In(block) = data {
                 if !array.is_handed_out(*block) || !self.is_in_order(array, *block, chunk) {
-                    return Err(format!("block {} is said to hold chunk {chunk}", block.0));
+                    return Err(format!(
+                        "block {} is listed for chunk {chunk} but does not hold it",
+                        block.0
+                    ));
                 }
                 held.push(*block);
             }
         }
         let elsewhere = others.start / self.pages_per_block..others.end / self.pages_per_block;
         if elsewhere.clone().any(|chunk| !matches!(self.data.get(&chunk), Some(Data::Nothing))) {
-            return Err("the layer holds what another area holds".into());
+            return Err("the layer holds data of another area".into());
         }
         let homeless =
             |block: &u32| self.preconditioned && *block < self.chunks && !self.data.contains_key(block);
         if let Some(chunk) = array.touched().find(homeless) {
-            return Err(format!("chunk {chunk} was erased, and the layer does not know"));
+            return Err(format!("chunk {chunk} was erased, but the layer still maps it"));
         }
         self.check_open(&elsewhere, array, held)?;
         self.buffer.check(&twin.buffer, &(0..0), array, held)?;
@@ -230,7 +233,7 @@ impl Hybrid {
             && self.arrivals < u64::MAX >> 1
             && self.buffered.values().all(|page| self.buffer.location(array, *page).is_some())
             && self.buffer.mapped().count() == self.buffered.len();
-        if fine { Ok(()) } else { Err("the buffer holds other pages than it says".into()) }
+        if fine { Ok(()) } else { Err("the buffer has contradictory lists of pages".into()) }
     }
 
     fn check_open(
@@ -244,14 +247,14 @@ impl Hybrid {
         for Unit { number, log } in &self.open {
             let fail = |what: &str| Err(format!("open unit {number} {what}"));
             if *number > (self.chunks - 1) / self.blocks_per_unit || !numbers.insert(*number) {
-                return fail("is none");
+                return fail("does not exist");
             }
             let Some(Log { chunk, block, places }) = log else { continue };
             if *chunk >= self.chunks || chunk / self.blocks_per_unit != *number || elsewhere.contains(chunk) {
-                return fail("takes what is not in it");
+                return fail("has a log for a chunk outside it");
             }
             if !array.is_handed_out(*block) {
-                return fail("has a log that was never handed out");
+                return fail("has a log in a block that was never allocated");
             }
             let (written, first) = (array.next_page(*block), chunk * self.pages_per_block);
             let own = |at: u32| {
@@ -271,7 +274,7 @@ impl Hybrid {
                 }
             };
             if !fine {
-                return fail("has another log than it says");
+                return fail("has a log that contradicts its pages");
             }
             held.push(*block);
         }

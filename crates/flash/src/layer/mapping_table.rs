@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for MappingTable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MappingTable, D::Error> {
         let mut places = MappingTable::default();
         for (number, leaf) in BTreeMap::<u32, Option<Vec<Place>>>::deserialize(deserializer)? {
-            let none = || D::Error::custom(format!("leaf {number} of the map is none"));
+            let none = || D::Error::custom(format!("leaf {number} of the map is invalid"));
             if number > LAST_LEAF {
                 return Err(none());
             }

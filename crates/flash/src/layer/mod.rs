@@ -169,16 +169,16 @@ impl Layer {
                 others = twin.pages();
             }
             (None, None) => {}
-            _ => return Err("the area at the front is not the profile's".into()),
+            _ => return Err("the area at the front differs from the profile".into()),
         }
         match (&self.main, &twin.main) {
             (Main::Hybrid(own), Main::Hybrid(twin)) => own.check(twin, &others, array, &mut held)?,
             (Main::Page(own), Main::Page(twin)) => own.check(twin, &others, array, &mut held)?,
             (Main::Raw(own), Main::Raw(twin)) => return own.check(twin, profile.data_blocks()),
-            _ => return Err("the layer is not of the profile's kind".into()),
+            _ => return Err("the kind of the layer differs from the profile".into()),
         }
         if self.page_bytes != twin.page_bytes {
-            return Err("the layer has other pages than the flash".into());
+            return Err("the page size of the layer differs from that of the flash".into());
         }
         held.extend(array.waiting());
         let count = held.len();
@@ -190,7 +190,7 @@ impl Layer {
             + u64::from(array.retired_blocks());
         let wanted = u64::from(profile.data_blocks() + profile.flash.spare_blocks - profile.flash.bad_blocks);
         if all != wanted {
-            return Err(format!("{all} blocks are held, free or worn out, and there are {wanted}"));
+            return Err(format!("{all} blocks are held, free or worn out, but the profile has {wanted}"));
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ impl PageMap {
             && self.reserve_blocks == twin.reserve_blocks
             && self.preconditioned == twin.preconditioned;
         if !same {
-            return Err("an area is another one than the profile's".into());
+            return Err("an area differs from the profile".into());
         }
         let own = |page: u32| self.pages.contains(&page) && !others.contains(&page);
         for (page, place) in self.places.iter() {
@@ -88,7 +88,7 @@ impl PageMap {
                 Some((block, at)) => own(page) && self.valid.contains(block) && array.tag(block, at) == page,
             };
             if !fine {
-                return Err(format!("page {page} is said to be where it cannot be"));
+                return Err(format!("page {page} is mapped to an impossible place"));
             }
         }
         // If the map leaves a page at its original position, its original block must be untouched.
@@ -99,7 +99,7 @@ impl PageMap {
         for first in array.touched().filter_map(home) {
             let lost = |page: &u32| self.places.get(*page) == Place::AS_BEFORE;
             if let Some(page) = (first..first + self.pages_per_block).find(lost) {
-                return Err(format!("page {page} was erased, and the map does not know"));
+                return Err(format!("page {page} was erased, but is still mapped"));
             }
         }
         for (block, valid) in self.valid.iter() {
@@ -110,18 +110,18 @@ impl PageMap {
             let count = (0..array.next_page(block)).filter(here).count();
             let is_home = home(block.0).is_some() && array.is_implicit(block);
             if count != valid as usize || !(is_home || array.is_handed_out(block)) {
-                return Err(format!("block {} is said to hold {valid} pages, and it holds {count}", block.0));
+                return Err(format!("block {} has a count of {valid} pages, but holds {count}", block.0));
             }
             held.push(block);
         }
         let gone = array.touched().chain(self.valid.iter().map(|(block, _)| block.0));
         let gone = gone.filter(|block| home(*block).is_some()).collect::<HashSet<u32>>().len() as u32;
         if u64::from(self.untouched) + u64::from(gone) != u64::from(twin.untouched) {
-            return Err(format!("{} blocks are said to be as they were", self.untouched));
+            return Err(format!("the count of {} untouched blocks is wrong", self.untouched));
         }
         match self.head {
             Some(head) if !self.valid.contains(head) || !array.is_handed_out(head) => {
-                Err(format!("block {} is written to, and not held", head.0))
+                Err(format!("block {} is open for writing, but not held", head.0))
             }
             _ => Ok(()),
         }

@@ -85,13 +85,16 @@ impl Raw {
         let same = (self.page_bytes, self.pages_per_block, self.in_order)
             == (twin.page_bytes, twin.pages_per_block, twin.in_order);
         if !same {
-            return Err("the chip is another one than the profile's".into());
+            return Err("the chip differs from the profile".into());
         }
         let wrong = |(block, pages): &(&u32, &Vec<bool>)| {
             **block >= blocks || pages.len() != self.pages_per_block as usize
         };
         match self.programmed.iter().find(wrong) {
-            Some((block, _)) => Err(format!("block {block} of the chip has other pages than it has")),
+            Some((block, _)) => Err(format!(
+                "block {block} of the chip does not exist or has a wrong number of \
+                pages"
+            )),
             None => Ok(()),
         }
     }

@@ -60,14 +60,16 @@ impl Advice {
                 if shares_units { "zone" } else { "section" },
                 size(segments * SEGMENT_BYTES),
                 match shares_units {
-                    true => "and flashkit lets the data and the nodes of an fsync share it, so the card stays there",
-                    false => "so each log keeps one open, and what is cleaned together is erased together",
+                    true =>
+                        "and flashkit puts the data and the nodes of an fsync into one zone, so the card \
+                        keeps its unit open",
+                    false => "so each log keeps one open, and a cleaned section is erased as a whole",
                 }
             ),
         });
         let is_appending = segments > 1;
         if is_appending {
-            reasons.push("To append is quicker there than to overwrite in place: mode=lfs.".into());
+            reasons.push("Appending is faster there than overwriting in place: mode=lfs.".into());
         }
         let active_logs = match limit {
             Some(Some(limit)) => {
@@ -78,17 +80,14 @@ impl Advice {
                 } else {
                     2
                 };
-                let much = if limit < 2 {
-                    " Even two are more than it keeps open, but F2FS has no fewer."
-                } else {
-                    ""
-                };
+                let much =
+                    if limit < 2 { " It keeps fewer than two open, but F2FS needs two logs." } else { "" };
                 let units = if limit == 1 { "unit" } else { "units" };
                 reasons.push(format!("It keeps {limit} {units} open, so {logs} logs.{much}"));
                 logs
             }
             Some(None) => {
-                reasons.push("No limit of open units was met: six logs.".into());
+                reasons.push("No limit of open units was found: six logs.".into());
                 6
             }
             None => {
@@ -105,8 +104,8 @@ impl Advice {
                 "Random writes of 4 KiB: {iops:.0} a second; in sequence it would be {:.0}. {}",
                 1e9 / sequential_ns,
                 match slow_random {
-                    true => "A log-structured file system turns one into the other.",
-                    false => "There is little that a log can gain.",
+                    true => "A log-structured file system turns random writes into sequential ones.",
+                    false => "A log-structured file system gains little.",
                 }
             ));
         }
@@ -114,23 +113,22 @@ impl Advice {
         if let Some(fat) = area.and_then(|estimate| estimate.value) {
             reasons.push(format!(
                 "The first {} take writes in any order: metadata belongs there, so start the volume at the \
-                 front of the device where the partition table allows.",
+                 front of the device if the partition table allows.",
                 size(fat)
             ));
         }
-        reasons.push(
-            "Over-provisioning is left to mkfs, which knows the share that leaves most of this shape.".into(),
-        );
+        reasons
+            .push("Over-provisioning is left to mkfs, which computes the best share for this layout.".into());
         let discard = match findings.write_cache {
             Some(true) => {
                 reasons.push(
-                    "It has a write cache, as cards have that map pages, and those gain by discard.".into(),
+                    "It has a write cache, like cards with page mapping, which gain from discards.".into(),
                 );
                 ",discard"
             }
             Some(false) => {
                 reasons.push(
-                    "It has no write cache, as simple cards, which gain nothing by discard: nodiscard."
+                    "It has no write cache, like simple cards, which gain nothing from discards: nodiscard."
                         .into(),
                 );
                 ",nodiscard"

@@ -10,9 +10,9 @@ const CACHE_BYTES: u32 = 512 << 10;
 /// Assumed unit of a card that shows none.
 const UNIT_BYTES: u64 = 4 << 20;
 /// Source of a figure that a profile needs and that no external measurement shows.
-const ASSUMED: &str = "assumed: no measurement from outside tells it";
+const ASSUMED: &str = "assumed: no external measurement shows it";
 const MEASURED: &str = "measured by the probe";
-const UNCERTAIN: &str = "measured by the probe, which was not certain of it";
+const UNCERTAIN: &str = "measured by the probe, uncertain";
 
 impl Findings {
     /// Makes a profile of the measured figures. Other figures are assumed, and their source says so.
@@ -67,7 +67,7 @@ impl Findings {
             source("host", ASSUMED),
             source("time", MEASURED),
             source("flash.page_bytes", measured(self.page_bytes.map(|it| it.is_certain()))),
-            source("flash.block_bytes", "what a merge takes, measured by the probe"),
+            source("flash.block_bytes", "the unit of a merge, measured by the probe"),
             source("flash", ASSUMED),
             source("layer", measured(Some(layer_is_certain))),
             source("locality", ASSUMED),
@@ -77,7 +77,7 @@ impl Findings {
         }
         let profile = Profile {
             name: name.to_string(),
-            title: "As the probe found it".into(),
+            title: "As measured by the probe".into(),
             size_bytes: self.size_bytes / 512 * 512,
             host: Host {
                 max_request_bytes: 512 << 10,

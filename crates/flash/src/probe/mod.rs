@@ -262,8 +262,11 @@ impl Probe<'_> {
         }
         let medians_ns =
             rows.iter().zip(differences).rev().map(|(row, ns)| (row.boundary_bytes, ns)).collect();
-        let series =
-            Series { name: "cost of a boundary to reads".into(), setting: "bytes".into(), medians_ns };
+        let series = Series {
+            name: "extra time of reads across a boundary".into(),
+            setting: "bytes".into(),
+            medians_ns,
+        };
         self.findings.series.push(series);
         Ok(())
     }
@@ -272,7 +275,7 @@ impl Probe<'_> {
         if !self.bench.is_large_enough() {
             return Ok(());
         }
-        (self.progress)("filling what will be measured", 0.1);
+        (self.progress)("filling the measured area", 0.1);
         self.precondition()?;
         (self.progress)("cache and flush", 0.3);
         self.cache()?;

@@ -69,7 +69,7 @@ impl Findings {
         row("flush", self.flush_ns.map(ms));
         row("write cache", self.write_cache.map(|cache| if cache { "yes" } else { "no" }.to_string()));
         row("page", self.page_bytes.map(|found| told(found, size)));
-        let no_limit = || format!("no limit met up to {STREAMS_MAX}");
+        let no_limit = || format!("no limit found up to {STREAMS_MAX}");
         let units = |limit: Option<u64>| limit.map_or_else(no_limit, |limit| limit.to_string());
         row("open units", self.open_units.map(|found| told(found, units)));
         row("merge", self.merge_ns.map(ms));
@@ -91,7 +91,7 @@ impl Findings {
 fn told<T: Copy>(found: Estimate<T>, tell: impl Fn(T) -> String) -> String {
     let value = tell(found.value);
     if found.at_least {
-        return format!("{value} or more (uncertain: no more was measured)");
+        return format!("{value} or more (uncertain: larger values were not measured)");
     }
     let mark = if found.is_certain() { "" } else { ", uncertain" };
     format!("{value} (confidence {:.0} %{mark})", found.confidence * 100.0)

@@ -63,7 +63,7 @@ impl Shadow {
             return Ok(());
         }
         let off = read.iter().zip(&wanted).position(|(read, wanted)| read != wanted).unwrap_or(0);
-        Err(invalid(format!("{path}: byte {} is not what was written", at + off as u64)))
+        Err(invalid(format!("{path}: byte {} differs from the written data", at + off as u64)))
     }
 
     /// Reads and compares everything.
@@ -165,6 +165,6 @@ mod tests {
         shadow.compare("f", 0, &content[..120]).unwrap();
         content[79] ^= 4;
         let error = shadow.compare("f", 0, &content[..120]).unwrap_err();
-        assert_eq!(error.to_string(), "f: byte 79 is not what was written");
+        assert_eq!(error.to_string(), "f: byte 79 differs from the written data");
     }
 }

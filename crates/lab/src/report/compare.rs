@@ -64,7 +64,7 @@ impl fmt::Display for Change {
             Change::Setup { cell, what } => write!(f, "{}: another {what}", cell.id()),
             Change::Part { cell, part, run } => write!(f, "{}, {part}: only in run {run}", cell.id()),
             Change::TooFewRuns { cell, part } => {
-                write!(f, "{}, {part}: too few runs to say; six are enough", cell.id())
+                write!(f, "{}, {part}: too few runs for a comparison; six are enough", cell.id())
             }
             Change::Figure { cell, part, values: (before, after), times } => {
                 let (before, after) = (super::shown(*before), super::shown(*after));

@@ -278,7 +278,7 @@ mod tests {
             "2  Write and fsync, 4 KiB records (desktop, card)",
             "  flashkit        1000          -    2.00          -   100.0          -    0.80          -",
             "  ext4           500.0      511.8    1.00       1.00   125.0      125.0    1.00       1.00",
-            "nilfs2: ended early: it ended early",
+            "nilfs2: ended early: the run ended early",
             "0.80  behind",
             "at least as good in 1 of 2 parts",
         ] {

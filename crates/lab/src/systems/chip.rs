@@ -34,7 +34,7 @@ pub(super) struct Told {
 pub(super) fn plug<M: EventModel>(uml: &mut Uml<M>, kernel: &Path, profile: &Profile) -> Result<(), Failure> {
     let module = kernel.with_file_name(MODULE);
     if !module.is_file() {
-        let what = format!("{}: no such module of the guest's kernel; {GET_KERNEL}", module.display());
+        let what = format!("{}: the guest's kernel has no such module; {GET_KERNEL}", module.display());
         return Err(io::Error::new(io::ErrorKind::NotFound, what).into());
     }
     uml.run(&host_files())?;

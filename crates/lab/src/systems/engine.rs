@@ -171,7 +171,7 @@ impl EngineTarget {
                 workloads::run(mounted, &dir.0, workload, *stage).map(|times| Some(Answer::Times(times)))
             }
             other => {
-                let error = "the engine in this process is not asked to do that".to_owned();
+                let error = "the engine in this process does not support this operation".to_owned();
                 return Err(Failure::Refused { op: format!("{other:?}"), errno: EOPNOTSUPP, error });
             }
         };
@@ -479,7 +479,7 @@ fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Resul
 }
 
 fn bad_option(option: &str) -> io::Error {
-    let what = format!("{option}: for flashkit there are -s, -z and -o, each with a number");
+    let what = format!("{option}: flashkit accepts -s, -z and -o here, each with a number");
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 

@@ -172,10 +172,7 @@ impl GuestTarget {
     ) -> Result<Measured, Failure> {
         let program = self.setting.programs.as_ref().and_then(|programs| programs.flashkit.as_ref());
         let program = host_file(program.ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                "it is not known where the program is that mounts our file system",
-            )
+            io::Error::new(io::ErrorKind::NotFound, "the program that mounts our file system was not found")
         })?)?;
         let mut arguments: Vec<Bytes> = vec!["mount".into()];
         if !options.is_empty() {
@@ -189,7 +186,7 @@ impl GuestTarget {
                 let error = String::from_utf8_lossy(&stderr.0).trim().to_owned();
                 Err(Failure::Refused { op: "flashkit mount".into(), errno: 0, error })
             }
-            other => Err(io::Error::other(format!("mounting answers {other:?}")).into()),
+            other => Err(io::Error::other(format!("unexpected answer to a mount: {other:?}")).into()),
         }
     }
 
@@ -202,7 +199,11 @@ impl GuestTarget {
         let name = String::from_utf8_lossy(&name).into_owned();
         match self.uml()?.run(&Op::Memory { name })?.answer {
             Some(Answer::Memory(bytes)) => Ok(bytes),
-            other => Err(io::Error::other(format!("asked for a program's memory, it says {other:?}")).into()),
+            other => Err(io::Error::other(format!(
+                "unexpected answer to a request for a program's memory: \
+                {other:?}"
+            ))
+            .into()),
         }
     }
 
@@ -242,7 +243,7 @@ impl Target for GuestTarget {
 
     fn reboot(&mut self) -> Result<(), Failure> {
         if self.told.is_some() {
-            let what = "bare flash lies in the guest's memory, and would be lost with it";
+            let what = "a reboot would lose bare flash, which is in the guest's memory";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what).into());
         }
         let Some(uml) = self.uml.take() else { return Ok(()) };

@@ -37,7 +37,7 @@ impl StockTarget {
     /// Boots a guest on the file `image`, which contains a volume.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<StockTarget, Failure> {
         if setting.preset.is_raw() {
-            let what = "QEMU has no bare flash that takes time";
+            let what = "QEMU does not model the time of bare flash";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what).into());
         }
         let image = image.to_owned();

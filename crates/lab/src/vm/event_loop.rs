@@ -277,7 +277,7 @@ impl<M: EventModel> EventLoop<M> {
         match server.listen()? {
             Received::Request => Ok(()),
             Received::Acknowledgement => {
-                Err(io::Error::other("the guest acknowledges what it was not told").into())
+                Err(io::Error::other("the guest acknowledges a message that was not sent").into())
             }
             Received::EndOfFile => Err(self.died()),
         }

@@ -43,7 +43,7 @@ pub enum Failure {
     },
     /// The guest no longer sends anything: it computes, or sleeps outside virtual time.
     #[error(
-        "the guest hangs at {at_ns} ns of its time: silent for {silent_s} s, waits for a processor not counted\n{console}"
+        "the guest hangs at {at_ns} ns of its time: silent for {silent_s} s, without waits for a processor\n{console}"
     )]
     Hung {
         /// Guest time.
@@ -62,7 +62,7 @@ pub enum Failure {
         console: String,
     },
     /// The guest waits, and no event is pending.
-    #[error("the guest waits at {at_ns} ns of its time, and nothing will happen\n{console}")]
+    #[error("the guest waits at {at_ns} ns of its time, and no event is pending\n{console}")]
     Stuck {
         /// Guest time.
         at_ns: u64,

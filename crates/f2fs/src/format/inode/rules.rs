@@ -19,7 +19,7 @@ impl NodeBlock {
         let head = self.head();
         let mode = head.mode.get();
         let kind =
-            FileType::from_mode(mode).ok_or_else(|| bad(format!("mode {mode:#o} is of no kind of file")))?;
+            FileType::from_mode(mode).ok_or_else(|| bad(format!("mode {mode:#o} has no known file type")))?;
         let layout = self.find_layout().map_err(bad)?;
         let blocks = head.blocks.get();
         if blocks == 0 {
@@ -89,7 +89,7 @@ mod tests {
         assert!(damaged(|node| node.head_mut().blocks.set(0)).contains("i_blocks is 0"));
         assert!(damaged(|node| node.head_mut().blocks.set(1 << 32)).contains("i_blocks 4294967296"));
         assert!(damaged(|node| node.head_mut().xattr_nid.set(9)).contains("i_xattr_nid"));
-        assert!(damaged(|node| node.head_mut().mode.set(0o644)).contains("no kind of file"));
+        assert!(damaged(|node| node.head_mut().mode.set(0o644)).contains("no known file type"));
         assert!(damaged(|node| node.extra_mut().extra_isize.set(40)).contains("i_extra_isize 40"));
         assert!(damaged(|node| node.extra_mut().extra_isize.set(34)).contains("i_extra_isize 34"));
         assert!(damaged(|node| node.extra_mut().inline_xattr_words.set(5)).contains("i_inline_xattr_size 5"));
