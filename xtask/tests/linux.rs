@@ -360,7 +360,7 @@ fn linux_recovers_our_fsyncs() {
                 let mut volume = new.finish()?;
                 engine::perform_all(&mut volume, &unclean::old(&at))?;
                 engine::perform_all(&mut volume, &sequence(&at))?;
-                Ok(()) // dropped as it is
+                Ok(()) // dropped without an unmount
             });
             synced.unwrap_or_else(|error| panic!("{name}: {error}"));
             let image = Image { read_only: false, ..Image::f2fs(&path) };

@@ -946,7 +946,7 @@ fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name()
         volume.link(ino, to, b"new").unwrap();
         volume.unlink(from, b"old").unwrap();
         volume.fsync(ino, false).unwrap();
-        drop(volume); // as it is
+        drop(volume); // without an unmount
 
         let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
         assert_eq!(volume.lookup(to, b"new").unwrap(), ino);
@@ -988,7 +988,7 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     volume.unlink(dir, b"0").unwrap();
     let new = volume.create(dir, b"new", &NewNode::new(FILE)).unwrap();
     volume.fsync(new, false).unwrap();
-    drop(volume); // as it is
+    drop(volume); // without an unmount
     for _ in 0..2 {
         let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         assert_eq!(volume.lookup(dir, b"new").unwrap(), new);

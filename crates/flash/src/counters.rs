@@ -21,7 +21,7 @@ pub struct Counters {
 
 /// Commands of the host, after requests were split.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it, units included")]
+#[allow(missing_docs, reason = "the names are clear and include the units")]
 pub struct HostCounters {
     pub reads: u64,
     pub read_bytes: u64,
@@ -48,7 +48,7 @@ pub struct HostCounters {
 
 /// Operations of the flash.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub struct FlashCounters {
     pub page_programs: u64,
     pub page_reads: u64,
@@ -57,7 +57,7 @@ pub struct FlashCounters {
 
 /// Counters of the translation layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub struct LayerCounters {
     pub switch_merges: u64,
     pub partial_merges: u64,
@@ -77,7 +77,7 @@ pub struct LayerCounters {
 
 /// Time by cause, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub struct TimeCounters {
     pub command: u64,
     pub transfer: u64,
@@ -186,7 +186,7 @@ impl Counters {
         let mut text = String::new();
         let host = &self.host;
         let mut line = |name: &str, value: String| {
-            writeln!(text, "{name:<22}{value}").expect("a string takes everything");
+            writeln!(text, "{name:<22}{value}").expect("writing to a string cannot fail");
         };
         line("reads", format!("{} ({} bytes)", host.reads, host.read_bytes));
         by_log2(&mut line, "of", &host.reads_by_log2_bytes);

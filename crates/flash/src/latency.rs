@@ -62,7 +62,8 @@ impl Latencies {
         let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
         let mut text = format!("mean {}", ms(self.mean_ns() as u64));
         for (name, share) in SHARES {
-            write!(text, ", {name} {}", ms(self.quantile_ns(share))).expect("a string takes everything");
+            write!(text, ", {name} {}", ms(self.quantile_ns(share)))
+                .expect("writing to a string cannot fail");
         }
         text + &format!(", max {}", ms(self.max_ns()))
     }
@@ -87,7 +88,7 @@ impl<'de> Deserialize<'de> for Latencies {
 /// Times of each kind of command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub struct LatenciesByCommand {
     pub read: Latencies,
     pub write: Latencies,

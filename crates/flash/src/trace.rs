@@ -114,7 +114,7 @@ impl Trace {
         for (n, (at_ns, rest)) in lines.iter().enumerate() {
             let (s, ns) = (at_ns / 1_000_000_000, at_ns % 1_000_000_000);
             writeln!(text, "  8,0    0 {:>8} {s:>5}.{ns:09}     0  {rest}", n + 1)
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
         text
     }
@@ -131,9 +131,9 @@ impl Trace {
                 Command::Discard => "trim",
             };
             writeln!(text, "{last_us} card {action} {} {}", op.offset_bytes, op.length_bytes)
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
-        writeln!(text, "{last_us} card close").expect("a string takes everything");
+        writeln!(text, "{last_us} card close").expect("writing to a string cannot fail");
         text
     }
 }

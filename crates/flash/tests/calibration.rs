@@ -111,7 +111,7 @@ fn render(rows: &[Row]) -> String {
             row.error() * 100.0,
             row.reached()
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
     text
 }
@@ -178,7 +178,7 @@ fn makers() -> String {
                 "| `{name}` | {device} | {depth} | {what} | {published:.0} | {model:.0} | {:+.0} % |",
                 error * 100.0
             )
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
             // Writes were not fitted at a depth of one.
             assert!(error.abs() < if name == "survey-ssd" && depth == 1 { 0.4 } else { 0.05 }, "{text}");
         }

@@ -94,7 +94,7 @@ fn models_predict_cards_that_they_were_not_made_from() {
                 (factor - 1.0) * 100.0,
                 near * 100.0
             )
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
     }
     check_document("survey", &table);

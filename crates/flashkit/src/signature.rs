@@ -214,7 +214,7 @@ mod tests {
     /// wipefs of util-linux reports a format only if magic and checksums agree. Everything that it reports
     /// must be found.
     #[test]
-    #[allow(clippy::print_stderr)] // a test says what it passes over
+    #[allow(clippy::print_stderr)] // a test reports skipped cases
     fn every_signature_that_wipefs_reports_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");

@@ -132,7 +132,7 @@ macro_rules! incoming {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]
-        #[allow(dead_code)] // of some fields only the room counts
+        #[allow(dead_code)] // some fields are never read
         pub struct $name { $(pub $field: $kind,)* }
     )*};
 }

@@ -86,7 +86,7 @@ impl WriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
     ) {
-        let queue = self.queue.lock().expect("nothing panics under this lock");
+        let queue = self.queue.lock().expect("no code panics while it holds this lock");
         // If the thread has ended, dropping the reply answers with EIO.
         let _ = queue.send(Job { nodes, part, reply, answer: Box::new(answer) });
     }

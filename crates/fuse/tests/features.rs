@@ -226,7 +226,7 @@ fn direct_write_leaves_only_read_data_in_the_cache_of_the_mount() {
 }
 
 /// Returns the number of a file's pages in the page cache.
-#[allow(unsafe_code)] // what maps memory is unsafe
+#[allow(unsafe_code)] // mapping memory is unsafe
 fn pages_in_cache(file: &File) -> usize {
     let bytes = file.metadata().unwrap().len() as usize;
     let mut pages = vec![0; bytes.div_ceil(4096)];
@@ -318,7 +318,7 @@ fn data_written_by_a_mapping_does_not_return_after_a_truncation() {
 }
 
 /// Runs `act` while the dirty pages of a shared mapping of the file are being written back.
-#[allow(unsafe_code)] // what maps memory is unsafe
+#[allow(unsafe_code)] // mapping memory is unsafe
 fn while_written_back_from_mapping<R>(file: &File, act: impl FnOnce() -> R) -> R {
     let bytes = file.metadata().unwrap().len() as usize;
     let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -503,7 +503,7 @@ except PermissionError:
     // The ioctl number of 32-bit programs, which the kernel passes on unchanged, and the usual one.
     for number in ["0x40046602", "0x40086602"] {
         for (name, flags, said) in [
-            ("roots", "0x40", "refused\n"), // not to be dumped
+            ("roots", "0x40", "refused\n"), // no dump
             ("roots", "0x10", "refused\n"), // immutable
             ("own", "0x10", "refused\n"),
             ("own", "0x20", "refused\n"), // append-only

@@ -2,7 +2,7 @@
 //! return the model's content, immediately and after a remount. `FSX_SECONDS=60` runs for a minute,
 //! `FSX_SEED=` selects other calls.
 
-#![allow(unsafe_code)] // what maps memory is unsafe
+#![allow(unsafe_code)] // mapping memory is unsafe
 
 mod support;
 

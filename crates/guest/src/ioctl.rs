@@ -161,7 +161,7 @@ pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) ->
 /// device.
 pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
     let mut request = [0; 24];
-    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // whichever number is free
+    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // any free number
     request[4..8].copy_from_slice(&flash.to_le_bytes());
     let answer = call::<{ opcode::write::<[u8; 24]>(b'o', 64) }, 24>(control, request)?;
     Ok(i32::from_le_bytes(answer[..4].try_into().expect("four bytes")))
@@ -171,7 +171,7 @@ pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
 pub fn ubi_make_volume(device: impl AsFd, name: &str, bytes: u64) -> Result<()> {
     const DYNAMIC: u8 = 3;
     let mut request = [0; 152];
-    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // whichever number is free
+    request[..4].copy_from_slice(&(-1_i32).to_le_bytes()); // any free number
     request[4..8].copy_from_slice(&1_i32.to_le_bytes()); // alignment
     request[8..16].copy_from_slice(&bytes.to_le_bytes());
     request[16] = DYNAMIC;

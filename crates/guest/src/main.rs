@@ -48,7 +48,7 @@ fn main() -> ! {
 }
 
 fn serve() -> Result<()> {
-    rustix::process::umask(Mode::empty()); // modes are as the host says
+    rustix::process::umask(Mode::empty()); // the host sets exact modes
     // Thousands of files can be kept open to become orphans.
     let files = Rlimit { current: Some(FILES), maximum: Some(FILES) };
     rustix::process::setrlimit(Resource::Nofile, files)?;
@@ -126,7 +126,7 @@ fn answer(out: &mut impl Write, reply: &Reply) -> io::Result<()> {
 fn mount_pseudo(fs: &str, dir: &str) -> Result<()> {
     fs::create_dir_all(dir)?;
     match mount(fs, dir, fs, MountFlags::empty(), None) {
-        Err(rustix::io::Errno::BUSY) => Ok(()), // the kernel has done it
+        Err(rustix::io::Errno::BUSY) => Ok(()), // the kernel mounted it already
         mounted => mounted.with_context(|| format!("mount {dir}")),
     }
 }
@@ -252,7 +252,7 @@ impl KernelLog {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         let mut log = KernelLog { device: options.open("/dev/kmsg")? };
-        log.since_last()?; // the boot is the console's
+        log.since_last()?; // messages of the boot are on the console
         Ok(log)
     }
 

@@ -11,7 +11,7 @@ pub const WATCH: &str = "agent:";
 /// directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the fields' names and each variant's comment say it
+#[allow(missing_docs)] // the names of the fields and the comments of the variants are enough
 pub enum Op {
     /// Makes the directory and mounts on it. Options are the file system's, and `noatime`.
     Mount { source: Bytes, dir: Bytes, fs: String, options: String, read_only: bool },

@@ -180,7 +180,7 @@ fn requests_end_at_the_modelled_time_and_messages_take_no_time() {
         guest.sleep_until(10 * MS)?;
         guest.write(8)?;
         guest.write(16)?;
-        guest.wait()?; // the first one's end
+        guest.wait()?; // the end of the first request
         assert_eq!((guest.now_ns, guest.card.answers(0)?.len()), (13 * MS, 1));
         guest.wait()?;
         assert_eq!((guest.now_ns, guest.card.answers(0)?.len()), (16 * MS, 1));

@@ -30,7 +30,7 @@ struct State {
 impl Flusher {
     /// Makes all completed writes durable. Every call must pass the same `device`.
     pub fn flush(&self, device: &dyn Device) -> io::Result<()> {
-        let mut state = self.state.lock().expect("nothing panics under this lock");
+        let mut state = self.state.lock().expect("no code panics while it holds this lock");
         // A running flush may have missed our writes; the next one covers them.
         let wanted = state.begun + 1;
         loop {
@@ -45,7 +45,7 @@ impl Flusher {
                 let number = state.begun;
                 drop(state);
                 let result = device.flush();
-                state = self.state.lock().expect("nothing panics under this lock");
+                state = self.state.lock().expect("no code panics while it holds this lock");
                 state.ended = number;
                 if let Err(error) = &result {
                     state.failed = Some((number, error.kind()));
@@ -53,7 +53,7 @@ impl Flusher {
                 self.changed.notify_all();
                 return result;
             }
-            state = self.changed.wait(state).expect("nothing panics under this lock");
+            state = self.changed.wait(state).expect("no code panics while it holds this lock");
         }
     }
 }

@@ -129,7 +129,7 @@ impl Inodes {
     pub fn open_for_writing(&self) -> Vec<Ino> {
         let mut open = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().expect("nothing panics under this lock");
+            let shard = shard.lock().expect("no code panics while it holds this lock");
             open.extend(shard.iter().filter(|(_, known)| known.writers > 0).map(|(ino, _)| *ino));
         }
         open
@@ -144,14 +144,14 @@ impl Inodes {
     pub fn drain(&self) -> Vec<Ino> {
         let mut held = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock().expect("nothing panics under this lock");
+            let mut shard = shard.lock().expect("no code panics while it holds this lock");
             held.extend(shard.drain().filter(|(_, known)| known.held).map(|(ino, _)| ino));
         }
         held
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, FxHashMap<Ino, Known>> {
-        self.shards[ino.index() % SHARDS].lock().expect("nothing panics under this lock")
+        self.shards[ino.index() % SHARDS].lock().expect("no code panics while it holds this lock")
     }
 }
 

@@ -91,7 +91,7 @@ pub struct At {
     block: u64,
 }
 
-#[allow(missing_docs)] // each makes the operation of its name
+#[allow(missing_docs)] // each method performs the operation of its name
 impl At {
     /// Makes operations from the root.
     pub fn root() -> At {

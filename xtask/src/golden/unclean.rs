@@ -369,7 +369,7 @@ fn names_ops(at: &At) -> Vec<Op> {
     vec![
         at.mkdir("new-dir"),
         at.text("new-dir/a", "a"),
-        at.fsync("new-dir/a"), // its parent is not in a checkpoint: becomes one
+        at.fsync("new-dir/a"), // its parent is not in a checkpoint, so this writes one
         at.text("new-dir/b", "b"),
         at.fsync("new-dir/b"),
         at.unlink("old-1"),
@@ -378,7 +378,7 @@ fn names_ops(at: &At) -> Vec<Op> {
         at.unlink("old-dir/file"),
         at.fsync("old-dir"),
         at.link("old-2", "old-2-link"),
-        at.fsync("old-2"), // two links: a checkpoint
+        at.fsync("old-2"), // two links, so this writes a checkpoint
         at.unlink("old-3"),
         at.text("many/entry-000", "again"),
         at.fsync("many/entry-000"),

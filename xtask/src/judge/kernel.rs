@@ -41,7 +41,7 @@ impl Machine {
     /// Returns packages that depend on the newest kernel. The first that apt knows is used.
     fn meta_packages(self) -> &'static [&'static str] {
         match self {
-            Machine::Amd64 => &["linux-image-amd64", "linux-image-generic"], // Debian's and Ubuntu's
+            Machine::Amd64 => &["linux-image-amd64", "linux-image-generic"], // of Debian and Ubuntu
             Machine::Arm64With16K => &["linux-image-arm64-16k"],
         }
     }

@@ -64,10 +64,10 @@ impl Traits {
         put(8, &SEGMENT_BYTES_MAX.to_le_bytes());
         put(12, &SEGMENTS_MAX.to_le_bytes());
         put(20, &self.geometry.sector_bytes.to_le_bytes());
-        put(34, &1u16.to_le_bytes()); // queues
+        put(34, &1u16.to_le_bytes()); // number of queues
         if self.discard {
             put(36, &DISCARD_SECTORS_MAX.to_le_bytes());
-            put(40, &1u32.to_le_bytes()); // segments of one discard
+            put(40, &1u32.to_le_bytes()); // segments in one discard
             let sector = self.geometry.sector_bytes / SECTOR_BYTES as u32;
             put(44, &sector.max(1).to_le_bytes());
         }

@@ -135,7 +135,7 @@ impl Disk {
             return Ok(false);
         }
         let Some(channel) = &mut self.back_channel else { return Ok(false) };
-        let mut queue = [0; 8]; // index of the queue, number
+        let mut queue = [0; 8]; // index of the queue, size of the queue
         queue[..4].copy_from_slice(&0u32.to_le_bytes());
         Message::new(request::VRING_CALL, queue.to_vec()).send(channel)?;
         Ok(self.protocol & protocol::REPLY_ACK != 0)

@@ -178,7 +178,7 @@ impl FakeGuest {
         length: u32,
         files: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let flags: u32 = 1 | 1 << 3; // the version, and: answer
+        let flags: u32 = 1 | 1 << 3; // version 1, and a flag that requests an answer
         let mut bytes = Vec::new();
         for word in [request, flags, length] {
             bytes.extend_from_slice(&word.to_le_bytes());

@@ -109,7 +109,7 @@ mod tests {
             ("\u{345}\u{301}", "\u{3B9}\u{301}"),
             ("\u{FB03}\u{AD}", "ffi"),
             ("\u{10400}", "\u{10428}"),
-            ("\u{A7C7}", "\u{A7C7}"), // a capital that came after Unicode 12.1
+            ("\u{A7C7}", "\u{A7C7}"), // a capital added after Unicode 12.1
             ("\u{10FFFE}\u{378}", "\u{10FFFE}\u{378}"),
         ] {
             assert_eq!(folded(name), form, "{name:?}");

@@ -9,15 +9,15 @@ impl Findings {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (name, value) in self.rows() {
-            writeln!(text, "{name:<26}{value}").expect("a string takes everything");
+            writeln!(text, "{name:<26}{value}").expect("writing to a string cannot fail");
         }
         let advice = self.advice();
         text.push('\n');
         for reason in &advice.reasons {
-            writeln!(text, "{reason}").expect("a string takes everything");
+            writeln!(text, "{reason}").expect("writing to a string cannot fail");
         }
         write!(text, "\n{}\n{}\nmount -o {}\n", advice.flashkit_mkfs, advice.mkfs_f2fs, advice.mount_options)
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         text
     }
 
@@ -25,22 +25,22 @@ impl Findings {
     pub fn to_html(&self, device: &str) -> String {
         let mut body = String::new();
         let title = format!("Probe of {}", escape(device));
-        write!(body, "<h1>{title}</h1>\n<table>\n").expect("a string takes everything");
+        write!(body, "<h1>{title}</h1>\n<table>\n").expect("writing to a string cannot fail");
         for (name, value) in self.rows() {
             writeln!(body, "<tr><td>{name}</td><td>{}</td></tr>", escape(&value))
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
         body.push_str("</table>\n");
         let advice = self.advice();
         for reason in &advice.reasons {
-            writeln!(body, "<p>{}</p>", escape(reason)).expect("a string takes everything");
+            writeln!(body, "<p>{}</p>", escape(reason)).expect("writing to a string cannot fail");
         }
         write!(
             body,
             "<pre>{}\n{}\nmount -o {}</pre>\n",
             advice.flashkit_mkfs, advice.mkfs_f2fs, advice.mount_options
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
         self.series.iter().for_each(|series| body.push_str(&plot(series)));
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n<style>body\
@@ -128,19 +128,19 @@ fn plot(series: &Series) -> String {
     let line: Vec<String> =
         points.iter().map(|(x, y)| place(*x, *y)).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     writeln!(svg, "<polyline fill=\"none\" stroke=\"#336\" points=\"{}\"/>", line.join(" "))
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     for (n, (x, y)) in points.iter().enumerate() {
         let (left, top) = place(*x, *y);
         let setting = if log_x { size(*x as u64) } else { format!("{x}") };
         writeln!(svg, "<circle cx=\"{left:.1}\" cy=\"{top:.1}\" r=\"3\" fill=\"#336\"><title>{setting}: {y:.3} ms</title></circle>")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         if n % points.len().div_ceil(8) == 0 {
             writeln!(
                 svg,
                 "<text x=\"{left:.1}\" y=\"{}\" font-size=\"10\" text-anchor=\"middle\">{setting}</text>",
                 HEIGHT - 20.0
             )
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
     }
     let mut extremes: Vec<f64> = points.iter().map(|(_, y)| *y).collect();
@@ -152,7 +152,7 @@ fn plot(series: &Series) -> String {
             "<text x=\"{}\" y=\"{top:.1}\" font-size=\"10\" text-anchor=\"end\">{y:.3} ms</text>",
             LEFT - 8.0
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
     svg + "</svg>\n"
 }

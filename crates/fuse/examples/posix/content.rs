@@ -238,7 +238,7 @@ fn wrong_files(ground: &mut Ground) {
     ground.sweep();
 }
 
-#[allow(unsafe_code)] // what maps memory is unsafe
+#[allow(unsafe_code)] // mapping memory is unsafe
 fn mapped(ground: &mut Ground) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
     ground.section("mapped", &WATCHED);

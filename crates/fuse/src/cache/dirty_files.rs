@@ -20,7 +20,7 @@ impl DirtyFiles {
     /// starts the set with all files open for writing, which `open` returns.
     #[must_use]
     pub fn take(&self, open: impl FnOnce() -> Vec<Ino>) -> Vec<Ino> {
-        let mut files = self.files.lock().expect("nothing panics under this lock");
+        let mut files = self.files.lock().expect("no code panics while it holds this lock");
         let files = files.get_or_insert_with(|| open().into_iter().collect());
         files.drain().collect()
     }
@@ -30,7 +30,7 @@ impl DirtyFiles {
     #[must_use]
     pub fn take_before_write(&self, ino: Ino, open: impl FnOnce() -> Vec<Ino>) -> Vec<Ino> {
         let mut first = self.take(open);
-        if let Some(files) = &mut *self.files.lock().expect("nothing panics under this lock") {
+        if let Some(files) = &mut *self.files.lock().expect("no code panics while it holds this lock") {
             files.insert(ino);
         }
         first.retain(|other| *other != ino);
@@ -40,12 +40,12 @@ impl DirtyFiles {
 
     /// Returns true if the set is maintained. Then no other files have dirty pages.
     pub fn is_maintained(&self) -> bool {
-        self.files.lock().expect("nothing panics under this lock").is_some()
+        self.files.lock().expect("no code panics while it holds this lock").is_some()
     }
 
     /// Stops maintaining the set, because there is plenty of space.
     pub fn stop(&self) {
-        *self.files.lock().expect("nothing panics under this lock") = None;
+        *self.files.lock().expect("no code panics while it holds this lock") = None;
     }
 }
 

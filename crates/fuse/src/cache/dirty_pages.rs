@@ -27,7 +27,7 @@ struct Known {
 impl DirtyPages {
     /// Returns the number of dirty bytes that may be ours.
     pub fn bytes(&self) -> u64 {
-        let mut known = self.0.lock().expect("nothing panics under this lock");
+        let mut known = self.0.lock().expect("no code panics while it holds this lock");
         if known.last.is_none_or(|(at, _)| at.elapsed() >= VALIDITY) {
             known.record(in_kernel());
         }
@@ -36,7 +36,7 @@ impl DirtyPages {
 
     /// Notes that all of our dirty data has been written back.
     pub fn mark_clean(&self) {
-        let mut known = self.0.lock().expect("nothing panics under this lock");
+        let mut known = self.0.lock().expect("no code panics while it holds this lock");
         known.of_others = u64::MAX;
         known.record(in_kernel());
     }

@@ -92,7 +92,7 @@ impl Files {
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, FxHashMap<Ino, State>> {
-        self.shards[ino.index() % SHARDS].lock().expect("nothing panics under this lock")
+        self.shards[ino.index() % SHARDS].lock().expect("no code panics while it holds this lock")
     }
 }
 

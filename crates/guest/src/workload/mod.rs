@@ -64,7 +64,7 @@ pub enum Stage {
 
 /// One step. Paths are relative to the workload's directory; a directory's own path is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub enum Step {
     MakeDir {
         path: String,

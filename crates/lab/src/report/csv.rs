@@ -45,7 +45,7 @@ pub fn csv(records: &[Record]) -> String {
                 record.age.map_or(String::new(), |age| format!("{}:{}", age.times, age.full_percent)),
                 record.full_percent.map_or(String::new(), |percent| percent.to_string()),
             )
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
     }
     out
@@ -68,7 +68,7 @@ pub fn wear_csv(records: &[Record]) -> String {
                     record.seed,
                     wear.piece_blocks.min(wear.blocks - first),
                 )
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
             }
         }
     }

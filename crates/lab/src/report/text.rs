@@ -228,14 +228,14 @@ fn aligned(cells: &[Vec<String>], out: &mut String) {
                 true => write!(text, "  {cell:<width$}"),
                 false => write!(text, "  {cell:>width$}"),
             }
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
         line(out, text.trim_end());
     }
 }
 
 fn line(out: &mut String, text: &str) {
-    writeln!(out, "{text}").expect("a string takes everything");
+    writeln!(out, "{text}").expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]

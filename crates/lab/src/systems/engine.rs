@@ -143,7 +143,7 @@ impl EngineTarget {
             return Ok(None);
         }
         if let Op::DropCaches = op {
-            return Ok(None); // pages are kept while a file is open, and go with the mount
+            return Ok(None); // pages stay while a file is open, and are dropped with the mount
         }
         let Some(mounted) = &mut self.mounted else { return Err(invalid("nothing is mounted".into())) };
         let done = match op {

@@ -171,7 +171,7 @@ impl Setting {
 
 /// Flash operations during a part of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it, units included")]
+#[allow(missing_docs, reason = "the names are clear and include the units")]
 pub struct FlashWork {
     pub programmed_bytes: u64,
     pub page_reads: u64,

@@ -20,7 +20,7 @@ impl EventModel for Model {
 
 /// Counters of the guest's requests to the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it, units included")]
+#[allow(missing_docs, reason = "the names are clear and include the units")]
 pub struct Totals {
     pub reads: u64,
     pub read_bytes: u64,

@@ -98,7 +98,7 @@ impl Qemu {
         let server = Server::start(card.clone(), &Address::Unix(work.path().join("card")))?;
         let mut program = programs::bound(PROGRAM)
             .args(arguments(setup, work.path()))
-            .process_group(0) // an interrupt is ours to receive it
+            .process_group(0) // only this process receives an interrupt
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(work.path().join("qemu"))?)

@@ -143,7 +143,7 @@ impl<M: EventModel> Uml<M> {
             .envs(random.map(|library| ("LD_PRELOAD", library)))
             .env("LAB_SEED", setup.seed.to_string())
             .env("TMPDIR", MEMORY_DIR)
-            .process_group(0) // it has processes of its own, which end with it
+            .process_group(0) // its own child processes end with it
             .stdin(Stdio::null())
             .stdout(console.try_clone()?)
             .stderr(console)
