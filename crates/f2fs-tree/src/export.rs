@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use f2fs::{Error, Result, printable};
 
-use crate::{Entry, Kind, Progress, Source, dir_sink::is_inside};
+use crate::{Entry, Kind, Progress, Source, path::is_inside};
 
 /// Bytes of a file read and written at once.
 const RUN_BYTES: usize = 1 << 20;

@@ -16,7 +16,8 @@ use f2fs::{
 
 use crate::{
     Entry, Kind, Metadata, Need, NeedCounter, Run, Source, Transform,
-    need::{Rooms, split},
+    need::Rooms,
+    path::{is_inside, split},
 };
 
 /// Bytes of a file read and written at once.
@@ -162,7 +163,7 @@ impl Filler<'_> {
             return self.root(entry, options.root);
         }
         let (parent, name) = split(&entry.path);
-        self.leave_until(|open| is_under(parent, open))?;
+        self.leave_until(|open| is_inside(parent, open))?;
         let dir = self.directory(parent)?;
         match &entry.kind {
             Kind::Directory => self.make_directory(dir, name, entry)?,
@@ -400,12 +401,6 @@ impl Filler<'_> {
         }
         Ok(())
     }
-}
-
-/// Returns true if a path is the directory or lies below it.
-fn is_under(path: &[u8], directory: &[u8]) -> bool {
-    directory.is_empty()
-        || path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 fn new_node(kind: FileType, meta: &Metadata, times: Times) -> NewNode {

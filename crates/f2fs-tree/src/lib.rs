@@ -11,42 +11,27 @@
 
 #![forbid(unsafe_code)]
 
-mod capability;
-mod compress;
-mod decompress;
-mod dir_sink;
-mod dir_source;
 mod entry;
 mod export;
-mod file_contexts;
 mod fill;
-mod fs_config;
+#[cfg(target_os = "linux")]
+mod host;
 mod need;
-mod owner_map;
-mod pax;
+mod path;
 mod smallest;
-mod tar_header;
-mod tar_sink;
-mod tar_source;
-mod tar_sparse;
+mod tar;
 mod transform;
 mod volume_source;
 
-pub use compress::{Compressed, Compression};
-pub use decompress::decompressed;
-pub use dir_sink::{DirSink, make_private};
-pub use dir_source::DirSource;
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
-pub use file_contexts::FileContexts;
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, count, fill};
-pub use fs_config::FsConfig;
+#[cfg(target_os = "linux")]
+pub use host::{DirSink, DirSource, make_private};
 pub use need::{Need, NeedCounter};
-pub use owner_map::OwnerMap;
 pub use smallest::smallest_for;
-pub use tar_sink::TarSink;
-pub use tar_source::TarSource;
-pub use transform::Transform;
+pub use tar::{Compressed, Compression, TarSink, TarSource, decompressed};
+pub use transform::{FileContexts, FsConfig, OwnerMap, Transform};
 pub use volume_source::VolumeSource;
 
 use f2fs::Result;

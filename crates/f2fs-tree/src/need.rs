@@ -25,7 +25,7 @@ use f2fs::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Entry, Kind, Metadata};
+use crate::{Entry, Kind, Metadata, path::split};
 
 /// Space that a tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -245,14 +245,6 @@ impl NeedCounter {
         self.total.entries += 1;
         let directory = self.directories.get_mut(directory).expect("the caller has added it");
         directory.enter(&self.rooms, name_hash(name), slots_for(name.len()));
-    }
-}
-
-/// Splits a path into its directory and its name.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
     }
 }
 

@@ -1,8 +1,17 @@
 //! Changes to entries between a source and a volume.
 
+pub(crate) mod capability;
+mod file_contexts;
+mod fs_config;
+mod owner_map;
+
+pub use file_contexts::FileContexts;
+pub use fs_config::FsConfig;
+pub use owner_map::OwnerMap;
+
 use f2fs::{Result, units::Time};
 
-use crate::{Entry, FileContexts, FsConfig, OwnerMap};
+use crate::Entry;
 
 /// Changes to apply, in the order of the fields. An unset field changes nothing.
 #[derive(Debug, Default)]

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use f2fs::{Error, Result};
 
-use crate::{Entry, capability};
+use super::capability;
+use crate::Entry;
 
 /// A parsed fs_config file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

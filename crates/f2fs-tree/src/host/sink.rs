@@ -31,10 +31,12 @@ use rustix::{
     process::{Gid, Uid},
 };
 
+use super::shown;
 use crate::{
-    Entry, Kind, Metadata, capability,
-    dir_source::shown,
+    Entry, Kind, Metadata,
     export::{Loss, Sink},
+    path::{check_components, is_inside, split},
+    transform::capability,
 };
 
 /// Maximum number of directories kept open at once. Those further up are reopened through `..` when they are
@@ -412,8 +414,7 @@ impl DirSink {
 
     fn hard_link(&mut self, name: &[u8], entry: &Entry, to: &[u8]) -> Result<()> {
         check_components(to)?;
-        let first = last_component(to);
-        let dir = parent_of(to);
+        let (dir, first) = split(to);
         if dir != self.path && dir != self.link_from.0 {
             let opened = self.open_below(dir).map_err(|errno| self.failed(to, errno))?;
             self.link_from = (dir.to_vec(), opened);
@@ -459,8 +460,8 @@ impl Sink for DirSink {
             return Ok(true);
         }
         check_components(&entry.path)?;
-        let name = last_component(&entry.path);
-        self.go_to(parent_of(&entry.path))?;
+        let (dir, name) = split(&entry.path);
+        self.go_to(dir)?;
         match &entry.kind {
             Kind::Directory => self.directory(name, entry)?,
             Kind::File { size, .. } => self.begin_file(name, entry, *size)?,
@@ -520,30 +521,6 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     Ok(made)
-}
-
-/// Refuses a path that could lead out of the root.
-pub(crate) fn check_components(path: &[u8]) -> Result<()> {
-    let leads_down = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
-    match path.split(|byte| *byte == b'/').all(leads_down) {
-        true => Ok(()),
-        false => Err(Error::Invalid("a path with an empty name, a NUL, \".\" or \"..\" in it".into())),
-    }
-}
-
-fn last_component(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').next().expect("a split has a first part")
-}
-
-/// Returns the path of the directory that contains `path`.
-fn parent_of(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
-}
-
-/// Returns true if `path` is the directory `dir` or lies in it.
-pub(crate) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
-    dir.is_empty()
-        || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }
 
 fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {

@@ -18,12 +18,13 @@ use std::{
     path::Path,
 };
 
-use f2fs::{Error, Result, format::inode::DeviceNumber, printable, units::Time};
+use f2fs::{Error, Result, format::inode::DeviceNumber, units::Time};
 use rustix::{
     fs::{self as host, Advice, AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat},
     io::Errno,
 };
 
+use super::shown;
 use crate::{Entry, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable};
 
 /// Buffer size in bytes for listing a directory.
@@ -460,16 +461,6 @@ fn metadata(stat: &Stat) -> Metadata {
         xattrs: Vec::new(),
         names: Default::default(),
         host: Some(host_id(stat)),
-    }
-}
-
-/// Formats the host's path of an entry for messages.
-pub(crate) fn shown(root: &[u8], path: &[u8]) -> String {
-    let root = printable::name(root);
-    if path.is_empty() {
-        root.into_owned()
-    } else {
-        format!("{}/{}", root.trim_end_matches('/'), printable::path(path))
     }
 }
 

@@ -17,11 +17,16 @@ pub fn decompressed<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let start = stream.fill_buf().map_err(failed)?;
     Ok(match start {
         [0x1F, 0x8B, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(stream)),
+        #[cfg(unix)]
         [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => {
             Box::new(zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?)
         }
         [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => {
             Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB))
+        }
+        #[cfg(not(unix))]
+        [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => {
+            return Err(Error::Unsupported("archives compressed with zstd, on this system".into()));
         }
         [b'B', b'Z', b'h', ..] => return Err(Error::Unsupported("archives compressed with bzip2".into())),
         [b'L', b'Z', b'I', b'P', ..] => {

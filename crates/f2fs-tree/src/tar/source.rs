@@ -14,13 +14,12 @@ use f2fs::{
 };
 use zerocopy::FromBytes;
 
-use crate::{
-    Entry, Kind, Metadata, Names, Run, Source,
-    entry::storable,
+use super::{
+    header::{BLOCK_BYTES, TarHeader, number, text},
     pax,
-    tar_header::{BLOCK_BYTES, TarHeader, number, text},
-    tar_sparse::{self, RANGES_MAX, gnu},
+    sparse::{self, RANGES_MAX, gnu},
 };
+use crate::{Entry, Kind, Metadata, Names, Run, Source, entry::storable};
 
 /// Maximum length of a path or link target in bytes. No Linux program creates longer ones.
 const PATH_BYTES_MAX: u64 = 1 << 16;
@@ -212,7 +211,7 @@ impl<R: Read> TarSource<R> {
             b"GNU.sparse.major" => records.sparse.leads = value == b"1",
             b"GNU.sparse.size" | b"GNU.sparse.realsize" => records.sparse.size = decimal()?,
             b"GNU.sparse.name" => records.sparse.name = bytes,
-            b"GNU.sparse.map" => records.sparse.map = Some(tar_sparse::comma_pairs(value)?),
+            b"GNU.sparse.map" => records.sparse.map = Some(sparse::comma_pairs(value)?),
             b"GNU.sparse.offset" => records.sparse.offset = decimal()?,
             b"GNU.sparse.numbytes" => {
                 let offset = records.sparse.offset.take()?;
@@ -360,7 +359,7 @@ impl<R: Read> TarSource<R> {
             || self.malformed(format!("the map of holes of {} is invalid", printable::path(&self.path)));
         let size = size.filter(|size| *size <= i64::MAX as u64).ok_or_else(bad_map)?;
         let runs = match map {
-            Some(map) => tar_sparse::checked(&map, size, stored).ok_or_else(bad_map)?,
+            Some(map) => sparse::checked(&map, size, stored).ok_or_else(bad_map)?,
             None if size == 0 => Vec::new(),
             None => vec![Range { start: 0, end: size }],
         };
@@ -373,7 +372,7 @@ impl<R: Read> TarSource<R> {
     /// Reads the map of an old GNU sparse file, from its header and the blocks after it.
     fn gnu_map(&mut self, header: &[u8; BLOCK_BYTES]) -> Result<Vec<(u64, u64)>> {
         let bad = |source: &Self| source.malformed("malformed map of a sparse file");
-        let mut map = tar_sparse::gnu_pairs(&header[gnu::MAP]).ok_or_else(|| bad(self))?;
+        let mut map = sparse::gnu_pairs(&header[gnu::MAP]).ok_or_else(|| bad(self))?;
         let mut extended = header[gnu::EXTENDED] != 0;
         for _ in 0..SPARSE_BLOCKS_MAX {
             if !extended {
@@ -381,7 +380,7 @@ impl<R: Read> TarSource<R> {
             }
             let mut more = [0; BLOCK_BYTES];
             self.read_exact(&mut more)?;
-            map.extend(tar_sparse::gnu_pairs(&more[gnu::MORE]).ok_or_else(|| bad(self))?);
+            map.extend(sparse::gnu_pairs(&more[gnu::MORE]).ok_or_else(|| bad(self))?);
             extended = more[gnu::MORE_EXTENDED] != 0;
         }
         Err(bad(self))
@@ -391,7 +390,7 @@ impl<R: Read> TarSource<R> {
     /// it took of `stored`.
     fn leading_map(&mut self, stored: u64) -> Result<(Vec<(u64, u64)>, u64)> {
         let mut left = stored;
-        let map = tar_sparse::leading_pairs(|| {
+        let map = sparse::leading_pairs(|| {
             let bad = || self.malformed("the map of a sparse file is longer than its data");
             left = left.checked_sub(BLOCK_BYTES as u64).ok_or_else(bad)?;
             let mut block = [0; BLOCK_BYTES];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::tar_header::{BLOCK_BYTES, number};
+use super::header::{BLOCK_BYTES, number};
 
 /// Maximum number of data ranges in the map of a sparse file.
 pub const RANGES_MAX: usize = 1 << 20;

@@ -62,7 +62,7 @@ impl Compression {
     /// Starts to write to `stream`.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// Those of the stream; [`io::ErrorKind::Unsupported`] for zstd on systems other than Unix.
     pub fn begin<W: Write>(self, stream: W) -> io::Result<Compressed<W>> {
         Ok(match self {
             Compression::None => Compressed::Plain(stream),
@@ -73,6 +73,11 @@ impl Compression {
                 let options = lzma_rust2::XzOptions::with_preset(XZ_PRESET);
                 Compressed::Xz(Box::new(lzma_rust2::XzWriter::new(stream, options)?))
             }
+            #[cfg(not(unix))]
+            Compression::Zstd => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "zstd is not built for this system"));
+            }
+            #[cfg(unix)]
             Compression::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(stream, zstd::DEFAULT_COMPRESSION_LEVEL)?;
                 encoder.include_checksum(true)?;
@@ -91,6 +96,7 @@ pub enum Compressed<W: Write> {
     /// xz.
     Xz(Box<lzma_rust2::XzWriter<W>>),
     /// zstd, with a checksum.
+    #[cfg(unix)]
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
@@ -104,6 +110,7 @@ impl<W: Write> Compressed<W> {
             Compressed::Plain(stream) => Ok(stream),
             Compressed::Gzip(encoder) => encoder.finish(),
             Compressed::Xz(encoder) => encoder.finish(),
+            #[cfg(unix)]
             Compressed::Zstd(encoder) => encoder.finish(),
         }
     }
@@ -113,6 +120,7 @@ impl<W: Write> Compressed<W> {
             Compressed::Plain(stream) => stream,
             Compressed::Gzip(encoder) => encoder,
             Compressed::Xz(encoder) => encoder,
+            #[cfg(unix)]
             Compressed::Zstd(encoder) => encoder,
         }
     }
@@ -133,7 +141,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::decompressed;
+    use crate::tar::decompressed;
 
     #[test]
     fn compressed_archives_are_read_back() {

@@ -131,8 +131,7 @@ impl Fake {
         (entry.meta.uid, entry.meta.gid) = (self.uid, self.gid);
         entry.meta.permissions = self.mode & 0o7777;
         // fakeroot stores an empty file where an ordinary user cannot create the real one.
-        let number =
-            DeviceNumber { major: rustix::fs::major(self.rdev), minor: rustix::fs::minor(self.rdev) };
+        let number = device_number(self.rdev);
         if let Kind::File { size: 0, .. } = entry.kind {
             match FileType::from_mode(self.mode) {
                 Some(FileType::CharDevice) => entry.kind = Kind::CharDevice(number),
@@ -142,6 +141,15 @@ impl Fake {
                 _ => {}
             }
         }
+    }
+}
+
+/// Splits a number as the C library packs it, which is how fakeroot saves it (glibc and musl, `major` and `minor`).
+fn device_number(packed: u64) -> DeviceNumber {
+    let (high, low) = ((packed >> 32) as u32, packed as u32);
+    DeviceNumber {
+        major: high & !0xFFF | low >> 8 & 0xFFF,
+        minor: (packed >> 12) as u32 & !0xFF | low & 0xFF,
     }
 }
 
@@ -198,6 +206,16 @@ mod tests {
         {
             let error = OwnerMap::parse(&format!("uid 1 1\n{text}")).unwrap_err().to_string();
             assert!(error.contains("line 2"), "{error}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn device_numbers_are_unpacked_like_the_hosts() {
+        for packed in [0, 0x103, 0x0800_0000_0401, 0x1234_5678_9ABC_DEF0, u64::MAX] {
+            let expected =
+                DeviceNumber { major: rustix::fs::major(packed), minor: rustix::fs::minor(packed) };
+            assert_eq!(device_number(packed), expected, "{packed:#x}");
         }
     }
 }

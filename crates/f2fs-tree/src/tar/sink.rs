@@ -11,12 +11,14 @@ use std::{collections::VecDeque, io::Write, ops::Range};
 use f2fs::{Error, Result, format::acl::Acl, printable, units::Time};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::{
+    header::{BLOCK_BYTES, TarHeader},
+    pax,
+};
 use crate::{
     Entry, Kind, Metadata,
-    dir_sink::check_components,
     export::{Loss, Sink},
-    pax,
-    tar_header::{BLOCK_BYTES, TarHeader},
+    path::check_components,
 };
 
 /// A stream's length is a multiple of this many bytes. Tape drives once required it, and tar still writes it.

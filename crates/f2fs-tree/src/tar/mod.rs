@@ -1,0 +1,14 @@
+//! tar archives, compressed or not.
+
+mod compress;
+mod decompress;
+mod header;
+mod pax;
+mod sink;
+mod source;
+mod sparse;
+
+pub use compress::{Compressed, Compression};
+pub use decompress::decompressed;
+pub use sink::TarSink;
+pub use source::TarSource;
