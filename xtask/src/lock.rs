@@ -57,6 +57,6 @@ mod tests {
         drop(first);
         waits.join().unwrap();
         assert_eq!(order.try_iter().collect::<Vec<_>>(), ["first", "second"]);
-        assert!(!taken(), "nobody has it in the end");
+        assert!(!taken(), "the lock is free at the end");
     }
 }

@@ -164,7 +164,7 @@ impl Format {
                 })
             }
             Expr::Paren(paren) => self.number(&paren.expr),
-            _ => bail!("an expression that is no number, constant or sum of them"),
+            _ => bail!("an expression other than a number, a constant or a sum of them"),
         }
     }
 }

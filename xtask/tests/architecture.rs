@@ -43,7 +43,7 @@ fn declared(crates: &Path) -> Graph {
 
 #[test]
 fn the_documented_dependencies_are_those_of_the_manifests() {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");
     assert_eq!(documented(&page), declared(&root().join("crates")));
 }
 
@@ -62,7 +62,7 @@ fn packages_have_names_that_can_be_published() {
 
 #[test]
 fn the_documented_dependencies_have_no_cycle() {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");
     let mut graph = documented(&page);
     while !graph.is_empty() {
         let leaves: BTreeSet<String> =
@@ -75,7 +75,7 @@ fn the_documented_dependencies_have_no_cycle() {
 
 #[test]
 fn the_documented_files_of_the_engine_exist() {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");
     let table = page.split("| room | files |").nth(1).expect("the page has the engine's rooms");
     let table = table.split("\n\n").next().expect("the table ends");
     let rows = table.lines().filter_map(|row| row.split('|').nth(2));

@@ -157,7 +157,7 @@ fn we_read_changes_of_linux_on_our_volumes() {
                 at.rename("names/d-hashed", "linux/moved"),
                 at.text("crowd/crowd/new", "new"),
             ];
-            stage.run(changes).expect("Linux changes what we wrote");
+            stage.run(changes).expect("Linux changes our files");
             stage.unmount().expect("Linux unmounts");
         }
         drop(vm);
@@ -249,7 +249,7 @@ fn linux_reads_and_changes_files_that_we_compress() {
                 c.prose("far", 400 * at.block()),
                 c.unlink("holes"),
             ];
-            stage.run(changes).expect("Linux changes what we compressed");
+            stage.run(changes).expect("Linux changes files that we compressed");
             let saves = |name: &str| {
                 let entries = &ours.manifest.entries;
                 let entry = entries.iter().find(|entry| entry.path.0 == format!("c/{name}").into_bytes());
@@ -259,7 +259,7 @@ fn linux_reads_and_changes_files_that_we_compress() {
             if saves("reserved") {
                 let turned =
                     [Op::Reserve { path: c.path("released") }, Op::Release { path: c.path("reserved") }];
-                stage.run(turned).expect("Linux takes back what we released");
+                stage.run(turned).expect("Linux reserves space that we released");
             }
             stage.unmount().expect("Linux unmounts");
         }
@@ -332,7 +332,7 @@ fn linux_reads_our_volume_on_two_devices() {
     let paths = ["first.img", "second.img"].map(|name| dir.path().join(name));
     let files = [(&*paths[0], "/first.img", 128), (&*paths[1], "/second.img", 200)];
     let mut new = engine::begin_on(&files, &mkfs::Options::new([0x5A; 16])).expect("a volume");
-    engine::perform_all(new.volume(), &trees(BlockSize::B4K)).expect("what we can do");
+    engine::perform_all(new.volume(), &trees(BlockSize::B4K)).expect("supported by us");
     // More than the first device holds.
     let content = guest::Content::Noise { seed: 1, length: 150 << 20 };
     let large = Op::Write { path: "/large".into(), offset: 0, content };

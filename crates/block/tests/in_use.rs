@@ -33,14 +33,14 @@ fn attach(path: &Path) -> LoopDevice {
 
 /// Opens a block device exclusively, as a mount does.
 fn hold(path: &Path) -> File {
-    File::options().read(true).custom_flags(libc::O_EXCL).open(path).expect("nobody else has it")
+    File::options().read(true).custom_flags(libc::O_EXCL).open(path).expect("no other program has it")
 }
 
 #[track_caller]
 fn refusal(path: &Path) -> InUse {
     let error = FileDevice::open(path, WRITE).expect_err("it is in use");
     assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{error}");
-    error.get_ref().and_then(|why| why.downcast_ref::<InUse>()).expect("it says by whom").clone()
+    error.get_ref().and_then(|why| why.downcast_ref::<InUse>()).expect("it names the user").clone()
 }
 
 fn is_held(user: &InUse, device: &LoopDevice) -> bool {
@@ -52,7 +52,7 @@ fn is_held(user: &InUse, device: &LoopDevice) -> bool {
 fn the_writer_of_a_file_keeps_out_those_of_its_loop_devices() {
     let Some((_dir, image)) = scratch() else { return };
     let before = attach(&image);
-    let writer = FileDevice::open(&image, WRITE).expect("nobody has it");
+    let writer = FileDevice::open(&image, WRITE).expect("no program has it");
     let after = attach(&image);
     for device in [&before, &after] {
         assert_eq!(refusal(device.path()), InUse::Writer);
@@ -64,16 +64,16 @@ fn the_writer_of_a_file_keeps_out_those_of_its_loop_devices() {
     drop(writer);
     drop(FileDevice::open(before.path(), WRITE).expect("a free loop device"));
     drop(FileDevice::open(after.path(), WRITE).expect("a free loop device"));
-    assert!(matches!(in_use(&image).expect("it is there"), Some(InUse::Loop(_))));
-    assert_eq!(in_use(before.path()).expect("it is there"), None);
+    assert!(matches!(in_use(&image).expect("it exists"), Some(InUse::Loop(_))));
+    assert_eq!(in_use(before.path()).expect("it exists"), None);
 }
 
 #[test]
 fn the_writer_of_a_loop_device_keeps_out_those_of_its_file_and_of_others() {
     let Some((dir, image)) = scratch() else { return };
     let device = attach(&image);
-    assert_eq!(in_use(device.path()).expect("it is there"), None);
-    let writer = FileDevice::open(device.path(), WRITE).expect("nobody has it");
+    assert_eq!(in_use(device.path()).expect("it exists"), None);
+    let writer = FileDevice::open(device.path(), WRITE).expect("no program has it");
     let hard_link = dir.path().join("link");
     fs::hard_link(&image, &hard_link).expect("a second name");
     let renamed = dir.path().join("renamed");
@@ -98,7 +98,7 @@ fn an_exclusively_opened_device_is_found_by_each_name() {
     let holder = hold(device.path());
     for path in [device.path(), &image, &hard_link, other.path(), on_top.path()] {
         assert!(is_held(&refusal(path), &device), "{}: {:?}", path.display(), refusal(path));
-        assert!(in_use(path).expect("it is there").is_some_and(|user| is_held(&user, &device)));
+        assert!(in_use(path).expect("it exists").is_some_and(|user| is_held(&user, &device)));
         assert!(
             FileDevice::open(path, READ)
                 .expect("to read")
@@ -197,7 +197,7 @@ fn a_mounted_loop_device_is_found_by_a_hard_link_and_by_a_second_loop_device() {
     let other = attach(&link);
     let mounted = InUse::Mounted { at: at.clone(), read_only: false };
     for path in [&image, &link, other.path()] {
-        assert_eq!(in_use(path).expect("it is there"), Some(mounted.clone()));
+        assert_eq!(in_use(path).expect("it exists"), Some(mounted.clone()));
         assert_eq!(refusal(path), mounted);
     }
 }

@@ -164,7 +164,7 @@ fn every_command_has_its_effect() {
     ];
     assert_eq!(client.structured(), (5, status.concat()));
     client.request(8, 7, 0, 16384, &[]);
-    assert_eq!(client.structured().1.len(), 12, "one extent was asked for");
+    assert_eq!(client.structured().1.len(), 12, "one extent was requested");
     assert_eq!(client.simple_request(2, 6, 4096, 2, &[]), 0, "zeroes, no hole");
     assert_eq!(client.read(4095, 3), Ok(b"a\0\0".to_vec()));
     assert_eq!(client.simple_request(1, 4, 0, 16384, &[]), 0, "trim");
@@ -198,7 +198,7 @@ fn wrong_requests_are_answered_and_change_nothing() {
     assert_eq!(client.structured().0, 0x8001, "block status of an empty range");
     let too_long = vec![1; (32 << 20) + 1];
     assert_eq!(client.simple_request(0, 1, 0, too_long.len() as u32, &too_long), 75);
-    assert_eq!(client.read(0, 1), Ok(vec![0]), "the connection goes on");
+    assert_eq!(client.read(0, 1), Ok(vec![0]), "the connection continues");
     assert_eq!(fixture.device.allocated_bytes(), 0);
 }
 

@@ -106,7 +106,7 @@ pub fn fill(
         match filler.entry(&entry, source, &mut options) {
             Ok(()) => {}
             Err(error @ (Error::NoSpace { .. } | Error::NoInodes)) if counter.is_some() => {
-                let mut counter = counter.take().expect("it is there");
+                let mut counter = counter.take().expect("it exists");
                 count_rest(&mut counter, source, &options.transform)?;
                 let needed_blocks = counter.need()?.blocks + SLACK_BLOCKS;
                 let block_size = filler.volume.superblock().block_size;
@@ -348,7 +348,10 @@ impl Filler<'_> {
         source: &mut dyn Source,
     ) -> Result<ControlFlow<(), Run>> {
         let Some(run) = source.next_run(buf)? else { return Ok(ControlFlow::Break(())) };
-        debug_assert!(run.offset + run.length as u64 <= size, "a source gives no more than the entry says");
+        debug_assert!(
+            run.offset + run.length as u64 <= size,
+            "a source returns at most the bytes of the entry"
+        );
         self.volume.write(ino, run.offset, &buf[..run.length])?;
         Ok(ControlFlow::Continue(run))
     }

@@ -192,12 +192,12 @@ fn holes_stay_holes() {
 #[test]
 fn a_part_of_a_volume_can_be_exported() {
     let volume = open("base");
-    let file = volume.resolve(b"x-dir/heir", false).expect("it is there");
+    let file = volume.resolve(b"x-dir/heir", false).expect("it exists");
     let mut one = VolumeSource::new(&volume, file, b"copy").expect("a source");
     let all = everything(&mut one);
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].0.path, b"copy");
-    let dir = volume.resolve(b"x-dir", false).expect("it is there");
+    let dir = volume.resolve(b"x-dir", false).expect("it exists");
     let all = everything(&mut VolumeSource::new(&volume, dir, b"ignored").expect("a source"));
     let paths: Vec<_> =
         all.iter().map(|(entry, _)| String::from_utf8_lossy(&entry.path).into_owned()).collect();
@@ -228,7 +228,7 @@ fn encrypted_entries_are_reported_and_the_rest_is_exported() {
 #[test]
 fn damage_loses_only_the_damaged_parts() {
     let volume = open("base");
-    let victim = volume.resolve(b"punched", false).expect("it is there");
+    let victim = volume.resolve(b"punched", false).expect("it exists");
     let inode = volume.inode(victim).expect("readable");
     // An address far outside, in the middle of a file.
     let at = volume.nat_entry(victim.into()).expect("in use").addr;
@@ -270,8 +270,8 @@ fn directories_in_a_cycle_are_an_error() {
         .expect("a directory")
         .map(|entry| entry.expect("sound"))
         .find(|entry| entry.kind == Some(FileType::Directory) && entry.name == b"x-dir")
-        .expect("it is there");
-    let found = volume.find_entry(entry.ino, b"heir-dir").expect("sound").expect("it is there");
+        .expect("it exists");
+    let found = volume.find_entry(entry.ino, b"heir-dir").expect("sound").expect("it exists");
     // The entry is inline: it becomes another name of its own parent.
     let inode = volume.inode(entry.ino).expect("sound");
     let at = volume.nat_entry(entry.ino.into()).expect("in use").addr;
@@ -330,7 +330,7 @@ fn names_of_attributes_survive_gnu_tar_in_both_directions() {
     for archive in ["ours.tar", "theirs.tar"] {
         let archive = fs::read(dir.path().join(archive)).expect("readable");
         let entries = everything(&mut TarSource::new(&*archive));
-        let (file, _) = entries.iter().find(|(entry, _)| entry.path == b"file").expect("it is there");
+        let (file, _) = entries.iter().find(|(entry, _)| entry.path == b"file").expect("it exists");
         let found: Vec<_> = file.meta.xattrs.iter().map(|xattr| (&*xattr.name, &*xattr.value)).collect();
         assert_eq!(found, names.map(|name| (name.as_bytes(), name.as_bytes())));
     }

@@ -142,7 +142,7 @@ fn assert_same(volume: &Volume, expected: &Content, skip: &[&str]) {
             }
             Kind::Fifo => assert_eq!(stat.kind, FileType::Fifo, "{shown}"),
             Kind::Socket => assert_eq!(stat.kind, FileType::Socket, "{shown}"),
-            Kind::HardLink { .. } => unreachable!("first names are no links"),
+            Kind::HardLink { .. } => unreachable!("first names are not links"),
         }
     }
     assert_eq!(seen, expected.len(), "something is missing");

@@ -35,7 +35,7 @@ const LINK: u16 = 0o120_777;
 /// Returns the offsets on the device of a directory entry: the dentry and the name.
 fn entry_at(volume: &Volume, dir: Ino, name: &[u8]) -> (u64, u64) {
     let inode = volume.inode(dir).expect("sound");
-    let found = volume.find_entry(dir, name).expect("sound").expect("it is there");
+    let found = volume.find_entry(dir, name).expect("sound").expect("it exists");
     let (block, area) = match inode.has_inline(inline::DENTRY) {
         true => (volume.nat_entry(dir.into()).expect("sound").addr, inode.layout().inline_range()),
         false => (volume.address(&inode, found.block).expect("sound"), 0..4096),
@@ -124,7 +124,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         rename(odd, from, to);
     }
     rename(odd, b"z0z", b"z\0z");
-    let other = volume.resolve(b"/d", false).expect("it is there");
+    let other = volume.resolve(b"/d", false).expect("it exists");
     for (name, ino) in [(&b"self"[..], cycle), (b"above", ROOT), (b"other", other)] {
         let at = entry_at(&volume, cycle, name).0 + 4;
         device.write(at, &ino.0.to_le_bytes()).expect("in memory");
@@ -139,7 +139,7 @@ fn look(dir: &Path, except: &Path, seen: &mut BTreeMap<String, String>) {
         if path == except {
             continue;
         }
-        let meta = fs::symlink_metadata(&path).expect("it is there");
+        let meta = fs::symlink_metadata(&path).expect("it exists");
         let content = if meta.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
         let xattrs: Vec<_> = xattr::list(&path).map(|names| names.collect()).unwrap_or_default();
         let facts = format!(
@@ -239,7 +239,7 @@ fn a_hostile_volume_stays_in_the_destination() {
                         "{how}: {name}: {lost:#?}"
                     );
                 }
-                assert_eq!(fs::read(bench.out().join("zz-last")).expect("it is there"), b"arrives", "{how}");
+                assert_eq!(fs::read(bench.out().join("zz-last")).expect("it exists"), b"arrives", "{how}");
             }
         }
     }
@@ -288,7 +288,7 @@ fn a_directory_that_a_damaged_name_leads_to_arrives_where_it_belongs() {
     device.write(at, &inside.0.to_le_bytes()).expect("in memory");
     let mut sink = TarSink::new(Vec::new(), false);
     let (done, lost) = run(&device, &mut sink, true);
-    done.expect("it goes on");
+    done.expect("the export continues");
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert!(lost[0].starts_with("first/damaged: ") && lost[0].contains("two names"), "{lost:?}");
     let archive = sink.into_inner();

@@ -596,7 +596,7 @@ fn one_damaged_block_loses_only_its_content() {
                 }));
                 let is_same = before.is_same(&after);
                 if damage == Damage::Unreadable && !is_same && lost.is_empty() {
-                    failures.push(format!("{name}: nobody is told of the loss"));
+                    failures.push(format!("{name}: the loss is not reported"));
                 }
                 changed += u64::from(!is_same);
                 told += u64::from(!lost.is_empty());

@@ -319,7 +319,7 @@ fn access_lists_come_from_texts_if_no_attribute_has_them() {
     };
     assert_eq!(lists(0), [(&b"access"[..], text.into()), (b"default", other.to_text())]);
     assert_eq!(lists(1), [(&b"access"[..], other.to_text())]);
-    assert!(lists(2).is_empty(), "the mode says it all");
+    assert!(lists(2).is_empty(), "the mode has all of it");
     let bad = tar_of(&[pax(&[("SCHILY.acl.access", b"nonsense")]), member("f", b'0', b"", |_| {})]);
     assert!(
         read_all(&mut TarSource::new(&bad[..]), 3).unwrap_err().to_string().contains("SCHILY.acl.access")

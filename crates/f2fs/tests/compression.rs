@@ -319,7 +319,7 @@ fn compression_is_inherited_and_chosen_by_extension() {
     assert_eq!(is(never, "dir", DIR), (false, flag::NOCOMPRESS));
     let nameless = volume.create_nameless(dir, &NewNode::new(FILE)).unwrap();
     volume.link(nameless, dir, b"a").unwrap();
-    assert!(volume.stat(nameless).unwrap().compression.is_none(), "nobody knew its name");
+    assert!(volume.stat(nameless).unwrap().compression.is_none(), "its name was not looked up before");
     volume.release(nameless).unwrap();
     volume.symlink(dir, b"link", b"a", &NewNode::new(0o777)).unwrap();
     volume.unmount().unwrap();

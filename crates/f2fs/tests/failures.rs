@@ -322,7 +322,7 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
     assert!(volume.read_only_reason().is_none());
     volume.write(good, 0, &[4; 9000]).unwrap();
-    assert!(matches!(volume.unmount(), Err(Error::Io { .. })), "it is told");
+    assert!(matches!(volume.unmount(), Err(Error::Io { .. })), "the error is reported");
     drop(volume);
 
     let volume = Volume::open(inner, options()).unwrap();
@@ -583,7 +583,7 @@ fn a_read_that_fails_once_leaves_no_operation_half_done() {
         let mut volume = open_small(device.clone()).unwrap();
         let held = volume.lookup(ROOT, b"held").unwrap();
         let mut left = Some(nth);
-        let mut told = String::from("nobody is told");
+        let mut told = String::from("no error is reported");
         let mut run = |volume: &mut Volume, name: String, step: &dyn Fn(&mut Volume) -> Result<()>| {
             forget(volume);
             *device.until.lock().unwrap() = left;
@@ -1324,9 +1324,9 @@ fn a_failed_discard_is_not_a_failed_write() {
         volume.checkpoint().unwrap();
         assert!(volume.discards().blocks() > 0);
         assert!(matches!(volume.discards().issue(), Err(Error::Io { .. })));
-        assert!(volume.discards().is_empty(), "the device is not asked for the others");
+        assert!(volume.discards().is_empty(), "the others are not read from the device");
     }
-    assert!(matches!(volume.trim(1), Err(Error::Io { .. })), "who asks for it is told");
+    assert!(matches!(volume.trim(1), Err(Error::Io { .. })), "reading it fails");
     assert!(volume.read_only_reason().is_none());
 }
 

@@ -492,7 +492,7 @@ fn closing_after_a_failed_write_says_that_changes_are_lost() {
     switch.refuse();
     assert!(matches!(volume.sync(), Err(Error::Io { .. })));
     assert!(matches!(volume.write("/more", "z"), Err(Error::ReadOnly(_))));
-    assert_eq!(volume.read("/after").unwrap(), b"y", "reading goes on");
+    assert_eq!(volume.read("/after").unwrap(), b"y", "reads continue");
     let error = volume.close().unwrap_err();
     assert!(matches!(&error, Error::ReadOnly(reason) if reason.contains("worn out")), "{error}");
 

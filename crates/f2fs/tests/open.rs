@@ -114,7 +114,7 @@ fn opening_reads_up_to_the_journals_and_no_summary() {
     // The superblock, two first sectors, a head with its journals, its copy, and the sector of a node's footer.
     assert_eq!(after.read_bytes - before.read_bytes, 3072 + 2 * 512 + 4096 + 1024 + 4096 + 512);
     let owner = volume.summary(log.segment).unwrap().owners[usize::from(log.offset) - 1];
-    assert_eq!(owner.nid, Nid(ino.0), "a summary is read when it is asked for");
+    assert_eq!(owner.nid, Nid(ino.0), "a summary is read when it is needed");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn only_whole_blocks_inside_the_file_are_shifted() {
     let most = volume.inode(ino).unwrap().layout().reach_blocks() * BLOCK;
     assert!(matches!(volume.insert_range(ino, 0, most), Err(Error::FileTooLarge)));
     assert!(matches!(volume.zero_range(ino, most, 1, false), Err(Error::FileTooLarge)));
-    assert!(read(&volume, ino) == data, "what is refused changes nothing");
+    assert!(read(&volume, ino) == data, "a refused operation changes nothing");
 
     let compressed = volume.create(ROOT, b"compressed", &NewNode::new(FILE)).unwrap();
     let flags = |flags| SetAttr { flags: Some(flags), ..SetAttr::default() };

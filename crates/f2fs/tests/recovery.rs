@@ -200,7 +200,7 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     assert!(sync(&mut volume, true) > 2, "it would come back");
     assert_eq!(sync(&mut volume, true), 0);
     let other = volume.create(dir, b"other", &NewNode::new(FILE)).unwrap();
-    assert!(sync(&mut volume, true) > 2, "nobody has synced it");
+    assert!(sync(&mut volume, true) > 2, "it was not synced");
     volume.link(other, dir, b"another").unwrap();
     assert!(sync(&mut volume, true) > 2, "an inode has one name for recovery");
     volume.rename(dir, b"other", dir, b"moved", RenameMode::Replace).unwrap();
@@ -599,7 +599,7 @@ fn a_chain_never_continues_into_that_of_an_earlier_session() {
             drop(volume);
             let after = contents(&open(memory));
             let what = format!("{at} of {} requests, survivors {mask:b}", trace.len());
-            assert!(after[..2] == found[..2], "{what}: what was not touched has changed");
+            assert!(after[..2] == found[..2], "{what}: unchanged data differs");
             assert!(after[2][4096..8192] == [3; 4096], "{what}: an fsync is lost");
             cuts += 1;
         }

@@ -326,7 +326,7 @@ fn a_damaged_orphan_harms_no_other_file() {
         let (device, ino) = damaged_orphan(damage);
         for round in 0..3 {
             let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
-            assert!(volume.orphans().contains(&ino), "{case}: what is left of it is not lost");
+            assert!(volume.orphans().contains(&ino), "{case}: its remains are lost");
             let valid = volume.counters().valid_blocks;
             assert_eq!(valid, blocks_in_use(&volume), "{case}, round {round}");
             let name = format!("new{round}");

@@ -587,7 +587,7 @@ mod tests {
             card.read(0, &mut bytes).expect("within the card");
             let whole = |n: &usize| bytes[n * 4096..][..4096].iter().all(|byte| *byte == *n as u8 + 1);
             let empty = |n: &usize| bytes[n * 4096..][..4096].iter().all(|byte| *byte == 0);
-            assert!((0..32).all(|n| whole(&n)), "blocks that were complete are there");
+            assert!((0..32).all(|n| whole(&n)), "complete blocks are kept");
             assert!((32..40).all(|n| empty(&n)), "the block under way is not");
             // It goes on as a card.
             card.write(36 * 4096, &[9; 4096]).expect("within the card");

@@ -312,11 +312,11 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).expect("readable"), "somebody's");
         // A link in the place of the state is replaced, not followed.
         let state = state_path(&path);
-        fs::rename(&state, dir.path().join("moved")).expect("it is there");
+        fs::rename(&state, dir.path().join("moved")).expect("it exists");
         std::os::unix::fs::symlink("moved", &state).expect("a link");
         let before = fs::read(dir.path().join("moved")).expect("readable");
         CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
-        assert!(fs::symlink_metadata(&state).expect("it is there").is_file());
+        assert!(fs::symlink_metadata(&state).expect("it exists").is_file());
         assert!(fs::read(dir.path().join("moved")).expect("readable") == before);
     }
 
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0);
         // An existing file of another user stays unchanged.
         fs::write(dir.path().join("card"), "somebody's").expect("writable");
-        CardFile::create(&dir.path().join("card"), small("bergmann-stick"), true).expect_err("it is there");
+        CardFile::create(&dir.path().join("card"), small("bergmann-stick"), true).expect_err("it exists");
         assert_eq!(fs::read_to_string(dir.path().join("card")).expect("readable"), "somebody's");
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1);
     }
@@ -338,7 +338,7 @@ mod tests {
     fn the_state_has_the_permissions_of_new_files_and_keeps_its_own() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
-        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
         CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
         assert_eq!(mode(&state_path(&path)), mode(&path));
         fs::set_permissions(state_path(&path), fs::Permissions::from_mode(0o640)).expect("ours");

@@ -79,7 +79,7 @@ fn archives_are_compressed_as_their_names_say() {
 #[test]
 fn the_caller_owns_the_root_directory() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can be somebody else");
+        return eprintln!("skipped: acting as another user needs root");
     }
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -647,7 +647,7 @@ fn requests_to_a_card_are_recorded_and_replayed() {
     let mut buf = [0; 4096];
     (0..100).for_each(|n| block::Device::write(&client, n * 8192, &[n as u8; 8192]).unwrap());
     block::Device::read(&client, 0, &mut buf).unwrap();
-    assert!(block::Device::read(&client, 4096, &mut buf).is_err(), "the plan says so");
+    assert!(block::Device::read(&client, 4096, &mut buf).is_err(), "the plan requests it");
     block::Device::flush(&client).unwrap();
     drop(client);
     rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::INT)

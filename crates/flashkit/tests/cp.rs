@@ -227,7 +227,7 @@ fn metadata_that_the_host_cannot_store_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: this takes root's rights, to give them up");
+        return eprintln!("skipped: this needs root");
     }
     // The binary may lie in a directory that other users cannot search.
     fs::copy(env!("CARGO_BIN_EXE_flashkit"), dir.join("flashkit")).unwrap();

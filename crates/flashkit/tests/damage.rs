@@ -36,7 +36,7 @@ fn open(image: &Path, write: bool) -> Volume {
 fn redirect(image: &Path, dir: Ino, name: &[u8], to: Ino) {
     let volume = open(image, false);
     let inode = volume.inode(dir).expect("sound");
-    let slot = volume.find_entry(dir, name).expect("sound").expect("it is there").slot;
+    let slot = volume.find_entry(dir, name).expect("sound").expect("it exists").slot;
     let slots = Dentries::new(inode.inline_area(), f2fs::Place::Volume).slots();
     let dentries = inode.layout().inline_range().end - slots * (DENTRY_BYTES + NAME_SLOT_BYTES);
     let block = u64::from(volume.nat_entry(dir.into()).expect("sound").addr.0) * 4096;
@@ -209,7 +209,7 @@ fn a_refused_owner_loses_only_the_owner() {
         unshare.output()
     };
     if !inside(&["true"]).is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this machine lets nobody make a user namespace");
+        eprintln!("skipped: this machine forbids user namespaces");
         return;
     }
     fs::create_dir_all(dir.join("tree/b")).unwrap();

@@ -60,7 +60,7 @@ fn damage_is_reported_with_a_remedy() {
     assert_eq!(read.status.code(), Some(1));
     assert!(told.contains("corrupt ") && told.contains("fsck.f2fs -f"), "{told}");
     let whole = flashkit(dir, &["chmod", "600", "v.img:/whole"]);
-    assert!(whole.status.success() && whole.stderr.is_empty(), "nobody has met it");
+    assert!(whole.status.success() && whole.stderr.is_empty(), "no operation has found it");
 
     let removed = flashkit(dir, &["rm", "v.img:/damaged"]);
     let told = String::from_utf8(removed.stderr).unwrap();

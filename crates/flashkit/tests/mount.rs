@@ -36,7 +36,7 @@ struct Place(tempfile::TempDir);
 fn skipped() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !possible {
-        eprintln!("skipped: that takes root and /dev/fuse");
+        eprintln!("skipped: this needs root and /dev/fuse");
     }
     !possible
 }
@@ -147,7 +147,7 @@ fn with_helper(place: &Place, script: &str) -> Output {
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "bash", "-euo", "pipefail", "-c", &prepared]).current_dir(place.0.path());
-    command.output().expect("unshare is there")
+    command.output().expect("unshare is installed")
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn ordinary_users_mount_their_own_images() {
          trap \"chmod $(stat -c %a /dev/fuse) /dev/fuse\" EXIT; chmod 666 /dev/fuse
          as='setpriv --reuid 65534 --regid 65534 --clear-groups'
          ./flashkit chown 65534:65534 image:/
-         # What a helper does not know is refused, and not left out.
+         # Options unknown to a helper are refused, not dropped.
          if $as ./flashkit mount -o nosymfollow image mnt; then
              grep ' nosymfollow\\|,nosymfollow' /proc/self/mountinfo; $as fusermount3 -u mnt
          fi
@@ -219,7 +219,7 @@ fn ordinary_users_mount_their_own_images() {
          $as fusermount3 -u mnt"
     );
     let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output();
-    succeeded(&run.expect("bash is there"));
+    succeeded(&run.expect("bash is installed"));
     place.wait_for_end();
     place.assert_clean();
 }
@@ -436,7 +436,7 @@ fn synced_data_survives_a_kill_under_load() {
             let removed = number % 10 == 8;
             let found = fs::read_to_string(&name).or_else(|_| fs::read_to_string(&renamed));
             match found {
-                Ok(found) => assert!(found == wanted, "{name:?} is not what was synced"),
+                Ok(found) => assert!(found == wanted, "{name:?} differs from the synced data"),
                 Err(error) => assert!(removed, "{name:?}: {error}"),
             }
         }

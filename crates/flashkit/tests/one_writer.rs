@@ -35,7 +35,7 @@ fn run_script(script: &str) {
         && Path::new("/dev/fuse").exists()
         && Command::new("losetup").arg("-f").output().is_ok_and(|run| run.status.success());
     if !possible {
-        return eprintln!("skipped: that takes root, loop devices and /dev/fuse");
+        return eprintln!("skipped: this needs root, loop devices and /dev/fuse");
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let script = format!("program={PROGRAM}\nflashkit() {{ $program \"$@\"; }}\n{PRELUDE}\n{script}");
@@ -201,7 +201,7 @@ fn a_mounted_block_device_is_the_source_of_its_mount() {
              same \"$(losetup -n -O NAME,BACK-FILE | grep -c \"$PWD/\")\" 1
              head -c 3000000 /dev/urandom > noise; cp noise m1/noise
              umount $loop
-             # umount(8) waits until the volume is clean, and nobody has the device then.
+             # umount(8) waits until the volume is clean, and the device is closed then.
              flock --nonblock $loop true
              fsck.f2fs --dry-run -f $loop > out
              flashkit cat $loop:/noise | cmp - noise
@@ -242,7 +242,7 @@ fn a_partition_of_a_loop_device_is_mounted_and_keeps_out_writers_of_the_disk() {
     run_script(
         "truncate -s 200M disk
          loop=$(attach -P disk)
-         # The kernel is told of them, as few kernels know each kind of table: of 64 MiB, at 1 MiB and at 80 MiB.
+         # The kernel gets them by ioctl, because few kernels read every kind of table: 64 MiB each, at 1 MiB and at 80 MiB.
          addpart $loop 1 2048 131072 || true; addpart $loop 2 163840 131072 || true
          test -b ${loop}p2 || { echo skipped: no nodes of partitions; exit 0; }
          flashkit mkfs -q ${loop}p1; flashkit mkfs -q ${loop}p2

@@ -105,7 +105,7 @@ fn said(dir: &Path, arguments: &[&str]) -> Result<String, String> {
 
 fn host(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(dir).env("LC_ALL", "C").output().expect("coreutils are there")
+    command.args(arguments).current_dir(dir).env("LC_ALL", "C").output().expect("coreutils are installed")
 }
 
 #[test]

@@ -930,7 +930,7 @@ mod tests {
         more[0] = 1 << 3;
         let newest = request(45, init_flags::INIT_EXT as u32 | 1, &more).unwrap();
         assert_eq!(newest.flags, init_flags::INIT_EXT | 1 | 1 << 35);
-        assert_eq!(request(36, 1, &more).unwrap().flags, 1, "what is not announced does not count");
+        assert_eq!(request(36, 1, &more).unwrap().flags, 1, "flags that are not announced do not count");
         assert_eq!(request(36, init_flags::INIT_EXT as u32, &[]).err(), Some(Errno::INVAL));
         assert_eq!(request(22, 1, &[]).err(), Some(Errno::PROTO));
     }

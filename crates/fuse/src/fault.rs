@@ -215,7 +215,7 @@ pub(crate) mod tests {
         assert!(!fs.is_writable());
         assert!(fs.failure().is_some_and(|reason| reason.contains("a fault in a flush")));
         assert!(fs.unmount().unwrap_err().to_string().contains("a fault in a flush"));
-        assert!(Volume::open(device, Options::new(Time::default)).is_ok(), "it finds what was synced");
+        assert!(Volume::open(device, Options::new(Time::default)).is_ok(), "the synced data is there");
     }
 
     #[test]

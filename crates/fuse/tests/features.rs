@@ -188,7 +188,7 @@ fn a_mount_that_has_become_read_only_takes_no_requests_that_write() {
     let (release, reserve) =
         (ioctl::release_compressed_blocks(&file), ioctl::reserve_compressed_blocks(&file));
     assert_eq!((release, reserve), (Err(Errno::ROFS), Err(Errno::ROFS)));
-    assert!(ioctl::compressed_blocks(&file).is_ok(), "asking goes on");
+    assert!(ioctl::compressed_blocks(&file).is_ok(), "requests continue");
     let said = bench.shell("fstrim . 2>&1 || true; chattr +i by.log 2>&1 || true");
     assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
     remount("rw").unwrap();

@@ -162,7 +162,7 @@ fn unmounting_under_load_leaves_a_clean_volume() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let busy = Command::new("umount").arg(bench.path("")).stderr(Stdio::null()).status().unwrap();
-    assert!(!busy.success(), "somebody has it as working directory");
+    assert!(!busy.success(), "it is a working directory");
     let lazy = Command::new("umount").arg("-l").arg(bench.path("")).status().unwrap();
     assert!(lazy.success());
     std::thread::sleep(Duration::from_millis(200));
@@ -238,7 +238,7 @@ fn synced_data_survives_a_crash() {
             let content = fs::read_to_string(bench.path(&format!("dir/synced{number}"))).unwrap();
             assert!(content == format!("{number} ").repeat(number * 100 + 1), "round {round}, file {number}");
         }
-        fs::write(bench.path(&format!("after{round}")), "life goes on").unwrap();
+        fs::write(bench.path(&format!("after{round}")), "the mount still works").unwrap();
         bench.unmount_clean();
     }
 }
@@ -304,7 +304,7 @@ fn a_mount_killed_during_its_end_releases_the_kernel() {
 fn the_last_process_of_a_mount_namespace_releases_the_kernel() {
     needs_fuse!("unshare");
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: a namespace of its own takes root");
+        return eprintln!("skipped: a new namespace needs root");
     }
     let mut bench = Bench::new(64, &[]);
     for _ in 0..3 {
@@ -335,7 +335,7 @@ fn a_checkpoint_is_written_without_a_sync() {
         std::thread::sleep(Duration::from_millis(10));
         is_on_image()
     });
-    assert!(in_time.is_some(), "there is no checkpoint");
+    assert!(in_time.is_some(), "no checkpoint was written");
     bench.crash();
     bench.mount("");
     assert_eq!(fs::read_to_string(bench.path("dir/file")).unwrap(), "in time");
@@ -380,7 +380,7 @@ fn a_file_size_limit_fails_writes_and_keeps_synced_data() {
     fs::write(bench.path("kept"), &kept).unwrap();
     File::open(bench.path("kept")).and_then(|file| file.sync_all()).unwrap();
     let said = bench.shell("dd if=/dev/zero of=large bs=1M count=45 conv=fsync status=none 2>&1 || true");
-    assert!(said.contains("dd:"), "the writer is told: {said}");
+    assert!(said.contains("dd:"), "the writer gets the error: {said}");
     // The process still answers; an unhandled SIGXFSZ would have killed it.
     fs::read_dir(bench.path("")).unwrap();
     bench.call_umount();

@@ -462,7 +462,7 @@ fn writes_accepted_before_a_flag_is_set_are_kept() {
     assert_eq!(content("log"), "1\n2\n3\n");
     assert_eq!(content("fixed"), "before\n");
     assert_eq!(content("open"), "one\ntwo\nthree\n");
-    assert_eq!(content("anywhere"), "aftere\n", "who had it open goes on as before");
+    assert_eq!(content("anywhere"), "aftere\n", "an open file is still usable");
     assert!(fs::read(bench.path("large")).unwrap() == large);
 
     // A program with an append-only file open for appending can clear O_APPEND; the kernel allows it.
@@ -482,7 +482,7 @@ fn writes_accepted_before_a_flag_is_set_are_kept() {
 fn flags_are_changed_by_owners_and_administrators() {
     needs_fuse!("python3");
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: acting as others takes root");
+        return eprintln!("skipped: acting as another user needs root");
     }
     let mut bench = Bench::mounted(64);
     bench.shell("chmod 755 .; echo x > roots; chmod 666 roots; echo x > own; chown 2000 own");
@@ -522,7 +522,7 @@ except PermissionError:
 fn handles_find_existing_files_and_report_removed_ones() {
     needs_fuse!("python3");
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: opening by handle takes root");
+        return eprintln!("skipped: opening by handle needs root");
     }
     let mut bench = Bench::mounted(64);
     let by_handle = "
@@ -545,7 +545,7 @@ open('gone', 'w').write('gone')
 kept, gone = handle('kept'), handle('gone')
 assert opened(kept).read() == 'kept' and opened(gone).read() == 'gone'
 os.unlink('gone')
-# The kernel lets go of it when it finds the time.
+# The kernel releases it later.
 for attempt in range(500):
     try:
         opened(gone).close()
@@ -749,8 +749,8 @@ fn filling_the_volume_fails_without_a_sync() {
         };
         assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
         let stored = written - chunk.len() as u64;
-        assert!(file.sync_all().is_err(), "what was written last is lost");
-        assert!(file.sync_all().is_ok(), "and that was said");
+        assert!(file.sync_all().is_err(), "the last write is lost");
+        assert!(file.sync_all().is_ok(), "and the loss was reported");
         assert!(file.metadata().is_ok());
         drop(file);
         bench.unmount_clean();

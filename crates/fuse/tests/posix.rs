@@ -19,15 +19,15 @@ const EXPLAINED: [(&str, &str); 14] = [
     ("copy within", "ext4 reads once more after it wrote, which makes the last access too old"),
     ("rename dir to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
     ("rename full to full RenameFlags(WHITEOUT)", "ext4 touches the directory although it fails"),
-    ("chown file 7777 to None None", "it comes as what precedes a write: who may write may do it"),
-    ("chown fifo 7777 to None None", "it comes as what precedes a write: who may write may do it"),
+    ("chown file 7777 to None None", "the kernel sends it as before a write: write permission is enough"),
+    ("chown fifo 7777 to None None", "the kernel sends it as before a write: write permission is enough"),
     ("remove", "a list that is not there is removed in the kernel, which counts that as a change"),
-    ("plain on dir as system.posix_acl_access", "a list that says nothing new is a change"),
+    ("plain on dir as system.posix_acl_access", "a list without a difference counts as a change"),
     ("empty on ", "as an empty list"),
-    ("write a fifo", "the kernel does not tell FUSE of what goes through a fifo"),
+    ("write a fifo", "the kernel does not report data through a fifo to FUSE"),
     ("allocate past the limit", "ext4 touches the file although it fails"),
-    ("punch what is open of IFlags", "the kernel touches the file before it asks"),
-    ("allocate what is open of IFlags", "the kernel touches the file before it asks"),
+    ("punch an open file of IFlags", "the kernel touches the file before it asks"),
+    ("allocate in an open file of IFlags", "the kernel touches the file before it asks"),
     ("set nodump", "the kernel keeps the times of regular files, and does not know that flags change one"),
     ("value of 65537", "the largest value differs"),
 ];
@@ -35,8 +35,8 @@ const EXPLAINED: [(&str, &str); 14] = [
 /// Further steps that may differ with `direct_write`.
 const EXPLAINED_DIRECT: [(&str, &str); 5] = [
     ("open trunc rdonly", "the truncation is a request of its own, after an opening as for reading"),
-    ("store", "what was mapped counts as changed when it is written back"),
-    ("read what was stored", "as store"),
+    ("store", "mapped data counts as changed when it is written back"),
+    ("read after store", "as store"),
     ("store again", "as store"),
     ("unmap", "as store"),
 ];
@@ -47,7 +47,7 @@ const WITHOUT_FLAGS: [&str; 4] = ["rmdir ", "unlink ", "rename to ", "access "];
 /// Removes access times that may differ from a line. The kernel does not report reads from its cache, so an
 /// open for reading counts as the access.
 fn comparable(line: &str) -> String {
-    let exact = ["read of what is old", "read without atime", "asking for flags", "list", "readlink"];
+    let exact = ["read of an old file", "read without atime", "asking for flags", "list", "readlink"];
     match exact.iter().any(|start| line.starts_with(start)) {
         true => line.into(),
         false => line.split(';').filter(|part| !part.ends_with(" +atime")).collect::<Vec<_>>().join(";"),
@@ -58,7 +58,7 @@ fn comparable(line: &str) -> String {
 fn calls_have_the_same_results_as_on_ext4() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: acting as others takes root");
+        return eprintln!("skipped: acting as another user needs root");
     }
     // Large enough that space is never short. Short space makes the kernel drop its cache, and then a write
     // first reads.

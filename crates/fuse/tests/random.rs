@@ -320,7 +320,7 @@ impl Case<'_> {
         };
         let hole = self.model.get(at as usize..data.min(size) as usize).unwrap_or_default();
         if hole.iter().any(|byte| *byte != 0) {
-            self.fail(&format!("the next data is said to be at {data}"));
+            self.fail(&format!("the next data is reported at {data}"));
         }
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at));
         match hole {

@@ -16,7 +16,7 @@ use support::Bench;
 fn golden(name: &str) -> Bench {
     let bench = Bench::empty();
     let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../testdata/golden/{name}.img.zst"));
-    let packed = fs::File::open(&packed).expect("the golden image is there");
+    let packed = fs::File::open(&packed).expect("the golden image exists");
     let mut image = fs::File::create(bench.image()).expect("the image can be made");
     zstd::stream::copy_decode(packed, &mut image).expect("the golden image unpacks");
     bench
@@ -96,9 +96,9 @@ fn wrong_images_and_options_are_refused_with_a_reason() {
     needs_fuse!();
     let mut bench = Bench::empty();
     fs::write(bench.image(), vec![7; 1 << 20]).unwrap();
-    let refused = bench.try_mount("").expect_err("it is no volume");
+    let refused = bench.try_mount("").expect_err("it is not a volume");
     assert!(refused.to_lowercase().contains("f2fs"), "{refused}");
-    let refused = bench.try_mount("quiet").expect_err("there is no such option");
+    let refused = bench.try_mount("quiet").expect_err("the option does not exist");
     assert!(refused.contains("quiet") && refused.contains("--help"), "{refused}");
 }
 

@@ -534,7 +534,7 @@ mod tests {
         let paths: Vec<String> = manifest.entries.iter().map(|entry| entry.path.to_string()).collect();
         assert_eq!(paths, [".", "d", "d/f", "g", "s", "sparse"]);
         let link = Entry { path: "d/f".into(), ..manifest.get("g").expect("the link").clone() };
-        assert_eq!(manifest.get("d/f"), Some(&link), "another name says the same");
+        assert_eq!(manifest.get("d/f"), Some(&link), "another name has the same content");
         let file = manifest.get("d/f").expect("the file");
         assert_eq!((file.kind, file.mode, file.nlink, file.size), (Kind::File, 0o4640, 2, 3));
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

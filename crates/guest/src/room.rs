@@ -53,7 +53,7 @@ mod tests {
             if tries < 3 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(tries) }
         };
         let refused = wait_for(&mut full_twice);
-        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull, "nobody makes room");
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull, "no space is freed");
         assert_eq!(try_often(full_twice, TRIES).unwrap(), 3);
         let mut tries = 0;
         let not_found = || {

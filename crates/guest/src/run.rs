@@ -282,7 +282,7 @@ mod tests {
         run(Op::Open { path: path("/g"), handle: 1 }).expect("open");
         run(Op::Unlink { path: path("/g") }).expect("unlink");
         let content = Content::Bytes("y".into());
-        run(Op::WriteOpen { handle: 1, offset: 0, content }).expect("write to what is open");
+        run(Op::WriteOpen { handle: 1, offset: 0, content }).expect("write to an open file");
         run(Op::Close { handle: 1 }).expect("close");
         // Not every file system of the host supports files without a name.
         if run(Op::OpenNameless { dir: path("/d"), mode: 0o600, handle: 2 }).is_ok() {

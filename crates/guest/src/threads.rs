@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::zombie_processes, reason = "whom it ends is waited for by what is tested")]
+    #[allow(clippy::zombie_processes, reason = "the tested function waits for the process that it ends")]
     fn a_process_ends_once_and_reports_if_it_had_ended_before() {
         let shell = |script: &str| {
             let child = std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();

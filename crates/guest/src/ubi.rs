@@ -48,7 +48,7 @@ mod tests {
             fs::create_dir(dir.path().join(number)).expect("a directory");
             fs::write(dir.path().join(number).join("name"), format!("{name}\n")).expect("a file");
         }
-        assert_eq!(number_of(dir.path(), "flash").expect("it is there"), 12);
+        assert_eq!(number_of(dir.path(), "flash").expect("it exists"), 12);
         assert_eq!(number_of(dir.path(), "none").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

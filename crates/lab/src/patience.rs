@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_kernels_figure_of_a_wait_is_read() {
         assert_eq!(waited("813000000 2500000000 42\n"), SECOND * 5 / 2);
-        assert_eq!(waited(""), Duration::ZERO, "a kernel that does not tell");
+        assert_eq!(waited(""), Duration::ZERO, "a kernel without this figure");
     }
 
     #[test]
@@ -102,6 +102,6 @@ mod tests {
         assert!(spent(1000 * SECOND) && !spent(SECOND));
         let mut patience = Patience { spent: 999 * SECOND, ..Patience::new(1000 * SECOND, None) };
         patience.counted = now - SECOND;
-        assert!(patience.is_spent(), "what was counted before is kept: {patience:?}");
+        assert!(patience.is_spent(), "the earlier count is kept: {patience:?}");
     }
 }

@@ -110,7 +110,7 @@ mod tests {
             assert!((0.95..0.995).contains(&interval.confidence), "{n}: {interval:?}");
         }
         assert_eq!((of(5).low, of(5).high, of(5).confidence), (1.0, 5.0, 0.9375));
-        assert_eq!(of(1).confidence, 0.0, "one run says nothing of the next");
+        assert_eq!(of(1).confidence, 0.0, "one run gives no interval");
     }
 
     #[test]

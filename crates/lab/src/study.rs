@@ -288,7 +288,7 @@ mod tests {
             assert!(record.phases.iter().all(|phase| phase.cost.is_some() == costs), "{record:#?}");
         }
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome.kept, 7, "what is done is not done again");
+        assert_eq!(outcome.kept, 7, "finished cells are not repeated");
         let other_card = Plan { card_bytes: Some(8 << 30), ..plan.clone() };
         let mut begun = 0;
         let stop = Stop::default();

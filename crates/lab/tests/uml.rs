@@ -75,7 +75,7 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
         work: work.path().to_owned(),
         jobs: 1,
     };
-    let record = run_cell(&plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it")?;
+    let record = run_cell(&plan, &plan.cells[0], &Stop::default())?.context("the study was not stopped")?;
     assert!(record.is_complete() && record.is_indicative(), "{record:#?}");
     assert!(matches!(record.check, Check::Clean { .. }), "{:?}", record.check);
     assert!(record.versions.guest_kernel.is_some() && record.wear.is_some());
@@ -158,7 +158,7 @@ fn the_same_study_is_the_same_to_the_nanosecond() -> Result<()> {
     // Runs each experiment on one file system, and each file system in one experiment, twice.
     let diagonal = plan.cells.iter().enumerate().filter(|(n, _)| n % 7 == n / 7 || *n % 7 == 6 - n / 7);
     for (_, cell) in diagonal {
-        let run = || run_cell(&plan, cell, &Stop::default())?.context("nobody stopped it");
+        let run = || run_cell(&plan, cell, &Stop::default())?.context("the study was not stopped");
         let (first, second) = (run()?, run()?);
         assert!(first.is_complete(), "{first:#?}");
         assert!(!matches!(first.check, Check::Faults { .. }), "{:?}", first.check);
@@ -197,13 +197,13 @@ fn processor_time_of_our_program_is_part_of_the_cost() -> Result<()> {
     };
     let mut target = GuestTarget::start(&setting, &work.path().join("card"))?;
     target.run(&mount(THROUGH_FUSE, ""))?;
-    let computed_ns = |target: &GuestTarget| target.computed_ns().context("the host tells");
+    let computed_ns = |target: &GuestTarget| target.computed_ns().context("the host reports it");
     let before_ns = computed_ns(&target)?;
-    let cost_ns = target.run(&write_and_sync(64 * MIB))?.cpu_ns.context("in real time it is told")?;
+    let cost_ns = target.run(&write_and_sync(64 * MIB))?.cpu_ns.context("in real time it is reported")?;
     let used_ns = computed_ns(&target)? - before_ns;
     assert!(used_ns > 0 && cost_ns > used_ns, "{used_ns} of {cost_ns} ns");
     target.run(&Op::Unmount { dir: "/mnt".into() })?;
-    assert!(computed_ns(&target)? + 20_000_000 > before_ns + used_ns, "what has ended counts, to two ticks");
+    assert!(computed_ns(&target)? + 20_000_000 > before_ns + used_ns, "ended programs count, to two ticks");
     Ok(())
 }
 
@@ -264,7 +264,7 @@ fn plan(
 
 /// Runs the first cell of a plan twice, checks that the records are equal, and returns one.
 fn twice(plan: &Plan) -> Result<Record> {
-    let run = || run_cell(plan, &plan.cells[0], &Stop::default())?.context("nobody stopped it");
+    let run = || run_cell(plan, &plan.cells[0], &Stop::default())?.context("the study was not stopped");
     let (first, second) = (run()?, run()?);
     assert!(first.is_complete(), "{first:#?}");
     assert_eq!((exact(&first), &first.wear), (exact(&second), &second.wear));
@@ -292,7 +292,7 @@ fn ubifs_wears_its_flash_the_same_each_time() -> Result<()> {
         // Eight pages of 512 bytes, each with 10 us for the command, 200 us, and 50 ns per byte.
         assert!((1.8..10.0).contains(&phase.value), "{}: {} ms", phase.part, phase.value);
     }
-    let wear = first.wear.context("bare flash tells")?;
+    let wear = first.wear.context("bare flash reports it")?;
     assert_eq!(wear.blocks, 1024);
     assert!(wear.total() > 1024 && wear.most >= 2, "UBI erases all, and the writes some: {wear:?}");
     Ok(())

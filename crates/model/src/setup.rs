@@ -297,7 +297,7 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
     let device = Arc::new(MemoryDevice::new(bytes));
     let options = Options::new(f2fs::units::Time::default);
     mkfs::NewVolume::begin(device.clone(), &plan, true, options)?.finish()?;
-    Arc::into_inner(device).context("the volume has let go of its device")
+    Arc::into_inner(device).context("the volume has released its device")
 }
 
 /// Makes a command that searches the directories of system programs as well, and speaks English.

@@ -133,7 +133,7 @@ mod tests {
         let invisible = |uid| Caller { uid, gid: uid, pid: 0 };
         assert!(invisible(0).has(Capability::SysAdmin) && invisible(0).is_in(5));
         assert!(!invisible(1000).has(Capability::SysAdmin) && !invisible(1000).is_in(5));
-        assert!(!invisible(1000).is_outside(5), "nobody can tell");
+        assert!(!invisible(1000).is_outside(5), "unknown");
     }
 
     #[test]

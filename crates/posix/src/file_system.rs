@@ -891,7 +891,7 @@ pub(crate) mod tests {
         fs.create(caller, root, b"new", 0o100_644, 0, None).unwrap();
         assert!(fs.unmount().is_err(), "it is damaged");
         fs.unmount().unwrap();
-        assert!(fs.unmount_error().unwrap().contains("corrupt"), "it is told, and nothing else is wrong");
+        assert!(fs.unmount_error().unwrap().contains("corrupt"), "it is reported, and nothing else is wrong");
         let volume = Volume::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
     }
@@ -924,7 +924,7 @@ pub(crate) mod tests {
         }
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
         fs.create(caller, root, b"new", FileType::Directory.mode_bits() | 0o755, 0, None).unwrap();
-        assert_eq!(fs.fsync(ino, false), Err(Errno::UCLEAN), "who syncs the file is told");
+        assert_eq!(fs.fsync(ino, false), Err(Errno::UCLEAN), "a sync of the file fails");
         drop(fs);
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert!(volume.lookup(root, b"new").is_ok(), "it is durable");

@@ -114,7 +114,7 @@ mod tests {
         let flushes = device.flushes.load(Ordering::Relaxed);
         assert!((1..16).contains(&flushes), "{flushes} flushes for 16");
         flusher.flush(&device).unwrap();
-        assert_eq!(device.flushes.load(Ordering::Relaxed), flushes + 1, "nobody to share with");
+        assert_eq!(device.flushes.load(Ordering::Relaxed), flushes + 1, "no other caller shares it");
     }
 
     #[test]

@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn an_unlinked_inode_is_released_with_the_last_lookup() {
         let (inodes, ino) = (Inodes::default(), Ino(9));
-        assert!(!inodes.hold(ino), "nobody knows it");
+        assert!(!inodes.hold(ino), "the kernel does not know it");
         inodes.add_lookup(ino);
         inodes.add_lookup(ino);
         assert!(inodes.hold(ino));

@@ -357,7 +357,7 @@ mod tests {
         let later = gate.enter_reader();
         assert!(!gate.lock().is_closed());
         drop(slow);
-        assert!(gate.lock().is_closed(), "the writer waits for nobody who came before it");
+        assert!(gate.lock().is_closed(), "the writer waits for no earlier caller");
         drop(later);
         writer.join().unwrap();
         assert!(!gate.has_writers());

@@ -294,7 +294,12 @@ impl Vm {
         loop {
             match self.lines.recv_timeout(TICK) {
                 Ok(line) => {
-                    return serde_json::from_str(&line).with_context(|| format!("the guest said {line}"));
+                    return serde_json::from_str(&line).with_context(|| {
+                        format!(
+                            "unexpected line of the guest: \
+                        {line}"
+                        )
+                    });
                 }
                 Err(RecvTimeoutError::Timeout) if waited.is_spent() => {
                     bail!(self.post_mortem(&format!("no answer for {} s", patience.as_secs())))

@@ -79,5 +79,5 @@ fn archive(dir: &Path, name: &str) -> Result<PathBuf> {
     let prefix = format!("{name}.tar.");
     let is_archive = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
     let found = fs::read_dir(dir)?.filter_map(Result::ok).find(is_archive);
-    Ok(found.with_context(|| format!("there is no {prefix}* in the package"))?.path())
+    Ok(found.with_context(|| format!("the package has no {prefix}*"))?.path())
 }

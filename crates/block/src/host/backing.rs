@@ -221,7 +221,7 @@ mod tests {
             !part.overlaps(&part_of_a_file(7, 2000..3000)) && !part.overlaps(&part_of_a_file(8, 0..9000))
         );
         let inner = part.clone().part(500..5000);
-        assert_eq!(inner.range, 1500..2000, "a part ends with what it is a part of");
+        assert_eq!(inner.range, 1500..2000, "a part ends with its whole");
         assert!(!inner.overlaps(&part.part(0..500)));
     }
 }

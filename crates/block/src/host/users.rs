@@ -156,7 +156,7 @@ mod tests {
              41 22 0:45 / /mnt/other ro - nfs4 {source} rw\n"
         );
         let mounts = mounts_in(table);
-        let backing = Backing::of(backing::identity(file.path()).expect("it is there"));
+        let backing = Backing::of(backing::identity(file.path()).expect("it exists"));
         let found: Vec<_> = mounts.iter().map(|mount| is_of(mount, &backing, &[])).collect();
         assert_eq!(found, [false, true, false]);
         let view = View { name: "sda1".into(), device: makedev(8, 1), disk: makedev(8, 0), is_loop: false };
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_fresh_file_is_free() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        assert_eq!(in_use(file.path()).expect("it is there"), None);
+        assert_eq!(in_use(file.path()).expect("it exists"), None);
         assert!(in_use(file.path().join("nothing")).is_err());
     }
 }

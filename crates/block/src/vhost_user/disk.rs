@@ -238,7 +238,7 @@ impl Disk {
     fn ring(&self, message: &Message) -> io::Result<u32> {
         match message.u32(0)? {
             0 => message.u32(4),
-            other => Err(broken(format!("there is no queue {other}"))),
+            other => Err(broken(format!("queue {other} does not exist"))),
         }
     }
 

@@ -234,7 +234,7 @@ mod tests {
     fn callers_do_not_wait_for_a_device_that_panicked() {
         let device = Behind::new(Panics(MemoryDevice::new(1 << 20)), 1 << 20);
         device.write(0, &[1; 4096]).expect("it is queued");
-        device.read(0, &mut [0; 4096]).expect("what was there before");
+        device.read(0, &mut [0; 4096]).expect("the previous content");
         assert!(device.flush().is_err() && device.write(0, &[1; 512]).is_err());
     }
 

@@ -35,7 +35,7 @@ pub fn most(cp_payload: u32, size: BlockSize) -> usize {
 
 /// Encodes the orphan blocks for `inos`, one after the other.
 pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
-    let number = |count: usize| u16::try_from(count).expect("what a pack has room for is counted in 16 bits");
+    let number = |count: usize| u16::try_from(count).expect("the capacity of a pack fits into 16 bits");
     let total = blocks(inos.len(), size);
     let mut bytes = vec![0; total * size.bytes()];
     let chunks = inos.chunks(size.orphans()).zip(bytes.chunks_exact_mut(size.bytes()));

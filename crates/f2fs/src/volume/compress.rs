@@ -230,7 +230,7 @@ impl Volume {
         self.read_past_end(&inode, blocks.start << size.log(), &mut content)?;
         drop(inode);
         addrs.iter().try_for_each(|addr| self.ready_to_replace(*addr))?;
-        let slot = self.slot(ino, blocks.start)?.expect("what is mapped has a slot");
+        let slot = self.slot(ino, blocks.start)?.expect("a mapped block has a slot");
         self.drop_extent(ino)?;
         let node = self.node_mut(slot.nid)?;
         let count = (blocks.end - blocks.start) as usize;
@@ -477,7 +477,7 @@ impl Volume {
         while at < end {
             let run = self.run(&inode, at, end)?;
             if run.addr == BlockAddr::COMPRESS {
-                let slot = self.slot(ino, at)?.expect("what is mapped has a slot");
+                let slot = self.slot(ino, at)?.expect("a mapped block has a slot");
                 if at % size as u64 != 0 {
                     return Err(Error::corrupt(Place::File(ino, at), "a cluster that begins inside another"));
                 }

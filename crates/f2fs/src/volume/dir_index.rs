@@ -146,7 +146,7 @@ mod tests {
         assert!(!indexes.lacks(DIR, 1) && indexes.lacks(DIR, 3));
         indexes.forget(DIR);
         assert_eq!(indexes.items, 0);
-        assert!(!indexes.lacks(DIR, 3), "what is forgotten is looked up");
+        assert!(!indexes.lacks(DIR, 3), "a forgotten name is looked up again");
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl Volume {
     /// page, or still in the pending run of its log.
     fn dir_block_mut(&mut self, dir: Ino, block: u64) -> Result<&mut [u8]> {
         if self.pages.get(dir, block).is_some() {
-            return Ok(self.pages.get_mut(dir, block).expect("it is there"));
+            return Ok(self.pages.get_mut(dir, block).expect("it exists"));
         }
         let slot = self.make_slot(dir, block)?;
         let mut addr = self.node(slot.nid)?.addr(slot.index);
@@ -343,7 +343,7 @@ impl Volume {
             addr = self.new_dir_block(dir, slot, block, addr)?;
         }
         if self.logs.pending(addr).is_some() {
-            return Ok(self.logs.pending_mut(addr).expect("it is there"));
+            return Ok(self.logs.pending_mut(addr).expect("it exists"));
         }
         // The block will be written elsewhere or released.
         self.ready_to_replace(addr)?;

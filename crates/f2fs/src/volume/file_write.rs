@@ -431,7 +431,7 @@ impl Volume {
         if !is_there {
             return self.write_content(ino, block << log, &bytes[..length]);
         }
-        let slot = self.slot(ino, block)?.expect("what is mapped has a slot");
+        let slot = self.slot(ino, block)?.expect("a mapped block has a slot");
         self.write_one(ino, slot, block, 0, bytes, kind).map(drop)
     }
 
@@ -568,7 +568,7 @@ impl Volume {
         if !there {
             return Ok(());
         }
-        let slot = self.slot(ino, block)?.expect("what is mapped has a slot");
+        let slot = self.slot(ino, block)?.expect("a mapped block has a slot");
         let kind = self.log_of_data(&*self.inode(ino)?);
         let inside = from as usize & ((1 << log) - 1);
         let zeroes = vec![0; (to - from) as usize];

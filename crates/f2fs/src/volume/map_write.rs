@@ -196,7 +196,7 @@ impl Volume {
                 at = run.blocks.end;
                 continue;
             }
-            let slot = self.slot(ino, at)?.expect("what is mapped has a slot");
+            let slot = self.slot(ino, at)?.expect("a mapped block has a slot");
             let count = (slot.left as u64).min(blocks.end - at) as usize;
             self.free_addrs(ino, slot, count, at)?;
             at += count as u64;

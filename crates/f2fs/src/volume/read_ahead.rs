@@ -136,7 +136,7 @@ mod tests {
         let addr = volume.nat_entry(inos[7].into()).unwrap().addr;
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
         volume.read_inodes_ahead(inos.iter().copied().chain([Ino(0), Ino(u32::MAX)]));
-        assert!(!volume.io().met_damage(), "nobody has asked for it yet");
+        assert!(!volume.io().met_damage(), "it was not requested yet");
         assert!(volume.stat(inos[7]).is_err() && volume.io().met_damage());
         assert!(volume.stat(inos[8]).is_ok());
     }

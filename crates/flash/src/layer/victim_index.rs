@@ -68,7 +68,7 @@ impl VictimIndex {
     /// number, since the same requests must have the same cost.
     pub fn emptiest(&mut self, except: Option<BlockNo>) -> Option<(BlockNo, u32)> {
         for number in self.changed.drain(..) {
-            let block = self.blocks.get_mut(&number).expect("what changed is held");
+            let block = self.blocks.get_mut(&number).expect("a changed block is held");
             self.order.remove(&(block.in_order_as, number));
             self.order.insert((block.valid, number));
             (block.in_order_as, block.is_changed) = (block.valid, false);

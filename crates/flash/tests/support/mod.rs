@@ -10,7 +10,7 @@ pub fn repository(path: &str) -> PathBuf {
 /// Compares the part of the document between two marks with the table. With `BLESS=1`, writes it there.
 pub fn check_document(mark: &str, table: &str) {
     let path = repository("docs/DEVICE-MODEL.md");
-    let document = fs::read_to_string(&path).expect("the document is there");
+    let document = fs::read_to_string(&path).expect("the document exists");
     let (start, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
     let from = document.find(&start).unwrap_or_else(|| panic!("no mark {mark}")) + start.len();
     let to = from + document[from..].find(&end).unwrap_or_else(|| panic!("no end of {mark}"));

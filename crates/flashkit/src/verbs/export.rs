@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
         (true, _) => "the archive is incomplete".into(),
         (_, true) => format!("{}: nothing was written", destination()),
         (_, false) => {
-            format!("{}: the entries exported so far are there; --overwrite continues", destination())
+            format!("{}: the entries exported so far are kept; --overwrite continues", destination())
         }
     });
     let (done, lost) = carry_to(args, archive, &mut source)?;

@@ -24,7 +24,7 @@ pub fn run(ground: &mut Ground) {
 }
 
 fn open(path: &str, flags: OFlags) -> OwnedFd {
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o644)).expect("it is there")
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o644)).expect("it exists")
 }
 
 /// Returns the bytes of a file; for a long one its length and a checksum.
@@ -230,7 +230,7 @@ fn wrong_files(ground: &mut Ground) {
         drop(socket);
         client.map_err(|_| rustix::io::Errno::IO)
     });
-    ground.step("connect to nobody", || {
+    ground.step("connect to a socket without a listener", || {
         std::os::unix::net::UnixStream::connect("g")
             .map(drop)
             .map_err(|error| rustix::io::Errno::from_io_error(&error).expect("it has a number"))
@@ -257,7 +257,7 @@ fn mapped(ground: &mut Ground) {
         bytes[9_000] = b'b';
         Ok(())
     });
-    ground.step("read what was stored", || rustix::io::pread(&fd, &mut [0; 1][..], 9_000));
+    ground.step("read after store", || rustix::io::pread(&fd, &mut [0; 1][..], 9_000));
     ground.say(content("f"));
     ground.step("write beside it", || rustix::io::pwrite(&fd, b"c", 6));
     ground.say(format!("{:?}", &bytes[..8]));

@@ -78,7 +78,7 @@ pub struct Ground {
 impl Ground {
     pub fn new(root: &Path, share: u64) -> Ground {
         rustix::process::umask(Mode::from(0o022));
-        let root = root.canonicalize().expect("the directory is there");
+        let root = root.canonicalize().expect("the directory exists");
         Ground {
             root,
             transcript: String::new(),

@@ -159,7 +159,7 @@ fn odd_paths(ground: &mut Ground) {
         ("dangling with a slash", "dangling/".into()),
         ("through a link", "toempty/x".into()),
         ("space and newline", " a\nb ".into()),
-        ("bytes that are no UTF-8", "\u{1}x".into()),
+        ("bytes that are not UTF-8", "\u{1}x".into()),
     ];
     for (what, path) in paths {
         for (name, call) in CALLS {
@@ -290,22 +290,22 @@ fn removal(ground: &mut Ground) {
     ground.section("removal", &WATCHED);
     // Removes the working directory.
     dir("p", 0o755);
-    let home = std::env::current_dir().expect("it is there");
-    std::env::set_current_dir("p").expect("it is there");
+    let home = std::env::current_dir().expect("it exists");
+    std::env::set_current_dir("p").expect("it exists");
     ground.step("rmdir where one is", || rustix::fs::rmdir("../p"));
     for (name, call) in CALLS {
         ground.step(format!("{name} where nothing is left"), || call("n"));
     }
-    ground.step("stat of what is gone", || rustix::fs::stat(".").map(|stat| stat.st_nlink));
-    ground.step("list what is gone", || {
+    ground.step("stat of a removed file", || rustix::fs::stat(".").map(|stat| stat.st_nlink));
+    ground.step("list a removed directory", || {
         let fd = rustix::fs::open(".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         rustix::fs::Dir::read_from(fd).map(|dir| dir.filter_map(|entry| entry.ok()).count())
     });
-    ground.step("the parent of what is gone", || rustix::fs::stat("..").map(drop));
-    std::env::set_current_dir(&home).expect("it is there");
+    ground.step("the parent of a removed directory", || rustix::fs::stat("..").map(drop));
+    std::env::set_current_dir(&home).expect("it exists");
     // Open files stay usable after unlink.
     file("p", b"12345", 0o644);
-    let fd = rustix::fs::open("p", OFlags::RDWR, Mode::empty()).expect("it is there");
+    let fd = rustix::fs::open("p", OFlags::RDWR, Mode::empty()).expect("it exists");
     ground.step("unlink an open file", || rustix::fs::unlink("p"));
     let facts = |fd: &rustix::fd::OwnedFd| {
         rustix::fs::fstat(fd).map(|stat| (stat.st_nlink, stat.st_size, stat.st_mode))

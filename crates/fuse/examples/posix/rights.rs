@@ -135,12 +135,12 @@ fn files(ground: &mut Ground) {
     rustix::fs::setxattr("f", "trusted.t", b"1", XattrFlags::empty()).expect("we are root");
     rustix::fs::setxattr("f", "user.u", b"1", XattrFlags::empty()).expect("we are root");
     for who in [ALICE, Who(0, 0, &[])] {
-        ground.step_as(who, "list what is trusted", || {
+        ground.step_as(who, "list trusted attributes", || {
             let mut list = [0_u8; 100];
             let count = rustix::fs::listxattr("f", &mut list[..])?;
             Ok(String::from_utf8_lossy(&list[..count]).into_owned())
         });
-        ground.step_as(who, "get what is trusted", || {
+        ground.step_as(who, "get trusted attributes", || {
             let mut value = [0_u8; 9];
             rustix::fs::getxattr("f", "trusted.t", &mut value[..])
         });
@@ -352,9 +352,9 @@ fn lists(ground: &mut Ground) {
                 ground.step(format!("{name} on {kind} as {attribute}"), || {
                     rustix::fs::lsetxattr("f", attribute, value, XattrFlags::empty())
                 });
-                ground.step("what is there", || get("f", attribute));
+                ground.step("get the attribute", || get("f", attribute));
                 ground.step("chmod", || rustix::fs::chmod("f", Mode::from(0o721)));
-                ground.step("what is left", || get("f", attribute));
+                ground.step("get the attribute after chmod", || get("f", attribute));
                 ground.step("remove", || rustix::fs::lremovexattr("f", attribute));
                 ground.step("remove again", || rustix::fs::lremovexattr("f", attribute));
                 ground.sweep();

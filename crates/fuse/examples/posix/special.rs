@@ -23,7 +23,7 @@ pub fn run(ground: &mut Ground) {
 }
 
 fn open(path: &str, flags: OFlags) -> OwnedFd {
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o644)).expect("it is there")
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from(0o644)).expect("it exists")
 }
 
 fn attributes(ground: &mut Ground) {
@@ -40,8 +40,8 @@ fn attributes(ground: &mut Ground) {
     };
     file("f", b"1", 0o644);
     let set = |name: &str, value: &[u8], flags| rustix::fs::setxattr("f", name, value, flags);
-    ground.step("get what is not there", || get("user.a", 10));
-    ground.step("replace what is not there", || set("user.a", b"1", XattrFlags::REPLACE));
+    ground.step("get an absent attribute", || get("user.a", 10));
+    ground.step("replace an absent attribute", || set("user.a", b"1", XattrFlags::REPLACE));
     ground.step("create", || set("user.a", b"first", XattrFlags::CREATE));
     ground.step("create again", || set("user.a", b"second", XattrFlags::CREATE));
     ground.step("replace", || set("user.a", b"second", XattrFlags::REPLACE));
@@ -151,15 +151,15 @@ fn flags(ground: &mut Ground) {
                 rustix::fs::open("p", flags, Mode::empty()).map(drop)
             });
         }
-        ground.step(format!("truncate what is open of {flag:?}"), || rustix::fs::ftruncate(&writer, 2));
-        ground.step(format!("punch what is open of {flag:?}"), || {
+        ground.step(format!("truncate an open file of {flag:?}"), || rustix::fs::ftruncate(&writer, 2));
+        ground.step(format!("punch an open file of {flag:?}"), || {
             let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&writer, how, 0, 2)
         });
-        ground.step(format!("allocate what is open of {flag:?}"), || {
+        ground.step(format!("allocate in an open file of {flag:?}"), || {
             rustix::fs::fallocate(&writer, rustix::fs::FallocateFlags::empty(), 0, 20)
         });
-        ground.step(format!("chmod what is open of {flag:?}"), || {
+        ground.step(format!("chmod an open file of {flag:?}"), || {
             rustix::fs::fchmod(&writer, Mode::from(0o600))
         });
         ground.step(format!("times now of {flag:?}"), || {
@@ -175,7 +175,7 @@ fn flags(ground: &mut Ground) {
         {
             let time = |tv_nsec| rustix::fs::Timespec { tv_sec: 900_000_000, tv_nsec };
             let times = rustix::fs::Timestamps { last_access: time(access), last_modification: time(change) };
-            ground.step(format!("set {name} of what is open of {flag:?}"), || {
+            ground.step(format!("set {name} of an open file of {flag:?}"), || {
                 rustix::fs::futimens(&writer, &times)
             });
         }

@@ -18,7 +18,7 @@ pub fn run(ground: &mut Ground) {
     };
     let calls: [(&str, &dyn Fn() -> Result<()>); 38] = [
         ("create", &|| open("d/g", OFlags::CREATE | OFlags::WRONLY).map(drop)),
-        ("create what is there", &|| open("d/f", OFlags::CREATE | OFlags::WRONLY).map(drop)),
+        ("create an existing file", &|| open("d/f", OFlags::CREATE | OFlags::WRONLY).map(drop)),
         ("mkdir", &|| rustix::fs::mkdir("d/g", Mode::from(0o755))),
         ("mknod", &|| rustix::fs::mknodat(CWD, "d/g", FileType::Fifo, Mode::from(0o644), 0)),
         ("symlink", &|| rustix::fs::symlink("x", "d/g")),
@@ -58,7 +58,7 @@ pub fn run(ground: &mut Ground) {
         ("ftruncate", &|| rustix::fs::ftruncate(open("f", OFlags::WRONLY)?, 2)),
         ("ftruncate to the same", &|| rustix::fs::ftruncate(open("f", OFlags::WRONLY)?, 5)),
         ("open truncating", &|| open("f", OFlags::WRONLY | OFlags::TRUNC).map(drop)),
-        ("open truncating what is empty", &|| open("g0", OFlags::WRONLY | OFlags::TRUNC).map(drop)),
+        ("open and truncate an empty file", &|| open("g0", OFlags::WRONLY | OFlags::TRUNC).map(drop)),
         ("fallocate", &|| rustix::fs::fallocate(open("f", OFlags::WRONLY)?, FallocateFlags::empty(), 0, 20)),
         ("fallocate keeping size", &|| {
             rustix::fs::fallocate(open("f", OFlags::WRONLY)?, FallocateFlags::KEEP_SIZE, 0, 20_000)
@@ -81,13 +81,13 @@ pub fn run(ground: &mut Ground) {
             if aged {
                 old();
             }
-            ground.step(format!("{name}{}", if aged { " of what is old" } else { "" }), call);
+            ground.step(format!("{name}{}", if aged { " of an old file" } else { "" }), call);
             ground.sweep();
         }
     }
     // Also while the file stays open.
     file("f", b"12345", 0o644);
-    let fd = open("f", OFlags::RDWR).expect("it is there");
+    let fd = open("f", OFlags::RDWR).expect("it exists");
     ground.step("write", || rustix::io::pwrite(&fd, b"x", 0));
     ground.step("write again", || rustix::io::pwrite(&fd, b"x", 10));
     ground.step("read", || rustix::io::pread(&fd, &mut [0; 10][..], 0));

@@ -37,7 +37,7 @@ pub fn can_mount() -> bool {
 /// Returns `direct_write` if files with direct I/O can be mapped for writing (since Linux 6.6), otherwise no
 /// option.
 pub fn direct_write() -> &'static str {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux says which it is");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux names its kind");
     let numbers: Vec<u32> =
         release.split(['.', '-']).map_while(|number| number.trim().parse().ok()).collect();
     if numbers[..] >= [6, 6][..] {
@@ -64,7 +64,7 @@ impl Bench {
         let image = bench.image();
         File::create(&image).and_then(|file| file.set_len(mebibytes << 20)).expect("the image can be made");
         let made =
-            tool("mkfs.f2fs").arg("-q").args(features).arg(&image).output().expect("mkfs.f2fs is there");
+            tool("mkfs.f2fs").arg("-q").args(features).arg(&image).output().expect("mkfs.f2fs is installed");
         assert!(made.status.success(), "mkfs.f2fs {features:?}: {}", text(&made));
         bench
     }
@@ -170,7 +170,7 @@ impl Bench {
     pub fn call_umount(&self) {
         // A process that another test has just forked holds copies of our files until it calls exec.
         for left in (0..TRIES).rev() {
-            let run = Command::new("umount").arg(self.path("")).output().expect("umount is there");
+            let run = Command::new("umount").arg(self.path("")).output().expect("umount is installed");
             if run.status.success() {
                 break;
             }
@@ -205,8 +205,10 @@ impl Bench {
 
     /// Sends a signal to the process that answers.
     pub fn signal(&self, name: &str) {
-        let run =
-            Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
+        let run = Command::new("kill")
+            .args(["-s", name, &self.pid().to_string()])
+            .status()
+            .expect("kill is installed");
         assert!(run.success());
     }
 
@@ -240,7 +242,7 @@ impl Bench {
     /// Kills the process that answers, as a crash would, and removes the dead mount.
     pub fn crash(&mut self) {
         self.kill();
-        let run = Command::new("umount").arg("-l").arg(self.path("")).status().expect("umount is there");
+        let run = Command::new("umount").arg("-l").arg(self.path("")).status().expect("umount is installed");
         assert!(run.success());
     }
 
@@ -250,7 +252,7 @@ impl Bench {
             .args(["-euo", "pipefail", "-c", script])
             .current_dir(self.path(""))
             .output()
-            .expect("bash is there");
+            .expect("bash is installed");
         assert!(run.status.success(), "{script}\n{}", text(&run));
         String::from_utf8_lossy(&run.stdout).into_owned()
     }
@@ -299,7 +301,7 @@ pub fn has_capability(number: u32) -> bool {
 /// Returns true if a program is installed; otherwise prints a message.
 pub fn has(program: &str) -> bool {
     let found =
-        Command::new("sh").args(["-c", &format!("command -v {program}")]).output().expect("sh is there");
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).output().expect("sh is installed");
     if !found.status.success() {
         eprintln!("{program} is not installed; see scripts/setup");
     }

@@ -397,7 +397,10 @@ mod tests {
         one.clock = INDICATIVE_CLOCK.into();
         let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])]).unwrap();
         assert!(page.contains("ext4, indicative") && page.contains("ran in QEMU"), "{page}");
-        assert!(page.contains("Nothing to compare with"), "what is exact is not compared with it");
+        assert!(
+            page.contains("Nothing to compare with"),
+            "exact figures are not compared with indicative ones"
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct Line {
     pub mean_ms: f64,
     /// Median and 99th percentile; unknown for published figures.
     pub p50_ms: Option<f64>,
-    #[allow(missing_docs, reason = "the one before says it")]
+    #[allow(missing_docs, reason = "the check before ensures it")]
     pub p99_ms: Option<f64>,
     /// 99.9th percentile.
     pub p999_ms: f64,

@@ -79,7 +79,7 @@ impl GuestTarget {
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
         let Setting { profile, preset, scale, programs, stop, pace, seed, .. } = &self.setting;
         let programs = programs.as_ref().ok_or_else(|| {
-            let what = format!("there is no kernel for the lab's guest; {GET_KERNEL}");
+            let what = format!("the kernel for the lab's guest is missing; {GET_KERNEL}");
             io::Error::new(io::ErrorKind::NotFound, what)
         })?;
         let data = FileDevice::open(&self.image, OpenOptions { write: true, direct: false })?;

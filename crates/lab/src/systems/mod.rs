@@ -46,7 +46,7 @@ pub const THROUGH_FUSE: &str = "flashkit-fuse";
 pub const DISK: &str = "/disk/card";
 /// Mount source for raw flash: JFFS2 takes the name of the flash, UBIFS that of the only UBI volume on it.
 pub const CHIP: &str = "mtd:flash";
-#[allow(missing_docs, reason = "the one before says it")]
+#[allow(missing_docs, reason = "the check before ensures it")]
 pub const UBI_VOLUME: &str = "ubi0:lab";
 /// Mount point.
 pub const MOUNT_POINT: &str = "/mnt";

@@ -49,7 +49,7 @@ impl StockTarget {
 
     fn boot(&mut self, model: Model) -> Result<(), Failure> {
         let Setting { profile, preset, scale, programs, stop, .. } = &self.setting;
-        let programs = programs.as_ref().expect("there is no such target without them");
+        let programs = programs.as_ref().expect("this target has programs");
         let data = FileDevice::open(&self.image, OpenOptions { write: true, direct: false })?;
         let setup = QemuSetup {
             kernel: programs.kernel.clone(),

@@ -223,13 +223,13 @@ impl<M: EventModel> EventLoop<M> {
         // that is answered.
         loop {
             let disk = self.ports[which as usize].disk.as_ref().ok_or_else(|| self.died())?;
-            let channel = disk.back_channel().expect("what it is notified over");
+            let channel = disk.back_channel().expect("the call socket of the queue");
             let ready = self.wait_for(&[&[channel], &self.sockets()[..]].concat())?;
             if ready[1..].contains(&true) {
                 self.listen()?;
             } else {
                 let disk = self.ports[which as usize].disk.as_mut();
-                let noticed = disk.expect("it was there just now").acknowledged()?;
+                let noticed = disk.expect("it existed before").acknowledged()?;
                 return if noticed { Ok(()) } else { Err(self.died()) };
             }
         }

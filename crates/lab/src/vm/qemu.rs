@@ -159,8 +159,13 @@ impl Qemu {
                 Ok(line) => {
                     let line = line?;
                     let heard = serde_json::from_str(&line);
-                    return heard
-                        .map_err(|error| io::Error::other(format!("the agent said {line}: {error}")).into());
+                    return heard.map_err(|error| {
+                        io::Error::other(format!(
+                            "unexpected line of the agent: {line}: \
+                            {error}"
+                        ))
+                        .into()
+                    });
                 }
                 Err(RecvTimeoutError::Timeout) if self.limits.stop.is_wished() => {
                     return Err(Failure::Stopped);
