@@ -225,7 +225,7 @@ fn properties_off_the_measured_grid_are_not_reported_as_certain() {
     let area = found.fat_area_bytes.expect("within the budget");
     assert!(area.value == Some(64 * M) && area.at_least && !area.is_certain(), "{area:?}");
     let fitted = found.profile("fitted").expect("all of it was measured");
-    assert!(fitted.sources["fat_area"].contains("not certain") && fitted.sources["time"].ends_with("probe"));
+    assert!(fitted.sources["fat_area"].contains("uncertain") && fitted.sources["time"].ends_with("probe"));
     assert!(found.to_text().contains("64 MiB or more (uncertain"), "{}", found.to_text());
     let (mut coarse, noise) = odd_device(1004);
     for page_kib in [128, 256] {
