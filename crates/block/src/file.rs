@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_discard_is_asked_once() {
+    fn a_device_that_cannot_discard_gets_one_request() {
         let (_dir, _, device) = scratch(1 << 20);
         assert_eq!(device.discard_unit(), Some(DiscardUnit { bytes: 512, first_bytes: 0 }));
         // The kernel refuses to punch holes through a descriptor for reading: EBADF, were it asked.

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_f2fs_can_store_is_storable() {
+    fn only_entries_that_f2fs_can_hold_are_storable() {
         for (name, expected) in [
             ("user.x", true),
             ("user.", false),

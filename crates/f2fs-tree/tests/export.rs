@@ -138,7 +138,7 @@ fn a_tar_stream_gives_back_every_entry() {
 }
 
 #[test]
-fn gnu_tar_unpacks_what_we_pack() {
+fn gnu_tar_unpacks_our_archives() {
     for (name, sparse) in [("base", true), ("flexible-xattr", false), ("compress-all", false)] {
         let dir = scratch();
         let archive = dir.path().join("archive.tar");
@@ -290,7 +290,7 @@ fn directories_in_a_cycle_are_an_error() {
 }
 
 #[test]
-fn a_sink_makes_only_what_is_new_and_follows_no_link() {
+fn a_sink_creates_only_new_entries_and_follows_no_link() {
     let dir = scratch();
     let (out, outside) = (dir.path().join("out"), dir.path().join("outside"));
     fs::create_dir_all(&out).expect("a directory");

@@ -273,7 +273,7 @@ fn the_archive_of_a_hostile_volume_is_harmless() {
 }
 
 #[test]
-fn a_directory_that_a_damaged_name_leads_to_arrives_where_it_belongs() {
+fn a_directory_with_a_second_damaged_name_is_exported_at_its_own_path() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let (first, last) = (

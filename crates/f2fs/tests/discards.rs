@@ -149,7 +149,7 @@ impl Device for Refuses {
 }
 
 #[test]
-fn a_device_that_cannot_discard_is_asked_once() {
+fn a_device_that_cannot_discard_gets_one_request() {
     let device = Refuses::new(io::ErrorKind::Unsupported, usize::MAX);
     assert_eq!(device.churn().len(), 1);
     let mut volume = open(device);
@@ -160,14 +160,14 @@ fn a_device_that_cannot_discard_is_asked_once() {
 }
 
 #[test]
-fn a_device_that_says_so_is_never_asked() {
+fn a_device_without_discards_gets_no_request() {
     let mut device = Arc::into_inner(Refuses::new(io::ErrorKind::Other, 0)).unwrap();
     device.unit = None;
     assert_eq!(Arc::new(device).churn(), []);
 }
 
 #[test]
-fn a_device_is_asked_again_after_a_failure_and_not_after_three() {
+fn discards_are_tried_again_after_one_failure_but_not_after_three() {
     assert_eq!(Refuses::new(io::ErrorKind::Other, usize::MAX).churn().len(), 3);
     assert!(Refuses::new(io::ErrorKind::Other, 2).churn().len() > 4);
 }

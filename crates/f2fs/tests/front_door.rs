@@ -354,7 +354,7 @@ fn attributes_are_set_by_path() {
 }
 
 #[test]
-fn what_is_made_belongs_to_the_owner_of_the_options() {
+fn new_entries_belong_to_the_owner_in_the_options() {
     let device = Arc::new(MemoryDevice::new(SIZE_BYTES));
     let how = OpenOptions::new().clock(|| NOW).owner(10, 20).umask(0o077);
     let volume = how.make(device, &options()).unwrap();
@@ -388,7 +388,7 @@ fn a_volume_opened_for_reading_refuses_changes() {
 }
 
 #[test]
-fn opening_for_writing_fails_where_the_volume_cannot_be_written() {
+fn opening_for_writing_fails_if_the_volume_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     support::mkfs(&path, SIZE_BYTES, &["-O", "ro"]);
@@ -484,7 +484,7 @@ fn a_drop_that_is_the_first_to_lose_changes_panics_in_debug_builds() {
 }
 
 #[test]
-fn closing_after_a_failed_write_says_that_changes_are_lost() {
+fn closing_after_a_failed_write_reports_lost_changes() {
     let (volume, switch) = Switch::make();
     volume.write("/before", "x").unwrap();
     volume.sync().unwrap();
@@ -526,7 +526,7 @@ fn a_panic_in_an_operation_ends_the_use_of_the_volume() {
 }
 
 #[test]
-fn the_engine_is_within_reach() {
+fn the_engine_is_reachable_from_the_front_door() {
     let (volume, device) = make();
     volume.write("/f", "x").unwrap();
     let ino = volume.metadata("/f").unwrap().ino();
@@ -565,7 +565,7 @@ fn with_directory_block() -> (Arc<MemoryDevice>, u32, u64) {
 }
 
 #[test]
-fn damage_of_a_directory_is_told_with_its_place_and_hides_no_more_than_it_must() {
+fn damage_of_a_directory_is_reported_with_its_place_and_hides_only_the_damaged_part() {
     let (device, dir, block) = with_directory_block();
     // Slots 0 and 1 are the dots.
     device.write(block + NAMES_AT + 8 * 3, b"/").unwrap();

@@ -201,7 +201,7 @@ mod tests {
     ];
 
     #[test]
-    fn well_known_formats_are_found_where_their_documents_say() {
+    fn well_known_formats_are_found_at_their_documented_offsets() {
         for (name, offset, bytes) in INDEPENDENT {
             let size = 64 << 20;
             let device = MemoryDevice::new(size);

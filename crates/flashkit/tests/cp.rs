@@ -127,7 +127,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_goes_to_standard_output() {
+fn a_file_is_copied_to_standard_output() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);

@@ -170,7 +170,7 @@ fn a_closed_standard_error_changes_nothing() {
 
 /// After an interrupt, the message states the outcome, and the outcome is true.
 #[test]
-fn an_interrupted_import_says_that_nothing_was_changed() {
+fn an_interrupted_import_reports_that_nothing_was_changed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupt_reaches_its_request_whichever_comes_first() {
+    fn an_interrupt_reaches_its_request_in_either_order() {
         let interrupts = Interrupts::default();
         let (one, other) = (interrupts.watch(2), interrupts.watch(4));
         interrupts.interrupt(2);

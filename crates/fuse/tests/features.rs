@@ -243,7 +243,7 @@ fn pages_in_cache(file: &File) -> usize {
 }
 
 #[test]
-fn direct_write_changes_what_a_write_changes() {
+fn direct_write_has_the_same_side_effects_as_a_write() {
     needs_fuse!();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root gives a program capabilities");

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_differ_where_their_intervals_do_not_touch() {
+    fn samples_differ_if_their_intervals_do_not_touch() {
         let of = |from: f64| Sample::new((0..6).map(|n| from + f64::from(n)).collect());
         assert_eq!((of(1.0).differs(&of(7.0)), of(7.0).differs(&of(1.0))), (Some(true), Some(true)));
         assert_eq!(of(1.0).differs(&of(6.0)), Some(false));

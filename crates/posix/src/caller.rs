@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn root_has_every_capability_where_its_process_is_unknown() {
+    fn root_has_every_capability_if_its_process_is_unknown() {
         let invisible = |uid| Caller { uid, gid: uid, pid: 0 };
         assert!(invisible(0).has(Capability::SysAdmin) && invisible(0).is_in(5));
         assert!(!invisible(1000).has(Capability::SysAdmin) && !invisible(1000).is_in(5));

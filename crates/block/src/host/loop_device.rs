@@ -186,7 +186,7 @@ mod tests {
     use crate::{FileDevice, OpenOptions};
 
     #[test]
-    fn a_file_becomes_a_device_and_the_device_goes() {
+    fn a_loop_device_is_attached_and_detached() {
         let image = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(image.path(), [7; 8192]).unwrap();
         let device = match LoopDevice::attach(image.path(), false) {

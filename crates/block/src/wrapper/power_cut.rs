@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_ends_where_it_is_cut() {
+    fn the_prefix_ends_at_the_cut() {
         assert_eq!(image(0, &Survivors::All), [0; 4]);
         assert_eq!(image(1, &Survivors::None), [0; 4]);
         assert_eq!(image(1, &Survivors::All), [1, 0, 0, 0]);

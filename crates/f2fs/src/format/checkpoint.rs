@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_goes_on_after_its_own_bytes() {
+    fn the_checksum_continues_after_its_own_bytes() {
         let sb = superblock(BlockSize::B4K, 4, 0);
         let mut bytes = checkpoint(&sb, CLEAN.set(Flags::LARGE_NAT_BITMAP, true)).encode(&sb);
         assert!(PackEnd::check(&bytes, sb.block_size, 0).is_ok());

@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_overwritten_in_place_as_the_policy_says() {
+    fn blocks_are_overwritten_in_place_according_to_the_policy() {
         assert!(in_place(InPlace::Always, Asks::Nobody, 1));
         assert!(!in_place(InPlace::Never, Asks::FewSynced, 500));
         assert!(in_place(InPlace::Fsync, Asks::FewSynced, 1) && !in_place(InPlace::Fsync, Asks::Nobody, 500));

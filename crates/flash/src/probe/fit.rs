@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_where_the_cost_jumps_by_more_than_a_switch() {
+    fn a_limit_is_a_jump_in_cost_above_that_of_a_switch() {
         let steps =
             |at: u64| points(&[(1, 10.0), (2, 12.0), (3, if at < 3 { 90.0 } else { 12.0 }), (4, 95.0)]);
         assert_eq!(stream_limit(&steps(2), 10.0, 1.5), Some(2));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_where_small_writes_stop_getting_cheaper() {
+    fn the_page_is_the_size_below_which_writes_get_no_cheaper() {
         for page in [4096u64, 16384, 32768, 65536] {
             let cost = |size: u64| 500.0 + 0.1 * size.next_multiple_of(page) as f64;
             let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
