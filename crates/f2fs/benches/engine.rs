@@ -1,4 +1,4 @@
-//! What the engine costs on a device in memory: no kernel, no file, one thread. Each result is a line of JSON:
+//! Measures the cost of the engine on a device in memory: no kernel, no file, one thread. Each result is a line of JSON:
 //! `{"what", "figure", "unit"}`. `make bench` runs it.
 
 use std::{

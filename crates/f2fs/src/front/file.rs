@@ -181,7 +181,7 @@ fn new_end(engine: &Engine, path: &[u8]) -> Result<PathEnd> {
 pub struct File<'v> {
     handle: Handle<'v>,
     options: FileOptions,
-    /// Where the next read or write begins, in bytes.
+    /// Position of the next read or write, in bytes.
     position: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How a volume is opened.
+//! Options for opening a volume.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, sync::Arc};

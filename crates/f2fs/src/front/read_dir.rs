@@ -14,7 +14,7 @@ pub struct ReadDir<'v> {
     handle: Handle<'v>,
     /// Entries that have been read and not given.
     ready: VecDeque<Result<volume::DirEntry>>,
-    /// Where reading goes on; `None` at the end.
+    /// Position of the next entry to read; `None` at the end.
     cookie: Option<u64>,
 }
 

@@ -48,7 +48,7 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
     let options = suited.and_then(|row| row.suited.as_ref()).map_or(String::new(), |it| format!(" ({it})"));
     let mut sentences = vec![format!(
         "On this card ({card}) use {}{options}: over {parts} parts it is {:.2} times as fast as ext4 (geometric \
-         mean), and the fastest file system in {} of them.",
+         mean), and no other file system is faster in {} of them.",
         best.name, best.mean, best.firsts
     )];
     let is_ours = |name: &str| name.starts_with(OURS);
