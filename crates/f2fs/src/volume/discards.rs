@@ -108,6 +108,11 @@ impl Discards {
         self.lock().io.is_none()
     }
 
+    /// Asks the device again although it has failed too often.
+    pub(super) fn try_again(&self) {
+        self.lock().failures = 0;
+    }
+
     /// Size of a unit that the device discards, in blocks; at most one segment.
     pub(super) fn unit_blocks(&self) -> u32 {
         self.lock().unit.blocks.min(BLOCKS_PER_SEGMENT)
@@ -127,8 +132,8 @@ impl Discards {
     /// number, or 0 if no whole unit is queued.
     ///
     /// # Errors
-    /// The error of the device. The queue is then emptied. A device that says that it cannot discard, or that failed three
-    /// times in a row, is not asked again.
+    /// The error of the device. The queue is then emptied. A device that says that it cannot discard is not asked again.
+    /// One that failed three times in a row is asked again by a [trim](super::Volume::trim) only.
     pub fn issue(&self) -> Result<u32> {
         let mut state = self.lock();
         let Some(io) = state.io.clone() else { return Ok(0) };
@@ -144,7 +149,7 @@ impl Discards {
         if result.is_err() {
             state.runs.clear();
         }
-        if cannot || state.failures >= FAILURES_MAX {
+        if cannot {
             state.stop();
         }
         drop(state);
@@ -216,7 +221,7 @@ impl State {
     }
 
     fn add(&mut self, new: Range<u32>) {
-        if self.io.is_none() {
+        if self.io.is_none() || self.failures >= FAILURES_MAX {
             return;
         }
         let (mut start, mut end) = (new.start, new.end);

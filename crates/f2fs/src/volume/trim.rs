@@ -46,6 +46,7 @@ impl Volume {
     pub fn begin_trim(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         self.require_discards()?;
+        self.discards.try_again();
         if self.changed { self.checkpoint_then(Reason::Sync, Then::End).map(Some) } else { Ok(None) }
     }
 
