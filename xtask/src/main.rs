@@ -82,7 +82,10 @@ enum Task {
         tree: Option<PathBuf>,
     },
     /// Measure flashkit's costs, compared with peers
-    Bench,
+    Bench {
+        /// Run the benchmarks of one subject only.
+        subject: Option<bench::Subject>,
+    },
     /// Run Debian's flashbench in the guest on modelled devices that take real time, beside the probe
     Flashbench {
         /// Devices, by seed; by default some of those that judge the probe
@@ -206,7 +209,7 @@ fn run() -> Result<()> {
         }
         Task::Study => study::run()?,
         Task::Tree { tree } => real_tree::run(tree)?,
-        Task::Bench => bench::bench()?,
+        Task::Bench { subject } => bench::bench(subject)?,
         Task::Flashbench { seeds } => {
             flashbench::run(if seeds.is_empty() { &flashbench::SEEDS } else { &seeds }, &mut out)?;
         }

@@ -111,7 +111,18 @@ enum End {
 
 impl Mount {
     /// Opens the volume on `devices`, the first of which is the image, and mounts it on a directory.
-    pub fn new(devices: &[PathBuf], dir: &Path, mut options: MountOptions) -> Result<Mount> {
+    pub fn new(devices: &[PathBuf], dir: &Path, options: MountOptions) -> Result<Mount> {
+        Mount::wrapping(devices, dir, options, |device| device)
+    }
+
+    /// Mounts like [`new`](Self::new), with the volume on what `wrap` makes of its device, such as one that
+    /// records or delays requests. Long reads may bypass the wrapper.
+    pub fn wrapping(
+        devices: &[PathBuf],
+        dir: &Path,
+        mut options: MountOptions,
+        wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
+    ) -> Result<Mount> {
         let image = devices.first().cloned().unwrap_or_default();
         let at = |source| Error::Volume { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
@@ -129,7 +140,7 @@ impl Mount {
         };
         let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
         let volume_options = options.volume_options(on_block_device, clock::now, seed());
-        let volume = open_volume(&files, volume_options).map_err(at)?;
+        let volume = open_volume(&files, volume_options, wrap).map_err(at)?;
         // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
         let file = match &files[..] {
@@ -285,10 +296,14 @@ fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
 
 /// Opens the volume on the devices. This reads a few scattered sectors; on a card, readahead of the host
 /// behind each of them would take longer.
-fn open_volume(files: &[Arc<FileDevice>], options: f2fs::volume::Options) -> f2fs::Result<Volume> {
+fn open_volume(
+    files: &[Arc<FileDevice>],
+    options: f2fs::volume::Options,
+    wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
+) -> f2fs::Result<Volume> {
     files.iter().for_each(|file| file.expect_scattered_reads(true));
     let devices = files.iter().map(|file| file.clone() as Arc<dyn Device>).collect();
-    let volume = f2fs::volume::join(devices).and_then(|device| Volume::open(device, options));
+    let volume = f2fs::volume::join(devices).and_then(|device| Volume::open(wrap(device), options));
     files.iter().for_each(|file| file.expect_scattered_reads(false));
     volume
 }

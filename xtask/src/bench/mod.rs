@@ -7,10 +7,12 @@ mod device;
 mod engine;
 mod mount;
 mod tools;
+mod waits;
 
 use std::borrow::Cow;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::{interrupt, workspace::var};
 
@@ -62,18 +64,40 @@ impl Line {
     }
 }
 
-/// Runs all benchmarks and prints their lines.
+/// Subjects of benchmarks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Subject {
+    /// The command on whole trees.
+    Tools,
+    /// Costs of a mount.
+    Mounts,
+    /// Waits of readers in a mount.
+    Waits,
+    /// The engine in process.
+    Engine,
+    /// Modelled cards.
+    Devices,
+}
+
+/// Runs all benchmarks, or those of one subject, and prints their lines.
 ///
 /// # Errors
 /// A program fails. A figure that misses its expectation is not an error.
-pub fn bench() -> Result<()> {
+pub fn bench(only: Option<Subject>) -> Result<()> {
     let dir = tempfile::tempdir_in(var("bench")?)?;
-    let mut lines = tools::lines(dir.path())?;
-    lines.extend(mount::lines()?);
-    interrupt::check()?;
-    lines.extend(engine::lines()?);
-    interrupt::check()?;
-    lines.extend(device::lines()?);
+    let mut lines = Vec::new();
+    for subject in
+        Subject::value_variants().iter().filter(|subject| only.is_none_or(|only| only == **subject))
+    {
+        interrupt::check()?;
+        lines.extend(match subject {
+            Subject::Tools => tools::lines(dir.path())?,
+            Subject::Mounts => mount::lines()?,
+            Subject::Waits => waits::lines()?,
+            Subject::Engine => engine::lines()?,
+            Subject::Devices => device::lines()?,
+        });
+    }
     println!();
     for line in &lines {
         line.print();

@@ -78,17 +78,7 @@ const WANTED: [(Peer, Peer, usize, f64); 6] = [
 
 /// Measures the work through mounts: the speeds of each, and the ratios.
 pub(super) fn lines() -> Result<Vec<Line>> {
-    let missing = ["fuse2fs", "fio", "mkfs.ext4"].into_iter().find(|program| {
-        let asked = format!("command -v {program}");
-        let found = Command::new("sh").args(["-c", &asked]).stdout(Stdio::null()).status();
-        !found.is_ok_and(|status| status.success())
-    });
-    if let Some(program) = missing {
-        eprintln!("mounts are not measured: {program} is not installed");
-        return Ok(Vec::new());
-    }
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("mounts are not measured: that needs root and /dev/fuse");
+    if !can_mount(&["fuse2fs", "fio", "mkfs.ext4"]) {
         return Ok(Vec::new());
     }
     build()?;
@@ -123,6 +113,23 @@ pub(super) fn lines() -> Result<Vec<Line>> {
         lines.push(Line::median(what, ratios, "times", Wanted::AtLeast(bound)));
     }
     Ok(lines)
+}
+
+/// Returns true if mounts can be measured here with these programs. Otherwise it says why not.
+pub(super) fn can_mount(programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| {
+        let asked = format!("command -v {program}");
+        let found = Command::new("sh").args(["-c", &asked]).stdout(Stdio::null()).status();
+        !found.is_ok_and(|status| status.success())
+    });
+    if let Some(program) = missing {
+        eprintln!("mounts are not measured: {program} is not installed");
+    }
+    let may = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !may {
+        eprintln!("mounts are not measured: that needs root and /dev/fuse");
+    }
+    may && missing.is_none()
 }
 
 impl Peer {
@@ -263,7 +270,7 @@ impl Drop for Mounted {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(super) fn run(command: &mut Command) -> Result<()> {
     let shown = format!("{command:?}");
     let run = command.stdin(Stdio::null()).output().with_context(|| shown.clone())?;
     if !run.status.success() {
