@@ -14,6 +14,12 @@ use f2fs::{
     units::{Ino, Time},
     volume::{DirEntry, SetAttr, Stat, XattrMode},
 };
+use fuse_protocol::{
+    Access, Admission, Arguments, Connection, Interrupts, MountArguments, Mounter, Output, Parked, Pool,
+    Reply, SplicePipe, WriteBack,
+    abi::{self as wire, InHeader, init_flags, opcode, opened, valid},
+    contain,
+};
 use posix::{
     Answer, Caller, Change, Errno, FileSystem, OpenMode, TimesFrom, WriteMode, WriteOrigin, ioctl::Request,
 };
@@ -22,16 +28,14 @@ use rustix::fs::{OFlags, RenameFlags};
 use crate::{
     MountOptions,
     cache::{KernelCache, NO_VALIDITY, VALIDITY, VALIDITY_WRITING},
-    connection::{Connection, MountArguments, Mounter, READ_BYTES, Reply},
-    fault,
-    interrupts::Interrupts,
+    mount::SUBTYPE,
     mounts,
-    pool::{Admission, Parked, Pool},
-    protocol::{self as wire, Arguments, InHeader, Output, init_flags, opcode, opened, valid},
-    splice_pipe::SplicePipe,
-    write_back::WriteBack,
+    source::{self, SourceAccess},
 };
 
+/// Maximum length of a read, in bytes. Together with the header it fits a pipe of 1 MiB, the limit for
+/// unprivileged users (pipe(7)).
+const READ_BYTES: u32 = 512 << 10;
 /// Largest payload of one request, in bytes and in pages.
 const REQUEST_BYTES: u32 = 1 << 20;
 const REQUEST_PAGES: u16 = 256;
@@ -87,11 +91,21 @@ pub fn mount(
     source: &str,
 ) -> io::Result<Session> {
     let (root, (_, block_bytes)) = (fs.root()?, fs.space()?);
-    let arguments =
-        MountArguments { source, image, flags: options.mount_flags(), allow_other: options.allow_other };
-    let (connection, mounter) = Connection::mount(dir, &arguments)?;
+    let arguments = MountArguments {
+        source,
+        subtype: SUBTYPE,
+        flags: options.mount_flags(),
+        access: if options.allow_other { Access::All } else { Access::Owner },
+        max_read_bytes: READ_BYTES,
+    };
+    let access = if options.read_only { SourceAccess::Read } else { SourceAccess::Write };
+    let (connection, mounter) =
+        Connection::mount_with_device(dir, &arguments, |mount| source::attach(image, access, mount))?;
     let connection = Arc::new(connection);
-    let write_back = WriteBack::start(connection.clone(), fs.clone());
+    let write_back = WriteBack::start(connection.clone(), {
+        let fs = fs.clone();
+        move |message| fs.record_fault(message)
+    });
     // At least two: one worker may wait for a write-back that another worker has to answer; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
@@ -199,7 +213,7 @@ impl Adapter {
     fn answer(&self, header: &InHeader, arguments: &[u8], worker: &mut Worker) {
         worker.output.clear();
         worker.reply = Some(Reply::new(self.connection.clone(), header.unique));
-        let handled = fault::contain(|| self.handle(header, Arguments(arguments), worker));
+        let handled = contain(|| self.handle(header, Arguments(arguments), worker));
         let outcome = handled.unwrap_or_else(|fault| {
             self.fs.record_fault(fault);
             Err(Errno::IO)

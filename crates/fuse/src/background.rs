@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fuse_protocol::contain;
 use posix::FileSystem;
 
-use crate::{BackgroundGc, MountOptions, OnError, fault};
+use crate::{BackgroundGc, MountOptions, OnError};
 
 /// Interval between checks for work to do.
 const TICK: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ impl Background {
                 }
             };
             // The thread survives a panic, because it still has to report it.
-            let worked = fault::contain(|| work(&fs, &options, &stopped, &mut look));
+            let worked = contain(|| work(&fs, &options, &stopped, &mut look));
             worked.unwrap_or_else(|fault| fs.record_fault(fault));
             // `work` returns early if the volume is read-only; from then on only reporting is left.
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {

@@ -1,8 +1,8 @@
 //! F2FS volumes mounted through FUSE.
 //!
-//! A request passes through these layers: `connection` (the kernel's device) → `backend` (decoding, with the
-//! structures of `protocol`) → [`posix::FileSystem`] (each operation on a volume) → [`f2fs::volume::Volume`].
-//! Long reads are spliced from the image to the kernel by `splice_pipe`.
+//! A request passes through these layers: [`fuse_protocol`] (the kernel's device) → `backend` (decoding) →
+//! [`posix::FileSystem`] (each operation on a volume) → [`f2fs::volume::Volume`]. Long reads are spliced from the
+//! image to the kernel.
 //!
 //! *Invariant*: the only policy in this crate is that of the kernel's cache (`cache`); the engine decides
 //! everything else.
@@ -13,17 +13,13 @@ mod backend;
 mod background;
 mod cache;
 mod clock;
-mod connection;
 mod daemon;
-mod fault;
-mod interrupts;
 mod mount;
 mod mounts;
 mod options;
-mod pool;
-mod protocol;
-mod splice_pipe;
-mod write_back;
+mod source;
+#[cfg(test)]
+mod tests;
 
 pub use daemon::{Ready, spawn_daemon};
 pub use mount::{Error, Mount, Result, remount};

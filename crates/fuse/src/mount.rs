@@ -10,21 +10,17 @@ use std::{
 
 use block::{Device, FileDevice, InUse};
 use f2fs::volume::Volume;
+use fuse_protocol::{Mounter, UnmountMode};
 use posix::{FileSystem, Settings};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
     iterator::Signals,
 };
 
-use crate::{
-    MountOptions, backend,
-    background::Background,
-    clock,
-    connection::{self, Mounter},
-    mounts,
-    options::OptionError,
-};
+use crate::{MountOptions, backend, background::Background, clock, mounts, options::OptionError};
 
+/// The file system's part of the types of our mounts.
+pub const SUBTYPE: &str = "flashkit";
 /// After a signal, time until programs that still use the mount get errors.
 const GRACE: Duration = Duration::from_secs(3);
 /// Maximum wait for a process that has the device open without mounting it to close it, and the interval of
@@ -237,7 +233,8 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     let error = |source| Error::Mount { dir: dir.to_path_buf(), source };
     let seen = dir.canonicalize().map_err(error)?;
     let all = block::mounts().map_err(error)?;
-    let is_ours = |mount: &&block::Mount| connection::TYPES.contains(&&*mount.kind);
+    let types = fuse_protocol::mount_types(SUBTYPE);
+    let is_ours = |mount: &&block::Mount| types.contains(&mount.kind);
     let none = || error(io::Error::other("no flashkit volume is mounted there"));
     let mount = mounts::on(&all, &seen).filter(is_ours).ok_or_else(none)?;
     let mut options = MountOptions::default();
@@ -254,10 +251,10 @@ fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
         _ => vec![dir.to_path_buf()],
     };
     // Dirty pages must be written back now; they are lost with the connection.
-    let _ = connection::write_back(places.first().map(PathBuf::as_path));
+    let _ = fuse_protocol::sync(places.first().map(PathBuf::as_path));
     for place in places {
-        if connection::unmount(&place, mounter, false).is_err() {
-            let _ = connection::unmount(&place, mounter, true);
+        if fuse_protocol::unmount(&place, mounter, UnmountMode::Now).is_err() {
+            let _ = fuse_protocol::unmount(&place, mounter, UnmountMode::Lazy);
         }
     }
 }

@@ -16,12 +16,15 @@ use std::{
 
 use rustix::fs::OFlags;
 
-use crate::protocol::{Arguments, InHeader, OpenIn, opcode};
+use crate::{
+    abi::{InHeader, OpenIn, opcode},
+    message::Arguments,
+};
 
 /// Maximum number of worker threads.
 const THREADS_MAX: usize = 64;
 /// Maximum number of worker threads that handle requests that change something.
-const CHANGING_MAX: usize = 48;
+pub const CHANGING_MAX: usize = 48;
 /// Maximum size of all parked requests, in bytes. Beyond that a thread handles its request even if it has to
 /// wait.
 const PARKED_BYTES_MAX: usize = 64 << 20;
@@ -172,65 +175,4 @@ fn changes(code: u32, arguments: &[u8]) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        fs,
-        path::Path,
-        sync::atomic::AtomicBool,
-        time::{Duration, Instant},
-    };
-
-    use super::*;
-    use crate::fault::tests::{can_mount, shell, while_mounted, with_files};
-
-    /// Waits up to a minute until the condition holds. Returns false on timeout.
-    fn comes_true(condition: impl Fn() -> bool) -> bool {
-        let started = Instant::now();
-        while !condition() && started.elapsed() < Duration::from_secs(60) {
-            thread::sleep(Duration::from_millis(10));
-        }
-        condition()
-    }
-
-    /// More writers than threads wait for a turn that lasts until a reader is done.
-    #[test]
-    fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
-        if !can_mount() {
-            return;
-        }
-        const WRITERS: usize = 200;
-        let (device, fs, _) = with_files();
-        let modes = |mnt: &Path| shell(mnt, "stat -c %a files/* | sort | uniq -c").trim().to_string();
-        while_mounted(&fs, |mnt| {
-            shell(mnt, &format!("mkdir files; cd files; touch $(seq {WRITERS}); stat -c %a * > /dev/null"));
-            device.hold_flushes(true);
-            let (has_read, fs) = (&AtomicBool::new(false), &fs);
-            thread::scope(|scope| {
-                scope.spawn(move || shell(mnt, "sync -f ."));
-                assert!(comes_true(|| device.held_flushes() > 0));
-                for n in 1..=WRITERS {
-                    let path = mnt.join(format!("files/{n}"));
-                    scope.spawn(move || {
-                        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-                        fs::set_permissions(path, mode).unwrap();
-                    });
-                }
-                // Waits until all threads that may handle changes do so; later changes are parked.
-                assert!(comes_true(|| fs.waiting_writers() >= CHANGING_MAX as u64 - 1));
-                thread::sleep(Duration::from_secs(1));
-                scope.spawn(move || {
-                    assert_eq!(shell(mnt, "cat small; wc -c < long").trim(), "kept1048576");
-                    has_read.store(true, Ordering::SeqCst);
-                });
-                let is_read = comes_true(|| has_read.load(Ordering::SeqCst));
-                device.hold_flushes(false);
-                assert!(is_read, "the reader waited for a writer");
-            });
-            assert_eq!(modes(mnt), format!("{WRITERS} 600"));
-        });
-        fs.unmount().unwrap();
-    }
 }

@@ -10,12 +10,12 @@ use std::{
     thread,
 };
 
-use posix::{Answer, Errno, FileSystem};
+use rustix::io::Errno;
 
 use crate::{
     connection::{Connection, Reply},
-    fault,
-    protocol::Output,
+    contain,
+    message::Output,
 };
 
 /// The queue of the write-back thread.
@@ -31,14 +31,14 @@ struct Job {
     answer: Box<AnswerWith>,
 }
 
-type AnswerWith = dyn FnOnce(&mut Output) -> Answer<()> + Send;
+type AnswerWith = dyn FnOnce(&mut Output) -> Result<(), Errno> + Send;
 
 /// Upper bound for the length of these answers.
 const ANSWER_BYTES: usize = 512;
 
 impl WriteBack {
-    /// Starts the thread.
-    pub fn start(connection: Arc<Connection>, fs: Arc<FileSystem>) -> WriteBack {
+    /// Starts the thread. It calls `panicked` with the message of a panic in an answer.
+    pub fn start(connection: Arc<Connection>, panicked: impl Fn(String) + Send + 'static) -> WriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
@@ -48,8 +48,8 @@ impl WriteBack {
                     let _ = connection.invalidate_part(node, offset, length);
                 }
                 output.clear();
-                let answered = fault::contain(|| answer(&mut output)).unwrap_or_else(|fault| {
-                    fs.record_fault(fault);
+                let answered = contain(|| answer(&mut output)).unwrap_or_else(|message| {
+                    panicked(message);
                     Err(Errno::IO)
                 });
                 reply.send(answered.map(|()| output.bytes()));
@@ -63,7 +63,7 @@ impl WriteBack {
         &self,
         nodes: Vec<u64>,
         reply: Reply,
-        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+        answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
         self.parts_then(nodes, (0, 0), reply, answer);
     }
@@ -74,7 +74,7 @@ impl WriteBack {
         node: u64,
         part: (i64, i64),
         reply: Reply,
-        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+        answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
         self.parts_then(vec![node], part, reply, answer);
     }
@@ -84,7 +84,7 @@ impl WriteBack {
         nodes: Vec<u64>,
         part: (i64, i64),
         reply: Reply,
-        answer: impl FnOnce(&mut Output) -> Answer<()> + Send + 'static,
+        answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
         let queue = self.queue.lock().expect("no code panics while it holds this lock");
         // If the thread has ended, dropping the reply answers with EIO.

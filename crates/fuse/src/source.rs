@@ -1,0 +1,27 @@
+//! The block device of a mount: root's mounts have one, so that umount(2) waits for our last answer.
+
+use std::io;
+
+use block::{FileDevice, LoopDevice};
+use fuse_protocol::DeviceMount;
+
+/// Access of a mount to its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceAccess {
+    /// The source may be written to.
+    Write,
+    /// It may only be read.
+    Read,
+}
+
+/// Mounts with the block device that holds the volume or, for an image file, with a loop device, as mount(8)
+/// creates one. We do not read or write that loop device. Returns false if there is no permission to create it.
+pub fn attach(image: &FileDevice, access: SourceAccess, mount: &DeviceMount<'_>) -> io::Result<bool> {
+    if image.is_block_device() {
+        let path = image.path().canonicalize()?;
+        return image.hand_over(|| mount.mount(&path));
+    }
+    // The loop device lives as long as the mount uses it, and must allow writes if the mount does.
+    let token = LoopDevice::attach(image.path(), access == SourceAccess::Write);
+    Ok(token.is_ok_and(|token| mount.mount(token.path()).is_ok()))
+}
