@@ -398,7 +398,7 @@ mod tests {
         let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])]).unwrap();
         assert!(page.contains("ext4, indicative") && page.contains("ran in QEMU"), "{page}");
         assert!(
-            page.contains("No other file system was measured"),
+            page.contains("No comparable figures were measured"),
             "exact figures are not compared with indicative ones"
         );
     }
