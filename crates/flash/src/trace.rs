@@ -253,7 +253,7 @@ fn parse_fio(text: &str) -> Result<Vec<Entry>, TraceError> {
             "wait" if version == 2 => {
                 // Microseconds since the start (fio(1), "Trace file format v2").
                 let us = number(0)?.checked_mul(1000);
-                now_ns = now_ns.max(us.ok_or_else(|| fail("too late"))?);
+                now_ns = now_ns.max(us.ok_or_else(|| fail("the time exceeds the clock of a card"))?);
                 continue;
             }
             _ => return Err(fail("unknown action of fio")),

@@ -242,7 +242,7 @@ impl Output {
 
     /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
-        self.device.flush().context("flushing")?;
+        self.device.flush().context("cannot flush")?;
         self.file.map_or(Ok(()), Fresh::finish)
     }
 }

@@ -269,9 +269,7 @@ mod tests {
                 .stdin(File::open(&script).unwrap())
                 .output();
             if !made.as_ref().is_ok_and(|made| made.status.success()) {
-                eprintln!(
-                    "passed over: {program} {arguments:?} is missing or does not make a volume in a file"
-                );
+                eprintln!("skipped: {program} {arguments:?} is missing or does not make a volume in a file");
                 continue;
             }
             let reported =

@@ -222,7 +222,7 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
 fn has(program: &str) -> bool {
     let is_there = Command::new(program).arg("--version").output().is_ok();
     if !is_there {
-        eprintln!("passed over: {program} is missing");
+        eprintln!("skipped: {program} is missing");
     }
     is_there
 }
@@ -257,7 +257,7 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
     let reachable = Path::new(env!("CARGO_BIN_EXE_flashkit"));
     let others_may = |path: &Path| path.metadata().is_ok_and(|facts| facts.mode() & 0o001 != 0);
     if rustix::process::geteuid().is_root() && !reachable.ancestors().all(others_may) {
-        eprintln!("passed over: an ordinary user cannot start {}", reachable.display());
+        eprintln!("skipped: an ordinary user cannot start {}", reachable.display());
         return;
     }
     let listed = under_fakeroot(

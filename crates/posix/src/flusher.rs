@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reaches_all_who_share_it() {
+    fn a_failure_reaches_all_callers_of_a_shared_flush() {
         let (flusher, device) = (Flusher::default(), Slow::new(true));
         thread::scope(|scope| {
             for _ in 0..8 {

@@ -511,7 +511,10 @@ impl Volume {
     /// Returns the current summary of a segment.
     pub fn summary(&self, segment: SegNo) -> Result<Summary> {
         if segment.0 >= self.geometry.segments {
-            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
+            return Err(Error::Invalid(
+                format!("{segment} is out of range; the volume has {} segments", self.geometry.segments)
+                    .into(),
+            ));
         }
         let mut kinds = SegmentType::ALL.into_iter();
         if let Some(kind) = kinds.find(|kind| self.logs.get(*kind).segment == segment) {

@@ -258,7 +258,10 @@ impl Volume {
     /// The current SIT entry of a segment.
     pub fn sit_entry(&self, segment: SegNo) -> Result<SitEntry> {
         if segment.0 >= self.geometry.segments {
-            return Err(Error::Invalid(format!("{segment} of {}", self.geometry.segments).into()));
+            return Err(Error::Invalid(
+                format!("{segment} is out of range; the volume has {} segments", self.geometry.segments)
+                    .into(),
+            ));
         }
         self.sit.peek(&self.io, segment)
     }

@@ -269,7 +269,7 @@ fn checkpoint_fields(volume: &Volume) -> Value {
 fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
     let end = volume.geometry().nids_end().0;
     if nid.0 >= end {
-        bail!("node {} of {end}", nid.0);
+        bail!("node {} is out of range; numbers of nodes are below {end}", nid.0);
     }
     Ok(())
 }

@@ -56,12 +56,12 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Writes the page of these records.
 pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
-    let page = report::html(records).map_err(|error| anyhow!("the page: {error}"))?;
+    let page = report::html(records).map_err(|error| anyhow!("cannot make the page: {error}"))?;
     std::fs::write(file, page).with_context(|| file.display().to_string())
 }
 
 /// Reads all records of a study. Reports files that are not records.
 pub fn read(dir: &Path) -> Result<Vec<Record>> {
-    let told = &mut |path: &Path, error: &_| notice!("{}: passed over: {error}", path.display());
+    let told = &mut |path: &Path, error: &_| notice!("{}: skipped: {error}", path.display());
     Records::of(dir).all(told).with_context(|| format!("{}: contains no readable study", dir.display()))
 }
