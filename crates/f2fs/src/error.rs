@@ -173,11 +173,13 @@ impl Error {
     }
 
     /// Makes an [`Error::Lost`] of a whole entry, or of something that belongs to it.
+    #[must_use]
     pub fn lost(path: &[u8], source: Error) -> Error {
         Error::Lost { path: path.to_vec(), bytes: None, source: Box::new(source) }
     }
 
     /// Makes an [`Error::NoSpace`] from needed and free blocks.
+    #[must_use]
     pub fn no_space(block_size: BlockSize, needed_blocks: u64, free_blocks: u64) -> Error {
         let bytes = |blocks: u64| blocks.saturating_mul(block_size.bytes() as u64);
         Error::NoSpace { needed_bytes: bytes(needed_blocks), free_bytes: bytes(free_blocks) }

@@ -49,7 +49,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod error;
+mod error;
 pub mod format;
 mod front;
 pub mod mkfs;

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 /// Formats a name, path or label: UTF-8 unchanged, except that unsafe characters and backslashes are escaped,
 /// as are bytes that are not UTF-8. No two names give the same text.
+#[must_use]
 pub fn name(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(|c| c == '\\' || is_unsafe(c)) => Cow::Borrowed(text),
@@ -25,6 +26,7 @@ pub fn name(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// Formats a path inside a volume like [`name`]; the empty path of the root becomes `/`.
+#[must_use]
 pub fn path(bytes: &[u8]) -> Cow<'_, str> {
     if bytes.is_empty() { "/".into() } else { name(bytes) }
 }

@@ -58,6 +58,7 @@ impl BlockAddr {
     pub const COMPRESS: BlockAddr = BlockAddr(u32::MAX - 1);
 
     /// Returns true if this is an address on the device, not one of the three special values.
+    #[must_use]
     pub const fn is_real(self) -> bool {
         self.0 != 0 && self.0 < u32::MAX - 1
     }
@@ -103,6 +104,7 @@ pub struct CheckpointVer(pub u64);
 
 impl CheckpointVer {
     /// Returns true if `self` is newer than `other`.
+    #[must_use]
     pub const fn is_after(self, other: CheckpointVer) -> bool {
         (self.0.wrapping_sub(other.0) as i64) > 0
     }

@@ -66,6 +66,7 @@ pub struct Found {
 
 impl Walk {
     /// Returns the path from the start to the last step; empty at the start.
+    #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
     }
@@ -150,6 +151,7 @@ impl Walk {
     }
 
     /// Returns the path of a name in the directory of a remembered step.
+    #[must_use]
     pub fn path_of(&self, dir: Ino, name: &[u8]) -> Vec<u8> {
         let mut names = vec![name];
         let mut at = dir;

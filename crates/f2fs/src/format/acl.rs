@@ -40,6 +40,7 @@ impl Who {
     }
 
     /// Returns the id, if the subject has one.
+    #[must_use]
     pub const fn id(self) -> Option<u32> {
         match self {
             Who::User(id) | Who::Group(id) => Some(id),
@@ -111,6 +112,7 @@ impl Acl {
     }
 
     /// Encodes F2FS's form.
+    #[must_use]
     pub fn to_disk(&self) -> Vec<u8> {
         let mut bytes = DISK_VERSION.to_le_bytes().to_vec();
         for AclEntry { who, permissions } in &self.entries {
@@ -142,6 +144,7 @@ impl Acl {
     }
 
     /// Encodes the attribute as programs see it.
+    #[must_use]
     pub fn to_system(&self) -> Vec<u8> {
         let mut bytes = SYSTEM_VERSION.to_le_bytes().to_vec();
         for AclEntry { who, permissions } in &self.entries {
@@ -154,6 +157,7 @@ impl Acl {
 
     /// Formats the list as a line of text with numeric ids:
     /// `user::rw-,user:1000:r--,group::r--,mask::r--,other::r--`.
+    #[must_use]
     pub fn to_text(&self) -> String {
         let entry = |AclEntry { who, permissions }: &AclEntry| {
             let tag = match who {
@@ -215,6 +219,7 @@ impl Acl {
     /// Returns true if the list is valid: entries are in order; owner, owning group and other occur once
     /// each; permissions are within rwx; there is at most one mask, and exactly one if a user or group is
     /// named (Linux, `posix_acl_valid`). An empty list is valid and means that there is none.
+    #[must_use]
     pub fn is_valid(&self) -> bool {
         let count = |wanted: Who| self.entries.iter().filter(|entry| entry.who == wanted).count();
         let named = self.entries.iter().any(|entry| entry.who.id().is_some());
@@ -229,6 +234,7 @@ impl Acl {
 
     /// Returns the nine permission bits of a mode that the list stands for. If there is a mask, it takes the
     /// group's place.
+    #[must_use]
     pub fn mode_bits(&self) -> u16 {
         let of = |who: Who| self.entries.iter().find(|entry| entry.who == who).map(|entry| entry.permissions);
         let group = of(Who::Mask).or(of(Who::OwningGroup)).unwrap_or(0);
@@ -242,6 +248,7 @@ impl Acl {
 
     /// Treats the list as a directory's default list. Returns the access list and the mode of a new inode
     /// requested with `mode`. List and mode limit each other (Linux, `posix_acl_create_masq`).
+    #[must_use]
     pub fn for_new(&self, mode: u16) -> (Acl, u16) {
         let mut acl = self.clone();
         acl.for_each_class(|permissions, shift| *permissions &= mode >> shift & 7);
@@ -265,6 +272,7 @@ impl Acl {
 
     /// Returns true if [`mode_bits`](Self::mode_bits) is equivalent to the list, so that the list need not be
     /// stored.
+    #[must_use]
     pub fn is_mode_only(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.who, Who::Owner | Who::OwningGroup | Who::Other))
     }

@@ -4,6 +4,7 @@
 //! dentry bitmaps and the nat_bits maps count from the least significant.
 
 /// Bit `n`, most significant bit of each byte first. Bits past the end are clear.
+#[must_use]
 pub fn msb(map: &[u8], n: usize) -> bool {
     map.get(n / 8).is_some_and(|byte| byte & (0x80 >> (n % 8)) != 0)
 }
@@ -17,6 +18,7 @@ pub fn set_msb(map: &mut [u8], n: usize, value: bool) {
 }
 
 /// Bit `n`, least significant bit of each byte first. Bits past the end are clear.
+#[must_use]
 pub fn lsb(map: &[u8], n: usize) -> bool {
     map.get(n / 8).is_some_and(|byte| byte & (1 << (n % 8)) != 0)
 }

@@ -15,6 +15,7 @@ use super::NAME_MAX;
 
 /// Returns the folded form of a name. `None` if it has none, or one longer than a name can be (Linux,
 /// `utf8_casefold`).
+#[must_use]
 pub fn fold(name: &[u8]) -> Option<Vec<u8>> {
     // Linux reserves a byte for a NUL after the form.
     let fits = |form: Vec<u8>| (form.len() < NAME_MAX).then_some(form);

@@ -145,11 +145,13 @@ flags! {
 
 impl Flags {
     /// Returns true if every bit of `other` is set.
+    #[must_use]
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// The set with the bits of `other` set or cleared.
+    #[must_use]
     pub const fn set(self, other: Flags, on: bool) -> Flags {
         Flags(if on { self.0 | other.0 } else { self.0 & !other.0 })
     }
@@ -230,6 +232,7 @@ impl PackStart {
     ///
     /// # Panics
     /// If there are fewer: a bug of the caller.
+    #[must_use]
     pub fn parse(bytes: &[u8]) -> PackStart {
         let (head, _) = raw::Checkpoint::ref_from_prefix(bytes).expect("the head's bytes");
         PackStart {
@@ -271,12 +274,14 @@ impl PackEnd {
     }
 
     /// Returns true if `copy`, read from the pack's last block, belongs to this head.
+    #[must_use]
     pub fn matches(&self, copy: &PackEnd) -> bool {
         self.version == copy.version
     }
 }
 
 /// Returns the newer of the two packs, given the versions of the valid ones. In a tie, returns the first.
+#[must_use]
 pub fn newest(first: Option<CheckpointVer>, second: Option<CheckpointVer>) -> Option<u8> {
     match (first, second) {
         (Some(a), Some(b)) => Some(u8::from(b.is_after(a))),
@@ -457,6 +462,7 @@ impl Checkpoint {
     }
 
     /// Returns the version in footers of nodes written after this checkpoint.
+    #[must_use]
     pub fn node_version(&self) -> u64 {
         match self.flags.has(Flags::CRC_RECOVERY) {
             true => self.version.0 | u64::from(self.crc) << 32,
@@ -465,6 +471,7 @@ impl Checkpoint {
     }
 
     /// Returns true if a footer's version shows that the node was written after this checkpoint.
+    #[must_use]
     pub fn is_written_after(&self, footer_version: u64) -> bool {
         match self.flags.has(Flags::NOCRC_RECOVERY) {
             true => (self.version.0 ^ footer_version) & u64::from(u32::MAX) == 0,
@@ -473,6 +480,7 @@ impl Checkpoint {
     }
 
     /// Returns true if the pack has node summaries.
+    #[must_use]
     pub fn has_node_summaries(&self) -> bool {
         self.flags.0 & (Flags::UMOUNT.0 | Flags::FASTBOOT.0) != 0
     }

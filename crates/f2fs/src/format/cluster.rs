@@ -13,7 +13,7 @@ use super::{
 use crate::{Error, Place, Result};
 
 /// Raw bytes.
-pub mod raw {
+pub(crate) mod raw {
     use std::mem::size_of;
 
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
@@ -21,7 +21,7 @@ pub mod raw {
     /// Start of a compressed cluster.
     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(C)]
-    pub struct ClusterHeader {
+    pub(crate) struct ClusterHeader {
         /// Bytes of the stream that follows.
         pub length: U32,
         /// Checksum of the stream, if the file's settings ask for one.
@@ -36,7 +36,7 @@ pub mod raw {
 const HEADER_BYTES: usize = size_of::<raw::ClusterHeader>();
 
 /// Decompresses a cluster from its blocks `stored` into `content`, which must hold the whole cluster.
-pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Place) -> Result<()> {
+pub(crate) fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Place) -> Result<()> {
     let bad = |what: String| Error::corrupt(at, what);
     let Ok((header, rest)) = raw::ClusterHeader::read_from_prefix(stored) else {
         return Err(bad("a compressed cluster without blocks".into()));
@@ -70,7 +70,8 @@ pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Pla
 ///
 /// Both LZO algorithms are written as plain LZO, which readers of either accept. LZ4 has no levels here:
 /// Linux's levels are LZ4HC, whose streams are also LZ4.
-pub fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
+#[must_use]
+pub(crate) fn encode(settings: &Compression, content: &[u8], block_bytes: usize) -> Option<Vec<u8>> {
     let stream = match settings.algorithm {
         Algorithm::Lzo | Algorithm::LzoRle => lzo::compress(content),
         Algorithm::Lz4 => lz4_flex::block::compress(content),

@@ -2,6 +2,7 @@
 //! checksums chain by passing one as the next one's initial value.
 
 /// Checksum of `bytes`, continuing from `initial`.
+#[must_use]
 pub fn crc(initial: u32, bytes: &[u8]) -> u32 {
     // crc32fast inverts its state on the way in and out; both inversions are undone here.
     let mut hasher = crc32fast::Hasher::new_with_initial(!initial);
@@ -10,6 +11,7 @@ pub fn crc(initial: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Checksum of superblocks, checkpoints and compressed clusters: the initial value is the file system's magic.
+#[must_use]
 pub fn f2fs_crc(bytes: &[u8]) -> u32 {
     crc(super::MAGIC, bytes)
 }

@@ -45,6 +45,7 @@ pub mod raw {
 }
 
 /// Number of slots that a name of this many bytes takes.
+#[must_use]
 pub const fn slots_for(name_bytes: usize) -> usize {
     name_bytes.div_ceil(NAME_SLOT_BYTES)
 }

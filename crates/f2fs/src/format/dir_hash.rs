@@ -13,22 +13,26 @@ const HALF: u32 = DEPTH_MAX / 2;
 const BUCKETS_MAX: u64 = 1 << (HALF - 1);
 
 /// Returns the number of buckets in a level, for a directory with this `dir_level`.
+#[must_use]
 pub fn buckets(level: u32, dir_level: u8) -> u64 {
     let log = level + u32::from(dir_level);
     if log < HALF { 1 << log } else { BUCKETS_MAX }
 }
 
 /// Returns the number of blocks per bucket in a level.
+#[must_use]
 pub fn bucket_blocks(level: u32) -> u64 {
     if level < HALF { 2 } else { 4 }
 }
 
 /// Returns the first block of a level in the directory.
+#[must_use]
 pub fn level_start(level: u32, dir_level: u8) -> u64 {
     (0..level).map(|lower| buckets(lower, dir_level) * bucket_blocks(lower)).sum()
 }
 
 /// Returns the directory's blocks where a level may hold a name with this hash.
+#[must_use]
 pub fn bucket(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
     let number = u64::from(hash) % buckets(level, dir_level);
     let start = level_start(level, dir_level) + number * bucket_blocks(level);
@@ -36,6 +40,7 @@ pub fn bucket(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
 }
 
 /// Returns the level of a directory's block, and the number of its bucket in that level.
+#[must_use]
 pub fn level_of(block: u64, dir_level: u8) -> Option<(u32, u64)> {
     let level = (0..DEPTH_MAX).find(|level| block < level_start(level + 1, dir_level))?;
     Some((level, (block - level_start(level, dir_level)) / bucket_blocks(level)))

@@ -20,7 +20,7 @@ pub enum FileType {
 }
 
 /// The bits of a mode that hold the kind (`S_IFMT`).
-pub const TYPE_MASK: u16 = 0o170_000;
+pub(super) const TYPE_MASK: u16 = 0o170_000;
 
 impl FileType {
     /// Every kind, in the order of the directory entries' codes.
@@ -35,16 +35,19 @@ impl FileType {
     ];
 
     /// The kind that a mode has, if it has one.
+    #[must_use]
     pub fn from_mode(mode: u16) -> Option<FileType> {
         FileType::ALL.into_iter().find(|kind| kind.mode_bits() == mode & TYPE_MASK)
     }
 
     /// The kind that a directory entry's code stands for, if it is one.
+    #[must_use]
     pub fn from_dentry_code(code: u8) -> Option<FileType> {
         FileType::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
     /// The kind's bits of a mode.
+    #[must_use]
     pub const fn mode_bits(self) -> u16 {
         match self {
             FileType::Regular => 0o100_000,
@@ -58,6 +61,7 @@ impl FileType {
     }
 
     /// The code in a directory entry.
+    #[must_use]
     pub const fn dentry_code(self) -> u8 {
         match self {
             FileType::Regular => 1,

@@ -11,6 +11,7 @@ const CHUNK: usize = 16;
 ///
 /// The hash is the first word of a half-strength TEA whose key is the name, 16 unsigned bytes per pass
 /// (Linux, `f2fs_hash_filename`).
+#[must_use]
 pub fn name_hash(name: &[u8]) -> u32 {
     if name == b"." || name == b".." {
         return 0;

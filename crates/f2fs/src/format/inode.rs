@@ -257,6 +257,7 @@ impl NodeBlock {
     /// feature extra_attr, it has all extra attributes. `inline` selects inline content; this function itself
     /// sets the bit for extra attributes. `inline_xattr_words` applies only with the feature
     /// flexible_inline_xattr.
+    #[must_use]
     pub fn new_inode(
         format: NodeFormat,
         ino: Ino,
@@ -285,6 +286,7 @@ impl NodeBlock {
     }
 
     /// The fixed head.
+    #[must_use]
     pub fn head(&self) -> &raw::InodeHead {
         assert!(self.is_inode(), "{} is not an inode", self.nid());
         raw::InodeHead::ref_from_prefix(self.bytes()).expect("a block is longer than an inode's head").0
@@ -298,36 +300,43 @@ impl NodeBlock {
     }
 
     /// Offsets of the parts.
+    #[must_use]
     pub fn layout(&self) -> InodeLayout {
         self.find_layout().expect("the layout was checked, and every change keeps it possible")
     }
 
     /// Kind of the file.
+    #[must_use]
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.head().mode.get()).expect("the kind was checked")
     }
 
     /// Returns true if the inode is a directory.
+    #[must_use]
     pub fn is_directory(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
     /// Returns true if a bit of [`inline`] is set.
+    #[must_use]
     pub fn has_inline(&self, bit: u8) -> bool {
         self.head().inline & bit != 0
     }
 
     /// Returns true if a bit of [`advise`] is set.
+    #[must_use]
     pub fn has_advise(&self, bit: u8) -> bool {
         self.head().advise & bit != 0
     }
 
     /// Returns true if a bit of [`flag`] is set.
+    #[must_use]
     pub fn has_flag(&self, bit: u32) -> bool {
         self.head().flags.get() & bit != 0
     }
 
     /// The name of the newest directory entry of the inode. Empty if it never had one.
+    #[must_use]
     pub fn last_name(&self) -> &[u8] {
         let head = self.head();
         &head.name[..(head.namelen.get() as usize).min(head.name.len())]
@@ -346,26 +355,31 @@ impl NodeBlock {
     }
 
     /// Node with the xattrs that do not fit inline, or 0.
+    #[must_use]
     pub fn xattr_nid(&self) -> Nid {
         Nid(self.head().xattr_nid.get())
     }
 
     /// Last access.
+    #[must_use]
     pub fn atime(&self) -> Time {
         time(self.head().atime.get(), self.head().atime_nsec.get())
     }
 
     /// Last change of the inode.
+    #[must_use]
     pub fn ctime(&self) -> Time {
         time(self.head().ctime.get(), self.head().ctime_nsec.get())
     }
 
     /// Last change of the content.
+    #[must_use]
     pub fn mtime(&self) -> Time {
         time(self.head().mtime.get(), self.head().mtime_nsec.get())
     }
 
     /// Creation, if the inode records it.
+    #[must_use]
     pub fn crtime(&self) -> Option<Time> {
         let extra = self.extra_if(Features::INODE_CRTIME, CRTIME_END)?;
         Some(time(extra.crtime.get(), extra.crtime_nsec.get()))
@@ -402,6 +416,7 @@ impl NodeBlock {
     }
 
     /// Project id, if the inode has one; otherwise 0 counts.
+    #[must_use]
     pub fn project(&self) -> Option<u32> {
         Some(self.extra_if(Features::PROJECT_QUOTA, PROJID_END)?.projid.get())
     }
@@ -414,6 +429,7 @@ impl NodeBlock {
     }
 
     /// The area for inline content: data, or directory entries.
+    #[must_use]
     pub fn inline_area(&self) -> &[u8] {
         &self.bytes()[self.layout().inline_range()]
     }
@@ -425,6 +441,7 @@ impl NodeBlock {
     }
 
     /// The inline xattrs; empty if the inode does not use the area.
+    #[must_use]
     pub fn inline_xattrs(&self) -> &[u8] {
         if self.has_inline(inline::XATTR) { &self.bytes()[self.layout().inline_xattr_range()] } else { &[] }
     }

@@ -8,7 +8,7 @@
 
 /// Error in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum LzoError {
+pub(super) enum LzoError {
     /// The input ends within the stream.
     #[error("the stream is truncated")]
     CutOff,
@@ -36,7 +36,7 @@ const ZERO_RUN_MIN: usize = 4;
 const MANY: usize = 4;
 
 /// Decompresses a whole stream. Returns the number of bytes written.
-pub fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoError> {
+pub(super) fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoError> {
     let mut input = Input { rest: input };
     let mut output = Output { bytes: output, length: 0 };
     let mut with_runs = false;
@@ -112,7 +112,8 @@ const COPY_MIN: usize = 4;
 const LOG_PLACES: u32 = 14;
 
 /// Compresses greedily: each copy comes from the last position that starts with the same four bytes.
-pub fn compress(content: &[u8]) -> Vec<u8> {
+#[must_use]
+pub(super) fn compress(content: &[u8]) -> Vec<u8> {
     let mut stream = Vec::with_capacity(content.len() / 2);
     let mut places = vec![0u32; 1 << LOG_PLACES];
     let (mut at, mut literals_from) = (0, 0);

@@ -22,17 +22,20 @@ pub struct NatEntry {
 
 impl NatEntry {
     /// Returns true if the nid is unused.
+    #[must_use]
     pub const fn is_free(self) -> bool {
         self.addr.0 == 0
     }
 
     /// The entry in its 9 bytes.
+    #[must_use]
     pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> NatEntry {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         NatEntry { version: bytes[0], ino: Ino(word(1)), addr: BlockAddr(word(5)) }
     }
 
     /// The 9 bytes of the entry.
+    #[must_use]
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[0] = self.version;
@@ -43,12 +46,14 @@ impl NatEntry {
 }
 
 /// Returns the block of the table and the index in it of a nid's entry.
+#[must_use]
 pub fn position(nid: Nid, size: BlockSize) -> (u32, usize) {
     let per_block = u32::try_from(size.nat_entries()).expect("a block has few entries");
     (nid.0 / per_block, (nid.0 % per_block) as usize)
 }
 
 /// Entry `index` of a block of the table.
+#[must_use]
 pub fn entry(block: &[u8], index: usize) -> NatEntry {
     NatEntry::parse(slot(index, block).try_into().expect("an entry's bytes"))
 }

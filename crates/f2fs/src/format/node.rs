@@ -83,6 +83,7 @@ impl NodeFooter {
     ///
     /// # Panics
     /// If `block` is shorter than a footer: a bug of the caller.
+    #[must_use]
     pub fn of(block: &[u8]) -> NodeFooter {
         let (_, raw) = raw::NodeFooter::read_from_suffix(block).expect("a block is longer than a footer");
         let flag = raw.flag.get();
@@ -99,6 +100,7 @@ impl NodeFooter {
     }
 
     /// Returns true if the node is an inode.
+    #[must_use]
     pub fn is_inode(&self) -> bool {
         self.nid.0 == self.ino.0
     }
@@ -132,11 +134,13 @@ pub struct NodeFormat {
 
 impl NodeFormat {
     /// The node format of a volume.
+    #[must_use]
     pub fn of(superblock: &Superblock) -> NodeFormat {
         NodeFormat::new(superblock.block_size, superblock.features, &superblock.uuid)
     }
 
     /// The node format of a volume with these properties.
+    #[must_use]
     pub fn new(block_size: BlockSize, features: Features, uuid: &[u8; 16]) -> NodeFormat {
         NodeFormat { block_size, features, checksum_seed: crc(u32::MAX, uuid) }
     }
@@ -183,6 +187,7 @@ impl NodeBlock {
 
     /// Makes a node without content: direct, indirect or xattr node `nid` at `offset` in the file of `ino`.
     /// `cold` is true for every kind of file except directories.
+    #[must_use]
     pub fn new(format: NodeFormat, nid: Nid, ino: Ino, offset: u32, cold: bool) -> NodeBlock {
         let bytes = vec![0; format.block_size.bytes()].into_boxed_slice();
         let mut node = NodeBlock { bytes, format };
@@ -200,16 +205,19 @@ impl NodeBlock {
     }
 
     /// All bytes of the block, to write them.
+    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// The properties that it shares with the volume's other nodes.
+    #[must_use]
     pub fn format(&self) -> NodeFormat {
         self.format
     }
 
     /// The footer.
+    #[must_use]
     pub fn footer(&self) -> NodeFooter {
         NodeFooter::of(&self.bytes)
     }
@@ -221,16 +229,19 @@ impl NodeBlock {
     }
 
     /// The node's number.
+    #[must_use]
     pub fn nid(&self) -> Nid {
         self.footer().nid
     }
 
     /// The inode that the node belongs to.
+    #[must_use]
     pub fn ino(&self) -> Ino {
         self.footer().ino
     }
 
     /// Returns true if this is an inode block.
+    #[must_use]
     pub fn is_inode(&self) -> bool {
         let at = self.bytes.len() - NODE_FOOTER_BYTES;
         self.word(at) == self.word(at + 4)
@@ -239,6 +250,7 @@ impl NodeBlock {
     /// Number of addresses in this node: for an inode as its layout allows, for a direct node the whole
     /// block. A compressed file uses fewer of a direct node, see
     /// [`InodeLayout::direct_addrs`](super::inode::InodeLayout::direct_addrs).
+    #[must_use]
     pub fn addr_count(&self) -> usize {
         if self.is_inode() { self.layout().addrs() } else { self.format.block_size.node_addrs() }
     }
@@ -247,6 +259,7 @@ impl NodeBlock {
     ///
     /// # Panics
     /// If `index` is not below [`addr_count`](Self::addr_count): a bug of the caller.
+    #[must_use]
     pub fn addr(&self, index: usize) -> BlockAddr {
         BlockAddr(self.word(self.addr_offset(index)))
     }
@@ -257,6 +270,7 @@ impl NodeBlock {
     }
 
     /// Addresses `range` in order; see [`addr`](Self::addr).
+    #[must_use]
     pub fn addrs(&self, range: std::ops::Range<usize>) -> impl DoubleEndedIterator<Item = BlockAddr> + '_ {
         let (from, to) = if range.is_empty() {
             (0, 0)
@@ -271,6 +285,7 @@ impl NodeBlock {
     ///
     /// # Panics
     /// If there is no such child: a bug of the caller.
+    #[must_use]
     pub fn child(&self, index: usize) -> Nid {
         Nid(self.word(self.child_offset(index)))
     }
@@ -281,11 +296,13 @@ impl NodeBlock {
     }
 
     /// Returns the number of children of an indirect node, or five for an inode.
+    #[must_use]
     pub fn child_count(&self) -> usize {
         if self.is_inode() { INODE_NIDS } else { self.format.block_size.node_addrs() }
     }
 
     /// Content of an xattr node: all bytes except the footer.
+    #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.bytes[..self.bytes.len() - NODE_FOOTER_BYTES]
     }

@@ -33,6 +33,7 @@ pub struct NodePath {
 impl NodePath {
     /// Returns the path to the address of a file's block; `None` past the largest block that the format can
     /// address.
+    #[must_use]
     pub fn of(layout: &InodeLayout, file_block: u64) -> Option<NodePath> {
         let (direct, children) = (layout.direct_addrs() as u64, layout.children() as u64);
         let in_inode = layout.addrs() as u64;
@@ -76,6 +77,7 @@ impl NodePath {
     }
 
     /// Returns the steps from the inode to the node with the address, none to three.
+    #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps[..self.depth]
     }
@@ -108,6 +110,7 @@ pub enum NodeKind {
 
 impl NodeKind {
     /// Returns the kind of the node at this offset; `None` if no node can have it.
+    #[must_use]
     pub fn of(block_size: BlockSize, offset: u32) -> Option<NodeKind> {
         let (offset, n) = (u64::from(offset), block_size.node_addrs() as u64);
         let top = 5 + 2 * n;
@@ -135,6 +138,7 @@ impl NodeKind {
     }
 
     /// Returns the file's block that the first address of this node maps; `None` for nodes without addresses.
+    #[must_use]
     pub fn first_block(self, layout: &InodeLayout) -> Option<u64> {
         match self {
             NodeKind::Inode => Some(0),

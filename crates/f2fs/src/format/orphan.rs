@@ -10,7 +10,7 @@ use crate::{Error, Place, Result, units::Ino};
 const TAIL_BYTES: usize = 16;
 
 /// The inode numbers of one block.
-pub fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>> {
+pub(crate) fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>> {
     let at = size.bytes() - TAIL_BYTES + 8;
     let entries = u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes")) as usize;
     if entries > size.orphans() {
@@ -24,17 +24,17 @@ pub fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>> {
 }
 
 /// Returns the number of blocks for `count` orphans.
-pub fn blocks(count: usize, size: BlockSize) -> usize {
+pub(crate) fn blocks(count: usize, size: BlockSize) -> usize {
     count.div_ceil(size.orphans())
 }
 
 /// Returns the maximum number of orphans in a checkpoint pack, beside two heads and six summaries.
-pub fn most(cp_payload: u32, size: BlockSize) -> usize {
+pub(crate) fn most(cp_payload: u32, size: BlockSize) -> usize {
     (BLOCKS_PER_SEGMENT - 2 - 6 - cp_payload) as usize * size.orphans()
 }
 
 /// Encodes the orphan blocks for `inos`, one after the other.
-pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
+pub(crate) fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
     let number = |count: usize| u16::try_from(count).expect("the capacity of a pack fits into 16 bits");
     let total = blocks(inos.len(), size);
     let mut bytes = vec![0; total * size.bytes()];

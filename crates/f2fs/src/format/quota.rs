@@ -98,11 +98,13 @@ impl QuotaKind {
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
     /// Place in the order of the superblock's inode numbers.
+    #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
     /// First word of the kind's files.
+    #[must_use]
     pub const fn magic(self) -> u32 {
         match self {
             QuotaKind::User => 0xD9C0_1F11,
@@ -157,6 +159,7 @@ pub fn records(
 
 /// Encodes a quota file without limits, for ids and their usage. Its first blocks are those of mkfs.f2fs: the
 /// tree down to the first leaf.
+#[must_use]
 pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
     /// A week.
     const GRACE_SECONDS: u32 = 7 * 24 * 3600;

@@ -46,11 +46,13 @@ impl SegmentType {
     ];
 
     /// Its number on disk, 0 to 5.
+    #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
     /// Returns true if it holds nodes.
+    #[must_use]
     pub const fn is_node(self) -> bool {
         self as usize >= 3
     }
@@ -99,6 +101,7 @@ impl SitEntry {
     }
 
     /// The 74 bytes of the entry.
+    #[must_use]
     pub fn to_bytes(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let word = (self.kind as u16) << 10 | self.valid_blocks;
@@ -110,11 +113,13 @@ impl SitEntry {
 }
 
 /// Bits set in a valid map.
+#[must_use]
 pub fn count(map: &ValidMap) -> u32 {
     map.iter().map(|byte| byte.count_ones()).sum()
 }
 
 /// Returns the block of the table and the index in it of a segment's entry.
+#[must_use]
 pub fn position(segment: SegNo, size: BlockSize) -> (u32, usize) {
     let per_block = u32::try_from(size.sit_entries()).expect("a block has few entries");
     (segment.0 / per_block, (segment.0 % per_block) as usize)

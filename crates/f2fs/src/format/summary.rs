@@ -65,11 +65,13 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a volume.
+    #[must_use]
     pub fn new(block: BlockSize, packed: bool) -> Layout {
         Layout { block, bytes: if packed { 4096 } else { block.bytes() } }
     }
 
     /// Bytes of a summary block.
+    #[must_use]
     pub fn bytes(self) -> usize {
         self.bytes
     }
@@ -80,16 +82,19 @@ impl Layout {
     }
 
     /// Bytes of a journal, its count included: 507 or 2043.
+    #[must_use]
     pub fn journal_bytes(self) -> usize {
         self.bytes - self.entries_bytes() - FOOTER_BYTES
     }
 
     /// Entries that a NAT journal can hold: 38 or 157.
+    #[must_use]
     pub fn nat_journal_entries(self) -> usize {
         (self.journal_bytes() - 2) / NAT_JOURNAL_BYTES
     }
 
     /// Entries that a SIT journal can hold: 6 or 26.
+    #[must_use]
     pub fn sit_journal_entries(self) -> usize {
         (self.journal_bytes() - 2) / SIT_JOURNAL_BYTES
     }
@@ -102,6 +107,7 @@ impl Layout {
 
     /// Blocks of the compact form for a number of entries. The form is used if this is less than three
     /// (Linux, `f2fs_npages_for_summary_flush`).
+    #[must_use]
     pub fn compact_blocks(self, entries: usize) -> usize {
         let (first, later) = self.compact_entries();
         1 + entries.saturating_sub(first).div_ceil(later)
@@ -119,11 +125,13 @@ pub struct Summary {
 
 impl Summary {
     /// The summary of an empty segment.
+    #[must_use]
     pub fn empty(is_node: bool) -> Summary {
         Summary { is_node, owners: Box::new([Owner::default(); ENTRIES]) }
     }
 
     /// Reads a summary block. Its journal is read with `Journal::parse_nat` or `Journal::parse_sit`.
+    #[must_use]
     pub fn parse(block: &[u8], layout: Layout) -> Summary {
         let mut summary = Summary::empty(block[layout.bytes - FOOTER_BYTES] == 1);
         for (owner, bytes) in summary.owners.iter_mut().zip(block.chunks_exact(ENTRY_BYTES)) {
@@ -133,6 +141,7 @@ impl Summary {
     }
 
     /// The summary block with an empty journal, or with the given one.
+    #[must_use]
     pub fn encode(&self, layout: Layout, journal: Option<&Journal>) -> Vec<u8> {
         let mut block = vec![0; layout.bytes];
         for (owner, bytes) in self.owners.iter().zip(block.chunks_exact_mut(ENTRY_BYTES)) {
@@ -147,6 +156,7 @@ impl Summary {
     }
 
     /// The bytes of a summary block's journal.
+    #[must_use]
     pub fn journal_of(block: &[u8], layout: Layout) -> &[u8] {
         &block[layout.entries_bytes()..][..layout.journal_bytes()]
     }
@@ -184,6 +194,7 @@ impl Journal {
     }
 
     /// Reads the kilobytes written.
+    #[must_use]
     pub fn parse_written(bytes: &[u8]) -> u64 {
         u64::from_le_bytes(bytes[2..10].try_into().expect("eight bytes"))
     }
@@ -192,6 +203,7 @@ impl Journal {
     ///
     /// # Panics
     /// If it has more entries than fit: a bug of the caller.
+    #[must_use]
     pub fn encode(&self, layout: Layout) -> Vec<u8> {
         let mut bytes = vec![0; layout.journal_bytes()];
         let mut put = |count: usize, room: usize, width: usize, at: &mut dyn FnMut(usize, &mut [u8])| {
@@ -255,6 +267,7 @@ pub struct Compact {
 impl Compact {
     /// Reads the compact form from its blocks. There must be [`compact_blocks`](Layout::compact_blocks) of
     /// them for the sum of `used`, the numbers of entries of the hot, warm and cold log.
+    #[must_use]
     pub fn parse(blocks: &[u8], layout: Layout, used: [usize; 3]) -> Compact {
         let journal = layout.journal_bytes();
         let mut slots = compact_slots(layout);
@@ -274,6 +287,7 @@ impl Compact {
 }
 
 /// Writes the compact form: its blocks, one after the other.
+#[must_use]
 pub fn encode_compact(layout: Layout, nat: &Journal, sit: &Journal, logs: [(&Summary, usize); 3]) -> Vec<u8> {
     let used = logs.iter().map(|(_, used)| used).sum();
     let mut bytes = vec![0; layout.compact_blocks(used) * layout.block.bytes()];

@@ -212,16 +212,19 @@ features! {
 
 impl Features {
     /// Returns true if every bit of `other` is set.
+    #[must_use]
     pub const fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// The set with the bits of `other` added.
+    #[must_use]
     pub const fn with(self, other: Features) -> Features {
         Features(self.0 | other.0)
     }
 
     /// The bits that have no name.
+    #[must_use]
     pub fn unknown(self) -> u32 {
         Features::NAMED.iter().fold(self.0, |bits, (feature, _)| bits & !feature.0)
     }
@@ -243,11 +246,13 @@ pub struct Area {
 
 impl Area {
     /// Length in blocks.
+    #[must_use]
     pub const fn blocks(self) -> u64 {
         (self.segments as u64) << LOG_BLOCKS_PER_SEGMENT
     }
 
     /// First block after the area.
+    #[must_use]
     pub const fn end(self) -> u64 {
         self.start.0 as u64 + self.blocks()
     }
@@ -476,11 +481,13 @@ impl Superblock {
     }
 
     /// Copies of each SIT block: half of the area's blocks.
+    #[must_use]
     pub fn sit_blocks(&self) -> u32 {
         self.sit.segments / 2 * BLOCKS_PER_SEGMENT
     }
 
     /// Copies of each NAT block: half of the area's blocks.
+    #[must_use]
     pub fn nat_blocks(&self) -> u32 {
         self.nat.segments / 2 * BLOCKS_PER_SEGMENT
     }
@@ -514,6 +521,7 @@ pub fn set_label(raw: &mut raw::Superblock, label: &str) {
 }
 
 /// The label as text.
+#[must_use]
 pub fn label_of(raw: &raw::Superblock) -> String {
     let units = raw.volume_name.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0);
     char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()

@@ -56,6 +56,7 @@ pub struct Entry<'a> {
 impl Entry<'_> {
     /// Returns the full name as programs see it. `None` for entries hidden from programs: encryption context,
     /// verity, unknown indexes, and invalid names (an empty one after a prefix, or one with a zero byte).
+    #[must_use]
     pub fn full_name(&self) -> Option<Vec<u8>> {
         let (_, prefix) = PREFIXES.iter().find(|(index, _)| *index == self.index)?;
         let whole = !prefix.ends_with(b".");
@@ -66,12 +67,14 @@ impl Entry<'_> {
     }
 
     /// Bytes that the entry takes in the stream.
+    #[must_use]
     pub fn stored_bytes(&self) -> usize {
         (ENTRY_HEAD_BYTES + self.name.len() + self.value.len()).next_multiple_of(4)
     }
 }
 
 /// Returns the index and the stored name of a name that programs use. `None` if F2FS cannot store it.
+#[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|(index, prefix)| {
         let name = full.strip_prefix(*prefix)?;

@@ -18,7 +18,7 @@ const COLD: [&str; 36] = [
 const HOT: [&str; 4] = ["db", "vmdk", "vdi", "qcow2"];
 
 /// Returns the cold and the hot list of a new volume: the defaults, then the caller's, without repetitions.
-pub fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec<String>)> {
+pub(super) fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let mut all: Vec<String> = COLD.map(String::from).into();
     add(&mut all, cold)?;
     let cold_count = all.len();

@@ -115,6 +115,7 @@ pub struct Options {
 
 impl Options {
     /// The defaults, for a volume with this UUID.
+    #[must_use]
     pub fn new(uuid: [u8; 16]) -> Options {
         Options {
             uuid,

@@ -37,6 +37,7 @@ impl SetAside {
 
     /// Decides for a main area of `main_segments`. None if the area is too small for the requested share or,
     /// without one, for any share to leave users a segment.
+    #[must_use]
     pub fn decide(wanted: Overprovision, main_segments: u32, segments_per_section: u32) -> Option<SetAside> {
         let percent = match wanted {
             Overprovision::Automatic => best_percent(main_segments, segments_per_section)?,

@@ -66,6 +66,7 @@ pub struct Logs {
 impl Logs {
     /// The logs in the order of the checkpoint's and the SIT's types: hot, warm, cold data, hot, warm, cold
     /// nodes.
+    #[must_use]
     pub fn in_order(&self) -> [SegNo; 6] {
         [self.hot_data, self.warm_data, self.cold_data, self.hot_node, self.warm_node, self.cold_node]
     }
@@ -136,11 +137,13 @@ impl Plan {
     }
 
     /// Returns the superblock as written, both copies alike, with its checksum if the features include one.
+    #[must_use]
     pub fn superblock_bytes(&self) -> &[u8; superblock::BYTES] {
         self.raw.as_bytes().try_into().expect("the struct has the array's size")
     }
 
     /// The superblock's fields under their kernel names.
+    #[must_use]
     pub fn raw_superblock(&self) -> &raw::Superblock {
         &self.raw
     }

@@ -18,6 +18,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// The algorithm with this code, if it is one.
+    #[must_use]
     pub const fn from_code(code: u8) -> Option<Algorithm> {
         match code {
             0 => Some(Algorithm::Lzo),
@@ -29,6 +30,7 @@ impl Algorithm {
     }
 
     /// The code in an inode.
+    #[must_use]
     pub const fn code(self) -> u8 {
         match self {
             Algorithm::Lzo => 0,
@@ -39,6 +41,7 @@ impl Algorithm {
     }
 
     /// Returns the algorithm's name in the mount option `compress_algorithm`.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Lzo => "lzo",
@@ -74,6 +77,7 @@ impl Default for Compression {
 
 impl NodeBlock {
     /// The settings of a compressed file; `None` for every other inode.
+    #[must_use]
     pub fn compression(&self) -> Option<Compression> {
         self.find_compression().ok().flatten()
     }
@@ -99,6 +103,7 @@ impl NodeBlock {
     }
 
     /// Blocks saved by compression, if the inode counts them.
+    #[must_use]
     pub fn saved_blocks(&self) -> Option<u64> {
         self.extra_if(Features::COMPRESSION, COMPRESSION_END).map(|extra| extra.compr_blocks.get())
     }

@@ -14,6 +14,7 @@ pub struct DeviceNumber {
 impl NodeBlock {
     /// Returns the number in a device node; `None` for other inodes. The old encoding lies in address 0. If
     /// that is 0, the new one lies in address 1 (Linux, `__get_inode_rdev`).
+    #[must_use]
     pub fn device_number(&self) -> Option<DeviceNumber> {
         if !matches!(self.file_type(), FileType::CharDevice | FileType::BlockDevice) {
             return None;

@@ -32,31 +32,37 @@ pub struct InodeLayout {
 
 impl InodeLayout {
     /// Byte offset of address 0.
+    #[must_use]
     pub fn addrs_at(&self) -> usize {
         INODE_HEAD_BYTES + self.extra_bytes
     }
 
     /// Addresses in the inode. Compressed files have whole clusters only.
+    #[must_use]
     pub fn addrs(&self) -> usize {
         self.whole_clusters(self.words() - self.xattr_words)
     }
 
     /// Addresses that the file uses of each direct node.
+    #[must_use]
     pub fn direct_addrs(&self) -> usize {
         self.whole_clusters(self.block_size.node_addrs())
     }
 
     /// Children of each indirect node.
+    #[must_use]
     pub fn children(&self) -> usize {
         self.block_size.node_addrs()
     }
 
     /// Blocks in a compressed cluster; 1 if the file is not compressed.
+    #[must_use]
     pub fn cluster_blocks(&self) -> usize {
         self.cluster_blocks
     }
 
     /// Number of blocks that the nodes of such a file can address.
+    #[must_use]
     pub fn max_blocks(&self) -> u64 {
         let (direct, children) = (self.direct_addrs() as u64, self.children() as u64);
         self.addrs() as u64 + direct * (2 + 2 * children + children * children)
@@ -64,22 +70,26 @@ impl InodeLayout {
 
     /// Largest number of blocks of the file. Linux does not count the inode's own addresses, so that the
     /// limit does not depend on the other content of the inode (Linux, `max_file_blocks`).
+    #[must_use]
     pub fn reach_blocks(&self) -> u64 {
         (self.max_blocks() - self.addrs() as u64).min(REACH_BYTES >> self.block_size.log())
     }
 
     /// Bytes of inline content that the inode has room for.
+    #[must_use]
     pub fn inline_bytes(&self) -> usize {
         4 * (self.words() - self.xattr_words - INLINE_RESERVED_WORDS)
     }
 
     /// Range of inline content in the block.
+    #[must_use]
     pub fn inline_range(&self) -> Range<usize> {
         let start = self.addrs_at() + 4 * INLINE_RESERVED_WORDS;
         start..start + self.inline_bytes()
     }
 
     /// Range of inline xattrs in the block; it is reserved even while it is not in use.
+    #[must_use]
     pub fn inline_xattr_range(&self) -> Range<usize> {
         let end = self.block_size.inode_nids_at();
         end - 4 * self.xattr_words..end
