@@ -98,6 +98,9 @@ impl Walk {
     }
 
     /// Enters a directory like [`enter`](Self::enter), but fails on any damage.
+    ///
+    /// # Errors
+    /// Those of [`enter`](Self::enter), and the first damage of the directory.
     pub fn enter_whole(&mut self, volume: &Volume, dir: Ino) -> Result<()> {
         self.enter(volume, dir)?.into_iter().next().map_or(Ok(()), Err)
     }
@@ -105,6 +108,9 @@ impl Walk {
     /// Enters a directory like [`enter_whole`](Self::enter_whole), for walks that change the volume. Also
     /// fails if the directory's `..` names another parent: then the name is damaged, and the real one may lie
     /// outside the walk.
+    ///
+    /// # Errors
+    /// Those of [`enter_whole`](Self::enter_whole), and [`Error::Corrupt`] for a directory that belongs elsewhere.
     pub fn enter_own(&mut self, volume: &Volume, found: &Found) -> Result<()> {
         self.enter_whole(volume, found.ino)?;
         let parent = volume.lookup(found.ino, b"..")?;

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use f2fs::{
     Error, Result,
-    format::{file_type::FileType, inode::DeviceNumber},
+    format::{FileType, inode::DeviceNumber},
 };
 
 use crate::{Entry, HostId, Kind};

@@ -80,6 +80,9 @@ pub struct Acl {
 
 impl Acl {
     /// Parses F2FS's form.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at `at` if the bytes are no valid list.
     pub fn from_disk(bytes: &[u8], at: Place) -> Result<Acl> {
         let bad = |what: String| Error::corrupt(at, what);
         let Some((version, mut rest)) = bytes.split_first_chunk() else {
@@ -126,6 +129,9 @@ impl Acl {
     }
 
     /// Reads the attribute as programs set it. Fails if the list is invalid.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the bytes are no valid list.
     pub fn from_system(bytes: &[u8]) -> Result<Acl> {
         let bad = || Error::Invalid("not a valid access control list".into());
         let (version, rest) = bytes.split_first_chunk().ok_or_else(bad)?;

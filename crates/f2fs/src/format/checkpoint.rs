@@ -255,6 +255,9 @@ pub struct PackEnd {
 
 impl PackEnd {
     /// Verifies the checksum of a pack's head or copy.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at checkpoint pack `pack` if the checksum is wrong or lies outside the block.
     pub fn check(block: &[u8], size: BlockSize, pack: u8) -> Result<PackEnd> {
         let bad = |what: String| Error::corrupt(Place::Checkpoint(pack), what);
         let (head, _) = raw::Checkpoint::ref_from_prefix(block).map_err(|_| bad("short block".into()))?;
@@ -293,6 +296,9 @@ pub fn newest(first: Option<CheckpointVer>, second: Option<CheckpointVer>) -> Op
 
 impl Checkpoint {
     /// Makes a trusted checkpoint of the first `1 + cp_payload` blocks of a pack.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at checkpoint pack `pack` if a field is impossible, or contradicts the superblock.
     pub fn check(bytes: &[u8], sb: &Superblock, pack: u8) -> Result<Checkpoint> {
         let bad = |what: String| Error::corrupt(Place::Checkpoint(pack), what);
         let size = sb.block_size;

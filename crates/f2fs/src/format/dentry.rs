@@ -141,6 +141,9 @@ impl<B: AsRef<[u8]>> Dentries<B> {
     }
 
     /// Returns the entry with this hash and name.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the place of the area if an entry before it is damaged.
     pub fn find(&self, hash: u32, name: &[u8]) -> Result<Option<Dentry<'_>>> {
         for entry in self.entries() {
             let entry = entry?;
@@ -240,6 +243,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
     }
 
     /// Frees the slots of the entry at `slot`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the place of the area if the entry is damaged; nothing is freed.
     pub fn remove(&mut self, slot: usize) -> Result<()> {
         let count = self.entry(slot)?.map_or(1, |entry| slots_for(entry.name.len()));
         for freed in slot..slot + count {

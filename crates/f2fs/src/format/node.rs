@@ -157,6 +157,9 @@ impl NodeBlock {
     /// Checks the bytes of a node block which, according to the NAT, is node `nid` of inode `ino` and lies at
     /// `addr`. Verifies the footer's numbers; for an inode, also the layout and the checksum (see
     /// [`inode`](super::inode)).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at [`Place::Node`], with the field that is wrong.
     pub fn check(
         format: NodeFormat,
         bytes: Box<[u8]>,

@@ -133,6 +133,9 @@ pub struct Located {
 }
 
 /// The start of a quota file, checked.
+///
+/// # Errors
+/// [`Error::Corrupt`] at `at` if the magic number or the version is wrong.
 pub fn info(block: &[u8; BLOCK_BYTES], kind: QuotaKind, at: Place) -> Result<raw::QuotaInfo> {
     let (info, _) = raw::QuotaInfo::read_from_prefix(block).expect("a block is longer than the info");
     if info.magic.get() != kind.magic() || info.version.get() != VERSION {
@@ -146,6 +149,10 @@ pub fn info(block: &[u8; BLOCK_BYTES], kind: QuotaKind, at: Place) -> Result<raw
 
 /// Returns all records of a quota file, in the tree's order of ids. `read` gets the number of a block of the
 /// file. Numbers are below the info's count, and each block is read once.
+///
+/// # Errors
+/// Those of [`info`] for the first block; [`Error::Corrupt`] at `at` if a block of the tree lies outside the file, or
+/// is in the tree twice; the errors of `read`.
 pub fn records(
     kind: QuotaKind,
     at: Place,

@@ -84,6 +84,9 @@ impl SitEntry {
         SitEntry { kind: SegmentType::HotData, valid_blocks: 0, map: [0; MAP_BYTES], mtime: 0 };
 
     /// Parses an entry of 74 bytes and checks it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at the entry of `segment` if its type is unknown, or its count differs from its bitmap.
     pub fn check(bytes: &[u8; ENTRY_BYTES], segment: SegNo) -> Result<SitEntry> {
         let bad = |what: String| Error::corrupt(Place::Sit(segment), what);
         let word = u16::from_le_bytes([bytes[0], bytes[1]]);
@@ -126,6 +129,9 @@ pub fn position(segment: SegNo, size: BlockSize) -> (u32, usize) {
 }
 
 /// Entry `index` of a block of the table, which is that of `segment`.
+///
+/// # Errors
+/// Those of [`SitEntry::check`].
 pub fn entry(block: &[u8], index: usize, segment: SegNo) -> Result<SitEntry> {
     let bytes = block[index * ENTRY_BYTES..][..ENTRY_BYTES].try_into().expect("an entry's bytes");
     SitEntry::check(bytes, segment)

@@ -175,6 +175,9 @@ pub enum Journal {
 
 impl Journal {
     /// Reads a NAT journal. Its count is limited to the available space.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at checkpoint pack `pack` if the count is larger than the journal.
     pub fn parse_nat(bytes: &[u8], layout: Layout, pack: u8) -> Result<Vec<(Nid, NatEntry)>> {
         let entries = journal_entries(bytes, NAT_JOURNAL_BYTES, layout.nat_journal_entries(), "NAT", pack)?;
         Ok(entries
@@ -183,6 +186,10 @@ impl Journal {
     }
 
     /// Reads a SIT journal. Its count is limited to the available space, and each entry is checked.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at checkpoint pack `pack` if the count is larger than the journal, and at the segment if an
+    /// entry is impossible.
     pub fn parse_sit(bytes: &[u8], layout: Layout, pack: u8) -> Result<Vec<(SegNo, SitEntry)>> {
         let entries = journal_entries(bytes, SIT_JOURNAL_BYTES, layout.sit_journal_entries(), "SIT", pack)?;
         entries

@@ -321,6 +321,10 @@ pub struct Superblock {
 impl Superblock {
     /// Checks raw bytes and makes a trusted superblock of them. `copy` is 0 or 1, for the error;
     /// `device_bytes` is the size of the device (of all of them together).
+    ///
+    /// # Errors
+    /// [`Error::NotF2fs`] without the magic number, [`Error::Corrupt`] at this copy of the superblock for impossible
+    /// values.
     pub fn check(bytes: &[u8; BYTES], copy: u8, device_bytes: u64) -> Result<Superblock> {
         let raw = raw::Superblock::ref_from_bytes(bytes).expect("the array has the struct's size");
         let bad = |what: String| Error::corrupt(Place::Superblock(copy), what);
@@ -505,6 +509,9 @@ pub fn seal(raw: &mut raw::Superblock) {
 }
 
 /// Refuses a label that does not fit or contains a NUL.
+///
+/// # Errors
+/// [`Error::Invalid`] with the length of the label.
 pub fn check_label(label: &str) -> Result<()> {
     let units = label.encode_utf16().count();
     if units > LABEL_UNITS || label.contains('\0') {

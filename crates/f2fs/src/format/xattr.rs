@@ -85,6 +85,9 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
 
 /// Iterates over the entries of a stream, in order. An entry that reaches past the end is an error and ends
 /// the iteration.
+///
+/// # Errors
+/// [`Error::Corrupt`] at `at` if the header of the stream is wrong.
 pub fn entries(stream: &[u8], at: Place) -> Result<Entries<'_>> {
     let magic = stream.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     match magic {

@@ -33,6 +33,9 @@ pub struct NewVolume {
 impl NewVolume {
     /// Begins a volume on a device (all devices, concatenated). The previous content of the device is lost.
     /// `blank` is true if the device is known to read as zeroes, like a new file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device fails, [`Error::NoSpace`] if there is no space for the root directory.
     pub fn begin(
         device: Arc<dyn Device>,
         plan: &Plan,
@@ -74,6 +77,10 @@ impl NewVolume {
     }
 
     /// Writes all data in memory, and the superblocks last. After this, the device holds a volume.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device fails, [`Error::NoSpace`] if the content does not fit. The device holds no
+    /// volume then.
     pub fn finish(mut self) -> Result<Volume> {
         // Two checkpoints make both packs valid, and each of them alone describes the volume.
         self.volume.checkpoint()?;

@@ -22,6 +22,9 @@ pub struct Encoding {
 impl Encoding {
     /// Parses an encoding in the form of mkfs.f2fs's `-C`: `utf8`, then flags after a colon, as in
     /// `utf8:strict,hashonly`. A `no` before a flag clears it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an unknown encoding or flag.
     pub fn parse(text: &str) -> Result<Encoding> {
         let (name, flags) = text.split_once(':').unwrap_or((text, ""));
         if name != "utf8" {
@@ -51,6 +54,9 @@ impl Encoding {
 }
 
 /// Parses a list of features in the form of mkfs.f2fs's `-O`, separated by commas or blanks.
+///
+/// # Errors
+/// [`Error::Invalid`] for an unknown name, [`Error::Unsupported`] for a feature that cannot be made.
 pub fn parse_features(list: &str) -> Result<Features> {
     let names = list.split([',', ' ']).filter(|name| !name.is_empty());
     names.into_iter().try_fold(Features::default(), |set, name| {

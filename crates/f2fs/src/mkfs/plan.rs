@@ -101,6 +101,10 @@ pub struct Plan {
 impl Plan {
     /// Plans a volume over these devices, the first of which holds the metadata. Fails if the options are
     /// invalid or a size is too small or too large; the error then states the nearest valid size.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if options contradict each other, or the size is too small or too large, with the nearest
+    /// valid size; [`Error::Unsupported`] for features that cannot be made.
     pub fn new(options: &Options, devices: &[DeviceSize]) -> Result<Plan> {
         let features = options.check()?;
         check_devices(devices)?;
