@@ -179,7 +179,7 @@ impl Array {
 
     fn program_for(&mut self, block: BlockNo, page: u32, count: u32, tags: impl Iterator<Item = u32>) {
         let pages_per_block = self.pages_per_block;
-        let block = self.blocks.get_mut(block.0).expect("only blocks that were handed out are programmed");
+        let block = self.blocks.get_mut(block.0).expect("only allocated blocks are programmed");
         assert!(page >= block.next, "page {page} is not erased: {} are programmed", block.next);
         assert!(page + count <= pages_per_block, "a block has {pages_per_block} pages");
         block.tags.resize(page as usize, NOTHING);

@@ -284,7 +284,7 @@ impl Vm {
                 }
                 Reply::Done { answer, log } => return Ok(Ok(Outcome { manifest: None, answer, log })),
                 Reply::Failed { errno, error, log } => return Ok(Err(Refusal { errno, error, log })),
-                Reply::Ready => bail!("the guest began anew"),
+                Reply::Ready => bail!("the guest restarted"),
             }
         }
     }

@@ -373,7 +373,7 @@ mod tests {
         let mut area = area(4096);
         area.insert_dots(Ino(9), Ino(3));
         let long = [b'x'; 255];
-        let slot = area.room_for(slots_for(255)).expect("an empty block has room");
+        let slot = area.room_for(slots_for(255)).expect("an empty block has space");
         area.insert(slot, 7, Ino(10), FileType::Regular, &long);
         area.insert(area.room_for(1).expect("room"), 8, Ino(11), FileType::Fifo, b"12345678");
         area.insert(area.room_for(2).expect("room"), 9, Ino(12), FileType::Socket, b"123456789");

@@ -144,7 +144,7 @@ fn place_of(at: usize) -> u32 {
 
 /// Part of an instruction.
 fn byte(value: usize) -> u8 {
-    u8::try_from(value).expect("an instruction has room for it")
+    u8::try_from(value).expect("it fits into an instruction")
 }
 
 fn put_literals(stream: &mut Vec<u8>, literals: &[u8]) {

@@ -214,7 +214,7 @@ impl Journal {
     pub fn encode(&self, layout: Layout) -> Vec<u8> {
         let mut bytes = vec![0; layout.journal_bytes()];
         let mut put = |count: usize, room: usize, width: usize, at: &mut dyn FnMut(usize, &mut [u8])| {
-            assert!(count <= room, "{count} journal entries, room for {room}");
+            assert!(count <= room, "{count} journal entries, space for {room}");
             bytes[..2].copy_from_slice(&u16::try_from(count).expect("it was just bounded").to_le_bytes());
             for (index, slot) in bytes[2..].chunks_exact_mut(width).take(count).enumerate() {
                 at(index, slot);
@@ -251,7 +251,7 @@ fn journal_entries<'a>(
     if count > room {
         return Err(Error::corrupt(
             Place::Checkpoint(pack),
-            format!("{count} entries in the {name} journal, room for {room}"),
+            format!("{count} entries in the {name} journal, space for {room}"),
         ));
     }
     Ok(bytes[2..]

@@ -438,7 +438,9 @@ impl Superblock {
         }
         let sit_capacity = sit.blocks() / 2 * block_size.sit_entries() as u64;
         if sit_capacity < u64::from(main_segments) {
-            return Err(bad(format!("SIT has room for {sit_capacity} segments, main has {main_segments}")));
+            return Err(bad(format!(
+                "SIT has entries for {sit_capacity} segments, main has {main_segments}"
+            )));
         }
 
         let (cold, hot) = (raw.extension_count.get() as usize, usize::from(raw.hot_ext_count));

@@ -27,7 +27,7 @@ pub(super) fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec
     if all.len() > EXTENSIONS_MAX {
         return Err(Error::Invalid(
             format!(
-                "{} file name extensions with the {} built-in ones; a volume has room for {EXTENSIONS_MAX}",
+                "{} file name extensions with the {} built-in ones; a volume stores at most {EXTENSIONS_MAX}",
                 all.len(),
                 COLD.len() + HOT.len()
             )
@@ -73,7 +73,7 @@ mod tests {
         for (cold, part) in [
             (owned(&["12345678"]), "12345678"),
             (owned(&[""]), "1 to 7 bytes"),
-            ((0..25).map(|n| format!("x{n}")).collect(), "room for 64"),
+            ((0..25).map(|n| format!("x{n}")).collect(), "at most 64"),
         ] {
             let error = lists(&cold, &[]).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

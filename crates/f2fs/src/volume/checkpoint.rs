@@ -124,7 +124,7 @@ impl Volume {
             // Neither we nor Linux would open such a volume. The previous checkpoint, with the fsyncs since
             // then, is whole.
             let needed_blocks = self.counters.valid_blocks - self.checkpoint.user_blocks;
-            self.access = Access::ReadOnly("it has come to hold more than it has room for".into());
+            self.access = Access::ReadOnly("it holds more blocks than its capacity".into());
             return Err(Error::no_space(self.geometry.block_size, needed_blocks, 0));
         }
         // Every log must be able to go on. A log without a segment may borrow a prefree one, which this

@@ -299,7 +299,7 @@ impl Volume {
             let kind = entry.kind.unwrap_or(FileType::Regular);
             match entry.name {
                 b"." | b".." => {
-                    let slot = first.room_for(1).expect("an empty block has room");
+                    let slot = first.room_for(1).expect("an empty block has space");
                     first.insert(slot, entry.hash, entry.ino, kind, entry.name);
                 }
                 name => rest.push((entry.hash, name.to_vec(), entry.ino, kind)),

@@ -201,7 +201,7 @@ impl<M: EventModel> Uml<M> {
                     return Ok(Measured { started_ns, ended_ns, totals, cpu_ns, answer, entries, log });
                 }
                 Reply::Failed { errno, error, log } => return Err(Failure::refused(op, errno, error, log)),
-                Reply::Ready => return Err(io::Error::other("the agent began anew").into()),
+                Reply::Ready => return Err(io::Error::other("the agent restarted").into()),
             }
         }
     }

@@ -390,7 +390,7 @@ mod tests {
             }
         }
         let (flushes, _) = device.take();
-        assert!(flushes > 2, "{flushes} flushes for three times as much as the volume has room for");
+        assert!(flushes > 2, "{flushes} flushes for three times the capacity of the volume");
     }
 
     /// An fsync applies pending access times, and does due upkeep before each of them.
@@ -456,7 +456,7 @@ mod tests {
             fs.write(ROOT_USER, ino, offset, &vec![1; 1000 << 10], WriteMode::default()).unwrap();
         }
         let (flushes, _) = device.take();
-        assert!(flushes > 20, "{flushes} flushes for 20 times as much as the volume has room for");
+        assert!(flushes > 20, "{flushes} flushes for 20 times the capacity of the volume");
     }
 
     #[test]

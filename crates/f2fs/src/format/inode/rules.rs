@@ -50,7 +50,7 @@ impl NodeBlock {
             }
             if size > layout.inline_bytes() as u64 {
                 return Err(bad(format!(
-                    "i_size {size} with inline data, which has room for {}",
+                    "i_size {size} with inline data, which has space for {}",
                     layout.inline_bytes()
                 )));
             }
@@ -107,7 +107,7 @@ mod tests {
                 node.head_mut().inline |= inline::DATA;
                 node.head_mut().size.set(3453);
             })
-            .contains("room for 3452")
+            .contains("space for 3452")
         );
         assert!(
             damaged(|node| {
