@@ -141,7 +141,10 @@ impl Device for Refuses {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let mut asked = self.asked.lock().unwrap();
         asked.push(offset_bytes..offset_bytes + length_bytes);
-        if asked.len() <= self.refused { Err(self.kind.into()) } else { Ok(()) }
+        let is_refused = asked.len() <= self.refused;
+        drop(asked);
+        assert!(!is_refused || self.kind != PANICS, "a fault of the device's code");
+        if is_refused { Err(self.kind.into()) } else { Ok(()) }
     }
     fn discard_unit(&self) -> Option<DiscardUnit> {
         self.unit
@@ -186,4 +189,25 @@ fn requests_consist_of_whole_units_of_the_device() {
         assert_eq!(request.start % unit.bytes, unit.first_bytes, "{request:?}");
         assert_eq!((request.end - request.start) % unit.bytes, 0, "{request:?}");
     }
+}
+
+/// The error kind that makes [`Refuses`] panic.
+const PANICS: io::ErrorKind = io::ErrorKind::Interrupted;
+
+#[test]
+fn no_log_waits_for_a_discard_that_panicked() {
+    let device = Refuses::new(PANICS, 1);
+    let mut volume = open(device.clone());
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; 60 << 20]).unwrap();
+    volume.checkpoint().unwrap();
+    volume.unlink(ROOT, b"file").unwrap();
+    volume.checkpoint().unwrap();
+    let discards = volume.discards().clone();
+    std::panic::catch_unwind(|| discards.issue()).unwrap_err();
+    // More than is free elsewhere: a log needs the segments of the discard.
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![2; 74 << 20]).unwrap();
+    volume.discards().close();
+    volume.unmount().unwrap();
 }

@@ -42,7 +42,11 @@ impl Background {
         let options = options.clone();
         let discards = thread::spawn({
             let fs = fs.clone();
-            move || discard(&fs, &discards_stopped)
+            move || {
+                // The other thread reports it. Discards can be left out.
+                let worked = contain(|| discard(&fs, &discards_stopped));
+                worked.unwrap_or_else(|fault| fs.record_fault(fault));
+            }
         });
         let thread = thread::spawn(move || {
             let image = image.display();

@@ -140,11 +140,11 @@ impl Discards {
         let Some(run) = state.take_next() else { return Ok(0) };
         state.under_way.push(run.clone());
         drop(state);
+        let in_flight = InFlight { discards: self, run: run.clone() };
         let result = io.discard(BlockAddr(run.start), run.end - run.start);
         let cannot = io.device().discard_unit().is_none() || is_refusal(&result);
         drop(io);
         let mut state = self.lock();
-        state.under_way.retain(|other| *other != run);
         state.failures = if result.is_ok() { 0 } else { state.failures + 1 };
         if result.is_err() {
             state.runs.clear();
@@ -153,7 +153,7 @@ impl Discards {
             state.stop();
         }
         drop(state);
-        self.ended.notify_all();
+        drop(in_flight);
         result.map(|()| run.end - run.start)
     }
 
@@ -211,6 +211,19 @@ impl Discards {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request in flight. It ends when this is dropped, also by a panic of the device's code: a log may wait for it.
+struct InFlight<'a> {
+    discards: &'a Discards,
+    run: Range<u32>,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.discards.lock().under_way.retain(|other| *other != self.run);
+        self.discards.ended.notify_all();
     }
 }
 
