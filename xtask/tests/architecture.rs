@@ -73,17 +73,24 @@ fn the_documented_dependencies_have_no_cycle() {
     }
 }
 
+/// The layers of the engine and their files, as the page's table lists them.
+fn documented_layers(page: &str) -> Vec<(String, BTreeSet<String>)> {
+    let table = page.split("| layer | files |").nth(1).expect("the page has the engine's layers");
+    let table = table.split("\n\n").next().expect("the table ends");
+    let rows = table.lines().skip(2).map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let files = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    rows.map(|cells| (cells[1].to_owned(), files(cells[2]))).collect()
+}
+
 #[test]
 fn the_documented_files_of_the_engine_exist() {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");
-    let table = page.split("| room | files |").nth(1).expect("the page has the engine's rooms");
-    let table = table.split("\n\n").next().expect("the table ends");
-    let rows = table.lines().filter_map(|row| row.split('|').nth(2));
-    let documented: BTreeSet<&str> = rows.flat_map(|files| files.split('`').skip(1).step_by(2)).collect();
-    let folder = root().join("crates/f2fs/src/volume");
-    let entries = fs::read_dir(folder).expect("the engine has files").flatten();
-    let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let present: BTreeSet<&str> =
-        names.iter().filter_map(|name| name.strip_suffix(".rs")).filter(|name| *name != "mod").collect();
-    assert_eq!(documented, present);
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    for (layer, documented) in documented_layers(&page) {
+        let folder = root().join("crates/f2fs/src").join(&layer);
+        let entries = fs::read_dir(folder).expect("a layer has a folder").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let stems = names.filter_map(|name| name.strip_suffix(".rs").map(str::to_owned));
+        let present: BTreeSet<String> = stems.filter(|name| name != "mod").collect();
+        assert_eq!(documented, present, "files of the layer {layer}");
+    }
 }

@@ -49,11 +49,16 @@
 
 #![forbid(unsafe_code)]
 
+mod disk;
 mod error;
+mod files;
 pub mod format;
 mod front;
 pub mod mkfs;
+mod names;
+mod nodes;
 pub mod printable;
+mod segments;
 pub mod units;
 pub mod volume;
 pub mod walk;

@@ -5,23 +5,21 @@
 //! written, the previous checkpoint counts.
 
 use super::{
-    Access, Io, Volume,
-    discards::UNIT_BLOCKS,
-    fsync::SinceCheckpoint,
-    journal,
-    log::Log,
+    Io, Volume,
     pending::{PendingSync, Then},
 };
 use crate::{
-    Error, Place, Result,
+    Place, Result,
+    disk::journal,
     format::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
         nat::NatEntry,
         orphan,
-        sit::{SegmentType, SitEntry},
-        summary::{Journal, encode_compact},
+        sit::SitEntry,
+        summary::Journal,
     },
+    segments::NodeSummaries,
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
@@ -74,7 +72,7 @@ impl Volume {
     /// Begins a [`checkpoint`](Self::checkpoint): does all that needs access to the volume.
     pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
-        match self.changed {
+        match self.segments().is_changed() {
             true => self.checkpoint_then(Reason::Sync, Then::WriteWaiting(Reason::Sync)).map(Some),
             false => self.write_what_waits(Reason::Sync),
         }
@@ -83,8 +81,8 @@ impl Volume {
     /// Makes all changes durable and marks the volume as cleanly unmounted. The volume may still be used;
     /// later changes reach the device with the next checkpoint.
     pub fn unmount(&mut self) -> Result<()> {
-        let is_ended = !self.changed && self.checkpoint.flags.has(Flags::UMOUNT);
-        if is_ended && self.pages.is_empty() && self.read_only_reason().is_none() {
+        let is_ended = !self.segments().is_changed() && self.disk().checkpoint().flags.has(Flags::UMOUNT);
+        if is_ended && self.files().page_count() == 0 && self.read_only_reason().is_none() {
             return Ok(());
         }
         self.start()?;
@@ -98,8 +96,12 @@ impl Volume {
     /// Writes the pages that a checkpoint could not write, and begins another checkpoint for them. Returns
     /// the error if they still cannot be written.
     pub(super) fn write_what_waits(&mut self, reason: Reason) -> Result<Option<PendingSync>> {
-        self.write_waiting()?;
-        if self.changed { self.checkpoint_then(reason, Then::End).map(Some) } else { Ok(None) }
+        self.files_mut().write_waiting()?;
+        if self.segments().is_changed() {
+            self.checkpoint_then(reason, Then::End).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
@@ -109,103 +111,85 @@ impl Volume {
 
     /// Writes all blocks of a checkpoint except the last one.
     pub(super) fn prepare_checkpoint(&mut self, reason: Reason) -> Result<Prepared> {
-        self.let_go_of_leaving()?;
+        self.names_mut().let_go_of_leaving()?;
         self.write_quotas()?;
         let result = self.write_all(reason);
         if result.is_err() {
-            self.note_waiting_charges();
+            self.nodes_mut().note_waiting_charges();
         }
         result
     }
 
     fn write_all(&mut self, reason: Reason) -> Result<Prepared> {
         self.write_back()?;
-        if self.counters.valid_blocks > self.checkpoint.user_blocks {
-            // Neither we nor Linux would open such a volume. The previous checkpoint, with the fsyncs since
-            // then, is whole.
-            let needed_blocks = self.counters.valid_blocks - self.checkpoint.user_blocks;
-            self.access = Access::ReadOnly("it holds more blocks than its capacity".into());
-            return Err(Error::no_space(self.geometry.block_size, needed_blocks, 0));
-        }
-        // Every log must be able to go on. A log without a segment may borrow a prefree one, which this
-        // checkpoint frees.
+        self.segments_mut().require_room_for_checkpoint()?;
         let mut borrowed = false;
-        let opened = SegmentType::ALL.into_iter().try_for_each(|kind| {
-            if self.logs.get(kind).is_full() {
-                self.open_segment(kind, true)?;
-                let log = self.logs.get(kind);
-                // SSR writes only to blocks that the last checkpoint does not need.
-                let is_needed = self.sit.segment(&self.io, log.segment)?.protected_blocks > 0;
-                borrowed |= is_needed && !log.fills_holes;
-            }
-            Ok(())
-        });
+        let opened = self.segments_mut().open_full_logs(&mut borrowed);
         let result = opened.and_then(|()| self.prepare(reason));
-        if borrowed { self.give_up_on_error(result) } else { self.stop_on_error(result) }
+        if borrowed { self.give_up_on_error(result) } else { self.segments_mut().stop_on_error(result) }
     }
 
     /// Makes the volume read-only on any error, for a checkpoint in which a log has borrowed a segment. The
     /// last checkpoint needs that segment, so nothing may be written to it until the new checkpoint counts.
     fn give_up_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
-            self.access = Access::ReadOnly(format!("a checkpoint could not be written: {error}").into());
+            self.disk_mut().refuse_changes(format!("a checkpoint could not be written: {error}"));
         }
         result
     }
 
     /// Writes all dirty pages and nodes to their logs, and the pending runs of the logs to the device.
     pub(super) fn write_back(&mut self) -> Result<()> {
-        self.write_pages()?;
-        self.write_nodes()?;
-        let result = self.logs.write_all(&self.io);
-        self.stop_on_error(result)
+        self.files_mut().write_pages()?;
+        self.nodes_mut().write_nodes()?;
+        self.segments_mut().write_logs()
     }
 
     /// Writes all blocks of a checkpoint except the last one, which it returns. Until that is written, the
     /// previous checkpoint counts, and all of this can be repeated.
     fn prepare(&mut self, reason: Reason) -> Result<Prepared> {
         // SIT before NAT, in the order of their addresses: cards are fastest when writing upwards.
-        let sit = self.sit.write_back(&self.io)?;
-        let nat = self.nat.write_back(&self.io)?;
-        self.write_summaries()?;
+        let sit = self.segments_mut().write_table()?;
+        let nat = self.nodes().write_table()?;
+        self.segments_mut().write_summaries()?;
 
-        let pack = 1 - self.pack;
-        let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
-        let mut next = self.checkpoint.clone();
-        let kept = Flags(self.checkpoint.flags.0 & KEPT.0);
+        let pack = 1 - self.disk().pack();
+        let orphans: Vec<Ino> = self.orphans().iter().copied().collect();
+        let mut next = self.disk().checkpoint().clone();
+        let kept = Flags(self.disk().checkpoint().flags.0 & KEPT.0);
         next.flags = kept
-            .set(Flags::QUOTA_NEED_FSCK, self.unsaid.needs_fsck())
-            .set(Flags::FSCK, kept.has(Flags::FSCK) || self.io.met_damage())
+            .set(Flags::QUOTA_NEED_FSCK, self.nodes().quota_needs_fsck())
+            .set(Flags::FSCK, kept.has(Flags::FSCK) || self.io().met_damage())
             .set(Flags::UMOUNT, reason == Reason::Unmount)
             .set(Flags::ORPHAN_PRESENT, !orphans.is_empty())
             .set(Flags::CRC_RECOVERY, true);
-        next.version = CheckpointVer(self.checkpoint.version.0.wrapping_add(1));
-        next.valid_blocks = self.counters.valid_blocks;
-        next.valid_nodes = self.counters.valid_nodes;
-        next.valid_inodes = self.counters.valid_inodes;
-        next.free_segments = self.sit.free_segments(&self.io, &self.logs.segments())?;
-        next.next_free_nid = self.nat.next_free();
-        next.elapsed_seconds = self.now;
-        next.logs = SegmentType::ALL.map(|kind| self.logs.get(kind).position());
+        next.version = CheckpointVer(self.disk().checkpoint().version.0.wrapping_add(1));
+        self.segments_mut().describe(&mut next)?;
+        next.next_free_nid = self.nodes().next_free_nid();
+        next.elapsed_seconds = self.disk().mounted_seconds();
         next.sit_bitmap = sit.bitmap.clone();
         next.nat_bitmap = nat.bitmap.clone();
 
-        let size = self.geometry.block_size;
-        let payload = self.superblock.cp_payload;
+        let size = self.geometry().block_size;
+        let payload = self.superblock().cp_payload;
         next.summaries_start = 1 + payload + orphan::blocks(orphans.len(), size) as u32;
         let journals = (Journal::Nat(nat.journal.clone()), Journal::Sit(sit.journal.clone()));
-        let (compact, summaries) = self.encode_summaries(&journals.0, &journals.1, reason);
+        let nodes = match reason {
+            Reason::Sync => NodeSummaries::Omitted,
+            Reason::Unmount => NodeSummaries::Included,
+        };
+        let (compact, summaries) = self.segments().encode_summaries(&journals.0, &journals.1, nodes);
         next.flags = next.flags.set(Flags::COMPACT_SUM, compact);
         let summary_blocks = (summaries.len() / size.bytes()) as u32;
         next.pack_blocks = next.summaries_start + summary_blocks + (FIXED_BLOCKS - 1);
         assert!(next.pack_blocks <= BLOCKS_PER_SEGMENT, "a pack of {} blocks", next.pack_blocks);
 
-        let mut bytes = next.encode(&self.superblock);
+        let mut bytes = next.encode(self.superblock());
         let last = bytes[..size.bytes()].to_vec();
         bytes.extend(orphan::encode(&orphans, size));
         bytes.extend(summaries);
-        let (start, at) = (self.geometry.pack(pack), Place::Checkpoint(pack));
-        self.io.write(start, at, &bytes)?;
+        let (start, at) = (self.geometry().pack(pack), Place::Checkpoint(pack));
+        self.io().write(start, at, &bytes)?;
         let last_addr = BlockAddr(start.0 + next.pack_blocks - 1);
         Ok(Prepared { next, last, last_addr, at, nat, sit })
     }
@@ -214,77 +198,13 @@ impl Volume {
     /// the last one.
     pub(super) fn commit(&mut self, prepared: Prepared, written: Result<()>) -> Result<()> {
         if written.is_err() {
-            let failed = self.fail_on_error(written);
-            self.note_waiting_charges();
+            let failed = self.disk_mut().fail_on_error(written);
+            self.nodes_mut().note_waiting_charges();
             return failed;
         }
         let Prepared { next, nat, sit, .. } = prepared;
-        self.checkpoint = next;
-        self.pack = 1 - self.pack;
-        self.opened_seconds = (self.options.clock)().seconds;
-        self.changed = false;
-        self.since_checkpoint = SinceCheckpoint::default();
-        self.room_sections = None;
-        self.forget_partial_limits();
-        self.nat.committed(nat);
-        let (geometry, logs, discards) = (self.geometry, &self.logs, &self.discards);
-        let wanted = self.options.discard;
-        self.sit.committed(sit, |number, offset, blocks| {
-            // Blocks that a log is about to write are not discarded.
-            let end = u32::from(logs.written_part(number)) / UNIT_BLOCKS * UNIT_BLOCKS;
-            let blocks = blocks.min(end.saturating_sub(offset.into()));
-            if wanted && blocks > 0 {
-                discards.add(geometry.block(number, offset), blocks);
-            }
-        });
-        // A segment that is free now needs no summary.
-        let (io, table) = (&self.io, &mut self.sit);
-        self.unreadable.retain(|number| table.segment(io, *number).is_ok_and(|segment| !segment.is_free()));
+        self.nodes_mut().committed(next, nat, sit);
         Ok(())
-    }
-
-    /// Returns the summary blocks of the pack, and true if those of the data logs are in the compact form.
-    fn encode_summaries(&self, nat: &Journal, sit: &Journal, reason: Reason) -> (bool, Vec<u8>) {
-        let layout = self.geometry.summary;
-        let data = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
-        let data = data.map(|kind| self.logs.get(kind));
-        let entries = data.map(Log::summary_entries);
-        let compact = layout.compact_blocks(entries.iter().sum()) < data.len();
-        let mut bytes = match compact {
-            true => {
-                let [hot, warm, cold] = data;
-                let logs =
-                    [(&hot.summary, entries[0]), (&warm.summary, entries[1]), (&cold.summary, entries[2])];
-                encode_compact(layout, nat, sit, logs)
-            }
-            false => {
-                let journals = [Some(nat), None, Some(sit)];
-                let blocks = data.iter().zip(journals);
-                blocks.flat_map(|(log, journal)| self.summary_block(log, journal)).collect()
-            }
-        };
-        if reason == Reason::Unmount {
-            let written = Journal::Written(self.written_kilobytes());
-            for (kind, journal) in [
-                (SegmentType::HotNode, Some(&written)),
-                (SegmentType::WarmNode, None),
-                (SegmentType::ColdNode, None),
-            ] {
-                bytes.extend(self.summary_block(self.logs.get(kind), journal));
-            }
-        }
-        (compact, bytes)
-    }
-
-    /// Encodes the summary of a log in a block of its own.
-    fn summary_block(&self, log: &Log, journal: Option<&Journal>) -> Vec<u8> {
-        let mut block = log.summary.encode(self.geometry.summary, journal);
-        block.resize(self.geometry.block_size.bytes(), 0);
-        block
-    }
-
-    fn written_kilobytes(&self) -> u64 {
-        self.written_before + (self.io.written_blocks() << (self.geometry.block_size.log() - 10))
     }
 }
 
@@ -296,6 +216,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        Error,
+        format::sit::SegmentType,
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Time,
         volume::{NewNode, Options},
@@ -310,31 +232,23 @@ mod tests {
         let options = Options::new(Time::default);
         let device = Arc::new(MemoryDevice::new(BYTES));
         let mut volume = NewVolume::begin(device, &plan, true, options).unwrap().finish().unwrap();
-        let root = volume.superblock.root_ino;
+        let root = volume.superblock().root_ino;
         let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
         // Fills a segment with data.
         volume.write(file, 0, &[1; 2 << 20]).unwrap();
         volume.checkpoint().unwrap();
         volume.unlink(root, b"file").unwrap();
         let mut prefree = 0;
-        let take_all = |volume: &mut Volume, number: SegNo| {
-            for offset in 0..BLOCKS_PER_SEGMENT as u16 {
-                let addr = volume.geometry.block(number, offset);
-                volume.sit.take(&volume.io, addr, SegmentType::ColdData, 0).unwrap();
-            }
-        };
-        let current = volume.logs.segments();
-        for number in (0..volume.geometry.segments).map(SegNo).filter(|number| !current.contains(number)) {
-            match volume.sit.segment(&volume.io, number).unwrap().is_prefree() {
+        let current = volume.segments_mut().log_segments();
+        for number in (0..volume.geometry().segments).map(SegNo).filter(|number| !current.contains(number)) {
+            match volume.segments_mut().segment(number).unwrap().is_prefree() {
                 true => prefree += 1,
-                false => take_all(&mut volume, number),
+                false => volume.segments_mut().take_segment(number),
             }
         }
         assert_eq!(prefree, 1);
         for kind in [SegmentType::WarmData, SegmentType::ColdData] {
-            let segment = volume.logs.get(kind).segment;
-            take_all(&mut volume, segment);
-            volume.logs.get_mut(kind).offset = BLOCKS_PER_SEGMENT as u16;
+            volume.segments_mut().fill_log(kind);
         }
         let result = volume.checkpoint();
         assert!(matches!(result, Err(Error::NoSpace { .. })), "{result:?}");

@@ -8,25 +8,13 @@ use rustc_hash::FxHashSet;
 
 use super::{Volume, checkpoint::Reason};
 use crate::{
-    Error, Place, Result,
-    format::{
-        BLOCKS_PER_SEGMENT, bits,
-        inode::inline,
-        node::NodeBlock,
-        node_path::NodeKind,
-        sit::SegmentType,
-        summary::{Owner, Summary},
-    },
-    units::{BlockAddr, CheckpointVer, Ino, SecNo, SegNo},
+    Error, Result,
+    format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
+    segments::Segment,
+    units::{CheckpointVer, SecNo, SegNo},
 };
 
-use super::{
-    allocate::log_for,
-    map_write::Slot,
-    node_write::Marks,
-    pending::{PendingSync, Then, Work},
-    sit::Segment,
-};
+use super::pending::{PendingSync, Then, Work};
 
 /// Policy for choosing the section to clean (the victim).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -60,9 +48,6 @@ const SLICE_BLOCKS: u32 = 32;
 /// Maximum number of victims tried for each section to be emptied, if the caller waits for another operation
 /// or will try again.
 const TRIES: usize = 4;
-/// Number of free sections at which cleaning starts: each of the six logs can still open one, and two are
-/// left.
-const LEAST_FREE_SECTIONS: u32 = 8;
 /// Number of released blocks that make a checkpoint worthwhile during SSR, because it turns them into holes.
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
@@ -278,7 +263,7 @@ impl Volume {
             Ok(true) => return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
             Ok(false) => {}
             // An operation that only needs space ignores blocks that cannot be moved.
-            Err(error) if is_for_room && self.stays_in_place(&error) => cleaning.cleaned.sections = 0,
+            Err(error) if is_for_room && self.disk().stays_in_place(&error) => cleaning.cleaned.sections = 0,
             Err(Error::NoSpace { .. }) if is_for_room => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -293,9 +278,9 @@ impl Volume {
     /// Returns true if cleaning in idle times is worthwhile: more than half of the free space is in segments
     /// that are in use.
     pub fn is_fragmented(&self) -> bool {
-        let all = u64::from(self.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
-        let free = all.saturating_sub(self.counters.valid_blocks);
-        let whole = u64::from(self.checkpoint.free_segments) * u64::from(BLOCKS_PER_SEGMENT);
+        let all = u64::from(self.geometry().segments) * u64::from(BLOCKS_PER_SEGMENT);
+        let free = all.saturating_sub(self.counters().valid_blocks);
+        let whole = u64::from(self.disk().checkpoint().free_segments) * u64::from(BLOCKS_PER_SEGMENT);
         whole < free / 2
     }
 
@@ -310,7 +295,7 @@ impl Volume {
     /// Continues [`make_room`](Self::make_room) from a step on.
     pub(super) fn make_room_from(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
         if step == RoomStep::Free
-            && (!std::mem::take(&mut self.opened_segment) || self.options.checkpoint_when_asked)
+            && (!self.segments_mut().take_opened_segment() || self.options().checkpoint_when_asked)
         {
             return Ok(None);
         }
@@ -321,16 +306,17 @@ impl Volume {
     }
 
     fn free_and_clean(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
-        let least = self.least_free_sections();
+        let least = self.segments().least_free_sections();
         if step == RoomStep::Free {
-            let free = self.free_sections()?;
-            let freed = self.since_checkpoint.freed_blocks;
-            if checkpoint_for_room(free, least, self.reserved_sections(), freed) {
+            let free = self.segments_mut().free_sections()?;
+            let freed = self.segments().freed_blocks();
+            if checkpoint_for_room(free, least, self.segments().reserved_sections(), freed) {
                 return self.checkpoint_for(RoomStep::Clean);
             }
         }
         if step != RoomStep::End {
-            let missing = (least + 1).saturating_sub(self.free_sections()?).min(FOREGROUND_SECTIONS);
+            let missing =
+                (least + 1).saturating_sub(self.segments_mut().free_sections()?).min(FOREGROUND_SECTIONS);
             if missing > 0 {
                 self.write_back()?;
                 let cleaning =
@@ -340,7 +326,7 @@ impl Volume {
             }
         }
         // Segments that cleaning opened are no reason to look again.
-        self.opened_segment = false;
+        self.segments_mut().take_opened_segment();
         Ok(None)
     }
 
@@ -350,15 +336,6 @@ impl Volume {
             Err(Error::NoSpace { .. }) => Ok(None),
             pending => pending.map(Some),
         }
-    }
-
-    /// Number of free sections at which cleaning starts.
-    pub(super) fn least_free_sections(&self) -> u32 {
-        LEAST_FREE_SECTIONS.min(self.reserved_sections())
-    }
-
-    pub(super) fn free_sections(&mut self) -> Result<u32> {
-        self.sit.free_sections(&self.io, &self.logs.segments())
     }
 
     /// Cleans until about `budget_blocks` blocks were moved. Returns true if there is more to do. A section
@@ -386,12 +363,12 @@ impl Volume {
                 };
                 cleaning.tried.insert(section);
                 cleaning.victim =
-                    Some(Victim::new(section, SegNo(section.0 * self.geometry.segments_per_section)));
+                    Some(Victim::new(section, SegNo(section.0 * self.geometry().segments_per_section)));
                 continue;
             };
-            self.avoid = self.geometry.segments_of(victim.section).collect();
+            self.segments_mut().avoid_section(victim.section);
             let result = self.clean_section(&mut victim, &mut budget_blocks);
-            self.avoid.clear();
+            self.segments_mut().avoid_none();
             match result {
                 Ok(false) => {
                     cleaning.victim = Some(victim);
@@ -412,25 +389,17 @@ impl Volume {
                     continue;
                 }
                 Err(error) => {
-                    let error = self.io.noted::<()>(Err(error)).unwrap_err();
-                    if !self.stays_in_place(&error) {
+                    let error = self.io().noted::<()>(Err(error)).unwrap_err();
+                    if !self.disk().stays_in_place(&error) {
                         return Err(error);
                     }
                     cleaning.failed = cleaning.failed.take().or(Some(error));
                 }
             }
-            let valid_blocks = self.valid_blocks(victim.section)?;
-            let stuck = Stuck { valid_blocks, version: self.checkpoint.version };
+            let valid_blocks = self.segments_mut().valid_blocks(victim.section)?;
+            let stuck = Stuck { valid_blocks, version: self.disk().checkpoint().version };
             self.stuck.insert(victim.section, stuck);
         }
-    }
-
-    fn valid_blocks(&mut self, section: SecNo) -> Result<u32> {
-        let mut blocks = 0;
-        for segment in self.geometry.segments_of(section) {
-            blocks += u32::from(self.sit.segment(&self.io, segment)?.valid_blocks);
-        }
-        Ok(blocks)
     }
 
     /// Returns the section that is most worth cleaning and was not tried yet.
@@ -440,7 +409,7 @@ impl Volume {
         victims: Victims,
         tried: &FxHashSet<SecNo>,
     ) -> Result<Option<SecNo>> {
-        let (geometry, version) = (self.geometry, self.checkpoint.version);
+        let (geometry, version) = (*self.geometry(), self.disk().checkpoint().version);
         let is_left_out = |section: SecNo, valid_blocks: u32| {
             let stuck = self.stuck.get(&section).filter(|stuck| stuck.valid_blocks == valid_blocks);
             stuck.is_some_and(|stuck| match victims {
@@ -450,14 +419,14 @@ impl Volume {
             })
         };
         let current: Vec<SecNo> =
-            self.logs.segments().iter().map(|segment| geometry.section_of(*segment)).collect();
+            self.segments().log_segments().iter().map(|segment| geometry.section_of(*segment)).collect();
         let per_section = geometry.segments_per_section;
-        let (now, blocks) = (self.now, per_section * BLOCKS_PER_SEGMENT);
+        let (now, blocks) = (self.disk().mounted_seconds(), per_section * BLOCKS_PER_SEGMENT);
         let mut best: Option<(u64, SecNo)> = None;
         let mut candidates = Vec::new();
         // The segments of a section come one after the other.
         let (mut valid, mut newest) = (0, 0);
-        self.sit.for_each(&self.io, |number, segment: &Segment| {
+        self.names.segments_mut().for_each(|number, segment: &Segment| {
             if number.0 % per_section == 0 {
                 (valid, newest) = (0, 0);
             }
@@ -494,12 +463,12 @@ impl Volume {
     /// Moves the valid blocks of a section until the budget is used up. Returns true if the whole section was
     /// examined.
     fn clean_section(&mut self, victim: &mut Victim, budget_blocks: &mut u32) -> Result<bool> {
-        let end = (victim.section.0 + 1) * self.geometry.segments_per_section;
+        let end = (victim.section.0 + 1) * self.geometry().segments_per_section;
         while victim.number.0 < end {
             let number = victim.number;
             let (segment, summary) = match victim.segment.take() {
                 Some(known) => known,
-                None => match self.segment_to_clean(number)? {
+                None => match self.segments_mut().segment_to_clean(number)? {
                     Some(found) => found,
                     None => {
                         (victim.number, victim.offset) = (SegNo(number.0 + 1), 0);
@@ -519,10 +488,10 @@ impl Volume {
                 }
                 *budget_blocks -= 1;
                 let owner = summary.owners[usize::from(offset)];
-                let addr = self.geometry.block(number, offset);
+                let addr = self.geometry().block(number, offset);
                 let done = match segment.kind.is_node() {
-                    true => self.move_node(number, addr, owner)?,
-                    false => self.move_data(number, addr, owner)?,
+                    true => self.nodes_mut().move_node(number, addr, owner).map(|()| true)?,
+                    false => self.files_mut().move_data(number, addr, owner)?,
                 };
                 victim.offset += 1;
                 victim.moved_blocks += u64::from(done);
@@ -532,77 +501,6 @@ impl Volume {
         }
         Ok(true)
     }
-
-    /// Returns a segment with its summary, or `None` if no block of it is valid.
-    fn segment_to_clean(&mut self, number: SegNo) -> Result<Option<(Segment, Summary)>> {
-        let segment = self.sit.segment(&self.io, number)?;
-        if segment.valid_blocks == 0 {
-            return Ok(None);
-        }
-        let summary = self.summary(number)?;
-        if summary.is_node != segment.kind.is_node() {
-            let what = format!("a summary of {} in a {} segment", kind_of(&summary), segment.kind);
-            return Err(Error::corrupt(Place::Ssa(number), what));
-        }
-        Ok(Some((segment, summary)))
-    }
-
-    fn move_node(&mut self, segment: SegNo, addr: BlockAddr, owner: Owner) -> Result<bool> {
-        let entry = self.nat.get(&self.io, owner.nid)?;
-        if entry.addr != addr {
-            let what = format!("{addr} is valid, but {} is at {}", owner.nid, entry.addr);
-            return Err(Error::corrupt(Place::Ssa(segment), what));
-        }
-        self.node_mut(owner.nid)?;
-        self.write_node(owner.nid, Marks::default())?;
-        Ok(true)
-    }
-
-    /// Moves a block of a file. Returns false if the file is pinned.
-    fn move_data(&mut self, segment: SegNo, addr: BlockAddr, owner: Owner) -> Result<bool> {
-        let node = self.node(owner.nid)?;
-        let (ino, index) = (node.ino(), usize::from(owner.offset));
-        let block =
-            self.block_of(&node, index)?.filter(|_| index < node.addr_count() && node.addr(index) == addr);
-        let Some(block) = block else {
-            let what = format!("{addr} is valid, but not address {index} of {}", owner.nid);
-            return Err(Error::corrupt(Place::Ssa(segment), what));
-        };
-        drop(node);
-        let inode = self.inode(ino)?;
-        if inode.has_inline(inline::PIN) {
-            return Ok(false);
-        }
-        let kind = log_for(self.options.active_logs, SegmentType::ColdData, inode.is_directory());
-        // Blocks of a compressed cluster move as they are, even if dirty pages are about to replace them.
-        let page = self.pages.get(ino, block).filter(|_| inode.compression().is_none());
-        let slot = Slot { nid: owner.nid, index, left: 1 };
-        if let Some(page) = page {
-            let (kind, page) = (self.log_of_data(&inode), page.to_vec());
-            drop(inode);
-            self.relocate(ino, slot, block, kind, &page)?;
-            self.pages.remove(ino, block);
-            return Ok(true);
-        }
-        drop(inode);
-        let mut bytes = vec![0; self.geometry.block_size.bytes()];
-        self.read_block(addr, Place::File(ino, block), &mut bytes)?;
-        self.relocate(ino, slot, block, kind, &bytes)?;
-        self.content_moves_out(ino)?;
-        Ok(true)
-    }
-
-    /// Returns the block number in the file that an address of a node stands for.
-    pub(super) fn block_of(&self, node: &NodeBlock, index: usize) -> Result<Option<u64>> {
-        let layout = self.inode(Ino(node.ino().0))?.layout();
-        let kind = NodeKind::of(self.geometry.block_size, node.footer().offset);
-        let first = kind.and_then(|kind| kind.first_block(&layout));
-        Ok(first.map(|first| first + index as u64))
-    }
-}
-
-fn kind_of(summary: &Summary) -> &'static str {
-    if summary.is_node { "nodes" } else { "data" }
 }
 
 #[cfg(test)]

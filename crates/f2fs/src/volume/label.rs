@@ -35,8 +35,8 @@ impl Volume {
     pub fn begin_set_label(&mut self, label: &str) -> Result<Option<PendingSync>> {
         superblock::check_label(label)?;
         self.start()?;
-        let (_, valid) = read_superblock(&**self.io.device(), u64::MAX)?;
-        let mut block = self.io.read_block(BlockAddr(valid.into()), Place::Superblock(valid))?.into_vec();
+        let (_, valid) = read_superblock(&**self.io().device(), u64::MAX)?;
+        let mut block = self.io().read_block(BlockAddr(valid.into()), Place::Superblock(valid))?.into_vec();
         let bytes = &mut block[superblock::OFFSET..][..superblock::BYTES];
         let raw = raw::Superblock::mut_from_bytes(bytes).expect("it has the struct's size");
         superblock::set_label(raw, label);
@@ -48,13 +48,13 @@ impl Volume {
     /// Writes the next copy of the superblock.
     pub(super) fn write_label(&mut self, mut new: NewLabel) -> Result<Option<PendingSync>> {
         let Some(copy) = new.copies.pop() else {
-            self.superblock.label = new.label;
+            self.disk_mut().set_label(new.label);
             return Ok(None);
         };
         let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
-        let mut block = self.io.read_block(addr, at)?;
+        let mut block = self.io().read_block(addr, at)?;
         block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(&new.bytes);
-        self.io.write(addr, at, &block)?;
+        self.io().write(addr, at, &block)?;
         Ok(Some(self.pending(Work::Flush, Then::WriteLabel(new))))
     }
 }

@@ -2,32 +2,25 @@
 //!
 //! The root directory and everything after it are written by the same code as in any other volume.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use block::Device;
 
-use super::{
-    Access, ActiveLogs, Counters, Geometry, Io, NewNode, Options, Volume,
-    dir_index::DirIndexes,
-    dir_strays::DirStrays,
-    discards::Discards,
-    log::{Log, Logs},
-    nat::Nat,
-    node_cache::NodeCache,
-    pages::Pages,
-    sit::Sit,
-};
+use super::{ActiveLogs, Geometry, Io, NewNode, Options, Volume};
 use crate::{
-    Error, Place, Result,
+    Place, Result,
+    disk::{Access, Disk},
+    files::Files,
     format::{
         FileType,
         checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition},
         nat::{self, NatEntry},
-        node::NodeFormat,
         sit::SegmentType,
-        summary::Summary,
         superblock::{Features, Superblock},
     },
+    names::Names,
+    nodes::Nodes,
+    segments::Segments,
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
@@ -62,18 +55,16 @@ impl Volume {
             kinds = &[SegmentType::HotData, SegmentType::HotNode];
         }
         let geometry = Geometry::of(&superblock);
-        let io = Arc::new(Io::new(device, superblock.block_size));
+        let io = Io::new(device, superblock.block_size);
         let checkpoint = empty_checkpoint(blank, &superblock);
-        let position =
-            |kind: SegmentType| LogPosition { segment: blank.logs[kind.index()], ..LogPosition::default() };
-        let logs = SegmentType::ALL.map(|kind| Log::new(position(kind), Summary::empty(kind.is_node())));
-        let mut sit = Sit::new(geometry, &checkpoint, Vec::new(), 0, options.sit_bytes())?;
-        for &kind in kinds {
-            sit.set_kind(&io, blank.logs[kind.index()], kind)?;
-        }
+        let positions = blank.logs.map(|segment| LogPosition { segment, ..LogPosition::default() });
+        let size = superblock.block_size;
+        // The first checkpoint goes to the first pack.
+        let disk = Disk::new(io, superblock, options, Access::ReadWrite, checkpoint, 1);
+        let segments = Segments::blank(disk, positions, kinds)?;
         // The node inode and the meta inode have NAT entries but no blocks (Linux,
         // `f2fs_build_node_manager`).
-        let mut first = vec![0; superblock.block_size.bytes()];
+        let mut first = vec![0; size.bytes()];
         for ino in [1, 2] {
             nat::set_entry(
                 &mut first,
@@ -81,55 +72,13 @@ impl Volume {
                 NatEntry { version: 0, ino: Ino(ino), addr: BlockAddr(1) },
             );
         }
-        io.write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
-        let opened_seconds = (options.clock)().seconds;
-        Ok(Volume {
-            nat: Nat::new(geometry, &checkpoint, Vec::new(), 0, options.nat_bytes())?,
-            sit,
-            logs: Logs::new(logs, geometry.block_size.bytes()),
-            nodes: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
-            dirs: DirIndexes::new(options.name_bytes()),
-            strays: DirStrays::new(options.stray_bytes()),
-            pages: Pages::default(),
-            orphans: Default::default(),
-            leaving: Default::default(),
-            held: Default::default(),
-            summaries: Default::default(),
-            counters: Counters::default(),
-            format: NodeFormat::of(&superblock),
-            superblock,
-            geometry,
-            options,
-            discards: Discards::new(io.clone()),
-            io,
-            access: Access::ReadWrite,
-            checkpoint,
-            // The first checkpoint goes to the first pack.
-            pack: 1,
-            opened_seconds,
-            now: 0,
-            changed: true,
-            is_syncing: false,
-            opened_segment: true,
-            room_sections: None,
-            since_fsync_blocks: 0,
-            since_checkpoint: Default::default(),
-            synced: Default::default(),
-            logs_ready: true,
-            unsaid: Default::default(),
-            limited: None,
-            privileged: true,
-            avoid: Vec::new(),
-            unreadable: Vec::new(),
-            recovering: None,
-            stuck: Default::default(),
-            written_before: 0,
-        })
+        segments.disk().io().write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
+        Ok(Volume::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
     }
 
     /// Creates the root directory.
     pub fn make_root(&mut self, new: &NewNode) -> Result<()> {
-        let root = self.superblock.root_ino;
+        let root = self.superblock().root_ino;
         self.make_inode_at(
             root,
             root,
@@ -141,45 +90,20 @@ impl Volume {
     /// directory gets its `.` and `..`; `..` points to `parent`.
     pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
         self.begin()?;
-        let kind = FileType::from_mode(new.mode)
-            .ok_or_else(|| Error::Invalid(format!("mode {:#o} has no known file type", new.mode).into()))?;
-        if !self.nat.get(&self.io, ino.into())?.is_free() {
-            return Err(Error::Exists);
-        }
-        self.require_space(2)?;
-        let mut node = self.blank_inode(ino, kind, new);
-        node.head_mut().pino.set(parent.0);
-        self.add_node(node)?;
-        if kind == FileType::Directory {
-            self.fill_new_dir(ino, parent)?;
-        }
-        Ok(())
+        self.names_mut().make_inode_at(ino, parent, new)
     }
 
     /// Enters a name for an inode created by [`make_inode_at`](Self::make_inode_at), such as lost+found.
     pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.begin()?;
-        self.check_change(dir, name)?;
-        if self.find_entry(dir, name)?.is_some() {
-            return Err(Error::Exists);
-        }
-        self.require_entry_space(dir, name, 0)?;
-        let kind = self.inode(ino)?.file_type();
-        self.enter(dir, name, ino, kind)?;
-        self.inode_mut(ino)?.set_last_name(dir, name);
-        if kind == FileType::Directory {
-            let head = self.inode_mut(dir)?.head_mut();
-            let links = head.links.get() + 1;
-            head.links.set(links);
-        }
-        Ok(())
+        self.names_mut().enter_inode(dir, name, ino)
     }
 
     /// Writes the content of an inode from its start, whatever its flags, as quota files need. Inline
     /// directories are not allowed.
     pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
         self.begin()?;
-        self.write_content(ino, 0, content)
+        self.files_mut().write_content(ino, 0, content)
     }
 }
 

@@ -99,7 +99,7 @@ impl Volume {
         let SyncOutcome { work, then, result } = outcome;
         match work {
             Work::Yield => {}
-            Work::Flush => self.fail_on_error(result)?,
+            Work::Flush => self.disk_mut().fail_on_error(result)?,
             Work::Commit(prepared) => self.commit(*prepared, result)?,
         }
         match then {
@@ -116,7 +116,7 @@ impl Volume {
     /// Reports the result of a shared flush ([`PendingSync::is_only_flush`]). After a failed flush the volume
     /// refuses changes, because the content of the device is unknown.
     pub fn flushed(&mut self, result: io::Result<()>) -> Result<()> {
-        self.fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
+        self.disk_mut().fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
     }
 
     /// Runs the rest of an operation at once, for callers that do not share the volume.
@@ -129,7 +129,7 @@ impl Volume {
     }
 
     pub(super) fn pending(&mut self, work: Work, then: Then) -> PendingSync {
-        let pending = PendingSync { io: self.io.clone(), work, then };
+        let pending = PendingSync { io: self.disk().shared_io().clone(), work, then };
         self.is_syncing = !pending.is_only_flush();
         pending
     }

@@ -1,0 +1,146 @@
+//! Reading the newest checkpoint pack: opening needs no more of it than its journals and orphans.
+
+use std::collections::BTreeSet;
+
+use super::{Geometry, Io};
+use crate::{
+    Error, Place, Result,
+    format::{
+        BLOCKS_PER_SEGMENT,
+        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
+        nat::NatEntry,
+        orphan,
+        sit::{SegmentType, SitEntry},
+        summary::{Journal, Summary},
+        superblock::Superblock,
+    },
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+/// Reads the newest valid checkpoint pack up to the end of its journals and returns it with its number. The
+/// first sectors of the packs tell which one is newer. The rest takes two requests, since on a card a request
+/// costs more than its data: one for the head up to the journals, one for the copy of the head at the end.
+///
+/// A pack that cannot be read may be the newest. Then only a read-only volume falls back to the other pack:
+/// writing from the older one would overwrite blocks of the newest.
+pub(crate) fn read_newest_pack(
+    io: &Io,
+    geometry: &Geometry,
+    sb: &Superblock,
+    read_only: bool,
+) -> Result<(u8, Vec<u8>)> {
+    let at = Place::Checkpoint;
+    let start = |pack: u8| -> Result<PackStart> {
+        Ok(PackStart::parse(&io.read_bytes(geometry.pack(pack), at(pack), 0..HEAD_BYTES)?))
+    };
+    let whole = |pack: u8, start: Result<PackStart>| {
+        let start = start?;
+        let bytes = io.read_bytes(geometry.pack(pack), at(pack), 0..journals_end(&start, geometry))?;
+        let head = PackEnd::check(&bytes, sb.block_size, pack)?;
+        if PackStart::parse(&bytes) != start {
+            return Err(Error::corrupt(at(pack), "the pack changes while it is read"));
+        }
+        let copy = BlockAddr(geometry.pack(pack).0 + head.pack_blocks - 1);
+        let copy = PackEnd::check(&io.read_block(copy, at(pack))?, sb.block_size, pack)?;
+        if !head.matches(&copy) {
+            let what =
+                format!("the pack begins with version {} and ends with {}", head.version.0, copy.version.0);
+            return Err(Error::corrupt(at(pack), what));
+        }
+        Ok((pack, bytes))
+    };
+    let starts = [0, 1].map(start);
+    let [first, second] = match starts {
+        [Err(error), _] | [_, Err(error)] if !read_only => return Err(error),
+        starts => starts,
+    };
+    let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
+    let second_is_newer = newest(version(&first), version(&second)) == Some(1);
+    let (newer, other) = match second_is_newer {
+        true => ((1, second), (0, first)),
+        false => ((0, first), (1, second)),
+    };
+    match whole(newer.0, newer.1) {
+        Err(error @ Error::Io { .. }) if !read_only => Err(error),
+        Err(error) => whole(other.0, other.1).map_err(|_| error),
+        pack => pack,
+    }
+}
+
+/// The end of a pack's journals, in bytes from its start; implausible values are clamped.
+fn journals_end(start: &PackStart, geometry: &Geometry) -> usize {
+    let size = geometry.block_size.bytes();
+    let end = match start.flags.has(Flags::COMPACT_SUM) {
+        true => start.summaries_start as usize * size + 2 * geometry.summary.journal_bytes(),
+        false => (start.summaries_start as usize + DATA_SUMMARIES) * size,
+    };
+    end.clamp(size, size * BLOCKS_PER_SEGMENT as usize)
+}
+
+/// Number of data summary blocks in a pack without compact summaries.
+const DATA_SUMMARIES: usize = 3;
+
+/// The contents of the first part of a pack besides the checkpoint itself.
+pub(crate) struct PackTail {
+    pub(crate) nat_journal: Vec<(Nid, NatEntry)>,
+    pub(crate) sit_journal: Vec<(SegNo, SitEntry)>,
+    pub(crate) orphans: BTreeSet<Ino>,
+}
+
+impl PackTail {
+    pub(crate) fn parse(
+        bytes: &[u8],
+        geometry: &Geometry,
+        sb: &Superblock,
+        pack: u8,
+        checkpoint: &Checkpoint,
+    ) -> Result<PackTail> {
+        let (size, layout) = (sb.block_size.bytes(), geometry.summary);
+        let wanted =
+            data_summary_blocks(checkpoint, geometry) + 3 * usize::from(checkpoint.has_node_summaries());
+        if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
+            let what = format!("the pack is too short for the {wanted} blocks of its summaries");
+            return Err(Error::corrupt(Place::Checkpoint(pack), what));
+        }
+        let summaries_at = size * checkpoint.summaries_start as usize;
+        let mut orphans = BTreeSet::new();
+        if checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
+            for block in bytes[size * (1 + sb.cp_payload as usize)..summaries_at].chunks_exact(size) {
+                orphans.extend(orphan::parse(block, sb.block_size, pack)?);
+            }
+        }
+        let summaries = &bytes[summaries_at..];
+        let (nat, sit) = match checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => summaries.split_at(layout.journal_bytes()),
+            false => {
+                let journal = |n: usize| Summary::journal_of(&summaries[n * size..], layout);
+                (journal(SegmentType::HotData.index()), journal(SegmentType::ColdData.index()))
+            }
+        };
+        Ok(PackTail {
+            nat_journal: Journal::parse_nat(nat, layout, pack)?,
+            sit_journal: Journal::parse_sit(sit, layout, pack)?,
+            orphans,
+        })
+    }
+}
+
+/// Number of summary entries of a log that the compact form stores.
+pub(crate) fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
+    match checkpoint.logs[kind.index()] {
+        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { offset, .. } => usize::from(offset),
+    }
+}
+
+/// Number of blocks in a pack that hold the data summaries.
+pub(crate) fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
+    let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
+    match checkpoint.flags.has(Flags::COMPACT_SUM) {
+        true => geometry.summary.compact_blocks(entries()),
+        false => DATA_SUMMARIES,
+    }
+}
+
+pub(crate) const DATA_LOGS: [SegmentType; 3] =
+    [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];

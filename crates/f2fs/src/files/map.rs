@@ -1,0 +1,185 @@
+//! Mapping from a block of a file to its address, through the file's node tree.
+//!
+//! *Invariants*: a walk takes at most three steps. The footer of each node on the way must say that it is the
+//! node at this position, so cycles and shared nodes end in an error, not in a loop. Results are runs, as
+//! long as a single node can tell; a missing subtree is one hole.
+
+use std::{ops::Range, sync::Arc};
+
+use super::Files;
+use crate::{
+    Error, Place, Result,
+    format::{
+        inode::flag,
+        node::NodeBlock,
+        node_path::{NodePath, Step},
+        superblock::Features,
+    },
+    units::{BlockAddr, Nid},
+};
+
+/// Consecutive blocks of a file with the same kind of mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// The blocks of the file, at least one.
+    pub blocks: Range<u64>,
+    /// Address of the first block. If it is real, the addresses of the others follow it. [`BlockAddr::NULL`]
+    /// is a hole; [`BlockAddr::NEW`] is reserved and reads as zeroes; [`BlockAddr::COMPRESS`] is always a
+    /// single block.
+    pub addr: BlockAddr,
+}
+
+impl Run {
+    /// Number of blocks in the run.
+    pub fn len(&self) -> u64 {
+        self.blocks.end - self.blocks.start
+    }
+
+    /// Returns true if the run has no blocks, which no returned run has.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Returns true if `addr` continues the run.
+    fn follows(&self, addr: BlockAddr) -> bool {
+        if self.addr.is_real() {
+            u64::from(addr.0) == u64::from(self.addr.0) + self.len()
+        } else {
+            self.addr == addr && addr != BlockAddr::COMPRESS
+        }
+    }
+}
+
+/// Blocks of a file whose addresses are unknown because a node above them cannot be read.
+#[derive(Debug)]
+pub(crate) struct Unmapped {
+    /// The blocks of the file, at least one.
+    pub blocks: Range<u64>,
+    /// The error that hides this part.
+    pub error: Error,
+}
+
+/// Storage of a cluster of a compressed file. A run that starts in a plain cluster never reaches into a
+/// compressed one, because a compressed cluster starts with [`BlockAddr::COMPRESS`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cluster {
+    /// Plain blocks.
+    Plain,
+    /// Compressed blocks.
+    Compressed {
+        /// The blocks of the file that the cluster contains.
+        blocks: Range<u64>,
+        /// The addresses of the compressed data.
+        addrs: Vec<BlockAddr>,
+    },
+}
+
+impl Files {
+    /// Returns the run that starts at `block` and ends at `limit` at the latest.
+    pub(crate) fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
+        self.run_or_unmapped(inode, block, limit).map_err(|unmapped| unmapped.error)
+    }
+
+    /// Like [`run`](Self::run), but the error names the blocks that it hides.
+    pub(crate) fn run_or_unmapped(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run, Unmapped> {
+        debug_assert!(block < limit);
+        if inode.has_flag(flag::DEVICE_ALIAS)
+            && self.disk().node_format().features.has(Features::DEVICE_ALIAS)
+        {
+            return Ok(alias_run(inode, block, limit));
+        }
+        let Some(path) = NodePath::of(&inode.layout(), block) else {
+            return Ok(Run { blocks: block..limit, addr: BlockAddr::NULL });
+        };
+        let mut holder: Option<Arc<NodeBlock>> = None;
+        for step in path.steps() {
+            let node = holder.as_deref().unwrap_or(inode);
+            let nid = node.child(step.child);
+            if nid == Nid::NULL {
+                return Ok(Run { blocks: block..step.blocks.end.min(limit), addr: BlockAddr::NULL });
+            }
+            let child = self.child_node(inode, nid, step);
+            holder = Some(child.map_err(|error| Unmapped { blocks: block..step.blocks.end, error })?);
+        }
+        let (node, count) = match holder.as_deref() {
+            Some(node) => (node, inode.layout().direct_addrs()),
+            None => (inode, inode.layout().addrs()),
+        };
+        let wanted = usize::try_from(limit - block).unwrap_or(usize::MAX);
+        let mut addrs = node.addrs(path.index..count.min(path.index.saturating_add(wanted)));
+        let first = addrs.next().expect("the path leads to an address");
+        let mut run = Run { blocks: block..block + 1, addr: first };
+        for addr in addrs {
+            if !run.follows(addr) {
+                break;
+            }
+            run.blocks.end += 1;
+        }
+        Ok(run)
+    }
+
+    /// The address of one block of a file.
+    pub(crate) fn address(&self, inode: &NodeBlock, block: u64) -> Result<BlockAddr> {
+        Ok(self.run(inode, block, block + 1)?.addr)
+    }
+
+    /// Returns the storage of the cluster that contains `block`.
+    pub(crate) fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
+        self.cluster_or_unmapped(inode, block).map_err(|unmapped| unmapped.error)
+    }
+
+    /// Like [`cluster`](Self::cluster), but the error names the blocks that it hides.
+    pub(crate) fn cluster_or_unmapped(&self, inode: &NodeBlock, block: u64) -> Result<Cluster, Unmapped> {
+        let size = inode.layout().cluster_blocks() as u64;
+        let start = block - block % size;
+        if size == 1 {
+            return Ok(Cluster::Plain);
+        }
+        if self.run_or_unmapped(inode, start, start + 1)?.addr != BlockAddr::COMPRESS {
+            return Ok(Cluster::Plain);
+        }
+        let mut addrs = Vec::new();
+        let mut next = start + 1;
+        while next < start + size {
+            let run = self.run_or_unmapped(inode, next, start + size)?;
+            if !run.addr.is_real() {
+                break;
+            }
+            addrs.extend((0..run.len()).map(|n| BlockAddr(run.addr.0 + n as u32)));
+            next = run.blocks.end;
+        }
+        Ok(Cluster::Compressed { blocks: start..start + size, addrs })
+    }
+
+    /// Reads a node below an inode and checks that its footer names the position that `step` leads to.
+    pub(crate) fn child_node(&self, inode: &NodeBlock, nid: Nid, step: &Step) -> Result<Arc<NodeBlock>> {
+        let node = self.nodes.node(nid)?;
+        let footer = node.footer();
+        if footer.ino != inode.ino() || footer.offset != step.offset {
+            let at = Place::File(inode.ino(), step.blocks.start);
+            let what = format!(
+                "{nid} should be the node at offset {} of {}, its footer has offset {} of {}",
+                step.offset,
+                inode.ino(),
+                footer.offset,
+                footer.ino
+            );
+            return self.disk().io().noted(Err(Error::corrupt(at, what)));
+        }
+        Ok(node)
+    }
+}
+
+/// Maps a block of a device alias file, which has no block addresses, only its extent.
+fn alias_run(inode: &NodeBlock, block: u64, limit: u64) -> Run {
+    let extent = inode.head().extent;
+    let start = u64::from(extent.fofs.get());
+    let end = start + u64::from(extent.len.get());
+    if (start..end).contains(&block) {
+        let addr = extent.blk.get().wrapping_add((block - start) as u32);
+        Run { blocks: block..end.min(limit), addr: BlockAddr(addr) }
+    } else {
+        let next = if block < start { start } else { limit };
+        Run { blocks: block..next.min(limit), addr: BlockAddr::NULL }
+    }
+}

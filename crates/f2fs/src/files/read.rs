@@ -1,0 +1,337 @@
+//! Reading files.
+
+use std::{borrow::Cow, ops::Range};
+
+use super::{
+    Files,
+    map::{Cluster, Run, Unmapped},
+};
+use crate::{
+    Error, Place, Result,
+    format::{
+        FileType, cluster,
+        inode::{advise, inline},
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+/// Kind of content in a range of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Data in blocks of the device.
+    Data,
+    /// Reserved blocks that were never written.
+    Unwritten,
+    /// Data in the inode.
+    Inline,
+    /// A compressed cluster.
+    Compressed,
+}
+
+/// A part of a file that is not a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Start in the file, in bytes.
+    pub offset: u64,
+    /// Length in the file, in bytes; may reach past the file's end.
+    pub length: u64,
+    /// Start on the device, in bytes; `None` if the extent has no place of its own there.
+    pub physical: Option<u64>,
+    /// Kind of content.
+    pub kind: ExtentKind,
+}
+
+/// A part of a file whose place on the device is unknown, because a node above it cannot be read.
+#[derive(Debug)]
+pub struct Hidden {
+    /// Range in the file, in bytes; not empty. Its end may be past the end of the file.
+    pub bytes: Range<u64>,
+    /// The error that hides this part.
+    pub error: Error,
+}
+
+impl Files {
+    /// Reads from a regular file, at most up to its end, and returns the number of bytes.
+    pub(crate) fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.regular(ino)?;
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        self.read_content(&inode, offset, buf)
+    }
+
+    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
+    pub(crate) fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_content(&*self.regular(ino)?, offset, buf)
+    }
+
+    /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the file
+    /// follows.
+    pub(crate) fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
+        self.next_extent_or_hidden(ino, offset).map_err(|hidden| hidden.error)
+    }
+
+    /// Like [`next_extent`](Self::next_extent); the error states the bytes that it hides, so that the caller can
+    /// continue behind them.
+    pub(crate) fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
+        let log = self.disk().superblock().block_size.log();
+        let hidden = |Unmapped { blocks, error }| Hidden {
+            bytes: offset.max(blocks.start << log)..blocks.end << log,
+            error,
+        };
+        let inode = self.nodes.inode(ino).map_err(|error| Hidden { bytes: offset..u64::MAX, error })?;
+        let size = inode.head().size.get();
+        if offset >= size {
+            return Ok(None);
+        }
+        if inode.has_inline(inline::DATA) {
+            let length = size - offset;
+            return Ok(Some(Extent { offset, length, physical: None, kind: ExtentKind::Inline }));
+        }
+        let limit = size.div_ceil(1 << log);
+        let mut block = offset >> log;
+        while block < limit {
+            let cluster = self.cluster_or_unmapped(&inode, block).map_err(hidden)?;
+            if let Cluster::Compressed { blocks, addrs } = cluster {
+                let start = offset.max(blocks.start << log);
+                let physical = addrs.first().map(|addr| u64::from(addr.0) << log);
+                let length = (blocks.end << log) - start;
+                return Ok(Some(Extent { offset: start, length, physical, kind: ExtentKind::Compressed }));
+            }
+            let Run { blocks, addr } = self.run_or_unmapped(&inode, block, limit).map_err(hidden)?;
+            if addr == BlockAddr::NULL {
+                block = blocks.end;
+                continue;
+            }
+            let start = offset.max(blocks.start << log);
+            let inside = start - (blocks.start << log);
+            let real = addr.is_real();
+            return Ok(Some(Extent {
+                offset: start,
+                length: (blocks.end << log) - start,
+                physical: real.then(|| (u64::from(addr.0) << log) + inside),
+                kind: if real { ExtentKind::Data } else { ExtentKind::Unwritten },
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Returns the ranges on the device, in bytes and in order, that hold `length` bytes of a regular file from
+    /// `offset` on, at most up to the end of the file.
+    pub(crate) fn ranges_on_device(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+    ) -> Result<Option<Vec<Range<u64>>>> {
+        let inode = self.regular(ino)?;
+        let end = inode.head().size.get().min(offset.saturating_add(length));
+        let log = self.disk().superblock().block_size.log();
+        let changed = || !self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)).is_empty();
+        if inode.has_advise(advise::ENCRYPT) || !self.pages.is_empty() && changed() {
+            return Ok(None);
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let found = self.next_extent(ino, at)?.filter(|found| found.offset == at);
+            let Some(Extent { length, physical: Some(start), kind: ExtentKind::Data, .. }) = found else {
+                return Ok(None);
+            };
+            let range = start..start + length.min(end - at);
+            let addr = BlockAddr((range.start >> log) as u32);
+            let blocks = (range.end.div_ceil(1 << log) - u64::from(addr.0)) as usize;
+            let place = Place::File(ino, at >> log);
+            if !self.segments().are_on_device(addr, blocks, place) {
+                return Ok(None);
+            }
+            at += range.end - range.start;
+            match ranges.last_mut().filter(|last| last.end == range.start) {
+                Some(last) => last.end = range.end,
+                None => ranges.push(range),
+            }
+        }
+        Ok(Some(ranges))
+    }
+
+    /// Returns the offset of the first data at or after `offset` (`SEEK_DATA`), or `None` if no data follows.
+    pub(crate) fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        let size = self.nodes.inode(ino)?.head().size.get();
+        let mut at = offset;
+        while let Some(extent) = self.next_extent(ino, at)? {
+            if extent.offset >= size {
+                return Ok(None);
+            }
+            if extent.kind != ExtentKind::Unwritten {
+                return Ok(Some(extent.offset));
+            }
+            if let Some(written) = self.written_page(ino, extent) {
+                return Ok(Some(written));
+            }
+            at = extent.offset + extent.length;
+        }
+        Ok(None)
+    }
+
+    /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end.
+    pub(crate) fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        let size = self.nodes.inode(ino)?.head().size.get();
+        if offset >= size {
+            return Ok(None);
+        }
+        let mut at = offset;
+        while let Some(extent) = self.next_extent(ino, at)?.filter(|extent| extent.offset == at) {
+            at = extent.offset + extent.length;
+        }
+        Ok(Some(at.min(size)))
+    }
+
+    /// Reads from the content of an inode of any type, at most up to `i_size`.
+    pub(crate) fn read_content(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let left = inode.head().size.get().saturating_sub(offset);
+        let length = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.read_past_end(inode, offset, &mut buf[..length])?;
+        Ok(length)
+    }
+
+    /// Fills `buf` from the content of an inode regardless of `i_size`: verity metadata lies past it.
+    pub(crate) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if inode.has_inline(inline::DATA) {
+            let area = inode.inline_area();
+            let from = area.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+            let there = buf.len().min(area.len() - from);
+            buf[..there].copy_from_slice(&area[from..from + there]);
+            buf[there..].fill(0);
+            return Ok(());
+        }
+        let log = self.disk().superblock().block_size.log();
+        let end = offset + buf.len() as u64;
+        let limit = end.div_ceil(1 << log);
+        let mut at = offset;
+        while at < end {
+            let block = at >> log;
+            let rest = &mut buf[(at - offset) as usize..];
+            if let Cluster::Compressed { blocks, addrs } = self.cluster(inode, block)? {
+                let content = self.read_cluster(inode, blocks.start, &addrs)?;
+                let inside = &content[(at - (blocks.start << log)) as usize..];
+                let length = inside.len().min(rest.len());
+                rest[..length].copy_from_slice(&inside[..length]);
+                at += length as u64;
+            } else {
+                let run = self.run(inode, block, limit)?;
+                let length = rest.len().min(((run.blocks.end << log) - at) as usize);
+                self.read_run(inode, &run, at, &mut rest[..length])?;
+                at += length as u64;
+            }
+        }
+        self.overlay_pages(inode.ino(), offset, buf);
+        Ok(())
+    }
+
+    /// Returns the content of one block of a file, or `None` if it is a hole.
+    pub(crate) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Cow<'_, [u8]>>> {
+        if let Some(page) = self.pages.get(inode.ino(), block) {
+            return Ok(Some(page.into()));
+        }
+        let addr = self.address(inode, block)?;
+        if addr == BlockAddr::NULL {
+            return Ok(None);
+        }
+        if let Some(pending) = self.segments().pending(addr) {
+            return Ok(Some(pending.into()));
+        }
+        let mut bytes = vec![0; self.disk().superblock().block_size.bytes()];
+        if addr != BlockAddr::NEW {
+            self.segments().read_blocks(addr, Place::File(inode.ino(), block), &mut bytes)?;
+        }
+        Ok(Some(bytes.into()))
+    }
+
+    fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+        let inode = self.nodes.inode(ino)?;
+        match inode.file_type() {
+            FileType::Regular => Ok(inode),
+            FileType::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid("not a regular file".into())),
+        }
+    }
+
+    /// Reads part of a run, from byte `at` of the file on.
+    fn read_run(&self, inode: &NodeBlock, run: &Run, at: u64, buf: &mut [u8]) -> Result<()> {
+        let place = |block: u64| Place::File(inode.ino(), block);
+        if run.addr == BlockAddr::COMPRESS {
+            return Err(Error::corrupt(
+                place(run.blocks.start),
+                "the mark of a compressed cluster inside a cluster",
+            ));
+        }
+        if !run.addr.is_real() {
+            buf.fill(0);
+            return Ok(());
+        }
+        let (size, log) =
+            (self.disk().superblock().block_size.bytes(), self.disk().superblock().block_size.log());
+        let mut done = 0;
+        while done < buf.len() {
+            let block = (at + done as u64) >> log;
+            let inside = (at + done as u64) as usize & (size - 1);
+            let addr = BlockAddr(run.addr.0 + (block - run.blocks.start) as u32);
+            let rest = &mut buf[done..];
+            if inside == 0 && rest.len() >= size {
+                let whole = rest.len() & !(size - 1);
+                self.segments().read_blocks(addr, place(block), &mut rest[..whole])?;
+                done += whole;
+            } else {
+                let mut bytes = vec![0; size];
+                self.segments().read_blocks(addr, place(block), &mut bytes)?;
+                let length = rest.len().min(size - inside);
+                rest[..length].copy_from_slice(&bytes[inside..inside + length]);
+                done += length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and decompresses a cluster.
+    fn read_cluster(&self, inode: &NodeBlock, start: u64, addrs: &[BlockAddr]) -> Result<Vec<u8>> {
+        let place = Place::File(inode.ino(), start);
+        let size = self.disk().superblock().block_size.bytes();
+        let mut stored = vec![0; addrs.len() * size];
+        for (block, addr) in stored.chunks_exact_mut(size).zip(addrs) {
+            self.segments().read_blocks(*addr, place, block)?;
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        let settings = inode.compression().expect("a file with clusters is compressed");
+        let mut content = vec![0; size << settings.log_cluster_blocks];
+        cluster::decode(&settings, &stored, &mut content, place)?;
+        Ok(content)
+    }
+
+    /// Copies dirty pages over content that was read from the device.
+    fn overlay_pages(&self, ino: Ino, offset: u64, buf: &mut [u8]) {
+        if self.pages.is_empty() || buf.is_empty() {
+            return;
+        }
+        let log = self.disk().superblock().block_size.log();
+        let end = offset + buf.len() as u64;
+        for block in self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)) {
+            let page = self.pages.get(ino, block).expect("it was listed");
+            let start = (block << log).max(offset);
+            let stop = ((block + 1) << log).min(end);
+            let inside = (start - (block << log)) as usize;
+            let length = (stop - start) as usize;
+            buf[(start - offset) as usize..][..length].copy_from_slice(&page[inside..inside + length]);
+        }
+    }
+
+    /// Returns the offset of the first byte of a reserved extent that a dirty page holds data for.
+    fn written_page(&self, ino: Ino, extent: Extent) -> Option<u64> {
+        let log = self.disk().superblock().block_size.log();
+        let end = (extent.offset + extent.length) >> log;
+        let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
+        Some((block << log).max(extent.offset))
+    }
+}

@@ -1,0 +1,222 @@
+//! The size of a file: growing and cutting it, holes, and blocks that are reserved.
+
+use super::{Files, map_write::Slot};
+use crate::{
+    Error, Result,
+    format::{
+        FileType,
+        inode::{advise, flag, inline},
+    },
+    nodes::Change,
+    units::Ino,
+};
+
+impl Files {
+    /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
+    pub(crate) fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let inode = self.changeable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        self.end_of(&inode, size, 0)?;
+        let cluster_bytes = (inode.layout().cluster_blocks() as u64) << self.geometry().block_size.log();
+        if inode.has_inline(inline::COMPRESS_RELEASED) && size % cluster_bytes != 0 {
+            // The last cluster would become plain, but its saved blocks are not reserved (Linux,
+            // `f2fs_setattr`).
+            return Err(Error::Invalid(
+                "a file with released blocks can be truncated only between clusters".into(),
+            ));
+        }
+        drop(inode);
+        self.set_size(ino, size)?;
+        self.stamp(ino)
+    }
+
+    /// Cuts a part of at most `bytes` bytes off the end of a large regular file. Returns false if there is nothing to cut
+    /// off.
+    pub(crate) fn shrink(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
+        let inode = self.nodes.inode(ino)?;
+        let (size, allocated) = (inode.head().size.get(), inode.head().blocks.get());
+        let is_plain = inode.file_type() == FileType::Regular
+            && !inode.has_inline(inline::DATA)
+            && inode.compression().is_none();
+        drop(inode);
+        if !is_plain || size <= bytes || allocated << self.geometry().block_size.log() <= bytes {
+            return Ok(false);
+        }
+        self.set_size(ino, (size - 1) / bytes * bytes)?;
+        Ok(true)
+    }
+
+    /// Checks that a range of a file may be punched out or zeroed, and returns its end.
+    pub(crate) fn check_hole(&self, ino: Ino, offset: u64, length: u64) -> Result<u64> {
+        let inode = self.writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        self.end_of(&inode, offset, length)
+    }
+
+    /// Checks that a range of a file may be reserved and can be, and returns its end.
+    pub(crate) fn check_allocation(&self, ino: Ino, offset: u64, length: u64) -> Result<u64> {
+        let end = self.end_of(&*self.writable_file(ino)?, offset, length)?;
+        self.reserve_bytes(ino, offset, end)?;
+        Ok(end)
+    }
+
+    /// Checks that a range of bytes can be written, as [`reserve`](Self::reserve) does for blocks.
+    pub(crate) fn reserve_bytes(&self, ino: Ino, offset: u64, end: u64) -> Result<()> {
+        let log = self.geometry().block_size.log();
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log))
+    }
+
+    /// Punches a hole from byte `offset` to byte `reach` of a file.
+    pub(crate) fn punch(&mut self, ino: Ino, offset: u64, reach: u64) -> Result<()> {
+        let inode = self.nodes.inode(ino)?;
+        let size = inode.head().size.get();
+        let is_inline = inode.has_inline(inline::DATA);
+        drop(inode);
+        if is_inline {
+            return self.zero_inline(ino, offset, reach.min(size.max(offset)));
+        }
+        let log = self.geometry().block_size.log();
+        // The hole may extend past the end of the file, where blocks may be reserved.
+        let (first, last) = (offset.div_ceil(1 << log), reach >> log);
+        if first > last {
+            return self.zero_part(ino, offset, reach);
+        }
+        self.zero_part(ino, offset, first << log)?;
+        self.zero_part(ino, last << log, reach)?;
+        self.open_clusters(ino, first..last)?;
+        self.free_blocks(ino, first..last)
+    }
+
+    /// Reserves blocks from byte `offset` to byte `end` of a file, and sets the size unless `keep_size`.
+    pub(crate) fn allocate_blocks(&mut self, ino: Ino, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        let inode = self.nodes.inode(ino)?;
+        let log = self.geometry().block_size.log();
+        let blocks = offset >> log..end.div_ceil(1 << log);
+        let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
+        drop(inode);
+        if !fits_inline {
+            self.reserve(ino, blocks.clone())?;
+            self.leave_inline(ino)?;
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let slot = self.make_slot(ino, at)?;
+                let count = (slot.left as u64).min(blocks.end - at);
+                self.occupy(ino, Slot { left: count as usize, ..slot })?;
+                at += count;
+            }
+        }
+        let inode = self.nodes.inode_mut(ino)?;
+        let grows = end > inode.head().size.get();
+        if grows && !keep_size {
+            inode.head_mut().size.set(end);
+        } else if grows {
+            inode.head_mut().advise |= advise::KEEP_SIZE;
+        }
+        // Linux treats this as a change of the content (`f2fs_fallocate`).
+        self.stamp(ino)
+    }
+
+    /// Sets mtime and ctime after a change of content. Within one tick of the clock the inode stays as it is,
+    /// so that an fsync need not write it.
+    pub(crate) fn stamp(&mut self, ino: Ino) -> Result<()> {
+        let now = self.disk().time();
+        let inode = self.nodes.inode(ino)?;
+        if inode.mtime() == now && inode.ctime() == now {
+            return Ok(());
+        }
+        drop(inode);
+        let inode = self.nodes.inode_for(ino, Change::TIMES)?;
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        Ok(())
+    }
+
+    /// Sets the size. Content past it is freed or zeroed. Inline data moves into a block if the new size does
+    /// not fit inline.
+    pub(crate) fn set_size(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let inode = self.nodes.inode(ino)?;
+        let (old, layout) = (inode.head().size.get(), inode.layout());
+        let is_inline = inode.has_inline(inline::DATA);
+        let past_end = inode.has_advise(advise::KEEP_SIZE);
+        drop(inode);
+        if is_inline && size > layout.inline_bytes() as u64 {
+            self.reserve(ino, 0..1)?;
+            self.leave_inline(ino)?;
+        } else if is_inline {
+            if size < old {
+                self.zero_inline(ino, size, old)?;
+            }
+        } else if size < old || size == old && past_end {
+            // A file that grows keeps the blocks that are reserved past its end (Linux, `f2fs_setattr`).
+            self.cut(ino, size)?;
+        }
+        let head = self.nodes.inode_mut(ino)?.head_mut();
+        head.size.set(size);
+        if size <= old {
+            head.advise &= !advise::KEEP_SIZE;
+        }
+        if size == 0 {
+            head.inline &= !inline::COMPRESS_RELEASED;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks past `size`, and zeroes the rest of the last block.
+    pub(super) fn cut(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let log = self.geometry().block_size.log();
+        let kept = size.div_ceil(1 << log);
+        self.zero_part(ino, size, kept << log)?;
+        self.open_clusters(ino, kept..kept)?;
+        self.free_from(ino, kept)
+    }
+
+    /// Fills part of one block with zeroes, if the block exists.
+    fn zero_part(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let log = self.geometry().block_size.log();
+        let block = from >> log;
+        self.open_cluster(ino, block)?;
+        let there =
+            self.pages.get(ino, block).is_some() || self.address(&*self.nodes.inode(ino)?, block)?.is_real();
+        if !there {
+            return Ok(());
+        }
+        let slot = self.slot(ino, block)?.expect("a mapped block has a slot");
+        let kind = self.log_of_data(&*self.nodes.inode(ino)?);
+        let inside = from as usize & ((1 << log) - 1);
+        let zeroes = vec![0; (to - from) as usize];
+        self.write_one(ino, slot, block, inside, &zeroes, kind)?;
+        Ok(())
+    }
+
+    fn zero_inline(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let area = self.nodes.inode_mut(ino)?.inline_area_mut();
+        let end = area.len().min(to as usize);
+        if (from as usize) < end {
+            area[from as usize..end].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Sets the size to `end`, if that is larger.
+    pub(super) fn grow(&mut self, ino: Ino, end: u64) -> Result<()> {
+        let inode = self.nodes.inode(ino)?;
+        let size = inode.head().size.get();
+        if end <= size {
+            return Ok(());
+        }
+        let last_block = (end - 1) >> self.geometry().block_size.log() << self.geometry().block_size.log();
+        // Roll-forward derives the size from the last block only if that block is new.
+        let follows = size <= last_block && !inode.has_inline(inline::DATA);
+        drop(inode);
+        let change = if follows { Change::SIZE } else { Change::REST };
+        self.nodes.inode_for(ino, change)?.head_mut().size.set(end);
+        Ok(())
+    }
+}

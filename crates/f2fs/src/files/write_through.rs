@@ -1,0 +1,67 @@
+//! Direct writes of new file data: from the caller's buffer to the device, without a copy in the pending run
+//! of a log ([`Options::straight_bytes`](super::Options)).
+//!
+//! *Invariant*: the data is written after all blocks that its log allocated before.
+
+use super::{Files, map_write::Slot};
+use crate::{
+    Result,
+    format::{sit::SegmentType, summary::Owner},
+    units::{BlockAddr, Ino},
+};
+
+impl Files {
+    /// Number of whole blocks at the start of `data`, which begins at `slot`, that can be written directly:
+    /// new blocks without a dirty page. Zero if they hold less than
+    /// [`Options::straight_bytes`](super::Options): a short write may soon be overwritten, which is cheapest
+    /// in the pending run.
+    pub(super) fn straight_blocks(&self, ino: Ino, slot: Slot, block: u64, data: &[u8]) -> Result<usize> {
+        let Some(least) = self.options().straight_bytes.filter(|least| data.len() >= *least) else {
+            return Ok(0);
+        };
+        if self.segments().is_stuck() {
+            return Ok(0);
+        }
+        let log = self.geometry().block_size.log();
+        let mut count = slot.left.min(data.len() >> log);
+        if let Some(page) = self.pages.blocks_of(ino, block, block + count as u64).first() {
+            count = (page - block) as usize;
+        }
+        let node = self.nodes.node(slot.nid)?;
+        let is_new = |addr: &BlockAddr| matches!(*addr, BlockAddr::NULL | BlockAddr::NEW);
+        let count = node.addrs(slot.index..slot.index + count).take_while(is_new).count();
+        Ok(if count << log < least { 0 } else { count })
+    }
+
+    /// Allocates consecutive blocks in a log for [such data](Self::straight_blocks) and writes them. Returns
+    /// the number of blocks written and the number of those that were holes before.
+    pub(super) fn write_straight(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        data: &[u8],
+        kind: SegmentType,
+    ) -> Result<(usize, u64)> {
+        let log = self.geometry().block_size.log();
+        let version = self.nodes.version(slot.nid)?;
+        // All steps that can fail come before the allocation.
+        self.drop_extent(ino)?;
+        self.nodes.node_mut(slot.nid)?;
+        let owner = |n: usize| Owner { nid: slot.nid, version, offset: (slot.index + n) as u16 };
+        let first = self.segments_mut().allocate(kind, owner(0))?;
+        let (mut count, mut next) = (1, first.next);
+        while count < data.len() >> log && next.0 == first.addr.0 + count as u32 {
+            // An error is left to the next allocation, which meets it again.
+            let Ok(place) = self.segments_mut().allocate(kind, owner(count)) else { break };
+            (count, next) = (count + 1, place.next);
+        }
+        self.segments_mut().write_through(kind, first.addr, &data[..count << log])?;
+        let node = self.nodes.node_mut(slot.nid)?;
+        let mut gained = 0;
+        for n in 0..count {
+            gained += u64::from(node.addr(slot.index + n) == BlockAddr::NULL);
+            node.set_addr(slot.index + n, BlockAddr(first.addr.0 + n as u32));
+        }
+        Ok((count, gained))
+    }
+}

@@ -1,0 +1,469 @@
+//! Reading directories.
+//!
+//! A cookie is the position of an entry: block number times slots per block, plus the slot. Entries do not
+//! move while they exist, not even when an inline directory is converted to blocks, so a cookie stays valid
+//! between calls.
+
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
+
+use super::{Names, dir_strays::Strays, hidden_name};
+use crate::{
+    Error, Place, Result,
+    files::Unmapped,
+    format::{
+        FileType, NAME_MAX,
+        casefold::fold,
+        dentry::{Dentries, Dentry},
+        dir_hash,
+        hash::name_hash,
+        inode::{advise, flag, inline},
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+/// Bit of the superblock's encoding flags: names are found by their hash only, without a linear search.
+const NO_LINEAR_FALLBACK: u16 = 2;
+/// Bit of the superblock's encoding flags: names that are not valid UTF-8 are refused.
+const STRICT: u16 = 1;
+
+/// A block of a directory with its number.
+type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
+
+/// Entries of one area of a directory, and the cookie behind it.
+pub(crate) type NextEntries = (VecDeque<Result<DirEntry>>, u64);
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name; in an encrypted directory, the form shown without the key.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+    /// File type stored in the entry, if it is a valid one.
+    pub kind: Option<FileType>,
+    /// Cookie of the position after this entry.
+    pub next_cookie: u64,
+}
+
+/// An entry and its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The inode.
+    pub ino: Ino,
+    /// File type stored in the entry, if it is a valid one.
+    pub kind: Option<FileType>,
+    /// Block of the directory; 0 in an inline one.
+    pub block: u64,
+    /// Slot in the block.
+    pub slot: usize,
+}
+
+/// A name in the form in which a directory is searched for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted<'a> {
+    /// Exactly these bytes.
+    Exact { hash: u32, name: &'a [u8] },
+    /// A name that folds to these bytes.
+    Folded { hash: u32, folded: Vec<u8> },
+    /// An encrypted name whose form without the key is these bytes.
+    Hidden { hash: u32, shown: &'a [u8] },
+}
+
+impl Wanted<'_> {
+    /// The hash that selects the buckets of the entry.
+    pub(super) fn hash(&self) -> u32 {
+        match self {
+            Wanted::Exact { hash, .. } | Wanted::Folded { hash, .. } | Wanted::Hidden { hash, .. } => *hash,
+        }
+    }
+
+    fn is(&self, entry: &Dentry<'_>, by_hash: bool) -> bool {
+        if by_hash && entry.hash != self.hash() {
+            return false;
+        }
+        match self {
+            Wanted::Exact { name, .. } => entry.name == *name,
+            Wanted::Folded { folded, .. } => match fold(entry.name) {
+                Some(own) => own == *folded,
+                None => entry.name == *folded,
+            },
+            Wanted::Hidden { shown, .. } => {
+                hidden_name::encode(entry.name, entry.hash).is_some_and(|own| own == *shown)
+            }
+        }
+    }
+}
+
+impl Names {
+    /// Returns the inode that a name of a directory refers to.
+    pub(crate) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
+        Ok(self.find_entry(dir, name)?.ok_or(Error::NotFound)?.ino)
+    }
+
+    /// Returns the entry of a directory with this name, if there is one.
+    pub(crate) fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        let inode = self.directory(dir)?;
+        let Some(wanted) = self.wanted(&inode, name)? else { return Ok(None) };
+        if self.dirs.lacks(dir, wanted.hash()) {
+            return Ok(None);
+        }
+        if let Some(found) = self.io().noted(self.search(&inode, &wanted))? {
+            return Ok(Some(found));
+        }
+        let has_strays =
+            inode.has_flag(flag::CASEFOLD) && self.superblock().encoding_flags & NO_LINEAR_FALLBACK == 0;
+        if has_strays { self.find_stray(&inode, &wanted) } else { Ok(None) }
+    }
+
+    /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie on; 0
+    /// is the start.
+    pub(crate) fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
+        let inode = self.directory(dir)?;
+        let slots = self.superblock().block_size.dentries() as u64;
+        let (block, slot) = (cookie / slots, (cookie % slots) as usize);
+        Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), ended: false })
+    }
+
+    /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
+    /// cookie behind that area; `None` at the end. A caller that keeps only the cookie holds nothing of the volume
+    /// between two areas. Damage is an error in the place of the entries that it costs.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], and the errors of reading the inode.
+    pub(crate) fn next_entries(&self, dir: Ino, cookie: u64) -> Result<Option<NextEntries>> {
+        let slots = self.superblock().block_size.dentries() as u64;
+        let mut cursor = self.entries(dir, cookie)?;
+        Ok(cursor.refill().then(|| (cursor.ready, cursor.block * slots)))
+    }
+
+    /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the inline area.
+    pub(crate) fn directory_areas(
+        &self,
+        dir: Ino,
+    ) -> Result<impl Iterator<Item = Result<(u64, Cow<'_, [u8]>)>> + '_> {
+        let inode = self.directory(dir)?;
+        let is_inline = inode.has_inline(inline::DENTRY);
+        let end = inode.head().size.get().div_ceil(1 << self.superblock().block_size.log());
+        let mut next = 0;
+        Ok(std::iter::from_fn(move || {
+            if is_inline {
+                let first = std::mem::replace(&mut next, 1) == 0;
+                return first.then(|| Ok((0, inode.inline_area().to_vec().into())));
+            }
+            let area =
+                self.next_dir_block(&inode, next, end).map_err(|unmapped| unmapped.error).transpose()?;
+            next = area.as_ref().map_or(end, |(block, _)| block + 1);
+            Some(area)
+        }))
+    }
+
+    /// Returns true if a directory has no entries except "." and "..".
+    pub(crate) fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
+        for entry in self.entries(dir, 0)? {
+            let entry = entry?;
+            if entry.name != b"." && entry.name != b".." {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the form in which a directory is searched for a name, or `None` if it cannot contain that
+    /// name.
+    pub(super) fn wanted<'a>(&self, dir: &NodeBlock, name: &'a [u8]) -> Result<Option<Wanted<'a>>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let dots = name == b"." || name == b"..";
+        if dir.has_advise(advise::ENCRYPT) && !dots {
+            // A long name is shown by its start only, so the shown form never needs more than 255 bytes.
+            let hash = hidden_name::hash_of(name);
+            return Ok(hash.map(|hash| Wanted::Hidden { hash, shown: name }));
+        }
+        if name.len() > NAME_MAX {
+            return Err(Error::NameTooLong);
+        }
+        if dir.has_flag(flag::CASEFOLD) && !dots {
+            if let Some(folded) = fold(name) {
+                return Ok(Some(Wanted::Folded { hash: name_hash(&folded), folded }));
+            }
+            if self.superblock().encoding_flags & STRICT != 0 {
+                return Err(Error::Invalid("the name is not valid UTF-8".into()));
+            }
+        }
+        Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
+    }
+
+    /// Searches the buckets that the hash of a name selects. Damage does not hide intact entries: its error
+    /// is returned only if the name is not found elsewhere.
+    pub(super) fn search(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let ino = dir.ino();
+        if dir.has_inline(inline::DENTRY) {
+            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, true, 0);
+        }
+        let end = self.dir_end(dir);
+        let mut damage = None;
+        for level in 0..self.depth(dir)? {
+            let bucket = dir_hash::bucket(level, dir.head().dir_level, wanted.hash());
+            if bucket.start >= end {
+                break;
+            }
+            for block in bucket {
+                let found = self.files.file_block(dir, block).and_then(|bytes| match bytes {
+                    Some(bytes) => {
+                        find_in(&Dentries::new(&*bytes, Place::Dir(ino, block)), wanted, true, block)
+                    }
+                    None => Ok(None),
+                });
+                match found {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(found),
+                    Err(error) => damage = damage.or(Some(error)),
+                }
+            }
+        }
+        damage.map_or(Ok(None), Err)
+    }
+
+    /// Searches a casefolded directory for a name that the search by hash has missed. The first search walks
+    /// the whole directory.
+    fn find_stray(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let ino = dir.ino();
+        if dir.has_inline(inline::DENTRY) {
+            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, false, 0);
+        }
+        let Some(blocks) = self.strays.blocks(ino, wanted.hash()) else {
+            return self.find_all_strays(dir, wanted);
+        };
+        for block in blocks {
+            let Some(bytes) = self.files.file_block(dir, block)? else { continue };
+            let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+            if let Some(found) = find_in(&area, wanted, false, block)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Walks a directory to record its stray names, and returns the entry of `wanted` if it is found. On
+    /// damage nothing is recorded.
+    fn find_all_strays(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+        let (ino, end) = (dir.ino(), self.dir_end(dir));
+        let (mut strays, mut found, mut damage, mut next) = (Strays::new(), None, None, 0);
+        loop {
+            let walked = match self.next_dir_block(dir, next, end) {
+                Ok(None) => break,
+                Ok(Some((block, bytes))) => {
+                    next = block + 1;
+                    let area = Dentries::new(&*bytes, Place::Dir(ino, block));
+                    let here = if found.is_none() { find_in(&area, wanted, false, block) } else { Ok(None) };
+                    here.and_then(|here| {
+                        found = found.or(here);
+                        self.add_strays(dir, &area, block, &mut strays)
+                    })
+                }
+                Err(Unmapped { blocks, error }) => {
+                    next = blocks.end;
+                    Err(error)
+                }
+            };
+            damage = damage.or(walked.err());
+        }
+        match (found, damage) {
+            (None, Some(damage)) => Err(damage),
+            (found, None) => {
+                self.strays.learn(ino, strays);
+                Ok(found)
+            }
+            (found, Some(_)) => Ok(found),
+        }
+    }
+
+    /// Adds the stray names of a block of a directory to `strays`.
+    fn add_strays<B: AsRef<[u8]>>(
+        &self,
+        dir: &NodeBlock,
+        area: &Dentries<B>,
+        block: u64,
+        strays: &mut Strays,
+    ) -> Result<()> {
+        let folds = folds_names(dir);
+        for entry in area.entries() {
+            let entry = entry?;
+            let hash = own_hash(folds, entry.hash, entry.name);
+            if hash != entry.hash || !self.leads_to(dir, hash, block)? {
+                strays.insert((hash, block));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a search for a hash reads this block of a directory.
+    fn leads_to(&self, dir: &NodeBlock, hash: u32, block: u64) -> Result<bool> {
+        let dir_level = dir.head().dir_level;
+        let Some((level, _)) = dir_hash::level_of(block, dir_level) else { return Ok(false) };
+        Ok(level < self.depth(dir)? && dir_hash::bucket(level, dir_level, hash).contains(&block))
+    }
+
+    /// The block number after the last block of a directory.
+    fn dir_end(&self, dir: &NodeBlock) -> u64 {
+        dir.head().size.get().div_ceil(1 << self.superblock().block_size.log())
+    }
+
+    /// Number of levels of a directory's hash table.
+    pub(super) fn depth(&self, dir: &NodeBlock) -> Result<u32> {
+        let depth = dir.head().current_depth.get();
+        if depth > dir_hash::DEPTH_MAX {
+            return Err(Error::corrupt(
+                Place::Inode(dir.ino()),
+                format!("i_current_depth {depth}, at most 63"),
+            ));
+        }
+        Ok(depth)
+    }
+
+    /// Returns an inode that must be a directory.
+    pub(super) fn directory(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
+        let inode = self.nodes().inode(ino)?;
+        if inode.is_directory() { Ok(inode) } else { Err(Error::NotDirectory) }
+    }
+
+    /// Returns the first block of a directory from `from` on and before `end` that is not a hole.
+    fn next_dir_block(
+        &self,
+        dir: &NodeBlock,
+        from: u64,
+        end: u64,
+    ) -> Result<Option<NumberedBlock<'_>>, Unmapped> {
+        let mut block = from;
+        while block < end {
+            let run = self.files.run_or_unmapped(dir, block, end)?;
+            if run.addr != BlockAddr::NULL {
+                let bytes = self.files.file_block(dir, block);
+                let bytes = bytes.map_err(|error| Unmapped { blocks: block..block + 1, error })?;
+                return Ok(bytes.map(|bytes| (block, bytes)));
+            }
+            block = run.blocks.end;
+        }
+        Ok(None)
+    }
+}
+
+/// Returns true if the names of a directory are folded before they are hashed. The hash of an encrypted name
+/// cannot be computed without the key.
+pub(super) fn folds_names(dir: &NodeBlock) -> bool {
+    dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT)
+}
+
+/// Returns the hash by which a search looks for an existing name, given the hash that is stored with it.
+pub(super) fn own_hash(folds: bool, stored: u32, name: &[u8]) -> u32 {
+    match folds {
+        true => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
+        false => stored,
+    }
+}
+
+fn find_in<B: AsRef<[u8]>>(
+    area: &Dentries<B>,
+    wanted: &Wanted<'_>,
+    by_hash: bool,
+    block: u64,
+) -> Result<Option<Found>> {
+    let mut damage = None;
+    for entry in area.entries() {
+        match entry {
+            Ok(entry) if wanted.is(&entry, by_hash) => {
+                return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));
+            }
+            Ok(_) => {}
+            Err(error) => damage = damage.or(Some(error)),
+        }
+    }
+    damage.map_or(Ok(None), Err)
+}
+
+/// Iterator over the entries of a directory; see [`Names::entries`]. Damage yields an error in place of the
+/// entries that are lost, and the iteration continues behind it.
+pub struct DirCursor<'a> {
+    volume: &'a Names,
+    inode: Arc<NodeBlock>,
+    /// Position at which reading continues.
+    block: u64,
+    slot: usize,
+    /// Entries that have been read already.
+    ready: VecDeque<Result<DirEntry>>,
+    ended: bool,
+}
+
+impl DirCursor<'_> {
+    /// Reads the next area with entries. Returns false at the end.
+    fn refill(&mut self) -> bool {
+        let (inode, volume) = (self.inode.clone(), self.volume);
+        let ino = inode.ino();
+        if inode.has_inline(inline::DENTRY) {
+            if self.block > 0 {
+                return false;
+            }
+            self.take(&Dentries::new(inode.inline_area(), Place::Dir(ino, 0)), 0);
+            self.block = 1;
+        } else {
+            let end = inode.head().size.get().div_ceil(1 << volume.superblock().block_size.log());
+            match volume.next_dir_block(&inode, self.block, end) {
+                Ok(None) => return false,
+                Ok(Some((block, bytes))) => {
+                    if block > self.block {
+                        self.slot = 0;
+                    }
+                    self.take(&Dentries::new(&*bytes, Place::Dir(ino, block)), block);
+                    self.block = block + 1;
+                }
+                Err(Unmapped { blocks, error }) => {
+                    self.ready.push_back(volume.io().noted(Err(error)));
+                    self.block = blocks.end;
+                }
+            }
+        }
+        self.slot = 0;
+        true
+    }
+
+    fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) {
+        for entry in area.entries_from(self.slot) {
+            let entry = entry.and_then(|entry| self.shown(entry, block));
+            self.ready.push_back(self.volume.io().noted(entry));
+        }
+    }
+
+    /// Returns an entry in the form that readers see.
+    fn shown(&self, entry: Dentry<'_>, block: u64) -> Result<DirEntry> {
+        let slots = self.volume.superblock().block_size.dentries() as u64;
+        let at = Place::Dir(self.inode.ino(), block);
+        let encrypted = self.inode.has_advise(advise::ENCRYPT);
+        let name = if encrypted && entry.name != b"." && entry.name != b".." {
+            hidden_name::encode(entry.name, entry.hash).ok_or_else(|| {
+                Error::corrupt(
+                    at,
+                    format!("an encrypted name of {} bytes in slot {}", entry.name.len(), entry.slot),
+                )
+            })?
+        } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(Error::corrupt(at, format!("a name with a slash or a NUL in slot {}", entry.slot)));
+        } else {
+            entry.name.to_vec()
+        };
+        let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
+        Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie: block * slots + after as u64 })
+    }
+}
+
+impl Iterator for DirCursor<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.ended {
+            self.ended = !self.refill();
+        }
+        self.ready.pop_front()
+    }
+}

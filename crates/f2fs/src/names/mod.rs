@@ -1,0 +1,119 @@
+//! Names: directories, creation, removal and renaming, attributes, and inodes without a name.
+//!
+//! *Invariants*: each operation checks everything that may make it fail, space included, before it changes anything.
+//! Nothing here begins a transaction: the caller has made sure that the volume takes changes.
+
+mod acl;
+mod attributes;
+mod create;
+mod dir;
+mod dir_index;
+mod dir_strays;
+mod dir_write;
+mod hidden_name;
+mod orphans;
+mod paths;
+mod recovery;
+mod rename;
+mod stat;
+mod unlink;
+mod xattr;
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+pub use attributes::{SetAttr, XattrMode};
+pub use create::{NewNode, Times};
+pub(crate) use dir::NextEntries;
+pub use dir::{DirCursor, DirEntry, Found};
+pub(crate) use dir_write::ENTRY_BLOCKS;
+pub use paths::PathEnd;
+pub use rename::RenameMode;
+pub use stat::{SET_GID, Stat, without_privilege};
+pub(crate) use xattr::Xattrs;
+
+use create::inherited_project;
+use dir_index::DirIndexes;
+use dir_strays::DirStrays;
+
+use crate::{
+    disk::{Disk, Geometry, Io, Options},
+    files::Files,
+    format::superblock::Superblock,
+    nodes::Nodes,
+    segments::Segments,
+    units::Ino,
+};
+
+/// The names of a volume.
+pub(crate) struct Names {
+    files: Files,
+    dirs: DirIndexes,
+    strays: DirStrays,
+    /// Inodes without a name that are still in use.
+    orphans: BTreeSet<Ino>,
+    /// Those of them that are no longer in use, but could not be removed yet.
+    leaving: BTreeSet<Ino>,
+    /// Inodes that stay although they may lose their last name, and how often they are held.
+    held: FxHashMap<Ino, u32>,
+}
+
+impl Names {
+    /// The names of a volume whose newest checkpoint has these orphans.
+    pub(crate) fn new(files: Files, orphans: BTreeSet<Ino>) -> Names {
+        let options = files.disk().options();
+        Names {
+            dirs: DirIndexes::new(options.name_bytes()),
+            strays: DirStrays::new(options.stray_bytes()),
+            files,
+            orphans,
+            leaving: BTreeSet::new(),
+            held: FxHashMap::default(),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        self.files.disk()
+    }
+
+    fn io(&self) -> &Io {
+        self.disk().io()
+    }
+
+    fn geometry(&self) -> &Geometry {
+        self.disk().geometry()
+    }
+
+    fn superblock(&self) -> &Superblock {
+        self.disk().superblock()
+    }
+
+    fn options(&self) -> &Options {
+        self.disk().options()
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        self.files.segments()
+    }
+
+    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
+        self.files.segments_mut()
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        self.files.nodes()
+    }
+
+    pub(crate) fn nodes_mut(&mut self) -> &mut Nodes {
+        self.files.nodes_mut()
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub(crate) fn files_mut(&mut self) -> &mut Files {
+        &mut self.files
+    }
+}

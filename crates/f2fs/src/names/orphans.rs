@@ -1,0 +1,131 @@
+//! Inodes without a name: those that are held, and those that are removed.
+
+use std::collections::BTreeSet;
+
+use super::Names;
+use crate::{
+    Error, Place, Result,
+    files::has_map,
+    format::orphan,
+    units::{Ino, Nid},
+};
+
+impl Names {
+    /// Undoes one [`hold`](Self::hold). Returns true if the inode has no name, and is to be removed now.
+    pub(crate) fn release(&mut self, ino: Ino) -> bool {
+        let Some(count) = self.held.get_mut(&ino) else { return false };
+        *count -= 1;
+        if *count > 0 {
+            return false;
+        }
+        self.held.remove(&ino);
+        let is_evicted = self.orphans.contains(&ino) && self.disk().read_only_reason().is_none();
+        if is_evicted {
+            self.leaving.insert(ino);
+        }
+        is_evicted
+    }
+
+    /// Removes an inode that [`release`](Self::release) was told of, unless a checkpoint has removed it already.
+    pub(crate) fn evict_released(&mut self, ino: Ino) -> Result<()> {
+        if self.leaving.contains(&ino) { self.let_go(ino) } else { Ok(()) }
+    }
+
+    /// Inodes without a name that are still in use, or could not be removed yet.
+    pub(crate) fn orphans(&self) -> &BTreeSet<Ino> {
+        &self.orphans
+    }
+
+    /// Returns true if an inode has no name and is held once.
+    pub(crate) fn is_held_once(&self, ino: Ino) -> bool {
+        self.orphans.contains(&ino) && self.held.get(&ino) == Some(&1)
+    }
+
+    /// Removes an inode that the checkpoint has as an orphan.
+    pub(crate) fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
+        self.nodes_mut().inode_mut(ino)?.head_mut().links.set(0);
+        self.evict(ino)
+    }
+
+    /// Holds an inode, for example while it is open, so that it outlives its last name.
+    pub(crate) fn hold(&mut self, ino: Ino) {
+        self.leaving.remove(&ino);
+        *self.held.entry(ino).or_default() += 1;
+    }
+
+    /// Removes an orphan inode that is no longer in use. If that fails, it stays an orphan: a damaged one
+    /// waits for fsck, any other is retried before the next checkpoint.
+    pub(super) fn let_go(&mut self, ino: Ino) -> Result<()> {
+        let result = self.evict(ino);
+        let is_waiting = result.as_ref().is_err_and(|error| !matches!(error, Error::Corrupt { .. }));
+        match is_waiting && self.orphans.contains(&ino) {
+            true => self.leaving.insert(ino),
+            false => self.leaving.remove(&ino),
+        };
+        self.io().noted(result)
+    }
+
+    /// Retries, before a checkpoint, to remove the inodes that could not be removed earlier.
+    pub(crate) fn let_go_of_leaving(&mut self) -> Result<()> {
+        for ino in self.leaving.clone() {
+            match self.let_go(ino) {
+                Err(error) if !self.disk().stays_in_place(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The xattr node of an inode that is to be removed; it must belong to the inode.
+    pub(super) fn xattr_node(&self, ino: Ino) -> Result<Option<Nid>> {
+        let nid = self.nodes().inode(ino)?.xattr_nid();
+        if nid == Nid::NULL {
+            return Ok(None);
+        }
+        let owner = self.nodes().nat_entry(nid)?.ino;
+        if owner != ino || nid == ino.into() {
+            let what = format!("its xattr node {nid} belongs to {owner}");
+            return Err(Error::corrupt(Place::Xattr(ino), what));
+        }
+        Ok(Some(nid))
+    }
+
+    /// Removes an inode with all its blocks and nodes. A damaged inode keeps the parts that cannot be removed
+    /// and becomes an orphan.
+    pub(super) fn evict(&mut self, ino: Ino) -> Result<()> {
+        if self.require_orphans_fit().is_ok() {
+            self.orphans.insert(ino);
+        }
+        let inode = self.nodes().inode(ino)?;
+        let has_map = has_map(&inode);
+        // An inode that was held over a checkpoint may not have changed since.
+        self.nodes_mut().note_charge(&inode);
+        drop(inode);
+        self.files.discard_pages(ino, 0, u64::MAX);
+        if has_map {
+            self.files.free_from(ino, 0)?;
+        }
+        if let Some(xattr_nid) = self.xattr_node(ino)? {
+            self.nodes_mut().remove_node(xattr_nid)?;
+            self.nodes_mut().inode_mut(ino)?.head_mut().xattr_nid.set(Nid::NULL.0);
+        }
+        self.nodes_mut().remove_node(ino.into())?;
+        self.orphans.remove(&ino);
+        self.forget_names(ino);
+        Ok(())
+    }
+
+    /// Returns an error if removing the last name of `ino` would make one orphan more than the checkpoint has
+    /// room for.
+    pub(super) fn require_orphan_room(&self, ino: Ino) -> Result<()> {
+        if self.held.contains_key(&ino) { self.require_orphans_fit() } else { Ok(()) }
+    }
+
+    /// Returns an error if the checkpoint has no room for one more orphan.
+    pub(super) fn require_orphans_fit(&self) -> Result<()> {
+        if self.orphans.len() >= orphan::most(self.superblock().cp_payload, self.geometry().block_size) {
+            return Err(Error::no_space(self.geometry().block_size, 1, 0));
+        }
+        Ok(())
+    }
+}

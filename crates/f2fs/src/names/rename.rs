@@ -1,0 +1,227 @@
+//! Renaming.
+//!
+//! *Invariant*: a rename checks everything that may make it fail, space included, before it changes anything.
+
+use super::{Names, NewNode, dir::Found, inherited_project};
+use crate::{
+    Error, Result,
+    format::{
+        FileType,
+        inode::{advise, flag, inline},
+        node::NodeBlock,
+    },
+    units::Ino,
+};
+
+/// Treatment of the target of a rename.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replace an existing target.
+    #[default]
+    Replace,
+    /// Fail if the target exists.
+    NoReplace,
+    /// Exchange source and target.
+    Exchange,
+}
+
+impl Names {
+    /// Renames an inode, in the same or to another directory.
+    pub(crate) fn rename(
+        &mut self,
+        from_dir: Ino,
+        from: &[u8],
+        to_dir: Ino,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.move_name((from_dir, from), (to_dir, to), mode, &mut None)
+    }
+
+    /// Like [`rename`](Self::rename), but creates a new inode, not a directory, under the old name.
+    pub(crate) fn rename_leaving(
+        &mut self,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        mode: RenameMode,
+        new: &NewNode,
+    ) -> Result<()> {
+        let kind =
+            FileType::from_mode(new.mode).filter(|kind| *kind != FileType::Directory).ok_or_else(|| {
+                Error::Invalid(
+                    format!("mode {:#o} has no file type of a file without a name", new.mode).into(),
+                )
+            })?;
+        if mode == RenameMode::Exchange {
+            return Err(Error::Invalid("a file without a name cannot be exchanged with another".into()));
+        }
+        self.check_change(from_dir, from)?;
+        self.check_change(to_dir, to)?;
+        let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+        if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
+            return self.move_name((from_dir, from), (to_dir, to), mode, &mut None);
+        }
+        self.require_entry_space(to_dir, to, 1)?;
+        let (new, _) = self.inherit(from_dir, new)?;
+        let project = inherited_project(&*self.nodes().inode(from_dir)?);
+        self.nodes().admit_new([new.uid, new.gid, project], 0)?;
+        let ino = Ino(self.nodes_mut().take_nid()?.0);
+        let node = self.new_inode(ino, from_dir, from, kind, &new)?;
+        self.nodes_mut().add_node(node)?;
+        let mut left = Some((ino, kind));
+        if let Err(error) = self.move_name((from_dir, from), (to_dir, to), mode, &mut left) {
+            if left.is_some() {
+                self.evict(ino)?;
+            }
+            return Err(error);
+        }
+        self.note_name(from_dir, from, Some(ino))
+    }
+
+    /// Moves a name. `left` is the inode that gets the old name, if any; it is set to `None` once it has been
+    /// entered.
+    fn move_name(
+        &mut self,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        mode: RenameMode,
+        left: &mut Option<(Ino, FileType)>,
+    ) -> Result<()> {
+        self.check_change(from_dir, from)?;
+        self.check_change(to_dir, to)?;
+        if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {
+            return Err(Error::Invalid("`.` and `..` cannot be renamed".into()));
+        }
+        let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+        let target = self.find_entry(to_dir, to)?;
+        let moved = self.nodes().inode(source.ino)?;
+        let (kind, moved_is_dir) = (moved.file_type(), moved.is_directory());
+        let fixed = |node: &NodeBlock| node.has_flag(flag::IMMUTABLE | flag::APPEND);
+        if fixed(&moved) || self.nodes().inode(from_dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        drop(moved);
+        self.check_project(to_dir, source.ino)?;
+        if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
+            self.check_project(from_dir, target.ino)?;
+        }
+        if moved_is_dir && self.is_ancestor(source.ino, to_dir)? {
+            return Err(Error::Invalid("a directory cannot be moved into itself".into()));
+        }
+        for dir in [from_dir, to_dir] {
+            if self.nodes().inode(dir)?.has_advise(advise::ENCRYPT) {
+                return Err(Error::NoKey);
+            }
+        }
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+            (RenameMode::Exchange, None) => return Err(Error::NotFound),
+            (RenameMode::Exchange, Some(target)) => {
+                if fixed(&*self.nodes().inode(target.ino)?)
+                    || self.nodes().inode(to_dir)?.has_flag(flag::APPEND)
+                {
+                    return Err(Error::NotPermitted);
+                }
+                let other = self.nodes().inode(target.ino)?;
+                let (other_kind, other_is_dir) = (other.file_type(), other.is_directory());
+                drop(other);
+                if other_is_dir && self.is_ancestor(target.ino, from_dir)? {
+                    return Err(Error::Invalid("a directory cannot be moved into itself".into()));
+                }
+                if source.ino == target.ino {
+                    return Ok(());
+                }
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
+                self.ready_to_move(target.ino, to_dir, &target, from_dir)?;
+                self.set_target(from_dir, &source, target.ino, other_kind)?;
+                self.set_target(to_dir, &target, source.ino, kind)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                self.moved(target.ino, other_is_dir, to_dir, from_dir, from)?;
+            }
+            (_, Some(target)) => {
+                if source.ino == target.ino {
+                    return Ok(());
+                }
+                let victim = self.nodes().inode(target.ino)?;
+                let victim_is_dir = victim.is_directory();
+                if fixed(&victim) || self.nodes().inode(to_dir)?.has_flag(flag::APPEND) {
+                    return Err(Error::NotPermitted);
+                }
+                drop(victim);
+                match (moved_is_dir, victim_is_dir) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    (true, true) if !self.is_empty_dir(target.ino)? => return Err(Error::NotEmpty),
+                    _ => {}
+                }
+                self.require_orphan_room(target.ino)?;
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
+                self.set_target(to_dir, &target, source.ino, kind)?;
+                self.leave_to(from_dir, &source, left)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                if victim_is_dir {
+                    self.add_links(to_dir, -1)?;
+                    self.add_links(target.ino, -1)?;
+                }
+                self.drop_link(target.ino)?;
+            }
+            (_, None) => {
+                self.require_entry_space(to_dir, to, 0)?;
+                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
+                // Entering a name may convert an inline directory to blocks, so the source entry must be
+                // looked up again.
+                let shifts = from_dir == to_dir && self.nodes().inode(from_dir)?.has_inline(inline::DENTRY);
+                self.enter(to_dir, to, source.ino, kind)?;
+                let source = match shifts {
+                    true => self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?,
+                    false => source,
+                };
+                self.leave_to(from_dir, &source, left)?;
+                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+            }
+        }
+        self.touch_dir(from_dir)?;
+        self.touch_dir(to_dir)
+    }
+
+    /// Reads everything that moving an inode out of a directory changes, so that a read error cannot leave
+    /// the move half done.
+    fn ready_to_move(&mut self, ino: Ino, from_dir: Ino, found: &Found, to_dir: Ino) -> Result<()> {
+        self.ready_entry(from_dir, found)?;
+        if from_dir != to_dir && self.nodes().inode(ino)?.is_directory() {
+            if let Some(dots) = self.find_entry(ino, b"..")? {
+                self.ready_entry(ino, &dots)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a directory passes on a project other than that of the inode (Linux, `f2fs_link`).
+    pub(super) fn check_project(&self, dir: Ino, ino: Ino) -> Result<()> {
+        let dir = self.nodes().inode(dir)?;
+        if dir.has_flag(flag::PROJECT_INHERIT) && dir.project() != self.nodes().inode(ino)?.project() {
+            return Err(Error::OtherProject);
+        }
+        Ok(())
+    }
+
+    /// Updates a moved inode: its own record of its name and parent, and its `..`.
+    fn moved(&mut self, ino: Ino, is_dir: bool, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
+        // Roll-forward recovers new names but not the removal of old ones, so the result must not depend on
+        // the old name.
+        self.nodes_mut().since_checkpoint_mut().note_renamed([ino, from_dir, to_dir]);
+        let now = self.disk().time();
+        let inode = self.nodes_mut().inode_mut(ino)?;
+        inode.set_last_name(to_dir, to);
+        inode.head_mut().advise &= !advise::LOST_PINO;
+        inode.set_ctime(now);
+        if is_dir && from_dir != to_dir {
+            if let Some(dots) = self.find_entry(ino, b"..")? {
+                self.set_target(ino, &dots, to_dir, FileType::Directory)?;
+            }
+            self.add_links(from_dir, -1)?;
+            self.add_links(to_dir, 1)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! The NAT (node address table) in memory. Its blocks are read on demand; changes wait for the next
+//! checkpoint.
+//!
+//! *Invariants*: an entry in `changes` overrides the NAT block. `changes` holds exactly the entries that
+//! differ from the NAT blocks, because they changed since the last checkpoint or are in its journal. A nid
+//! freed since the last checkpoint is not allocated before the next one. The current copies of NAT blocks are
+//! never written to, so a checkpoint that failed half way can be prepared again from the start.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Error, Place, Result,
+    disk::{
+        Geometry, Io,
+        journal::{self, Prepared},
+    },
+    format::{
+        bits,
+        checkpoint::{Checkpoint, RESERVED_NIDS},
+        nat::{self, NatEntry},
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+/// Number of locks that the cached blocks are distributed over.
+const SHARDS: usize = 16;
+/// Maximum number of blocks in a shard, regardless of the memory limit.
+const SHARD_BLOCKS_MAX: usize = 64;
+/// Number of unreadable NAT blocks that ends a search for free nids, since each may take seconds. The next
+/// search continues behind them.
+const TRIES: usize = 4;
+/// Maximum number of NAT blocks in one read during a search for free nids.
+const AHEAD_MAX: u32 = 16;
+
+/// The NAT. Reads take `&self`; changes take `&mut self` and touch only memory.
+pub struct Nat {
+    geometry: Geometry,
+    /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
+    bitmap: Vec<u8>,
+    changes: FxHashMap<Nid, Change>,
+    cache: [Mutex<FxHashMap<u32, Cached>>; SHARDS],
+    /// Maximum number of blocks in a shard.
+    shard_blocks: usize,
+    free: VecDeque<Nid>,
+    /// The NAT block in which the search for free nids continues.
+    scan: u32,
+    /// Number of blocks in the next read-ahead; it grows as the search goes on.
+    ahead: u32,
+}
+
+/// A cached NAT block.
+struct Cached {
+    bytes: Arc<[u8]>,
+    /// True for the second copy. Until a checkpoint makes the other copy current, `changes` override the
+    /// entries in which the two differ.
+    is_second: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    entry: NatEntry,
+    /// True if it changed since the last checkpoint.
+    dirty: bool,
+    /// True if the nid is in use in the last checkpoint.
+    was_used: bool,
+}
+
+impl Nat {
+    /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes.
+    pub fn new(
+        geometry: Geometry,
+        checkpoint: &Checkpoint,
+        journal: Vec<(Nid, NatEntry)>,
+        pack: u8,
+        cache_bytes: usize,
+    ) -> Result<Nat> {
+        let end = geometry.nids_end();
+        let mut changes = FxHashMap::default();
+        for (nid, entry) in journal {
+            if nid == Nid::NULL || nid >= end {
+                let what = format!("the NAT journal has an entry for {nid}, the NAT ends at {end}");
+                return Err(Error::corrupt(Place::Checkpoint(pack), what));
+            }
+            changes.insert(nid, Change { entry, dirty: false, was_used: !entry.is_free() });
+        }
+        let first_free = if checkpoint.next_free_nid < end { checkpoint.next_free_nid } else { Nid::NULL };
+        Ok(Nat {
+            geometry,
+            bitmap: checkpoint.nat_bitmap.clone(),
+            changes,
+            cache: Default::default(),
+            shard_blocks: (cache_bytes / geometry.block_size.bytes() / SHARDS).clamp(1, SHARD_BLOCKS_MAX),
+            free: VecDeque::new(),
+            scan: nat::position(first_free, geometry.block_size).0,
+            ahead: 1,
+        })
+    }
+
+    /// The entry of a nid.
+    pub fn get(&self, io: &Io, nid: Nid) -> Result<NatEntry> {
+        if let Some(change) = self.changes.get(&nid) {
+            return Ok(change.entry);
+        }
+        if nid >= self.geometry.nids_end() {
+            let what = format!("the NAT ends at {}", self.geometry.nids_end());
+            return io.noted(Err(Error::corrupt(Place::Nat(nid), what)));
+        }
+        let (block, index) = nat::position(nid, self.geometry.block_size);
+        Ok(nat::entry(&self.block(io, block)?, index))
+    }
+
+    /// Returns true if the nid is in use in the last checkpoint.
+    pub fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
+        match self.changes.get(&nid) {
+            Some(change) => Ok(change.was_used),
+            None => Ok(!self.get(io, nid)?.is_free()),
+        }
+    }
+
+    /// Returns true if the entry of a nid was set since the last checkpoint.
+    pub fn is_changed(&self, nid: Nid) -> bool {
+        self.changes.get(&nid).is_some_and(|change| change.dirty)
+    }
+
+    /// Sets the entry of a nid.
+    pub fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
+        let was_used = self.is_checkpointed(io, nid)?;
+        self.changes.insert(nid, Change { entry, dirty: true, was_used });
+        Ok(())
+    }
+
+    /// Marks a nid as free and increments its version, so that summaries of its old blocks no longer match.
+    pub fn release(&mut self, io: &Io, nid: Nid, version: u8) -> Result<()> {
+        let entry = NatEntry { version: version.wrapping_add(1), ino: Ino(0), addr: BlockAddr::NULL };
+        self.set(io, nid, entry)
+    }
+
+    /// Allocates a free nid. The caller must [`set`](Self::set) its entry.
+    pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
+        let (mut unseen, mut unread) = (self.geometry.nat_blocks(), 0);
+        loop {
+            while let Some(nid) = self.free.pop_front() {
+                if self.is_usable(nid) {
+                    return Ok(nid);
+                }
+            }
+            if unseen == 0 {
+                return Err(Error::NoInodes);
+            }
+            unseen -= 1;
+            self.read_ahead(io, self.scan);
+            let scanned = self.scan_block(io, self.scan);
+            self.scan = (self.scan + 1) % self.geometry.nat_blocks();
+            // A few unreadable blocks do no harm: other blocks have free nids as well.
+            unread += usize::from(scanned.is_err());
+            if unread == TRIES || unseen == 0 {
+                scanned?;
+            }
+        }
+    }
+
+    /// The free nid hint for the next session, stored in the checkpoint.
+    pub fn next_free(&self) -> Nid {
+        match self.free.front() {
+            Some(nid) => *nid,
+            None => Nid(self.scan * self.geometry.block_size.nat_entries() as u32),
+        }
+    }
+
+    /// Number of entries that differ from the NAT blocks; the next checkpoint writes them or keeps them in
+    /// its journal.
+    pub fn changed_entries(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
+    /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
+    pub fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
+        let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
+        let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
+        let bitmap = self.write_blocks(io, &split.blocks)?;
+        let journal = split.journal.iter().map(|nid| (*nid, self.changes[nid].entry)).collect();
+        Ok(Prepared { journal, bitmap })
+    }
+
+    /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
+    /// [`write_back`](Self::write_back).
+    pub fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
+        self.bitmap = prepared.bitmap;
+        // Readers may have cached old copies while the new ones were being written.
+        for shard in &mut self.cache {
+            let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
+            shard.retain(|index, block| block.is_second == bits::msb(&self.bitmap, *index as usize));
+        }
+        let kept = prepared.journal.into_iter();
+        self.changes = kept
+            .map(|(nid, entry)| (nid, Change { entry, dirty: false, was_used: !entry.is_free() }))
+            .collect();
+    }
+
+    /// Writes these NAT blocks to their other copies and returns the resulting bitmap of current copies.
+    fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
+        let mut bitmap = self.bitmap.clone();
+        let mut run = journal::TableRun::new(io);
+        let addr = |index: u32| self.geometry.nat_block(index, !bits::msb(&self.bitmap, index as usize));
+        for (addr, index, nids) in journal::upwards(blocks, addr) {
+            let mut block = self.block(io, index)?.to_vec();
+            for nid in nids {
+                let (_, at) = nat::position(*nid, self.geometry.block_size);
+                nat::set_entry(&mut block, at, self.changes[nid].entry);
+            }
+            run.push(addr, Place::Nat(nids[0]), &block)?;
+            let is_second = !bits::msb(&self.bitmap, index as usize);
+            bits::set_msb(&mut bitmap, index as usize, is_second);
+            // If this copy never becomes current, `changes` still override every entry that differs.
+            self.remember(index, block.into(), is_second);
+        }
+        run.finish()?;
+        Ok(bitmap)
+    }
+
+    /// A NAT block, without the changes.
+    fn block(&self, io: &Io, index: u32) -> Result<Arc<[u8]>> {
+        if let Some(block) = self.cached(index) {
+            return Ok(block);
+        }
+        let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
+        let is_second = bits::msb(&self.bitmap, index as usize);
+        let addr = self.geometry.nat_block(index, is_second);
+        let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
+        self.remember(index, block.clone(), is_second);
+        Ok(block)
+    }
+
+    fn cached(&self, index: u32) -> Option<Arc<[u8]>> {
+        let shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        shard.get(&index).map(|block| block.bytes.clone())
+    }
+
+    fn remember(&self, index: u32, bytes: Arc<[u8]>, is_second: bool) {
+        let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.len() >= self.shard_blocks && !shard.contains_key(&index) {
+            // Any victim will do: the NAT is about a hundredth of the size of the nodes it points to.
+            if let Some(victim) = shard.keys().next().copied() {
+                shard.remove(&victim);
+            }
+        }
+        shard.insert(index, Cached { bytes, is_second });
+    }
+
+    /// Reads the NAT block of a search for free nids, together with those that follow it on the device. If
+    /// that fails, each is read alone when it is needed.
+    fn read_ahead(&mut self, io: &Io, index: u32) {
+        if self.cached(index).is_some() {
+            return;
+        }
+        let addr = |index: u32| self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
+        let most = self.ahead.min(self.geometry.nat_blocks() - index);
+        let follows = |n: &u32| addr(index + n).0 == addr(index).0 + n && self.cached(index + n).is_none();
+        let count = (0..most).take_while(follows).count() as u32;
+        let size = self.geometry.block_size;
+        let mut bytes = vec![0; size.bytes() * count as usize];
+        let at = Place::Nat(Nid(index * size.nat_entries() as u32));
+        if count > 1 && io.read(addr(index), at, &mut bytes).is_ok() {
+            for (n, block) in (0..).zip(bytes.chunks_exact(size.bytes())) {
+                self.remember(index + n, block.into(), bits::msb(&self.bitmap, (index + n) as usize));
+            }
+        }
+        self.ahead = (2 * self.ahead).min(AHEAD_MAX);
+    }
+
+    /// Collects the free nids of a NAT block; none if the block is damaged.
+    fn scan_block(&mut self, io: &Io, index: u32) -> Result<()> {
+        let block = self.block(io, index)?;
+        let per_block = self.geometry.block_size.nat_entries();
+        let known = self.free.len();
+        for at in 0..per_block {
+            let nid = Nid(index * per_block as u32 + at as u32);
+            if nid.0 < RESERVED_NIDS {
+                continue;
+            }
+            let (entry, taken) = match self.changes.get(&nid) {
+                Some(change) => (change.entry, change.dirty),
+                None => (nat::entry(&block, at), false),
+            };
+            if entry.is_free() && !taken {
+                self.free.push_back(nid);
+            } else if !taken && !self.geometry.in_main(entry.addr) {
+                self.free.truncate(known);
+                let what = format!("{} is not in the main area", entry.addr);
+                // Other blocks have free nids as well.
+                let _damaged = io.noted::<()>(Err(Error::corrupt(Place::Nat(nid), what)));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a nid that was free when its block was scanned is still free.
+    fn is_usable(&self, nid: Nid) -> bool {
+        self.changes.get(&nid).is_none_or(|change| !change.dirty && change.entry.is_free())
+    }
+}

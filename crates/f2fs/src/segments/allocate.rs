@@ -1,0 +1,495 @@
+//! Block allocation: the pure decision on where a new block goes, and its effect on logs, segments and
+//! summaries.
+
+use super::{Segments, sit::Facts};
+use crate::{
+    Error, Result,
+    disk::ActiveLogs,
+    format::{
+        BLOCKS_PER_SEGMENT,
+        sit::SegmentType,
+        summary::{Owner, Summary},
+    },
+    units::{BlockAddr, SecNo, SegNo},
+};
+
+/// Number of summaries of closed segments at which they are written together.
+const SUMMARIES_MAX: usize = 256;
+
+/// Number of SSR segments with unreadable summaries after which a search fails: each may take seconds. The
+/// next search leaves them out. A checkpoint has to find a segment, so its search has no limit.
+const TRIES: usize = 4;
+
+/// Maximum number of zones examined in the search for a completely free one.
+const ZONES_TRIED: usize = 16;
+
+/// The place where a log continues when its segment is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NextSegment {
+    /// In a free section (LFS).
+    FreeSection,
+    /// In the holes of a segment that is in use (SSR).
+    Holes,
+}
+
+/// Chooses between a free section and SSR for a log whose segment is full. SSR starts once only the reserved
+/// sections are free, so that cleaning always has room to work in. (Linux, `f2fs_need_SSR`, starts at twice
+/// the reserve; on small volumes that is always.)
+pub(super) fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
+    if free_sections <= reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
+}
+
+/// Returns the other one of the two logs that an fsync writes: data of files, and the nodes with its
+/// addresses.
+fn partner(kind: SegmentType) -> Option<SegmentType> {
+    match kind {
+        SegmentType::WarmData => Some(SegmentType::WarmNode),
+        SegmentType::WarmNode => Some(SegmentType::WarmData),
+        _ => None,
+    }
+}
+
+/// Returns true if the data log leaves the rest of its segment to join the node log in another zone, or the
+/// other way round. While most of the volume is free and a quarter of the segment is used, sharing a zone is
+/// worth more than space. (A database writes two to three blocks of data for each node, a new file up to two
+/// nodes for each block of data.) SSR fills the rest of the segment when free sections run short.
+fn leaves_early(offset: u16, free_sections: u32, sections: u32) -> bool {
+    u32::from(offset) >= BLOCKS_PER_SEGMENT / 4 && is_mostly_free(free_sections, sections)
+}
+
+/// Returns true if more than half of the sections are free, so that sharing a zone is worth more than space.
+fn is_mostly_free(free_sections: u32, sections: u32) -> bool {
+    free_sections > sections / 2
+}
+
+/// Number of fsyncs during one segment of nodes from which data and nodes are kept in one zone. With data and
+/// nodes in two zones, a card switches units twice for each fsync. If a log leaves a zone before its end, the
+/// card keeps the zone's old content and moves it once its spare blocks are used up: up to three quarters of
+/// a segment, which takes as long as this number of fsyncs in two zones (2.1 ms for a switch, 0.36 ms for a
+/// block). Without fsyncs, both logs are written in long runs, and sharing a zone gains nothing.
+const FSYNCS_LEAST: u16 = 32;
+
+/// Returns true if data and nodes of files should share a zone. `synced` is the number of nodes that fsyncs
+/// wrote to the segment of the node log.
+fn stays_close(synced: u16) -> bool {
+    synced >= FSYNCS_LEAST
+}
+
+/// Maps the log that fits a block best to one of the active logs (Linux, `__get_segment_type`).
+pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
+    match active {
+        ActiveLogs::Six => best,
+        ActiveLogs::Four if best.is_node() => match best {
+            SegmentType::WarmNode => SegmentType::WarmNode,
+            _ => SegmentType::ColdNode,
+        },
+        ActiveLogs::Four if directory => SegmentType::HotData,
+        ActiveLogs::Four => SegmentType::ColdData,
+        ActiveLogs::Two if best.is_node() => SegmentType::HotNode,
+        ActiveLogs::Two => SegmentType::HotData,
+    }
+}
+
+/// An allocated block.
+#[derive(Debug, Clone, Copy)]
+pub struct Allocated {
+    /// Its address.
+    pub addr: BlockAddr,
+    /// The next address of the log, null if the log is full. Node footers carry it for roll-forward recovery.
+    pub next: BlockAddr,
+}
+
+impl Segments {
+    /// Allocates the next block of a log. The caller must write its content with `write_block`.
+    pub(crate) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
+        let kind = self.log_with_room(kind)?;
+        // `begin` is not called when pages are written that the last checkpoint could not write.
+        self.changed = true;
+        let now = self.disk.mounted_seconds();
+        let log = self.logs.get_mut(kind);
+        let addr = self.disk.geometry().block(log.segment, log.offset);
+        self.sit.take(self.disk.io(), addr, kind, now)?;
+        self.since_fsync_blocks =
+            self.since_fsync_blocks.saturating_add(u32::from(kind == SegmentType::WarmData));
+        log.summary.owners[usize::from(log.offset)] = owner;
+        log.offset = match log.fills_holes {
+            true => {
+                let hole = self.sit.segment(self.disk.io(), log.segment)?.next_hole(log.offset + 1);
+                hole.unwrap_or(BLOCKS_PER_SEGMENT as u16)
+            }
+            false => log.offset + 1,
+        };
+        if log.is_full() {
+            // This block is allocated all the same. The next allocation returns the error.
+            let _opened = self.open_segment(kind, false);
+        }
+        let log = self.logs.get(kind);
+        let next = match log.is_full() {
+            true => BlockAddr::NULL,
+            false => self.disk.geometry().block(log.segment, log.offset),
+        };
+        Ok(Allocated { addr, next })
+    }
+
+    /// As [`allocate`](Self::allocate), for a node. The node log may go on beside the data log when an fsync has marked a
+    /// node.
+    pub(crate) fn allocate_node(
+        &mut self,
+        kind: SegmentType,
+        owner: Owner,
+        is_marked: bool,
+    ) -> Result<Allocated> {
+        let mut place = self.allocate(kind, owner)?;
+        if is_marked {
+            self.logs.get_mut(kind).synced += 1;
+            // This only improves speed. The node already has its block and must be written there in any case.
+            match self.nodes_follow() {
+                Ok(next) => place.next = next.unwrap_or(place.next),
+                Err(_) => self.turnover.no_zone = true,
+            }
+            self.since_fsync_blocks = 0;
+        }
+        if kind == SegmentType::WarmNode {
+            self.turnover.chain_ended |= place.next == BlockAddr::NULL;
+        }
+        Ok(place)
+    }
+
+    /// Returns true if a node of the chain of fsyncs found no place for one after it since the last checkpoint.
+    pub(crate) fn has_chain_ended(&self) -> bool {
+        self.turnover.chain_ended
+    }
+
+    /// Keeps the logs out of a section that is being cleaned.
+    pub(crate) fn avoid_section(&mut self, section: SecNo) {
+        self.avoid = self.disk.geometry().segments_of(section).collect();
+    }
+
+    /// Lets the logs into all sections again.
+    pub(crate) fn avoid_none(&mut self) {
+        self.avoid.clear();
+    }
+
+    /// Segments that no log may open now.
+    pub(super) fn closed_segments(&self) -> Vec<SegNo> {
+        let mut closed = [&self.logs.segments(), &*self.avoid, &*self.unreadable].concat();
+        closed.extend(self.discarded_segments());
+        closed
+    }
+
+    /// Returns the log that allocates the next block for `kind`, and opens a segment if it is full. Recovery
+    /// needs few blocks but may find no free segment; it then uses another log for nodes, or for data. An
+    /// fsync must not do so, because its nodes form a chain in one log.
+    fn log_with_room(&mut self, kind: SegmentType) -> Result<SegmentType> {
+        if !self.logs.get(kind).is_full() {
+            return Ok(kind);
+        }
+        let opened = self.open_segment(kind, false);
+        if matches!(opened, Err(Error::NoSpace { .. })) && self.recovering.is_some() {
+            let has_room =
+                |other: &SegmentType| other.is_node() == kind.is_node() && !self.logs.get(*other).is_full();
+            if let Some(other) = SegmentType::ALL.into_iter().find(has_room) {
+                return Ok(other);
+            }
+        }
+        opened.map(|()| kind)
+    }
+
+    /// Closes the segment of a log and opens the next one. With `even_prefree`, prefree segments count as
+    /// free. Only a checkpoint asks for this, because nothing needs them once it is committed.
+    pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
+        let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
+        let mut tries = 0;
+        let (segment, fills_holes) = loop {
+            let current = self.closed_segments();
+            let next = match self.next_of_section(old, &current)? {
+                Some(next) => Some((next, false)),
+                None => self.find_segment(kind, old, &current, even_prefree)?,
+            };
+            let Some((segment, fills_holes)) = next else {
+                if tries == 0 && !self.unreadable.is_empty() {
+                    // Summaries that could not be read before may be readable now.
+                    self.unreadable.clear();
+                    continue;
+                }
+                if self.discards.wait() {
+                    // Segments that were being discarded are free again.
+                    continue;
+                }
+                return Err(Error::no_space(self.disk.geometry().block_size, 1, self.free_user_blocks()));
+            };
+            if !self.try_claim_segment(segment) {
+                // A discard of it has just begun. Another segment does as well.
+                continue;
+            }
+            let entered = self.enter_segment(kind, segment, fills_holes);
+            if !matches!(entered, Err(Error::Io { .. })) || self.logs.get(kind).segment != old {
+                break entered.map(|()| (segment, fills_holes))?;
+            }
+            // The summary of the segment cannot be read. Another segment with holes does as well.
+            self.unreadable.push(segment);
+            tries += 1;
+            if tries == TRIES && !even_prefree {
+                return entered;
+            }
+        };
+        if kind == SegmentType::WarmNode && !fills_holes && stays_close(synced) {
+            self.data_follows(segment)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the data log into the zone of `nodes`, the node log's new segment, if it should leave its own
+    /// zone.
+    fn data_follows(&mut self, nodes: SegNo) -> Result<()> {
+        let log = self.logs.get(SegmentType::WarmData);
+        let (segment, offset, fills_holes) = (log.segment, log.offset, log.fills_holes);
+        if fills_holes || self.share_zone(nodes, segment) {
+            return Ok(());
+        }
+        match self.section_to_follow(offset, nodes)? {
+            Some(segment) => self.enter_segment(SegmentType::WarmData, segment, false),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves the node log into the zone of the data log, which had to leave the zone that they shared.
+    /// Returns the address at which the node log continues if it moved. The nodes of fsyncs form a chain in
+    /// which each footer holds the address of the next node, so the caller has allocated a node and not yet
+    /// written it. While few sections are free, both logs may move (see `meet`).
+    fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
+        let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
+        if self.disk.geometry().sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
+            return Ok(None);
+        }
+        let (fills_holes, close) = (nodes.fills_holes || data.fills_holes, stays_close(nodes.synced));
+        let (offset, data) = (nodes.offset, data.segment);
+        if fills_holes || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
+            return self.meet();
+        }
+        if !close {
+            return Ok(None);
+        }
+        let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
+        self.enter_segment(SegmentType::WarmNode, segment, false)?;
+        Ok(Some(self.disk.geometry().block(segment, 0)))
+    }
+
+    fn share_zone(&self, one: SegNo, other: SegNo) -> bool {
+        let mut zone = self.disk.geometry().zone_of(self.disk.geometry().section_of(one));
+        zone.any(|section| section == self.disk.geometry().section_of(other))
+    }
+
+    /// Returns a segment in the zone of `there` for a log at `offset` of its own segment, if the log should
+    /// leave that.
+    fn section_to_follow(&mut self, offset: u16, there: SegNo) -> Result<Option<SegNo>> {
+        if self.disk.geometry().sections_per_zone == 1 {
+            return Ok(None);
+        }
+        let current = self.closed_segments();
+        let free_sections = self.sit.free_sections(self.disk.io(), &current)?;
+        match leaves_early(offset, free_sections, self.disk.geometry().sections) {
+            true => self.section_beside(there, &current),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the first segment of a free section in the zone of `segment`.
+    fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+        if self.disk.geometry().sections_per_zone == 1 {
+            return Ok(None);
+        }
+        for section in self.disk.geometry().zone_of(self.disk.geometry().section_of(segment)) {
+            if self.sit.is_section_free(self.disk.io(), section, current, false)? {
+                return Ok(Some(SegNo(section.0 * self.disk.geometry().segments_per_section)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Closes the segment of a log and continues in `segment`.
+    pub(super) fn enter_segment(
+        &mut self,
+        kind: SegmentType,
+        segment: SegNo,
+        fills_holes: bool,
+    ) -> Result<()> {
+        let old = self.logs.get(kind).segment;
+        self.claim_segment(segment);
+        let (summary, offset) = match fills_holes {
+            true => {
+                let hole = self
+                    .sit
+                    .segment(self.disk.io(), segment)?
+                    .next_hole(0)
+                    .expect("it was chosen for its holes");
+                (self.summary_to_change(segment)?, hole)
+            }
+            false => (Summary::empty(kind.is_node()), 0),
+        };
+        self.sit.set_kind(self.disk.io(), segment, kind)?;
+        (self.opened_segment, self.spare_sections) = (true, None);
+        let log = self.logs.get_mut(kind);
+        let closed = std::mem::replace(&mut log.summary, summary);
+        (log.segment, log.offset, log.fills_holes, log.synced) = (segment, offset, fills_holes, 0);
+        log.summary.is_node = kind.is_node();
+        self.summaries.insert(old, closed);
+        if self.summaries.len() >= SUMMARIES_MAX {
+            // On failure they stay in memory, and the checkpoint tries again.
+            let result = self.write_summaries();
+            self.pushed(result)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the segment after `old` if it is free and in the same section.
+    fn next_of_section(&mut self, old: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+        let next = SegNo(old.0 + 1);
+        let same_section = self.disk.geometry().section_of(next) == self.disk.geometry().section_of(old);
+        let free = same_section
+            && next.0 < self.disk.geometry().segments
+            && !current.contains(&next)
+            && self.sit.segment(self.disk.io(), next)?.is_free();
+        Ok(free.then_some(next))
+    }
+
+    fn find_segment(
+        &mut self,
+        kind: SegmentType,
+        old: SegNo,
+        current: &[SegNo],
+        even_prefree: bool,
+    ) -> Result<Option<(SegNo, bool)>> {
+        let free_sections = self.sit.free_sections(self.disk.io(), current)?;
+        if next_segment(free_sections, self.reserved_sections()) == NextSegment::Holes {
+            let shared = match kind {
+                SegmentType::WarmData => self.holes_to_share(current)?,
+                _ => None,
+            };
+            if let Some(segment) = shared {
+                return Ok(Some((segment, true)));
+            }
+            if let Some(segment) = self.find_holes(kind, current, true)? {
+                return Ok(Some((segment, true)));
+            }
+        }
+        if let Some(partner) = partner(kind) {
+            let log = self.logs.get(partner);
+            let (there, offset) = (log.segment, log.offset);
+            let close = stays_close(self.logs.get(SegmentType::WarmNode).synced);
+            let nodes = kind == SegmentType::WarmNode;
+            // If the data log is about to leave its segment, the node log opens a zone that the data log
+            // joins.
+            let begins = close && nodes && leaves_early(offset, free_sections, self.disk.geometry().sections);
+            let zones: &[SegNo] = match (close, nodes) {
+                (true, true) if begins => &[],
+                // If there is no room, the node log opens a zone that the data log may join.
+                (true, true) => &[there],
+                (true, false) => &[there, old],
+                // Both zones are filled before another is opened: a card would have to keep the old content
+                // of the rest.
+                (false, _) => &[old, there],
+            };
+            for zone in zones {
+                if let Some(segment) = self.section_beside(*zone, current)? {
+                    return Ok(Some((segment, false)));
+                }
+            }
+        }
+        let from = self.disk.geometry().section_of(SegNo((old.0 + 1) % self.disk.geometry().segments));
+        let section = match self.free_zone(kind, from, current)? {
+            Some(section) => Some(section),
+            None => self.sit.find_free_section(self.disk.io(), from, current, even_prefree)?,
+        };
+        match section {
+            Some(section) => Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), false))),
+            None => Ok(self.find_holes(kind, current, false)?.map(|segment| (segment, true))),
+        }
+    }
+
+    /// Returns the first section of a completely free zone, if `kind` is one of the two logs of fsyncs.
+    /// Examines at most [`ZONES_TRIED`] zones.
+    fn free_zone(&mut self, kind: SegmentType, from: SecNo, current: &[SegNo]) -> Result<Option<SecNo>> {
+        if self.disk.geometry().sections_per_zone == 1 || partner(kind).is_none() {
+            return Ok(None);
+        }
+        let mut from = from;
+        for _ in 0..ZONES_TRIED {
+            let Some(found) = self.sit.find_free_section(self.disk.io(), from, current, false)? else {
+                break;
+            };
+            let mut zone = self.disk.geometry().zone_of(found);
+            let first = zone.next().expect("a zone has a section");
+            let mut is_free = self.sit.is_section_free(self.disk.io(), first, current, false)?;
+            let mut last = first;
+            for section in zone {
+                is_free = is_free && self.sit.is_section_free(self.disk.io(), section, current, false)?;
+                last = section;
+            }
+            if is_free {
+                return Ok(Some(first));
+            }
+            from = SecNo((last.0 + 1) % self.disk.geometry().sections);
+        }
+        Ok(None)
+    }
+
+    /// Returns the segment for SSR with the fewest valid blocks: one of the log's own type, else one of
+    /// another type that holds nodes or data alike. With `in_use`, only segments with valid blocks are
+    /// considered, otherwise only prefree ones. The next checkpoint frees those completely, so they are
+    /// filled only if there is nothing else.
+    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], in_use: bool) -> Result<Option<SegNo>> {
+        const FULL: u16 = BLOCKS_PER_SEGMENT as u16;
+        let rank = |same_kind: bool, valid_blocks: u16, number: SegNo| {
+            (valid_blocks < FULL).then_some((same_kind, std::cmp::Reverse((valid_blocks, number))))
+        };
+        let most = |first: SegNo, facts: &Facts| {
+            if !in_use {
+                return if facts.empty > 0 { rank(true, 0, first) } else { None };
+            }
+            let alike = SegmentType::ALL.into_iter().filter(|other| other.is_node() == kind.is_node());
+            let least = alike.map(|other| facts.least_valid[other.index()]).min()?;
+            let own = facts.least_valid[kind.index()];
+            rank(true, own, first).or_else(|| rank(false, least, first))
+        };
+        self.sit.best_segment(self.disk.io(), most, |number, segment| {
+            let fits = segment.kind.is_node() == kind.is_node()
+                && (if in_use { segment.valid_blocks > 0 } else { segment.is_prefree() })
+                && !current.contains(&number);
+            let has_hole = fits && segment.next_hole(0).is_some();
+            if has_hole { rank(segment.kind == kind, segment.valid_blocks, number) } else { None }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::sit::SegmentType::*;
+
+    #[test]
+    fn blocks_go_to_the_logs_that_are_active() {
+        assert_eq!(SegmentType::ALL.map(|best| log_for(ActiveLogs::Six, best, false)), SegmentType::ALL);
+        let four = SegmentType::ALL.map(|best| log_for(ActiveLogs::Four, best, best == HotData));
+        assert_eq!(four, [HotData, ColdData, ColdData, ColdNode, WarmNode, ColdNode]);
+        let two = SegmentType::ALL.map(|best| log_for(ActiveLogs::Two, best, false));
+        assert_eq!(two, [HotData, HotData, HotData, HotNode, HotNode, HotNode]);
+    }
+
+    #[test]
+    fn data_leaves_its_segment_early_only_with_enough_free_sections() {
+        assert!(leaves_early(128, 51, 100) && leaves_early(500, 100, 100));
+        assert!(!leaves_early(127, 100, 100) && !leaves_early(500, 50, 100));
+    }
+
+    #[test]
+    fn data_and_nodes_share_a_zone_only_if_fsyncs_gain_by_it() {
+        assert!(stays_close(32) && !stays_close(31));
+    }
+
+    #[test]
+    fn holes_are_filled_when_free_sections_run_short() {
+        assert_eq!(next_segment(100, 10), NextSegment::FreeSection);
+        assert_eq!(next_segment(10, 10), NextSegment::Holes);
+    }
+}

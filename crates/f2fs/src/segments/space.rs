@@ -1,0 +1,136 @@
+//! How much space there is: blocks and nodes in use, free sections, and the blocks that wait in memory.
+
+use super::{Counters, Segments};
+use crate::{
+    Error, Result,
+    format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS},
+    units::SecNo,
+};
+
+/// Number of free sections at which cleaning starts: each of the six logs can still open one, and two are
+/// left.
+const LEAST_FREE_SECTIONS: u32 = 8;
+
+impl Segments {
+    /// The current counters.
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Counts newly allocated blocks.
+    pub(crate) fn count_blocks(&mut self, blocks: u64) {
+        self.counters.valid_blocks += blocks;
+        self.turnover.taken_blocks += blocks;
+    }
+
+    /// Counts blocks out.
+    pub(crate) fn uncount_blocks(&mut self, blocks: u64) {
+        self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(blocks);
+    }
+
+    /// Counts a new node, and its block.
+    pub(crate) fn count_node(&mut self, is_inode: bool) {
+        self.count_blocks(1);
+        self.counters.valid_nodes += 1;
+        self.counters.valid_inodes += u32::from(is_inode);
+    }
+
+    /// Counts a node out, and its block.
+    pub(crate) fn uncount_node(&mut self, is_inode: bool) {
+        let uncount = |counter: &mut u32| *counter = counter.saturating_sub(1);
+        uncount(&mut self.counters.valid_nodes);
+        if is_inode {
+            uncount(&mut self.counters.valid_inodes);
+        }
+        self.uncount_blocks(1);
+    }
+
+    /// Blocks still available to users.
+    pub(crate) fn free_user_blocks(&self) -> u64 {
+        self.disk.checkpoint().user_blocks.saturating_sub(self.counters.valid_blocks)
+    }
+
+    /// Nodes that can still be allocated.
+    pub(crate) fn free_nodes(&self) -> u32 {
+        (self.disk.geometry().nids_end().0 - RESERVED_NIDS).saturating_sub(self.counters.valid_nodes)
+    }
+
+    /// Returns an error if fewer than `needed_blocks` blocks are available to users.
+    pub(crate) fn require_space(&self, needed_blocks: u64) -> Result<()> {
+        let free_blocks = self.free_user_blocks();
+        if needed_blocks > free_blocks {
+            return Err(Error::no_space(self.disk.geometry().block_size, needed_blocks, free_blocks));
+        }
+        Ok(())
+    }
+
+    /// Blocks that were taken since the last checkpoint, whatever was given back.
+    pub(crate) fn taken_blocks(&self) -> u64 {
+        self.turnover.taken_blocks
+    }
+
+    /// Blocks that the next checkpoint makes usable.
+    pub(crate) fn freed_blocks(&self) -> u64 {
+        self.turnover.freed_blocks
+    }
+
+    /// Blocks that writing all dirty pages would take.
+    pub(crate) fn set_waiting_pages(&mut self, blocks: usize) {
+        self.waiting.pages = blocks;
+    }
+
+    /// Number of dirty nodes.
+    pub(crate) fn set_waiting_nodes(&mut self, nodes: usize) {
+        self.waiting.nodes = nodes;
+    }
+
+    /// Sections needed for the dirty pages and nodes if all were written to free segments (LFS, no SSR).
+    pub(super) fn waiting_sections(&self) -> u32 {
+        let section_blocks = (BLOCKS_PER_SEGMENT * self.disk.geometry().segments_per_section) as usize;
+        (self.waiting.pages + self.waiting.nodes).div_ceil(section_blocks) as u32
+    }
+
+    /// Returns true if writing all dirty pages and nodes would take more sections than are free beyond those
+    /// that cleaning needs. More than that would find no place: the blocks they replace become free only with
+    /// the next checkpoint, which must write them first. One section of dirty blocks is always allowed.
+    pub(crate) fn is_crowded(&mut self) -> Result<bool> {
+        if self.waiting_sections() <= 1 {
+            return Ok(false);
+        }
+        let spare_sections = match self.spare_sections {
+            Some(spare) => spare,
+            None => self.free_sections()?.saturating_sub(self.least_free_sections()),
+        };
+        self.spare_sections = Some(spare_sections);
+        Ok(self.waiting_sections() > spare_sections)
+    }
+
+    /// Returns true if a log has opened a segment since this was last asked.
+    pub(crate) fn take_opened_segment(&mut self) -> bool {
+        std::mem::take(&mut self.opened_segment)
+    }
+
+    /// Number of sections reserved for cleaning.
+    pub(crate) fn reserved_sections(&self) -> u32 {
+        self.disk.checkpoint().reserved_segments.div_ceil(self.disk.geometry().segments_per_section)
+    }
+
+    /// Number of free sections at which cleaning starts.
+    pub(crate) fn least_free_sections(&self) -> u32 {
+        LEAST_FREE_SECTIONS.min(self.reserved_sections())
+    }
+
+    /// Sections of which nothing is in use, now or in the last checkpoint, and that hold no log.
+    pub(crate) fn free_sections(&mut self) -> Result<u32> {
+        self.sit.free_sections(self.disk.io(), &self.logs.segments())
+    }
+
+    /// Valid blocks of a section.
+    pub(crate) fn valid_blocks(&mut self, section: SecNo) -> Result<u32> {
+        let mut blocks = 0;
+        for segment in self.disk.geometry().segments_of(section) {
+            blocks += u32::from(self.sit.segment(self.disk.io(), segment)?.valid_blocks);
+        }
+        Ok(blocks)
+    }
+}

@@ -1,0 +1,75 @@
+//! The public operations on attributes, extended attributes among them.
+
+use super::{SetAttr, Stat, Volume, XattrMode, without_privilege};
+use crate::{Error, Result, format::FileType, names::Xattrs, units::Ino};
+
+impl Volume {
+    /// Attributes of an inode.
+    pub fn stat(&self, ino: Ino) -> Result<Stat> {
+        self.names().stat(ino)
+    }
+
+    /// Changes attributes of an inode: all that are given, or none.
+    pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
+        self.begin()?;
+        self.names_mut().set_attr(ino, set)
+    }
+
+    /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system
+    /// call.
+    pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.begin()?;
+        self.names_mut().set_xattr(ino, name, value, mode)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.names_mut().remove_xattr(ino, name)
+    }
+
+    /// Changes the owner, the group, or both, as chown(2) does: a file that is no directory loses its set-ID bits and its
+    /// capabilities with the owner.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] if the new owner has no space left for the file, and those of [`set_attr`](Self::set_attr).
+    pub fn change_owner(&mut self, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let stat = self.stat(ino)?;
+        let mut set = SetAttr { uid, gid, ..SetAttr::default() };
+        if stat.kind != FileType::Directory {
+            set.permissions = without_privilege(stat.mode, || true);
+            match self.remove_xattr(ino, b"security.capability") {
+                Ok(()) | Err(Error::NoAttribute) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.set_attr(ino, &set)
+    }
+
+    /// The value of an attribute by its full name, such as `user.note`. An ACL is converted to the format of
+    /// the system calls.
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.names().get_xattr(ino, name)
+    }
+
+    /// The full names of all attributes visible to programs, in the order in which they are stored.
+    pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.names().list_xattrs(ino)
+    }
+
+    /// All attributes visible to programs, with their values.
+    pub fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
+        self.names().xattrs(ino)
+    }
+
+    /// All readable attributes visible to programs, with their values, and the errors that hide others.
+    pub fn readable_xattrs(&self, ino: Ino) -> Result<(Xattrs, Vec<Error>)> {
+        self.names().readable_xattrs(ino)
+    }
+
+    /// The value of an attribute as stored, by its index and short name; includes attributes that programs do
+    /// not see.
+    pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.names().stored_xattr(ino, index, name)
+    }
+}

@@ -1,0 +1,260 @@
+//! The public operations on the content of files. An operation on more than one piece begins each as a transaction of
+//! its own, so that a checkpoint can free space between them.
+
+use std::ops::Range;
+
+use super::{Cluster, Extent, Hidden, Run, Volume};
+use crate::{
+    Error, Result,
+    files::{pieces, write_pieces},
+    format::{
+        inode::{Algorithm, flag},
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+impl Volume {
+    /// Returns the run that starts at `block` and ends at `limit` at the latest. Blocks beyond the
+    /// addressable range are a hole.
+    pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
+        self.files().run(inode, block, limit)
+    }
+
+    /// The address of one block of a file.
+    pub fn address(&self, inode: &NodeBlock, block: u64) -> Result<BlockAddr> {
+        self.files().address(inode, block)
+    }
+
+    /// Returns the storage of the cluster that contains `block`.
+    pub fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
+        self.files().cluster(inode, block)
+    }
+
+    /// Reads from a regular file, at most up to its end, and returns the number of bytes. For an encrypted
+    /// file the result is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files().read(ino, offset, buf)
+    }
+
+    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
+    pub fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files().read_raw(ino, offset, buf)
+    }
+
+    /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the
+    /// file follows. An extent that contains `offset` is returned from `offset` on.
+    pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
+        self.files().next_extent(ino, offset)
+    }
+
+    /// Like [`next_extent`](Self::next_extent); the error states the bytes that it hides, so that the caller
+    /// can continue behind them.
+    pub fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
+        self.files().next_extent_or_hidden(ino, offset)
+    }
+
+    /// Returns the ranges on the device, in bytes and in order, that hold `length` bytes of a regular file
+    /// from `offset` on, at most up to the end of the file. Returns `None` if the device does not hold all of
+    /// them in readable form: holes, inline, compressed or encrypted data, and changes that are not written
+    /// yet. The caller then uses [`read`](Self::read).
+    pub fn ranges_on_device(&self, ino: Ino, offset: u64, length: u64) -> Result<Option<Vec<Range<u64>>>> {
+        self.files().ranges_on_device(ino, offset, length)
+    }
+
+    /// Returns the offset of the first data at or after `offset` (`SEEK_DATA`), or `None` if no data follows.
+    /// Reserved blocks are not data.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        self.files().seek_data(ino, offset)
+    }
+
+    /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end. The
+    /// end of the file counts as a hole. As in Linux, reserved blocks are neither holes nor data (see
+    /// [`seek_data`](Self::seek_data)).
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
+        self.files().seek_hole(ino, offset)
+    }
+
+    /// Writes to a regular file, which grows if the data extends past its end.
+    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.begin()?;
+        let inode = self.files().writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) && offset < inode.head().size.get() {
+            return Err(Error::NotPermitted);
+        }
+        drop(inode);
+        self.put(ino, offset, data, true)
+    }
+
+    /// Writes cached data to a regular file, for a program that may have opened it before it became
+    /// append-only. If the cache [holds the times](Options::cache_has_times), this leaves them alone, and the
+    /// caller [sets](Self::set_attr) them.
+    pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.begin()?;
+        drop(self.files().writable_file(ino)?);
+        self.put(ino, offset, data, !self.options().cache_has_times)
+    }
+
+    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamps: bool) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.write_pieces(ino, offset, data)?;
+        if stamps { self.files_mut().stamp(ino) } else { Ok(()) }
+    }
+
+    /// Writes to a regular file in pieces, between which a checkpoint frees space. If not all of it fits,
+    /// nothing is written.
+    fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let end = self.files().end_of(&*self.inode(ino)?, offset, data.len() as u64)?;
+        if write_pieces(offset, end).nth(1).is_some() {
+            self.files().reserve_bytes(ino, offset, end)?;
+        }
+        for piece in write_pieces(offset, end) {
+            if piece.start > offset {
+                self.begin()?;
+            }
+            let part = (piece.start - offset) as usize..(piece.end - offset) as usize;
+            self.files_mut().write_content(ino, piece.start, &data[part])?;
+        }
+        Ok(())
+    }
+
+    /// Writes cached data to a regular file, for a cache that tracks changes in whole blocks. In an
+    /// append-only file this does not append: existing bytes other than zero stay, and zeroes are replaced,
+    /// in whichever order the blocks come. If the data differs from bytes that stay, the result is
+    /// [`Error::NotPermitted`]. The times are handled as in [`overwrite_cached`](Self::overwrite_cached).
+    pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
+        drop(inode);
+        if !appends_only || offset >= size || data.is_empty() {
+            return self.overwrite_cached(ino, offset, data);
+        }
+        self.begin()?;
+        drop(self.files().writable_file(ino)?);
+        let mut merged = data.to_vec();
+        let mut there = vec![0; data.len().min((size - offset).try_into().unwrap_or(usize::MAX))];
+        let length = self.read(ino, offset, &mut there)?;
+        let mut changes = false;
+        for (new, old) in merged.iter_mut().zip(&there[..length]).filter(|(_, old)| **old != 0) {
+            changes |= new != old;
+            *new = *old;
+        }
+        self.put(ino, offset, &merged, !self.options().cache_has_times)?;
+        if changes { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
+    /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
+    pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        self.begin()?;
+        self.files_mut().truncate(ino, size)
+    }
+
+    /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
+    /// size stays.
+    pub fn punch_hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let end = self.files().check_hole(ino, offset, length)?;
+        for piece in pieces(offset, end) {
+            self.begin()?;
+            self.files_mut().punch(ino, piece.start, piece.end)?;
+        }
+        self.files_mut().stamp(ino)
+    }
+
+    /// Reserves blocks for a range of a regular file; former holes read as zeroes. Unless `keep_size`, the
+    /// file grows to the end of the range.
+    pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.begin()?;
+        let end = self.files().check_allocation(ino, offset, length)?;
+        for piece in pieces(offset, end) {
+            self.begin()?;
+            self.files_mut().allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a range of a regular file can be allocated, as [`allocate_range`](Self::allocate_range) does
+    /// first. A caller that allocates it in parts asks for all of it before it begins.
+    ///
+    /// # Errors
+    /// Those of `allocate_range`.
+    pub fn check_allocation(&self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.files().check_allocation(ino, offset, length).map(drop)
+    }
+
+    /// Makes a range of a regular file read as zeroes, with all its blocks reserved. Without `keep_size`, the
+    /// file grows to the end of the range.
+    pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.begin()?;
+        let end = self.files().check_hole(ino, offset, length)?;
+        self.files().reserve_bytes(ino, offset, end)?;
+        for piece in pieces(offset, end) {
+            self.begin()?;
+            self.files_mut().punch(ino, piece.start, piece.end)?;
+            self.files_mut().allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a range from a regular file: the content behind it moves to `offset`, and the file shrinks
+    /// (Linux, `f2fs_collapse_range`). The range must consist of whole blocks and end before the end of the
+    /// file.
+    pub fn collapse_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let shift = self.files_mut().begin_collapse(ino, offset, length)?;
+        for (blocks, to) in shift.moves() {
+            self.make_room()?;
+            self.files_mut().move_blocks(ino, blocks, to)?;
+        }
+        self.files_mut().set_size(ino, shift.new_size)?;
+        self.files_mut().stamp(ino)
+    }
+
+    /// Inserts a hole into a regular file: the content from `offset` on moves up by `length`, and the file
+    /// grows (Linux, `f2fs_insert_range`). The range must consist of whole blocks, and `offset` must be
+    /// before the end of the file.
+    pub fn insert_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        self.begin()?;
+        let shift = self.files_mut().begin_insert(ino, offset, length)?;
+        for (blocks, to) in shift.moves() {
+            self.make_room()?;
+            self.files_mut().move_blocks(ino, blocks, to)?;
+        }
+        self.files_mut().stamp(ino)
+    }
+
+    /// Releases the blocks that compression saves in a file, and returns their number. From then on the file
+    /// cannot be written, until [`reserve_saved`](Self::reserve_saved) or until it is truncated to size 0
+    /// (Linux, `f2fs_release_compress_blocks`). The caller makes sure that the file is not open for writing.
+    pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
+        self.begin()?;
+        self.files_mut().release_saved(ino)
+    }
+
+    /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their
+    /// number. The file can then be written. Without space for all of them, none is reserved.
+    pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
+        self.begin()?;
+        self.files_mut().reserve_saved(ino)
+    }
+
+    /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored
+    /// count includes them.
+    pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
+        self.files().released_blocks(ino)
+    }
+
+    /// Sets the algorithm and cluster size of a compressed file without content (Linux,
+    /// `f2fs_ioc_set_compress_option`).
+    pub fn choose_compression(
+        &mut self,
+        ino: Ino,
+        algorithm: Algorithm,
+        log_cluster_blocks: u8,
+    ) -> Result<()> {
+        self.begin()?;
+        self.files_mut().choose_compression(ino, algorithm, log_cluster_blocks)
+    }
+}

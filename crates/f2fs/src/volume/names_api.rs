@@ -1,0 +1,287 @@
+//! The public operations on names: directories, creation, removal, renaming.
+
+use std::borrow::Cow;
+
+use super::{DirCursor, Found, NewNode, PathEnd, RenameMode, Volume, XattrMode};
+use crate::{
+    Error, Result,
+    format::{FileType, xattr::index},
+    names::NextEntries,
+    units::Ino,
+};
+
+/// Maximum length of a path in bytes, including the terminating NUL. Linux accepts no longer symbolic link
+/// target, and reads it from one page.
+const PATH_MAX: usize = 4096;
+
+impl Volume {
+    /// Returns the inode that a name of a directory refers to.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
+        self.names().lookup(dir, name)
+    }
+
+    /// Returns the entry of a directory with this name, if there is one.
+    pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        self.names().find_entry(dir, name)
+    }
+
+    /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie
+    /// on; 0 is the start.
+    pub fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
+        self.names().entries(dir, cookie)
+    }
+
+    /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the
+    /// inline area.
+    pub fn directory_areas(
+        &self,
+        dir: Ino,
+    ) -> Result<impl Iterator<Item = Result<(u64, Cow<'_, [u8]>)>> + '_> {
+        self.names().directory_areas(dir)
+    }
+
+    /// Returns true if a directory has no entries except "." and "..".
+    pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
+        self.names().is_empty_dir(dir)
+    }
+
+    /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
+    /// cookie behind that area; `None` at the end. A caller that keeps only the cookie holds nothing of the volume
+    /// between two areas. Damage is an error in the place of the entries that it costs.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], and the errors of reading the inode.
+    pub(crate) fn next_entries(&self, dir: Ino, cookie: u64) -> Result<Option<NextEntries>> {
+        self.names().next_entries(dir, cookie)
+    }
+
+    /// Returns the target of a symbolic link. An encrypted target is returned encoded, as Linux shows it
+    /// without the key.
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.names().read_link(ino)
+    }
+
+    /// Looks up the inode at a path from the root. `follow` says if a symbolic link at the end is followed;
+    /// links before the end are always followed, within the volume.
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
+        self.names().resolve(path, follow)
+    }
+
+    /// Like [`resolve`](Self::resolve), but starts at a directory. A path with a leading slash starts at the
+    /// root.
+    pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
+        self.names().resolve_from(dir, path, follow)
+    }
+
+    /// Like [`resolve`](Self::resolve), but also returns the directory whose entry led to the inode; `None`
+    /// for the root and after `..`.
+    pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
+        self.names().resolve_with_parent(path, follow)
+    }
+
+    /// Resolves the directory that the last name of a path is in, or is to be in, and gives it with that name. Slashes at
+    /// the end of the path do not count.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the root directory, which has no name; those of [`resolve`](Self::resolve) for the path
+    /// before the name.
+    pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Ino, &'p [u8])> {
+        self.names().resolve_parent(path)
+    }
+
+    /// Resolves an entry that is to be removed, renamed or linked: gives its directory, its name, its inode and the kind of
+    /// that. A symbolic link at the end of the path is not followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no entry; [`Error::NotDirectory`] if a slash follows the name of anything but a
+    /// directory, a link to one included; those of [`resolve_parent`](Self::resolve_parent).
+    pub fn resolve_entry<'p>(&self, path: &'p [u8]) -> Result<(Ino, &'p [u8], Ino, FileType)> {
+        self.names().resolve_entry(path)
+    }
+
+    /// Resolves a path for a file that is made where it is missing, as open(2) with `O_CREAT` does: a symbolic link whose
+    /// target is missing leads to the place of the target.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] if a slash follows a missing name; [`Error::TooManySymlinks`]; those of
+    /// [`resolve_parent`](Self::resolve_parent).
+    pub fn resolve_to_create(&self, path: &[u8]) -> Result<PathEnd> {
+        self.names().resolve_to_create(path)
+    }
+
+    /// Makes the directories of a path that are missing, each as `new` has it, and gives the last one. Links to directories
+    /// are followed.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if a file that is no directory is in the way; those of [`create_for`](Self::create_for).
+    /// Directories that were made before an error stay.
+    pub fn create_dir_all(&mut self, path: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let mut dir = self.superblock().root_ino;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            dir = match self.resolve_from(dir, name, true) {
+                Ok(found) if !self.nodes().inode(found)?.is_directory() => return Err(Error::Exists),
+                Ok(found) => found,
+                Err(Error::NotFound) => self.create_for(dir, name, new, umask)?,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(dir)
+    }
+
+    /// Creates an inode of any type under a name. Use [`symlink`](Self::symlink) for a symbolic link, which
+    /// needs a target.
+    pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
+        self.begin()?;
+        self.names_mut().create(dir, name, new)
+    }
+
+    /// Creates a file without a name (`O_TMPFILE`) and holds it. [`release`](Self::release) removes it,
+    /// unless it has been [linked](Self::link) by then. It inherits from the directory `dir`.
+    pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
+        self.begin()?;
+        self.names_mut().create_nameless(dir, new)
+    }
+
+    /// Adds a name to an inode.
+    pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.names_mut().link(ino, dir, name)
+    }
+
+    /// Removes the name of an inode that is not a directory. The inode is removed with its last name, or with
+    /// its last [`release`](Self::release) if it is held.
+    pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.names_mut().unlink(dir, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.names_mut().remove_dir(dir, name)
+    }
+
+    /// Renames an inode, in the same or to another directory.
+    pub fn rename(
+        &mut self,
+        from_dir: Ino,
+        from: &[u8],
+        to_dir: Ino,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.begin()?;
+        self.names_mut().rename(from_dir, from, to_dir, to, mode)
+    }
+
+    /// Like [`rename`](Self::rename), but creates a new inode, not a directory, under the old name. Both
+    /// changes are atomic, also with respect to checkpoints. If both names refer to the same inode, nothing
+    /// is moved or created.
+    pub fn rename_leaving(
+        &mut self,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        mode: RenameMode,
+        new: &NewNode,
+    ) -> Result<()> {
+        self.begin()?;
+        self.names_mut().rename_leaving((from_dir, from), (to_dir, to), mode, new)
+    }
+
+    /// Holds an inode, for example while it is open, so that it outlives its last name.
+    pub fn hold(&mut self, ino: Ino) {
+        self.names_mut().hold(ino)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::Invalid("the target of a link must not be empty or contain a NUL".into()));
+        }
+        if target.len() >= PATH_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;
+        let ino = self.create(dir, name, &NewNode { mode, ..new.clone() })?;
+        if let Err(error) = self.files_mut().write_content(ino, 0, target) {
+            self.unlink(dir, name)?;
+            return Err(error);
+        }
+        Ok(ino)
+    }
+
+    /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
+    pub fn release(&mut self, ino: Ino) -> Result<()> {
+        if self.names_mut().release(ino) {
+            self.begin()?;
+            // The checkpoint that `begin` may have written can have removed it already.
+            self.names_mut().evict_released(ino)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts a part of at most `bytes` bytes off a large regular file without a name that is held once, so that its
+    /// [`release`](Self::release) has less to do at once. Returns false if there is nothing to cut off.
+    pub fn shrink_nameless(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
+        if !self.names().is_held_once(ino) {
+            return Ok(false);
+        }
+        self.begin()?;
+        self.files_mut().shrink(ino, bytes)
+    }
+
+    /// Creates an inode as the system call does. In a set-group-id directory it gets the directory's group.
+    /// Its permissions are limited by the directory's default ACL or, without one, by `umask`.
+    pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let undo = |volume: &mut Volume, ino: Ino| match volume.inode(ino)?.is_directory() {
+            true => volume.remove_dir(dir, name),
+            false => volume.unlink(dir, name),
+        };
+        self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new), undo)
+    }
+
+    /// Creates a file without a name as the system call does; see [`create_nameless`](Self::create_nameless).
+    pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
+        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Volume::release)
+    }
+
+    /// Creates an inode with its permissions and ACLs. If an ACL cannot be stored, `undo` removes the inode
+    /// that `make` created.
+    fn make_for(
+        &mut self,
+        dir: Ino,
+        new: &NewNode,
+        umask: u16,
+        make: impl FnOnce(&mut Volume, &NewNode) -> Result<Ino>,
+        undo: impl FnOnce(&mut Volume, Ino) -> Result<()>,
+    ) -> Result<Ino> {
+        let (new, default) = self.names().inherit(dir, new)?;
+        let Some(default) = default else {
+            return make(self, &NewNode { mode: new.mode & !(umask & 0o777), ..new });
+        };
+        let (access, mode) = default.for_new(new.mode);
+        let ino = make(self, &NewNode { mode, ..new })?;
+        let lists = [
+            (index::ACL_ACCESS, Some(&access).filter(|access| !access.is_mode_only())),
+            (
+                index::ACL_DEFAULT,
+                Some(&default).filter(|_| FileType::from_mode(mode) == Some(FileType::Directory)),
+            ),
+        ];
+        for (index, acl) in lists {
+            let Some(acl) = acl else { continue };
+            let value = acl.to_disk();
+            if let Err(error) = self.names_mut().change_xattr(ino, index, b"", Some(&value), XattrMode::Set) {
+                undo(self, ino)?;
+                return Err(error);
+            }
+        }
+        Ok(ino)
+    }
+
+    /// Creates a symbolic link as the system call does; see [`create_for`](Self::create_for).
+    pub fn symlink_for(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+        let (new, _) = self.names().inherit(dir, new)?;
+        self.symlink(dir, name, target, &new)
+    }
+}
