@@ -24,7 +24,8 @@ impl Volume {
             return Err(Error::Invalid(what.into()));
         }
         let mut content = vec![0; size as usize];
-        let count = file.read_full_at(&mut content, 0)?;
+        // Another thread may have made it shorter meanwhile.
+        let count = file.read_at(&mut content, 0)?;
         content.truncate(count);
         Ok(content)
     }

@@ -273,11 +273,6 @@ impl File<'_> {
         self.handle.volume.engine_mut()?.set_attr(self.handle.ino, &set)
     }
 
-    /// Fills `buf` from `offset` on, as far as the file reaches; a file can shrink between two reads.
-    pub(super) fn read_full_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.read_at(buf, offset)
-    }
-
     fn engine_to_write(&self) -> Result<impl std::ops::DerefMut<Target = Engine> + '_> {
         if !self.options.write && !self.options.append {
             return Err(Error::NotPermitted);
