@@ -48,6 +48,7 @@
 //! [`Error`], never a panic, a hang or an unbounded allocation.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub, clippy::must_use_candidate, clippy::missing_errors_doc)]
 
 mod disk;
 mod error;

@@ -33,6 +33,7 @@ pub struct Geometry {
 
 impl Geometry {
     /// The geometry that a superblock describes.
+    #[must_use]
     pub fn of(sb: &Superblock) -> Geometry {
         Geometry {
             block_size: sb.block_size,
@@ -50,6 +51,7 @@ impl Geometry {
     }
 
     /// Returns true if a block lies in the main area.
+    #[must_use]
     pub fn in_main(&self, addr: BlockAddr) -> bool {
         addr >= self.main.start && u64::from(addr.0) < self.main.end()
     }
@@ -58,6 +60,7 @@ impl Geometry {
     ///
     /// # Panics
     /// Panics if the block is not in the main area, which is a bug of the caller.
+    #[must_use]
     pub fn position(&self, addr: BlockAddr) -> (SegNo, u16) {
         assert!(self.in_main(addr), "{addr} is not in the main area");
         let offset = addr.0 - self.main.start.0;
@@ -65,11 +68,13 @@ impl Geometry {
     }
 
     /// Block `offset` of a segment of the main area.
+    #[must_use]
     pub fn block(&self, segment: SegNo, offset: u16) -> BlockAddr {
         BlockAddr(self.main.start.0 + (segment.0 << LOG_BLOCKS_PER_SEGMENT) + u32::from(offset))
     }
 
     /// The section that a segment belongs to.
+    #[must_use]
     pub fn section_of(&self, segment: SegNo) -> SecNo {
         SecNo(segment.0 / self.segments_per_section)
     }
@@ -87,39 +92,46 @@ impl Geometry {
     }
 
     /// First block of a checkpoint pack, 0 or 1.
+    #[must_use]
     pub fn pack(&self, pack: u8) -> BlockAddr {
         BlockAddr(self.checkpoint.start.0 + u32::from(pack) * BLOCKS_PER_SEGMENT)
     }
 
     /// Number of SIT blocks that hold entries, in one copy.
+    #[must_use]
     pub fn sit_blocks(&self) -> u32 {
         self.segments.div_ceil(self.block_size.sit_entries() as u32)
     }
 
     /// Address of one of the two copies of a SIT block: the copies are the two halves of the area.
+    #[must_use]
     pub fn sit_block(&self, index: u32, second: bool) -> BlockAddr {
         let half = self.sit.segments / 2 * BLOCKS_PER_SEGMENT;
         BlockAddr(self.sit.start.0 + index + if second { half } else { 0 })
     }
 
     /// Number of NAT blocks, in one copy.
+    #[must_use]
     pub fn nat_blocks(&self) -> u32 {
         self.nat.segments / 2 * BLOCKS_PER_SEGMENT
     }
 
     /// Address of one of the two copies of a NAT block: the copies alternate segment by segment.
+    #[must_use]
     pub fn nat_block(&self, index: u32, second: bool) -> BlockAddr {
         let base = 2 * index - index % BLOCKS_PER_SEGMENT;
         BlockAddr(self.nat.start.0 + base + if second { BLOCKS_PER_SEGMENT } else { 0 })
     }
 
     /// The first nid that has no entry in the NAT.
+    #[must_use]
     pub fn nids_end(&self) -> Nid {
         let end = u64::from(self.nat_blocks()) * self.block_size.nat_entries() as u64;
         Nid(u32::try_from(end).unwrap_or(u32::MAX))
     }
 
     /// SSA block that holds the summary of a segment, and the byte offset of the summary in it.
+    #[must_use]
     pub fn summary_block(&self, segment: SegNo) -> (BlockAddr, usize) {
         let per_block = (self.block_size.bytes() / self.summary.bytes()) as u32;
         let offset = (segment.0 % per_block) as usize * self.summary.bytes();

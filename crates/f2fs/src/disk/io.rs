@@ -37,11 +37,17 @@ impl Io {
     }
 
     /// Reads consecutive blocks from `addr` on into `buf`, which holds a whole number of blocks.
+    ///
+    /// # Errors
+    /// [`Error::Io`] at `at` if the device fails.
     pub fn read(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.device.read(self.offset(addr), buf).map_err(|source| Error::Io { at, source })
     }
 
     /// Reads one block.
+    ///
+    /// # Errors
+    /// [`Error::Io`] at `at` if the device fails.
     pub fn read_block(&self, addr: BlockAddr, at: Place) -> Result<Box<[u8]>> {
         let mut block = vec![0; self.block_size.bytes()].into_boxed_slice();
         self.read(addr, at, &mut block)?;
@@ -50,6 +56,9 @@ impl Io {
 
     /// Reads the bytes `range`, counted from the start of block `addr`. The device reads only the sectors
     /// that contain them.
+    ///
+    /// # Errors
+    /// [`Error::Io`] at `at` if the device fails.
     pub fn read_bytes(&self, addr: BlockAddr, at: Place, range: Range<usize>) -> Result<Vec<u8>> {
         let sector = match self.device.geometry().sector_bytes as usize {
             sector if sector > 0 && self.block_size.bytes() % sector == 0 => sector,
@@ -65,6 +74,9 @@ impl Io {
     }
 
     /// Writes `bytes`, a whole number of blocks, from `addr` on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] at `at` if the device fails.
     pub fn write(&self, addr: BlockAddr, at: Place, bytes: &[u8]) -> Result<()> {
         debug_assert_eq!(bytes.len() % self.block_size.bytes(), 0);
         self.written_blocks.fetch_add((bytes.len() / self.block_size.bytes()) as u64, Ordering::Relaxed);
@@ -72,11 +84,17 @@ impl Io {
     }
 
     /// Flushes the device: makes all earlier writes durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device fails. The content of the device is unknown then.
     pub fn flush(&self) -> Result<()> {
         self.device.flush().map_err(|source| Error::Io { at: Place::Volume, source })
     }
 
     /// Discards `blocks` blocks from `addr` on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device fails.
     pub fn discard(&self, addr: BlockAddr, blocks: u32) -> Result<()> {
         let length = u64::from(blocks) * self.block_size.bytes() as u64;
         self.device
@@ -91,6 +109,9 @@ impl Io {
 
     /// Returns `result` unchanged; if it reports damage, the next checkpoint asks for fsck (Linux,
     /// `SBI_NEED_FSCK`).
+    ///
+    /// # Errors
+    /// The error of `result`.
     pub fn noted<T>(&self, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Error::Corrupt { .. })) {
             self.met_damage.store(true, Ordering::Relaxed);

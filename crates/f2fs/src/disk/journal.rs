@@ -6,7 +6,7 @@ use super::io::Io;
 use crate::{Place, Result, units::BlockAddr};
 
 /// Changed entries, divided between journal and table.
-pub struct Split<K> {
+pub(crate) struct Split<K> {
     /// Entries for the journal, in table order.
     pub journal: Vec<K>,
     /// Entries for the table, by block.
@@ -16,7 +16,7 @@ pub struct Split<K> {
 /// Divides changed entries, each given with its table block. If all fit, all go to the journal. Otherwise the
 /// table blocks with the fewest changes fill the journal, which leaves the fewest blocks to write (Linux,
 /// `f2fs_flush_nat_entries`).
-pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize) -> Split<K> {
+pub(crate) fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize) -> Split<K> {
     let mut blocks: BTreeMap<u32, Vec<K>> = BTreeMap::new();
     for (block, key) in entries {
         blocks.entry(block).or_default().push(key);
@@ -37,7 +37,7 @@ pub fn split<K: Ord + Copy>(entries: impl Iterator<Item = (u32, K)>, room: usize
 
 /// Table blocks in ascending order of the addresses that `addr` gives them. Adjacent blocks can then be
 /// written together, and a card need not switch between the two copies.
-pub fn upwards<K>(
+pub(crate) fn upwards<K>(
     blocks: &BTreeMap<u32, Vec<K>>,
     addr: impl Fn(u32) -> BlockAddr,
 ) -> impl Iterator<Item = (BlockAddr, u32, &[K])> {
@@ -47,7 +47,7 @@ pub fn upwards<K>(
 }
 
 /// The part of a table that was written for a checkpoint which is not current yet.
-pub struct Prepared<K, E> {
+pub(crate) struct Prepared<K, E> {
     /// Entries for the journal, in table order.
     pub journal: Vec<(K, E)>,
     /// The current copy of each block with that checkpoint: a set bit means the second.
@@ -55,7 +55,7 @@ pub struct Prepared<K, E> {
 }
 
 /// Writer for table blocks that joins adjacent blocks into one request.
-pub struct TableRun<'a> {
+pub(crate) struct TableRun<'a> {
     io: &'a Io,
     start: BlockAddr,
     at: Place,
@@ -67,12 +67,12 @@ const RUN_BYTES: usize = 1 << 20;
 
 impl<'a> TableRun<'a> {
     /// Creates an empty run.
-    pub fn new(io: &'a Io) -> TableRun<'a> {
+    pub(crate) fn new(io: &'a Io) -> TableRun<'a> {
         TableRun { io, start: BlockAddr::NULL, at: Place::Volume, bytes: Vec::new() }
     }
 
     /// Adds a block. If it does not follow the run, the run is written first.
-    pub fn push(&mut self, addr: BlockAddr, at: Place, block: &[u8]) -> Result<()> {
+    pub(crate) fn push(&mut self, addr: BlockAddr, at: Place, block: &[u8]) -> Result<()> {
         let end = self.start.index() + self.bytes.len() / self.io.block_size().bytes();
         if self.bytes.is_empty() || end != addr.index() || self.bytes.len() >= RUN_BYTES {
             self.write()?;
@@ -83,7 +83,7 @@ impl<'a> TableRun<'a> {
     }
 
     /// Writes the remaining blocks.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.write()
     }
 

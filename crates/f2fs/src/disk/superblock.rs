@@ -14,6 +14,10 @@ use crate::{
 /// Reads the superblock from the first copy, or from the second if the first is damaged, and returns it with
 /// the number of the copy. The volume must fit into `size` bytes, the size of the device or of all devices of
 /// the volume together.
+///
+/// # Errors
+/// [`Error::NotF2fs`], [`Error::Unsupported`], [`Error::Corrupt`] and [`Error::Io`], each for the first copy, if
+/// both cannot be used.
 pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8)> {
     let read = |copy: u8, block_bytes: u64| -> Result<Superblock> {
         let at = Place::Superblock(copy);
@@ -47,6 +51,9 @@ pub fn read_superblock(device: &dyn Device, size: u64) -> Result<(Superblock, u8
 }
 
 /// Reads a superblock copy from the device and checks only its magic number.
+///
+/// # Errors
+/// [`Error::NotF2fs`] without the magic number; [`Error::Io`] if the device fails.
 pub fn read_raw_superblock(device: &dyn Device, copy: u8) -> Result<superblock::raw::Superblock> {
     // The position of the second copy depends on the block size, which only a superblock tells.
     let at = Place::Superblock(copy);

@@ -12,7 +12,7 @@ const NEIGHBOURS_LEAST: usize = 30;
 
 /// Why blocks are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
+pub(super) enum Asks {
     /// No fsync: a plain write, a checkpoint, or memory that runs short.
     Nobody,
     /// An fsync of few blocks.
@@ -24,7 +24,7 @@ pub enum Asks {
 /// Returns true if blocks of a file that have addresses are updated in place (IPU). `neighbours` is the
 /// number of these blocks, which are adjacent in the file and on the device. Appending them to a log would
 /// take no fewer commands, and would write their new addresses and segment summaries as well.
-pub fn in_place(policy: InPlace, asks: Asks, neighbours: usize) -> bool {
+pub(super) fn in_place(policy: InPlace, asks: Asks, neighbours: usize) -> bool {
     match (policy, asks) {
         (InPlace::Never, _) | (InPlace::Fsync, Asks::Nobody) => false,
         (InPlace::Always, _) | (InPlace::Fsync, Asks::FewSynced) => true,

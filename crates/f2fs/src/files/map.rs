@@ -31,11 +31,13 @@ pub struct Run {
 
 impl Run {
     /// Number of blocks in the run.
+    #[must_use]
     pub fn len(&self) -> u64 {
         self.blocks.end - self.blocks.start
     }
 
     /// Returns true if the run has no blocks, which no returned run has.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

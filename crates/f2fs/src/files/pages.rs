@@ -11,7 +11,7 @@ use crate::units::Ino;
 
 /// The dirty pages, ordered by file and block, which is also the order of write-back.
 #[derive(Default)]
-pub struct Pages {
+pub(super) struct Pages {
     map: BTreeMap<(Ino, u64), Page>,
     /// Clusters of compressed files that have dirty pages, by file and first block.
     clusters: BTreeMap<(Ino, u64), Cluster>,
@@ -20,7 +20,7 @@ pub struct Pages {
 }
 
 /// A dirty page.
-pub struct Page {
+pub(crate) struct Page {
     /// Its content.
     pub bytes: Box<[u8]>,
     /// True if every checkpoint must write it to be consistent.
@@ -35,27 +35,27 @@ struct Cluster {
 
 impl Pages {
     /// Returns a page if it is dirty.
-    pub fn get(&self, ino: Ino, block: u64) -> Option<&[u8]> {
+    pub(super) fn get(&self, ino: Ino, block: u64) -> Option<&[u8]> {
         self.map.get(&(ino, block)).map(|page| &*page.bytes)
     }
 
     /// A dirty page, to change it.
-    pub fn get_mut(&mut self, ino: Ino, block: u64) -> Option<&mut [u8]> {
+    pub(super) fn get_mut(&mut self, ino: Ino, block: u64) -> Option<&mut [u8]> {
         self.map.get_mut(&(ino, block)).map(|page| &mut *page.bytes)
     }
 
     /// Adds a page.
-    pub fn insert(&mut self, ino: Ino, block: u64, page: Page) {
+    pub(super) fn insert(&mut self, ino: Ino, block: u64, page: Page) {
         self.map.insert((ino, block), page);
     }
 
     /// Returns true if every checkpoint must write this page to be consistent.
-    pub fn is_needed(&self, ino: Ino, block: u64) -> bool {
+    pub(super) fn is_needed(&self, ino: Ino, block: u64) -> bool {
         self.map.get(&(ino, block)).is_some_and(|page| page.is_needed)
     }
 
     /// Adds a page of a compressed file with clusters of `blocks` blocks.
-    pub fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
+    pub(super) fn insert_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
         if self.map.insert((ino, block), page).is_none() {
             let start = block - block % blocks as u64;
             let cluster = self.clusters.entry((ino, start)).or_insert(Cluster { blocks, pages: 0 });
@@ -66,7 +66,7 @@ impl Pages {
     }
 
     /// Removes a page and returns it.
-    pub fn remove(&mut self, ino: Ino, block: u64) -> Option<Page> {
+    pub(super) fn remove(&mut self, ino: Ino, block: u64) -> Option<Page> {
         let page = self.map.remove(&(ino, block))?;
         let before = self.clusters.range_mut(..=(ino, block)).next_back();
         let own = before.filter(|((of, start), cluster)| *of == ino && block < start + cluster.blocks as u64);
@@ -82,7 +82,7 @@ impl Pages {
     }
 
     /// The blocks of a file in `from..to` that have a dirty page, ascending.
-    pub fn blocks_of(&self, ino: Ino, from: u64, to: u64) -> Vec<u64> {
+    pub(super) fn blocks_of(&self, ino: Ino, from: u64, to: u64) -> Vec<u64> {
         if from >= to {
             return Vec::new();
         }
@@ -90,35 +90,35 @@ impl Pages {
     }
 
     /// Returns true if a file has fewer than `most` dirty pages.
-    pub fn has_fewer(&self, ino: Ino, most: usize) -> bool {
+    pub(super) fn has_fewer(&self, ino: Ino, most: usize) -> bool {
         self.map.range((ino, 0)..(ino, u64::MAX)).take(most).count() < most
     }
 
     /// Drops the pages of a file in `from..to`.
-    pub fn discard(&mut self, ino: Ino, from: u64, to: u64) {
+    pub(super) fn discard(&mut self, ino: Ino, from: u64, to: u64) {
         for block in self.blocks_of(ino, from, to) {
             self.remove(ino, block);
         }
     }
 
     /// The keys of all pages, ascending.
-    pub fn keys(&self) -> Vec<(Ino, u64)> {
+    pub(super) fn keys(&self) -> Vec<(Ino, u64)> {
         self.map.keys().copied().collect()
     }
 
     /// Returns true if there are no dirty pages.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// Number of dirty pages.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.map.len()
     }
 
     /// Upper bound of the blocks that writing all pages takes; a page of a compressed file counts as its
     /// whole cluster.
-    pub fn blocks_to_write(&self) -> usize {
+    pub(super) fn blocks_to_write(&self) -> usize {
         self.map.len() + self.beside
     }
 }

@@ -31,6 +31,7 @@ pub struct NewNode {
 
 impl NewNode {
     /// Creates parameters for an inode with this mode, owned by root, with the current time.
+    #[must_use]
     pub fn new(mode: u16) -> NewNode {
         NewNode { mode, uid: 0, gid: 0, device: None, times: None }
     }
@@ -51,6 +52,7 @@ pub struct Times {
 
 impl Times {
     /// Creates timestamps that are all `time`.
+    #[must_use]
     pub fn all(time: Time) -> Times {
         Times { atime: time, ctime: time, mtime: time, crtime: time }
     }

@@ -42,12 +42,12 @@ pub(super) struct DirIndexes {
 
 impl DirIndexes {
     /// Creates an empty index of all directories, which takes at most about `most_bytes` bytes.
-    pub fn new(most_bytes: usize) -> DirIndexes {
+    pub(super) fn new(most_bytes: usize) -> DirIndexes {
         DirIndexes { map: FxHashMap::default(), items: 0, items_max: most_bytes / ITEM_BYTES }
     }
 
     /// Begins to track all names of a directory, given the hashes of its present names.
-    pub fn learn(&mut self, dir: Ino, hashes: impl IntoIterator<Item = u32>) {
+    pub(super) fn learn(&mut self, dir: Ino, hashes: impl IntoIterator<Item = u32>) {
         self.forget(dir);
         self.map.insert(dir, DirIndex { hashes: Some(FxHashSet::default()), ..DirIndex::default() });
         self.add(DIR_ITEMS);
@@ -55,31 +55,31 @@ impl DirIndexes {
     }
 
     /// Forgets a directory.
-    pub fn forget(&mut self, dir: Ino) {
+    pub(super) fn forget(&mut self, dir: Ino) {
         if let Some(index) = self.map.remove(&dir) {
             self.items -= index.items();
         }
     }
 
     /// Returns true if all names of a directory are known.
-    pub fn knows(&self, dir: Ino) -> bool {
+    pub(super) fn knows(&self, dir: Ino) -> bool {
         self.map.get(&dir).is_some_and(|index| index.hashes.is_some())
     }
 
     /// Returns true if a directory certainly has no name with this hash.
-    pub fn lacks(&self, dir: Ino, hash: u32) -> bool {
+    pub(super) fn lacks(&self, dir: Ino, hash: u32) -> bool {
         let hashes = self.map.get(&dir).and_then(|index| index.hashes.as_ref());
         hashes.is_some_and(|hashes| !hashes.contains(&hash))
     }
 
     /// Returns true if a bucket certainly has no room for `slots` contiguous slots.
-    pub fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
+    pub(super) fn is_full(&self, dir: Ino, level: u32, bucket: u32, slots: usize) -> bool {
         let known = self.map.get(&dir).and_then(|index| index.room.get(level as usize)?.get(&bucket));
         known.is_some_and(|room| slots >= usize::from(*room))
     }
 
     /// Records that a bucket has no room for `slots` contiguous slots.
-    pub fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
+    pub(super) fn set_full(&mut self, dir: Ino, level: u32, bucket: u32, slots: usize) {
         let mut more = 0;
         let index = self.map.entry(dir).or_insert_with(|| {
             more += DIR_ITEMS;
@@ -93,7 +93,7 @@ impl DirIndexes {
     }
 
     /// Records that a name was entered.
-    pub fn entered(&mut self, dir: Ino, hash: u32) {
+    pub(super) fn entered(&mut self, dir: Ino, hash: u32) {
         let Some(index) = self.map.get_mut(&dir) else { return };
         let Some(hashes) = &mut index.hashes else { return };
         let is_new = hashes.insert(hash) || index.shared.insert(hash);
@@ -101,7 +101,7 @@ impl DirIndexes {
     }
 
     /// Records that a name was removed. If it was in a bucket of a level, that bucket has room again.
-    pub fn left(&mut self, dir: Ino, hash: u32, bucket: Option<(u32, u64)>) {
+    pub(super) fn left(&mut self, dir: Ino, hash: u32, bucket: Option<(u32, u64)>) {
         let Some(index) = self.map.get_mut(&dir) else { return };
         if let Some(hashes) = index.hashes.as_mut().filter(|_| !index.shared.contains(&hash)) {
             self.items -= usize::from(hashes.remove(&hash));

@@ -39,20 +39,20 @@ struct Known {
 
 impl DirStrays {
     /// Creates an empty record of all directories, which takes at most about `most_bytes` bytes.
-    pub fn new(most_bytes: usize) -> DirStrays {
+    pub(super) fn new(most_bytes: usize) -> DirStrays {
         DirStrays { known: Mutex::default(), most_bytes }
     }
 
     /// Returns the blocks of a directory that may have a stray name with this hash, or `None` if the
     /// directory was not walked.
-    pub fn blocks(&self, dir: Ino, hash: u32) -> Option<Vec<u64>> {
+    pub(super) fn blocks(&self, dir: Ino, hash: u32) -> Option<Vec<u64>> {
         let known = self.lock();
         let strays = known.dirs.get(&dir)?;
         Some(strays.range((hash, 0)..=(hash, u64::MAX)).map(|(_, block)| *block).collect())
     }
 
     /// Records all stray names of a directory.
-    pub fn learn(&self, dir: Ino, strays: Strays) {
+    pub(super) fn learn(&self, dir: Ino, strays: Strays) {
         let mut known = self.lock();
         known.forget(dir);
         known.make_room(DIR_BYTES + strays.len() * NAME_BYTES, self.most_bytes);
@@ -63,7 +63,7 @@ impl DirStrays {
     }
 
     /// Records a stray name that was entered into a block of a directory.
-    pub fn entered(&self, dir: Ino, hash: u32, block: u64) {
+    pub(super) fn entered(&self, dir: Ino, hash: u32, block: u64) {
         let mut known = self.lock();
         if known.dirs.get_mut(&dir).is_some_and(|strays| strays.insert((hash, block))) {
             known.bytes += NAME_BYTES;
@@ -72,7 +72,7 @@ impl DirStrays {
     }
 
     /// Forgets a directory.
-    pub fn forget(&self, dir: Ino) {
+    pub(super) fn forget(&self, dir: Ino) {
         self.lock().forget(dir);
     }
 

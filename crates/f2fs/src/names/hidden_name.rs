@@ -14,7 +14,7 @@ const SHOWN: usize = 149;
 const HASH_BYTES: usize = 8;
 
 /// Encodes an encrypted name with the hash from its directory entry; `None` if it is too short to be one.
-pub fn encode(name: &[u8], hash: u32) -> Option<Vec<u8>> {
+pub(super) fn encode(name: &[u8], hash: u32) -> Option<Vec<u8>> {
     if name.len() < SHORTEST {
         return None;
     }
@@ -28,7 +28,7 @@ pub fn encode(name: &[u8], hash: u32) -> Option<Vec<u8>> {
 }
 
 /// The hash of the directory entry that a shown name encodes; `None` if it is not an encoded name.
-pub fn hash_of(shown: &[u8]) -> Option<u32> {
+pub(super) fn hash_of(shown: &[u8]) -> Option<u32> {
     let bytes = URL_SAFE_NO_PAD.decode(shown).ok()?;
     let hash = bytes.first_chunk::<HASH_BYTES>()?;
     u32::try_from(u64::from_le_bytes(*hash)).ok()

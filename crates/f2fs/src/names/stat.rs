@@ -75,6 +75,7 @@ pub struct Stat {
 impl Stat {
     /// The flags that `lsattr` shows: the stored ones that Linux passes on, and those derived from other
     /// attributes (Linux, `f2fs_fileattr_get`).
+    #[must_use]
     pub fn shown_flags(&self) -> u32 {
         let facts = [
             (self.encrypted, flag::ENCRYPT),

@@ -21,21 +21,21 @@ const SHARDS: usize = 16;
 /// The parts of a dirty node that have changed. An fsync can skip an inode if roll-forward recovers all its
 /// changes from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Change(u8);
+pub(crate) struct Change(u8);
 
 impl Change {
     /// The block count of a file; recovery counts the blocks that it recovers.
-    pub const BLOCKS: Change = Change(1);
+    pub(crate) const BLOCKS: Change = Change(1);
     /// The size of a file, extended by blocks beyond its end; recovery of such a block sets the size to the
     /// end of the block.
-    pub const SIZE: Change = Change(2);
+    pub(crate) const SIZE: Change = Change(2);
     /// The timestamps of a content change.
-    pub const TIMES: Change = Change(4);
+    pub(crate) const TIMES: Change = Change(4);
     /// Any other change.
-    pub const REST: Change = Change(8);
+    pub(crate) const REST: Change = Change(8);
 
     /// Returns true if the changes include this one.
-    pub fn has(self, one: Change) -> bool {
+    pub(crate) fn has(self, one: Change) -> bool {
         self.0 & one.0 != 0
     }
 }
@@ -46,7 +46,7 @@ struct Dirty {
 }
 
 /// The node cache. Readers share the clean part; the dirty part changes only through `&mut self`.
-pub struct NodeCache {
+pub(super) struct NodeCache {
     dirty: FxHashMap<Nid, Dirty>,
     /// The dirty nodes by file.
     by_file: BTreeSet<(Ino, Nid)>,
@@ -64,7 +64,7 @@ struct Shard {
 
 impl NodeCache {
     /// Creates a cache for about `nodes` clean nodes.
-    pub fn new(nodes: usize) -> NodeCache {
+    pub(super) fn new(nodes: usize) -> NodeCache {
         NodeCache {
             dirty: FxHashMap::default(),
             by_file: BTreeSet::new(),
@@ -74,7 +74,7 @@ impl NodeCache {
     }
 
     /// Returns a node if it is cached.
-    pub fn get(&self, nid: Nid) -> Option<Arc<NodeBlock>> {
+    pub(super) fn get(&self, nid: Nid) -> Option<Arc<NodeBlock>> {
         if let Some(dirty) = self.dirty.get(&nid) {
             return Some(dirty.node.clone());
         }
@@ -89,29 +89,29 @@ impl NodeCache {
 
     /// Number of clean nodes that can be added at once without dropping one of them: half a generation,
     /// because nids may be distributed unevenly over the shards.
-    pub fn ahead_max(&self) -> usize {
+    pub(super) fn ahead_max(&self) -> usize {
         self.shard_nodes * SHARDS / 2
     }
 
     /// Caches a node that was read from the device.
-    pub fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
+    pub(super) fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
         self.keep(&mut self.shard(nid), nid, node);
     }
 
     /// A node that is already dirty, to make this change to it.
-    pub fn get_dirty(&mut self, nid: Nid, change: Change) -> Option<&mut NodeBlock> {
+    pub(super) fn get_dirty(&mut self, nid: Nid, change: Change) -> Option<&mut NodeBlock> {
         let dirty = self.dirty.get_mut(&nid)?;
         dirty.change.0 |= change.0;
         Some(Arc::make_mut(&mut dirty.node))
     }
 
     /// Returns the changes of a dirty node; `None` if the node is not dirty.
-    pub fn change(&self, nid: Nid) -> Option<Change> {
+    pub(super) fn change(&self, nid: Nid) -> Option<Change> {
         self.dirty.get(&nid).map(|dirty| dirty.change)
     }
 
     /// Makes a node dirty with this change, or adds a new node.
-    pub fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>, change: Change) -> &mut NodeBlock {
+    pub(super) fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>, change: Change) -> &mut NodeBlock {
         let mut shard = self.shard(nid);
         shard.young.remove(&nid);
         shard.old.remove(&nid);
@@ -122,7 +122,7 @@ impl NodeCache {
     }
 
     /// Removes a node from the cache.
-    pub fn remove(&mut self, nid: Nid) {
+    pub(super) fn remove(&mut self, nid: Nid) {
         if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
         }
@@ -132,22 +132,22 @@ impl NodeCache {
     }
 
     /// Number of dirty nodes.
-    pub fn dirty_count(&self) -> usize {
+    pub(super) fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
 
     /// The nids of the dirty nodes, ordered by file.
-    pub fn dirty_nids(&self) -> Vec<Nid> {
+    pub(super) fn dirty_nids(&self) -> Vec<Nid> {
         self.by_file.iter().map(|(_, nid)| *nid).collect()
     }
 
     /// The nids of a file's dirty nodes.
-    pub fn dirty_of(&self, ino: Ino) -> Vec<Nid> {
+    pub(super) fn dirty_of(&self, ino: Ino) -> Vec<Nid> {
         self.by_file.range((ino, Nid(0))..=(ino, Nid(u32::MAX))).map(|(_, nid)| *nid).collect()
     }
 
     /// Marks a dirty node as clean after it has been written.
-    pub fn set_clean(&mut self, nid: Nid) {
+    pub(super) fn set_clean(&mut self, nid: Nid) {
         if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
             self.insert_clean(nid, node);

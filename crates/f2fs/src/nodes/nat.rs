@@ -38,7 +38,7 @@ const TRIES: usize = 4;
 const AHEAD_MAX: u32 = 16;
 
 /// The NAT. Reads take `&self`; changes take `&mut self` and touch only memory.
-pub struct Nat {
+pub(super) struct Nat {
     geometry: Geometry,
     /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
@@ -72,7 +72,7 @@ struct Change {
 
 impl Nat {
     /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes.
-    pub fn new(
+    pub(super) fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
         journal: Vec<(Nid, NatEntry)>,
@@ -102,7 +102,7 @@ impl Nat {
     }
 
     /// The entry of a nid.
-    pub fn get(&self, io: &Io, nid: Nid) -> Result<NatEntry> {
+    pub(super) fn get(&self, io: &Io, nid: Nid) -> Result<NatEntry> {
         if let Some(change) = self.changes.get(&nid) {
             return Ok(change.entry);
         }
@@ -115,7 +115,7 @@ impl Nat {
     }
 
     /// Returns true if the nid is in use in the last checkpoint.
-    pub fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
+    pub(super) fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
         match self.changes.get(&nid) {
             Some(change) => Ok(change.was_used),
             None => Ok(!self.get(io, nid)?.is_free()),
@@ -123,25 +123,25 @@ impl Nat {
     }
 
     /// Returns true if the entry of a nid was set since the last checkpoint.
-    pub fn is_changed(&self, nid: Nid) -> bool {
+    pub(super) fn is_changed(&self, nid: Nid) -> bool {
         self.changes.get(&nid).is_some_and(|change| change.dirty)
     }
 
     /// Sets the entry of a nid.
-    pub fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
+    pub(super) fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
         let was_used = self.is_checkpointed(io, nid)?;
         self.changes.insert(nid, Change { entry, dirty: true, was_used });
         Ok(())
     }
 
     /// Marks a nid as free and increments its version, so that summaries of its old blocks no longer match.
-    pub fn release(&mut self, io: &Io, nid: Nid, version: u8) -> Result<()> {
+    pub(super) fn release(&mut self, io: &Io, nid: Nid, version: u8) -> Result<()> {
         let entry = NatEntry { version: version.wrapping_add(1), ino: Ino(0), addr: BlockAddr::NULL };
         self.set(io, nid, entry)
     }
 
     /// Allocates a free nid. The caller must [`set`](Self::set) its entry.
-    pub fn take_free(&mut self, io: &Io) -> Result<Nid> {
+    pub(super) fn take_free(&mut self, io: &Io) -> Result<Nid> {
         let (mut unseen, mut unread) = (self.geometry.nat_blocks(), 0);
         loop {
             while let Some(nid) = self.free.pop_front() {
@@ -165,7 +165,7 @@ impl Nat {
     }
 
     /// The free nid hint for the next session, stored in the checkpoint.
-    pub fn next_free(&self) -> Nid {
+    pub(super) fn next_free(&self) -> Nid {
         match self.free.front() {
             Some(nid) => *nid,
             None => Nid(self.scan * self.geometry.block_size.nat_entries() as u32),
@@ -174,13 +174,13 @@ impl Nat {
 
     /// Number of entries that differ from the NAT blocks; the next checkpoint writes them or keeps them in
     /// its journal.
-    pub fn changed_entries(&self) -> usize {
+    pub(super) fn changed_entries(&self) -> usize {
         self.changes.len()
     }
 
     /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
+    pub(super) fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
         let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
         let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
         let bitmap = self.write_blocks(io, &split.blocks)?;
@@ -190,7 +190,7 @@ impl Nat {
 
     /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
     /// [`write_back`](Self::write_back).
-    pub fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
+    pub(super) fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
         self.bitmap = prepared.bitmap;
         // Readers may have cached old copies while the new ones were being written.
         for shard in &mut self.cache {

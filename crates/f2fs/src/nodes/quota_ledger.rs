@@ -91,7 +91,7 @@ struct DirtyUsage {
 
 impl DirtyUsage {
     /// Returns true if the quota files need fsck even though they have just been written.
-    pub fn needs_fsck(&self) -> bool {
+    pub(crate) fn needs_fsck(&self) -> bool {
         self.is_wrong || !self.unread.is_empty() || self.changes.iter().any(|changes| !changes.is_empty())
     }
 }
@@ -114,7 +114,7 @@ impl EnforcedLimits {
 
 /// Returns true if the limits permit `usage` (Linux, `dquot_add_space` and `dquot_add_inodes`). `until` is
 /// the end of the grace time, or 0 if the soft limit is not exceeded yet.
-pub fn admits(usage: u64, hard: u64, soft: u64, until: u64, now: u64) -> bool {
+pub(super) fn admits(usage: u64, hard: u64, soft: u64, until: u64, now: u64) -> bool {
     let over = |limit: u64| limit != 0 && usage > limit;
     let too_long = until != 0 && now >= until;
     !(over(hard) || over(soft) && too_long)
@@ -122,7 +122,7 @@ pub fn admits(usage: u64, hard: u64, soft: u64, until: u64, now: u64) -> bool {
 
 /// Returns the end of the grace time, or 0 if `usage` does not exceed the soft limit. The grace time starts
 /// when the limit is first exceeded.
-pub fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_seconds: u32) -> u64 {
+pub(super) fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_seconds: u32) -> u64 {
     match (soft != 0 && usage > soft, until) {
         (false, _) => 0,
         (true, 0) => now + u64::from(grace_seconds),

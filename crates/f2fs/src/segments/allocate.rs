@@ -76,7 +76,7 @@ fn stays_close(synced: u16) -> bool {
 }
 
 /// Maps the log that fits a block best to one of the active logs (Linux, `__get_segment_type`).
-pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
+pub(crate) fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
     match active {
         ActiveLogs::Six => best,
         ActiveLogs::Four if best.is_node() => match best {
@@ -92,7 +92,7 @@ pub fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> Segmen
 
 /// An allocated block.
 #[derive(Debug, Clone, Copy)]
-pub struct Allocated {
+pub(crate) struct Allocated {
     /// Its address.
     pub addr: BlockAddr,
     /// The next address of the log, null if the log is full. Node footers carry it for roll-forward recovery.

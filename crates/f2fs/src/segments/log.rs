@@ -20,7 +20,7 @@ const RUN_BYTES: usize = 8 * (120 << 10);
 const STUCK_MAX: usize = 64;
 
 /// One log.
-pub struct Log {
+pub(super) struct Log {
     /// The current segment.
     pub segment: SegNo,
     /// The next block to allocate in it; 512 if it is full and no other segment could be opened.
@@ -43,7 +43,7 @@ struct Run {
 
 impl Log {
     /// Creates a log that continues at `position`.
-    pub fn new(position: LogPosition, summary: Summary) -> Log {
+    pub(super) fn new(position: LogPosition, summary: Summary) -> Log {
         Log {
             segment: position.segment,
             offset: position.offset,
@@ -55,23 +55,23 @@ impl Log {
     }
 
     /// Returns true if no block of the segment is left.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         u32::from(self.offset) >= BLOCKS_PER_SEGMENT
     }
 
     /// The log's current position, as a checkpoint stores it.
-    pub fn position(&self) -> LogPosition {
+    pub(super) fn position(&self) -> LogPosition {
         LogPosition { segment: self.segment, offset: self.offset, fills_holes: self.fills_holes }
     }
 
     /// Number of summary entries that the checkpoint must store.
-    pub fn summary_entries(&self) -> usize {
+    pub(super) fn summary_entries(&self) -> usize {
         if self.fills_holes { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
     }
 }
 
 /// The six logs. A read-only volume has logs as well but never writes to them.
-pub struct Logs {
+pub(super) struct Logs {
     logs: [Log; 6],
     /// Runs whose write failed, in the order in which they are to be written.
     stuck: Vec<Run>,
@@ -82,35 +82,35 @@ pub struct Logs {
 
 impl Logs {
     /// Creates the logs, with blocks of `block_bytes` bytes.
-    pub fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
+    pub(super) fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
         Logs { logs, stuck: Vec::new(), block_bytes, latest: 0 }
     }
 
     /// The log of this kind.
-    pub fn get(&self, kind: SegmentType) -> &Log {
+    pub(super) fn get(&self, kind: SegmentType) -> &Log {
         &self.logs[kind.index()]
     }
 
     /// The log of this kind, mutable.
-    pub fn get_mut(&mut self, kind: SegmentType) -> &mut Log {
+    pub(super) fn get_mut(&mut self, kind: SegmentType) -> &mut Log {
         &mut self.logs[kind.index()]
     }
 
     /// The current segments.
-    pub fn segments(&self) -> [SegNo; 6] {
+    pub(super) fn segments(&self) -> [SegNo; 6] {
         SegmentType::ALL.map(|kind| self.logs[kind.index()].segment)
     }
 
     /// Number of blocks at the start of a segment that no log is going to write: all 512 if it is no current
     /// segment, the blocks before the position for LFS, none for SSR.
-    pub fn written_part(&self, segment: SegNo) -> u16 {
+    pub(super) fn written_part(&self, segment: SegNo) -> u16 {
         let log = self.logs.iter().find(|log| log.segment == segment);
         log.map_or(BLOCKS_PER_SEGMENT as u16, |log| if log.fills_holes { 0 } else { log.offset })
     }
 
     /// Adds a block to the run of a log. If the block does not follow the run, the run is written first. The
     /// block is added even if that write fails.
-    pub fn push(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+    pub(super) fn push(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         debug_assert_eq!(bytes.len(), self.block_bytes);
         let run = &mut self.logs[kind.index()].run;
         let end = run.start.index() + run.bytes.len() / self.block_bytes;
@@ -131,7 +131,13 @@ impl Logs {
 
     /// Writes blocks that a log has allocated directly from `bytes`, after the log's run. If the write fails,
     /// they are kept as a run.
-    pub fn write_through(&mut self, io: &Io, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_through(
+        &mut self,
+        io: &Io,
+        kind: SegmentType,
+        addr: BlockAddr,
+        bytes: &[u8],
+    ) -> Result<()> {
         debug_assert!(self.stuck.is_empty());
         self.latest = kind.index();
         let run = &mut self.logs[kind.index()].run;
@@ -146,14 +152,14 @@ impl Logs {
     }
 
     /// Returns true if runs are waiting because their write failed.
-    pub fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         !self.stuck.is_empty()
     }
 
     /// Joins data blocks that are overwritten in place to the front of the data run that begins right behind
     /// them. Returns true if there is such a run with room for them. Node runs do not qualify: an fsync
     /// writes all data runs, but of the node runs only that of the warm node log.
-    pub fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
+    pub(super) fn prepend(&mut self, addr: BlockAddr, bytes: &[u8]) -> bool {
         let end = addr.index() + bytes.len() / self.block_bytes;
         let data = SegmentType::ALL.into_iter().zip(&mut self.logs).filter(|(kind, _)| !kind.is_node());
         let mut runs = data.map(|(_, log)| &mut log.run);
@@ -169,7 +175,7 @@ impl Logs {
     }
 
     /// Returns true if so many runs are waiting after failed writes that no more should be kept.
-    pub fn is_choked(&self) -> bool {
+    pub(super) fn is_choked(&self) -> bool {
         self.stuck.len() >= STUCK_MAX
     }
 
@@ -186,14 +192,14 @@ impl Logs {
     }
 
     /// Writes the run of a log.
-    pub fn write(&mut self, io: &Io, kind: SegmentType) -> Result<()> {
+    pub(super) fn write(&mut self, io: &Io, kind: SegmentType) -> Result<()> {
         self.write_stuck(io)?;
         self.logs[kind.index()].run.write(io)
     }
 
     /// Writes all runs: first that of the log that was written last, since it continues at the same place,
     /// then the others in ascending order of address. Flash cards prefer this order.
-    pub fn write_all(&mut self, io: &Io) -> Result<()> {
+    pub(super) fn write_all(&mut self, io: &Io) -> Result<()> {
         self.write_stuck(io)?;
         let mut order = [0, 1, 2, 3, 4, 5];
         order.sort_by_key(|log| (*log != self.latest, self.logs[*log].run.start));
@@ -201,7 +207,7 @@ impl Logs {
     }
 
     /// The content of a block that has not been written yet.
-    pub fn pending(&self, addr: BlockAddr) -> Option<&[u8]> {
+    pub(super) fn pending(&self, addr: BlockAddr) -> Option<&[u8]> {
         self.runs().find_map(|run| {
             let at = run.offset_of(addr, self.block_bytes)?;
             Some(&run.bytes[at..at + self.block_bytes])
@@ -209,7 +215,7 @@ impl Logs {
     }
 
     /// The content of a block that has not been written yet, to overwrite it.
-    pub fn pending_mut(&mut self, addr: BlockAddr) -> Option<&mut [u8]> {
+    pub(super) fn pending_mut(&mut self, addr: BlockAddr) -> Option<&mut [u8]> {
         let size = self.block_bytes;
         let runs = self.logs.iter_mut().map(|log| &mut log.run).chain(&mut self.stuck);
         runs.into_iter().find_map(|run| {
@@ -219,7 +225,7 @@ impl Logs {
     }
 
     /// Returns true if any of the `count` blocks from `addr` on has not been written yet.
-    pub fn holds_any(&self, addr: BlockAddr, count: usize) -> bool {
+    pub(super) fn holds_any(&self, addr: BlockAddr, count: usize) -> bool {
         self.runs().any(|run| {
             let (start, end) = (run.start.index(), run.start.index() + run.bytes.len() / self.block_bytes);
             addr.index() < end && start < addr.index() + count

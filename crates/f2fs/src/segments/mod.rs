@@ -22,7 +22,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use rustc_hash::FxHashSet;
 
-pub use allocate::log_for;
+pub(crate) use allocate::log_for;
 pub use discards::Discards;
 pub(crate) use recovery::Needed;
 pub(crate) use sit::Segment;

@@ -30,7 +30,7 @@ use crate::{
 
 /// A segment in memory.
 #[derive(Debug, Clone)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// The type of the segment; of an empty one, its last type.
     pub kind: SegmentType,
     /// Blocks that are valid now.
@@ -62,17 +62,17 @@ impl Segment {
     }
 
     /// Returns true if no block is valid or protected.
-    pub fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.valid_blocks == 0 && self.protected_blocks == 0
     }
 
     /// Returns true if no block is valid but some are protected until the next checkpoint.
-    pub fn is_prefree(&self) -> bool {
+    pub(crate) fn is_prefree(&self) -> bool {
         self.valid_blocks == 0 && self.protected_blocks != 0
     }
 
     /// The first free block at or after `from`.
-    pub fn next_hole(&self, from: u16) -> Option<u16> {
+    pub(crate) fn next_hole(&self, from: u16) -> Option<u16> {
         (usize::from(from) / 8..self.map.len()).find_map(|byte| {
             let skip = usize::from(from).saturating_sub(byte * 8).min(8);
             let taken = self.map[byte] | self.protected[byte];
@@ -87,7 +87,7 @@ const AHEAD_MAX: u32 = 64;
 
 /// Summary of a SIT block that lets searches skip it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// Number of segments without a valid block.
     pub empty: u8,
     /// Lower bound of the valid blocks of each non-empty segment, by type; [`u16::MAX`] if the block has no
@@ -111,7 +111,7 @@ impl Facts {
 }
 
 /// The SIT.
-pub struct Sit {
+pub(super) struct Sit {
     geometry: Geometry,
     /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
@@ -158,7 +158,7 @@ impl Cache {
 impl Sit {
     /// Creates the SIT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes. The
     /// number of used segments must be set by [`set_used`](Self::set_used).
-    pub fn new(
+    pub(super) fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
         journal: Vec<(SegNo, SitEntry)>,
@@ -186,22 +186,22 @@ impl Sit {
     }
 
     /// Sets the number of segments with a valid block.
-    pub fn set_used(&mut self, used: u32) {
+    pub(super) fn set_used(&mut self, used: u32) {
         self.used = used;
     }
 
     /// Size of the cached blocks in bytes.
-    pub fn block_bytes(&self) -> usize {
+    pub(super) fn block_bytes(&self) -> usize {
         self.cache.blocks.len() * self.geometry.block_size.bytes()
     }
 
     /// Segments that have changed since the last checkpoint.
-    pub fn changed_segments(&self) -> usize {
+    pub(super) fn changed_segments(&self) -> usize {
         self.changes.len()
     }
 
     /// The current state of a segment.
-    pub fn segment(&mut self, io: &Io, number: SegNo) -> Result<Segment> {
+    pub(super) fn segment(&mut self, io: &Io, number: SegNo) -> Result<Segment> {
         match self.known(number) {
             Some(segment) => Ok(segment),
             None => {
@@ -230,7 +230,7 @@ impl Sit {
     }
 
     /// The current entry of a segment. The SIT block is not cached, so readers can share the volume.
-    pub fn peek(&self, io: &Io, number: SegNo) -> Result<SitEntry> {
+    pub(super) fn peek(&self, io: &Io, number: SegNo) -> Result<SitEntry> {
         if let Some(segment) = self.known(number) {
             return Ok(segment.entry());
         }
@@ -245,7 +245,7 @@ impl Sit {
     ///
     /// # Panics
     /// If the block is already valid, which is a bug in allocation.
-    pub fn take(&mut self, io: &Io, addr: BlockAddr, kind: SegmentType, now: u64) -> Result<()> {
+    pub(super) fn take(&mut self, io: &Io, addr: BlockAddr, kind: SegmentType, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
         let segment = self.segment_mut(io, number)?;
         assert!(!bits::msb(&segment.map, usize::from(offset)), "{addr} is allocated twice");
@@ -271,7 +271,13 @@ impl Sit {
 
     /// Protects blocks of a segment that an earlier session wrote after the last checkpoint: they are not
     /// allocated before the next checkpoint. `kind` becomes the type of the segment if it has no valid block.
-    pub fn protect(&mut self, io: &Io, number: SegNo, needed: &ValidMap, kind: SegmentType) -> Result<()> {
+    pub(super) fn protect(
+        &mut self,
+        io: &Io,
+        number: SegNo,
+        needed: &ValidMap,
+        kind: SegmentType,
+    ) -> Result<()> {
         let mut segment = self.segment(io, number)?;
         let was_free = segment.is_free();
         let before = segment.protected_blocks;
@@ -294,14 +300,14 @@ impl Sit {
     }
 
     /// Sets the type of an empty segment.
-    pub fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
+    pub(super) fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
         self.segment_mut(io, number)?.kind = kind;
         self.has_changed(number, 0);
         Ok(())
     }
 
     /// Marks a block as invalid. It stays protected until the next checkpoint.
-    pub fn release(&mut self, io: &Io, addr: BlockAddr, now: u64) -> Result<()> {
+    pub(super) fn release(&mut self, io: &Io, addr: BlockAddr, now: u64) -> Result<()> {
         let (number, offset) = self.geometry.position(addr);
         let segment = self.segment_mut(io, number)?;
         if !bits::msb(&segment.map, usize::from(offset)) {
@@ -331,7 +337,7 @@ impl Sit {
 
     /// Finds the first section at or after `from`, wrapping around, without valid or protected blocks and
     /// without any of the segments `current`. With `even_prefree`, protected blocks are ignored.
-    pub fn find_free_section(
+    pub(super) fn find_free_section(
         &mut self,
         io: &Io,
         from: SecNo,
@@ -360,7 +366,7 @@ impl Sit {
 
     /// Returns true if a section has no valid or protected block and contains none of `current`. With
     /// `even_prefree`, protected blocks are ignored.
-    pub fn is_section_free(
+    pub(super) fn is_section_free(
         &mut self,
         io: &Io,
         section: SecNo,
@@ -379,7 +385,7 @@ impl Sit {
 
     /// Counts the sections without valid or protected blocks that contain none of `current`. The first call
     /// reads the whole SIT, unless a section is one segment.
-    pub fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
+    pub(super) fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         if self.geometry.segments_per_section == 1 {
             return Ok(self.free_segments(io, current)?.saturating_sub(self.prefree));
         }
@@ -407,7 +413,7 @@ impl Sit {
     }
 
     /// Counts the segments without a valid block that are not in `current`.
-    pub fn free_segments(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
+    pub(super) fn free_segments(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         let mut empty_current = 0;
         for number in current {
             empty_current += u32::from(self.segment(io, *number)?.valid_blocks == 0);
@@ -419,7 +425,7 @@ impl Sit {
     /// Finds the segment with the highest rank; segments without a rank are skipped. `most` returns an upper
     /// bound of the ranks in a SIT block, given the block's first segment and its facts. The first call reads
     /// the whole SIT, later calls only the blocks that may contain the result.
-    pub fn best_segment<R: Ord>(
+    pub(super) fn best_segment<R: Ord>(
         &mut self,
         io: &Io,
         most: impl Fn(SegNo, &Facts) -> Option<R>,
@@ -448,7 +454,7 @@ impl Sit {
     }
 
     /// Calls `show` for every segment in order. Reads the whole SIT.
-    pub fn for_each(&mut self, io: &Io, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
+    pub(super) fn for_each(&mut self, io: &Io, mut show: impl FnMut(SegNo, &Segment)) -> Result<()> {
         (0..self.geometry.sit_blocks()).try_for_each(|index| self.show_block(io, index, &mut show))
     }
 
@@ -481,7 +487,7 @@ impl Sit {
 
     /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
+    pub(super) fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
         let changed: BTreeSet<SegNo> = self.changes.keys().chain(self.journal.keys()).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
@@ -518,7 +524,11 @@ impl Sit {
     /// allocated and discarded. `freed` is called for each run of [units](UNIT_BLOCKS) that became free, with
     /// the segment, the first block in it and the number of blocks. Nothing may have changed since
     /// [`write_back`](Self::write_back).
-    pub fn committed(&mut self, prepared: Prepared<SegNo, SitEntry>, mut freed: impl FnMut(SegNo, u16, u32)) {
+    pub(super) fn committed(
+        &mut self,
+        prepared: Prepared<SegNo, SitEntry>,
+        mut freed: impl FnMut(SegNo, u16, u32),
+    ) {
         self.bitmap = prepared.bitmap;
         self.journal = prepared.journal.into_iter().collect();
         let mut changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();

@@ -5,11 +5,19 @@ use crate::{Error, Result, format::FileType, names::Xattrs, units::Ino};
 
 impl Volume {
     /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.names().stat(ino)
     }
 
     /// Changes attributes of an inode: all that are given, or none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a project without the feature project_quota, and for a compression that cannot be
+    /// set; [`Error::NotPermitted`] and [`Error::NotEmpty`] for flags that the inode cannot have; [`Error::Quota`]
+    /// if the new owner has no space left; those of [every change](Volume#errors).
     pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         self.begin()?;
         self.names_mut().set_attr(ino, set)
@@ -17,12 +25,22 @@ impl Volume {
 
     /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system
     /// call.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an unknown prefix; [`Error::NameTooLong`]; [`Error::AttributeTooLarge`];
+    /// [`Error::Invalid`] for an invalid ACL; [`Error::Exists`] and [`Error::NoAttribute`] as `mode` demands;
+    /// [`Error::NotPermitted`] for an immutable or append-only file; [`Error::NoSpace`]; those of [every
+    /// change](Volume#errors).
     pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.begin()?;
         self.names_mut().set_xattr(ino, name, value, mode)
     }
 
     /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for an immutable or append-only file; those of [every
+    /// change](Volume#errors).
     pub fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().remove_xattr(ino, name)
@@ -48,27 +66,42 @@ impl Volume {
 
     /// The value of an attribute by its full name, such as `user.note`. An ACL is converted to the format of
     /// the system calls.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; those of [reading](Volume#errors).
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.names().get_xattr(ino, name)
     }
 
     /// The full names of all attributes visible to programs, in the order in which they are stored.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.names().list_xattrs(ino)
     }
 
     /// All attributes visible to programs, with their values.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
         self.names().xattrs(ino)
     }
 
     /// All readable attributes visible to programs, with their values, and the errors that hide others.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors) for the inode; damage of the attributes is in the second list.
     pub fn readable_xattrs(&self, ino: Ino) -> Result<(Xattrs, Vec<Error>)> {
         self.names().readable_xattrs(ino)
     }
 
     /// The value of an attribute as stored, by its index and short name; includes attributes that programs do
     /// not see.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.names().stored_xattr(ino, index, name)
     }

@@ -64,12 +64,18 @@ const KEPT: Flags = Flags(
 
 impl Volume {
     /// Makes all changes durable at once.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn checkpoint(&mut self) -> Result<()> {
         let pending = self.begin_checkpoint()?;
         self.complete(pending)
     }
 
     /// Begins a [`checkpoint`](Self::checkpoint): does all that needs access to the volume.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         match self.segments().is_changed() {
@@ -80,6 +86,9 @@ impl Volume {
 
     /// Makes all changes durable and marks the volume as cleanly unmounted. The volume may still be used;
     /// later changes reach the device with the next checkpoint.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn unmount(&mut self) -> Result<()> {
         let is_ended = !self.segments().is_changed() && self.disk().checkpoint().flags.has(Flags::UMOUNT);
         if is_ended && self.files().page_count() == 0 && self.read_only_reason().is_none() {

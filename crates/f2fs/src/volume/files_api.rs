@@ -17,39 +17,62 @@ use crate::{
 impl Volume {
     /// Returns the run that starts at `block` and ends at `limit` at the latest. Blocks beyond the
     /// addressable range are a hole.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
         self.files().run(inode, block, limit)
     }
 
     /// The address of one block of a file.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn address(&self, inode: &NodeBlock, block: u64) -> Result<BlockAddr> {
         self.files().address(inode, block)
     }
 
     /// Returns the storage of the cluster that contains `block`.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
         self.files().cluster(inode, block)
     }
 
     /// Reads from a regular file, at most up to its end, and returns the number of bytes. For an encrypted
     /// file the result is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// [`Error::NoKey`] for an encrypted file; those of [reading](Volume#errors).
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.files().read(ino, offset, buf)
     }
 
     /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// those of [reading](Volume#errors).
     pub fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.files().read_raw(ino, offset, buf)
     }
 
     /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the
     /// file follows. An extent that contains `offset` is returned from `offset` on.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
         self.files().next_extent(ino, offset)
     }
 
     /// Like [`next_extent`](Self::next_extent); the error states the bytes that it hides, so that the caller
     /// can continue behind them.
+    ///
+    /// # Errors
+    /// The error of [reading](Volume#errors) and the bytes that it hides.
     pub fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
         self.files().next_extent_or_hidden(ino, offset)
     }
@@ -58,12 +81,19 @@ impl Volume {
     /// from `offset` on, at most up to the end of the file. Returns `None` if the device does not hold all of
     /// them in readable form: holes, inline, compressed or encrypted data, and changes that are not written
     /// yet. The caller then uses [`read`](Self::read).
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// those of [reading](Volume#errors).
     pub fn ranges_on_device(&self, ino: Ino, offset: u64, length: u64) -> Result<Option<Vec<Range<u64>>>> {
         self.files().ranges_on_device(ino, offset, length)
     }
 
     /// Returns the offset of the first data at or after `offset` (`SEEK_DATA`), or `None` if no data follows.
     /// Reserved blocks are not data.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         self.files().seek_data(ino, offset)
     }
@@ -71,11 +101,20 @@ impl Volume {
     /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end. The
     /// end of the file counts as a hole. As in Linux, reserved blocks are neither holes nor data (see
     /// [`seek_data`](Self::seek_data)).
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         self.files().seek_hole(ino, offset)
     }
 
     /// Writes to a regular file, which grows if the data extends past its end.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or released file, and inside an append-only file;
+    /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
+    /// change](Volume#errors).
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         let inode = self.files().writable_file(ino)?;
@@ -87,8 +126,11 @@ impl Volume {
     }
 
     /// Writes cached data to a regular file, for a program that may have opened it before it became
-    /// append-only. If the cache [holds the times](Options::cache_has_times), this leaves them alone, and the
+    /// append-only. If the cache [holds the times](super::Options::cache_has_times), this leaves them alone, and the
     /// caller [sets](Self::set_attr) them.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write); an append-only file is no error.
     pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.files().writable_file(ino)?);
@@ -124,6 +166,9 @@ impl Volume {
     /// append-only file this does not append: existing bytes other than zero stay, and zeroes are replaced,
     /// in whichever order the blocks come. If the data differs from bytes that stay, the result is
     /// [`Error::NotPermitted`]. The times are handled as in [`overwrite_cached`](Self::overwrite_cached).
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
     pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
@@ -146,6 +191,11 @@ impl Volume {
     }
 
     /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or append-only file; [`Error::FileTooLarge`];
+    /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Volume#errors).
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;
         self.files_mut().truncate(ino, size)
@@ -153,6 +203,9 @@ impl Volume {
 
     /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
     /// size stays.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
     pub fn punch_hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let end = self.files().check_hole(ino, offset, length)?;
@@ -165,6 +218,9 @@ impl Volume {
 
     /// Reserves blocks for a range of a regular file; former holes read as zeroes. Unless `keep_size`, the
     /// file grows to the end of the range.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
     pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.begin()?;
         let end = self.files().check_allocation(ino, offset, length)?;
@@ -186,6 +242,9 @@ impl Volume {
 
     /// Makes a range of a regular file read as zeroes, with all its blocks reserved. Without `keep_size`, the
     /// file grows to the end of the range.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
     pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.begin()?;
         let end = self.files().check_hole(ino, offset, length)?;
@@ -201,6 +260,10 @@ impl Volume {
     /// Removes a range from a regular file: the content behind it moves to `offset`, and the file shrinks
     /// (Linux, `f2fs_collapse_range`). The range must consist of whole blocks and end before the end of the
     /// file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not whole blocks, or does not end before the end of the file; those
+    /// of [`write`](Self::write).
     pub fn collapse_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let shift = self.files_mut().begin_collapse(ino, offset, length)?;
@@ -215,6 +278,10 @@ impl Volume {
     /// Inserts a hole into a regular file: the content from `offset` on moves up by `length`, and the file
     /// grows (Linux, `f2fs_insert_range`). The range must consist of whole blocks, and `offset` must be
     /// before the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not whole blocks, or does not start before the end of the file; those
+    /// of [`write`](Self::write).
     pub fn insert_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
         self.begin()?;
         let shift = self.files_mut().begin_insert(ino, offset, length)?;
@@ -228,6 +295,11 @@ impl Volume {
     /// Releases the blocks that compression saves in a file, and returns their number. From then on the file
     /// cannot be written, until [`reserve_saved`](Self::reserve_saved) or until it is truncated to size 0
     /// (Linux, `f2fs_release_compress_blocks`). The caller makes sure that the file is not open for writing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without the feature compression; [`Error::Invalid`] for a file that is not
+    /// compressed, or is released already; [`Error::NotPermitted`] for an immutable or sealed file;
+    /// [`Error::NoKey`] for an encrypted one; those of [every change](Volume#errors).
     pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.files_mut().release_saved(ino)
@@ -235,6 +307,10 @@ impl Volume {
 
     /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their
     /// number. The file can then be written. Without space for all of them, none is reserved.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] and [`Error::Quota`] without space for all blocks; those of
+    /// [`release_saved`](Self::release_saved) for a file of another kind; those of [every change](Volume#errors).
     pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.files_mut().reserve_saved(ino)
@@ -242,12 +318,20 @@ impl Volume {
 
     /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored
     /// count includes them.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
         self.files().released_blocks(ino)
     }
 
     /// Sets the algorithm and cluster size of a compressed file without content (Linux,
     /// `f2fs_ioc_set_compress_option`).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for clusters of an impossible size, [`Error::FileTooLarge`] for a file with content;
+    /// those of [`release_saved`](Self::release_saved) for a file of another kind; those of [every
+    /// change](Volume#errors).
     pub fn choose_compression(
         &mut self,
         ino: Ino,

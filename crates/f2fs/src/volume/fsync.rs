@@ -24,6 +24,9 @@ use crate::{
 impl Volume {
     /// Makes the content and the attributes of an inode durable. With `data_only`, only attributes that are
     /// needed to read the content are guaranteed.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let pending = self.begin_fsync(ino, data_only)?;
         self.complete(pending)
@@ -31,6 +34,9 @@ impl Volume {
 
     /// Begins an [`fsync`](Self::fsync): does all that needs access to the volume. The work that is left is
     /// none, a flush that several files can share, or a checkpoint.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
         self.start()?;
         let inode = self.inode(ino)?;

@@ -52,7 +52,7 @@ const TRIES: usize = 4;
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
 /// Returns true if a checkpoint should be written to make released blocks usable.
-pub fn checkpoint_for_room(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
+pub(super) fn checkpoint_for_room(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
     (free_sections <= least && freed_blocks > 0)
         || (free_sections <= reserved && freed_blocks >= FREED_BLOCKS)
 }
@@ -82,6 +82,7 @@ pub struct Candidate {
 /// Returns the section to clean by age. Of the sections that last changed at least `age_seconds` before the
 /// most recently changed one, the oldest are weighed by age and by the space gained. `blocks` is the number
 /// of blocks in a section. (Linux, `atgc_lookup_victim`.)
+#[must_use]
 pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option<SecNo> {
     /// Fixed-point scale of shares.
     const WHOLE: u64 = 10_000;
@@ -104,6 +105,7 @@ pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option
 /// moved. It last changed at `mtime`, and it is `now`, both in seconds of mounted time. (Rosenblum and
 /// Ousterhout's formula: free space gained times age, divided by the cost of reading the section and writing
 /// its valid blocks.)
+#[must_use]
 pub fn benefit(policy: Policy, valid_blocks: u32, blocks: u32, mtime: u64, now: u64) -> u64 {
     let free = u64::from(blocks - valid_blocks.min(blocks));
     match policy {
@@ -222,6 +224,9 @@ impl Cleaning {
 
 impl Volume {
     /// Cleans up to `sections` sections, and writes a checkpoint that frees them.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         let others = Some(Victims::All);
         let cleaning = Cleaning { others, ..Cleaning::new(Purpose::Clean, sections, policy, usize::MAX) };
@@ -230,11 +235,17 @@ impl Volume {
 
     /// Cleans one section without blocking other callers for long. It stops after a few sections that cannot
     /// be emptied, each of which may take seconds; the next call continues with others.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn clean_a_little(&mut self, policy: Policy) -> Result<Cleaned> {
         self.clean_all(Self::a_little(policy))
     }
 
     /// Begins to [clean one section](Self::clean_a_little); readers get a turn after every few blocks.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
         self.write_back()?;

@@ -26,12 +26,19 @@ pub(super) struct NewLabel {
 impl Volume {
     /// Changes the label durably: after a power cut, the label is either the old or the new one. A torn
     /// sector is detected if superblocks have checksums. The label has at most 512 UTF-16 units and no NUL.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a label that is too long or has a NUL; those of [every
+    /// change](Volume#errors).
     pub fn set_label(&mut self, label: &str) -> Result<()> {
         let pending = self.begin_set_label(label)?;
         self.complete(pending)
     }
 
     /// Begins to [change the label](Self::set_label).
+    ///
+    /// # Errors
+    /// Those of [`set_label`](Self::set_label).
     pub fn begin_set_label(&mut self, label: &str) -> Result<Option<PendingSync>> {
         superblock::check_label(label)?;
         self.start()?;

@@ -45,6 +45,10 @@ impl Volume {
     /// Creates an empty volume in memory, without inodes and without a checkpoint on the device. The metadata
     /// areas of the device must read as zeroes. Call [`make_root`](Self::make_root) next; the first
     /// [`checkpoint`](Self::checkpoint) makes the volume exist on the device.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if the superblock that is given is impossible;
+    /// [`Error::Io`](crate::Error::Io) if the device fails.
     pub fn format(device: Arc<dyn Device>, blank: &Blank, mut options: Options) -> Result<Volume> {
         let superblock = blank.superblock.clone();
         let mut kinds = &SegmentType::ALL[..];
@@ -77,6 +81,9 @@ impl Volume {
     }
 
     /// Creates the root directory.
+    ///
+    /// # Errors
+    /// Those of [`make_inode_at`](Self::make_inode_at).
     pub fn make_root(&mut self, new: &NewNode) -> Result<()> {
         let root = self.superblock().root_ino;
         self.make_inode_at(
@@ -88,12 +95,20 @@ impl Volume {
 
     /// Creates an inode with a given number and without a name, as the root directory and quota files need. A
     /// directory gets its `.` and `..`; `..` points to `parent`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a mode of no known type,
+    /// [`Error::Exists`](crate::Error::Exists) if the number is in use, [`Error::NoSpace`](crate::Error::NoSpace);
+    /// those of [every change](Volume#errors).
     pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
         self.begin()?;
         self.names_mut().make_inode_at(ino, parent, new)
     }
 
     /// Enters a name for an inode created by [`make_inode_at`](Self::make_inode_at), such as lost+found.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create) for the name.
     pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.begin()?;
         self.names_mut().enter_inode(dir, name, ino)
@@ -101,6 +116,9 @@ impl Volume {
 
     /// Writes the content of an inode from its start, whatever its flags, as quota files need. Inline
     /// directories are not allowed.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace); those of [every change](Volume#errors).
     pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
         self.begin()?;
         self.files_mut().write_content(ino, 0, content)

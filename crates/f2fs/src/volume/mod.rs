@@ -67,7 +67,16 @@ use crate::{
 /// (Linux, `DEF_NAT_CACHE_THRESHOLD` and `excess_dirty_nats`).
 const CHANGED_NODES_SHARE: usize = 10;
 
-/// An open volume.
+/// An open volume, by inode numbers: the engine below the [front door](crate::Volume).
+///
+/// # Errors
+/// What can fail in every operation, beside the errors that its own documentation names:
+///
+/// - Reading: [`Error::Corrupt`] if bytes on the way are impossible, and [`Error::Io`] if the device fails. Both name the
+///   place. Damage that is met makes the next checkpoint ask for fsck.
+/// - Every change, in addition: [`Error::ReadOnly`] if the volume [refuses changes](Self::read_only_reason);
+///   [`Error::Invalid`] while a [`PendingSync`] waits for [`finish`](Self::finish); [`Error::NoSpace`] if changes that wait in
+///   memory find no place. After a failed write the volume refuses further changes, unless [`OnError`] says otherwise.
 pub struct Volume {
     names: Names,
     /// Sections that cleaning could not empty.
@@ -183,6 +192,9 @@ impl Volume {
     }
 
     /// Returns the current summary of a segment.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn summary(&self, segment: SegNo) -> Result<Summary> {
         self.segments().summary(segment)
     }
@@ -198,6 +210,9 @@ impl Volume {
     }
 
     /// The current SIT entry of a segment.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a segment that the volume does not have; those of [reading](Volume#errors).
     pub fn sit_entry(&self, segment: SegNo) -> Result<SitEntry> {
         self.segments().sit_entry(segment)
     }
@@ -209,11 +224,17 @@ impl Volume {
     }
 
     /// Reads one block of the main area, from the device or from a log that has not been written yet.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at `at` if the block is not in the main area, [`Error::Io`] at `at` if the device fails.
     pub fn read_block(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.read_blocks(addr, at, buf)
     }
 
     /// Reads consecutive blocks of the main area; `buf` holds a whole number of blocks.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at `at` if a block is not in the main area, [`Error::Io`] at `at` if the device fails.
     pub fn read_blocks(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
         self.segments().read_blocks(addr, at, buf)
     }
@@ -259,6 +280,9 @@ impl Volume {
     /// Begins the upkeep that is due before a change: it writes dirty pages, cleans sections, and frees
     /// blocks by a checkpoint. Every change does this itself, unless it is [left to the caller](Upkeep), who
     /// can let others read meanwhile.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn begin_upkeep(&mut self) -> Result<Option<PendingSync>> {
         if self.read_only_reason().is_some() {
             return Ok(None);

@@ -16,23 +16,39 @@ const PATH_MAX: usize = 4096;
 
 impl Volume {
     /// Returns the inode that a name of a directory refers to.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], and those of [`find_entry`](Self::find_entry).
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
         self.names().lookup(dir, name)
     }
 
     /// Returns the entry of a directory with this name, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::Invalid`] for a name that is no UTF-8 in a
+    /// directory that requires it; those of [reading](Volume#errors). Damage is an error only if it may hide the
+    /// name.
     pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         self.names().find_entry(dir, name)
     }
 
     /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie
     /// on; 0 is the start.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; those of [reading](Volume#errors) for the inode. Damage of the content is told by
+    /// the iteration.
     pub fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
         self.names().entries(dir, cookie)
     }
 
     /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the
     /// inline area.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; those of [reading](Volume#errors) for the inode. Damage of the content is told by
+    /// the iteration.
     pub fn directory_areas(
         &self,
         dir: Ino,
@@ -41,6 +57,9 @@ impl Volume {
     }
 
     /// Returns true if a directory has no entries except "." and "..".
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; those of [reading](Volume#errors).
     pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
         self.names().is_empty_dir(dir)
     }
@@ -57,24 +76,39 @@ impl Volume {
 
     /// Returns the target of a symbolic link. An encrypted target is returned encoded, as Linux shows it
     /// without the key.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for anything but a symbolic link; those of [reading](Volume#errors).
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         self.names().read_link(ino)
     }
 
     /// Looks up the inode at a path from the root. `follow` says if a symbolic link at the end is followed;
     /// links before the end are always followed, within the volume.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
         self.names().resolve(path, follow)
     }
 
     /// Like [`resolve`](Self::resolve), but starts at a directory. A path with a leading slash starts at the
     /// root.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
     pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
         self.names().resolve_from(dir, path, follow)
     }
 
     /// Like [`resolve`](Self::resolve), but also returns the directory whose entry led to the inode; `None`
     /// for the root and after `..`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
     pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
         self.names().resolve_with_parent(path, follow)
     }
@@ -130,6 +164,12 @@ impl Volume {
 
     /// Creates an inode of any type under a name. Use [`symlink`](Self::symlink) for a symbolic link, which
     /// needs a target.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotDirectory`]; [`Error::NotFound`] if the directory was removed;
+    /// [`Error::NameTooLong`]; [`Error::Invalid`] for an impossible name or mode; [`Error::NotPermitted`] in an
+    /// immutable directory; [`Error::NoKey`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and
+    /// [`Error::Quota`]; those of [every change](Volume#errors). Nothing is made then.
     pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
         self.begin()?;
         self.names_mut().create(dir, name, new)
@@ -137,12 +177,21 @@ impl Volume {
 
     /// Creates a file without a name (`O_TMPFILE`) and holds it. [`release`](Self::release) removes it,
     /// unless it has been [linked](Self::link) by then. It inherits from the directory `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; [`Error::NotPermitted`] in an immutable directory; [`Error::NoKey`] in an encrypted
+    /// one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Volume#errors).
     pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
         self.begin()?;
         self.names_mut().create_nameless(dir, new)
     }
 
     /// Adds a name to an inode.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory and for an immutable or append-only inode;
+    /// [`Error::TooManyLinks`]; [`Error::NotFound`] for an inode that was removed; [`Error::OtherProject`];
+    /// [`Error::NoSpace`]; those of [every change](Volume#errors).
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().link(ino, dir, name)
@@ -150,18 +199,33 @@ impl Volume {
 
     /// Removes the name of an inode that is not a directory. The inode is removed with its last name, or with
     /// its last [`release`](Self::release) if it is held.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotPermitted`] if the inode or the directory is
+    /// immutable or append-only; those of [every change](Volume#errors).
     pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().unlink(dir, name)
     }
 
     /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NotEmpty`]; [`Error::Invalid`] for `.`;
+    /// [`Error::NotPermitted`] if one of the two is immutable or append-only; those of [every
+    /// change](Volume#errors).
     pub fn remove_dir(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().remove_dir(dir, name)
     }
 
     /// Renames an inode, in the same or to another directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] with [`RenameMode::NoReplace`]; [`Error::IsDirectory`],
+    /// [`Error::NotDirectory`] and [`Error::NotEmpty`] for a target that cannot be replaced; [`Error::Invalid`] for
+    /// `.` and `..`, and for a directory that would move into itself; [`Error::NotPermitted`];
+    /// [`Error::OtherProject`]; [`Error::NoKey`]; [`Error::NoSpace`]; those of [every change](Volume#errors).
     pub fn rename(
         &mut self,
         from_dir: Ino,
@@ -177,6 +241,9 @@ impl Volume {
     /// Like [`rename`](Self::rename), but creates a new inode, not a directory, under the old name. Both
     /// changes are atomic, also with respect to checkpoints. If both names refer to the same inode, nothing
     /// is moved or created.
+    ///
+    /// # Errors
+    /// Those of [`rename`](Self::rename) and of [`create`](Self::create).
     pub fn rename_leaving(
         &mut self,
         (from_dir, from): (Ino, &[u8]),
@@ -194,6 +261,10 @@ impl Volume {
     }
 
     /// Creates a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a target that is empty or has a zero in it; [`Error::NameTooLong`] for a target of
+    /// 4096 bytes or more; those of [`create`](Self::create).
     pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link must not be empty or contain a NUL".into()));
@@ -211,6 +282,10 @@ impl Volume {
     }
 
     /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors). The inode stays an orphan then, which the next checkpoint or mount
+    /// removes.
     pub fn release(&mut self, ino: Ino) -> Result<()> {
         if self.names_mut().release(ino) {
             self.begin()?;
@@ -222,6 +297,9 @@ impl Volume {
 
     /// Cuts a part of at most `bytes` bytes off a large regular file without a name that is held once, so that its
     /// [`release`](Self::release) has less to do at once. Returns false if there is nothing to cut off.
+    ///
+    /// # Errors
+    /// Those of [every change](Volume#errors).
     pub fn shrink_nameless(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
         if !self.names().is_held_once(ino) {
             return Ok(false);
@@ -232,6 +310,9 @@ impl Volume {
 
     /// Creates an inode as the system call does. In a set-group-id directory it gets the directory's group.
     /// Its permissions are limited by the directory's default ACL or, without one, by `umask`.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create), and [`Error::Corrupt`] if the default ACL of the directory is damaged.
     pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
         let undo = |volume: &mut Volume, ino: Ino| match volume.inode(ino)?.is_directory() {
             true => volume.remove_dir(dir, name),
@@ -241,6 +322,10 @@ impl Volume {
     }
 
     /// Creates a file without a name as the system call does; see [`create_nameless`](Self::create_nameless).
+    ///
+    /// # Errors
+    /// Those of [`create_nameless`](Self::create_nameless), and [`Error::Corrupt`] if the default ACL of the
+    /// directory is damaged.
     pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
         self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Volume::release)
     }
@@ -280,6 +365,9 @@ impl Volume {
     }
 
     /// Creates a symbolic link as the system call does; see [`create_for`](Self::create_for).
+    ///
+    /// # Errors
+    /// Those of [`symlink`](Self::symlink).
     pub fn symlink_for(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         let (new, _) = self.names().inherit(dir, new)?;
         self.symlink(dir, name, target, &new)

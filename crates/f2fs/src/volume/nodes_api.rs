@@ -11,22 +11,34 @@ use crate::{
 
 impl Volume {
     /// The current NAT entry of a node.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn nat_entry(&self, nid: Nid) -> Result<NatEntry> {
         self.nodes().nat_entry(nid)
     }
 
     /// Returns a node, checked against its NAT entry; see [`NodeBlock::check`].
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn node(&self, nid: Nid) -> Result<Arc<NodeBlock>> {
         self.nodes().node(nid)
     }
 
     /// Returns an inode; a node of any other kind is an error.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         self.nodes().inode(ino)
     }
 
     /// Returns true if a nid belongs to an inode. A stale handle may name a nid that does not; that is no
     /// damage.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn is_inode(&self, ino: Ino) -> Result<bool> {
         self.nodes().is_inode(ino)
     }

@@ -41,6 +41,13 @@ const WRITABLE: Features = Features(
 
 impl Volume {
     /// Opens the volume on a device. The caller concatenates the devices of a multi-device volume first.
+    ///
+    /// # Errors
+    /// [`Error::NotF2fs`](crate::Error::NotF2fs) and [`Error::Unsupported`](crate::Error::Unsupported) for a device
+    /// without a volume that this crate can open; [`Error::Corrupt`](crate::Error::Corrupt) and
+    /// [`Error::Io`](crate::Error::Io) with the place if the superblock, both checkpoints or the recovered files
+    /// are damaged or cannot be read. A volume that cannot be changed opens all the same: see
+    /// [`read_only_reason`](Self::read_only_reason).
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);

@@ -76,6 +76,7 @@ pub(super) struct LastNode {
 impl PendingSync {
     /// Returns true if only one flush of the device is left. Several operations can share such a flush, and
     /// the volume accepts changes in the meantime. If the flush fails, report it to [`Volume::flushed`].
+    #[must_use]
     pub fn is_only_flush(&self) -> bool {
         matches!((&self.work, &self.then), (Work::Flush, Then::End))
     }
@@ -94,6 +95,9 @@ impl PendingSync {
 impl Volume {
     /// Continues an operation after its device work; returns `Some` if there is more to do. With `None` or an
     /// error the operation is complete.
+    ///
+    /// # Errors
+    /// Those of the operation that is continued.
     pub fn finish(&mut self, outcome: SyncOutcome) -> Result<Option<PendingSync>> {
         self.is_syncing = false;
         let SyncOutcome { work, then, result } = outcome;
@@ -115,6 +119,9 @@ impl Volume {
 
     /// Reports the result of a shared flush ([`PendingSync::is_only_flush`]). After a failed flush the volume
     /// refuses changes, because the content of the device is unknown.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the error of `result`.
     pub fn flushed(&mut self, result: io::Result<()>) -> Result<()> {
         self.disk_mut().fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
     }

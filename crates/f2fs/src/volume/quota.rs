@@ -53,6 +53,9 @@ impl Volume {
 
     /// Sets the limits of a user, group or project. Returns [`Error::Unsupported`] if the volume has no such
     /// quota.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without the quota; [`Error::NoSpace`]; those of [every change](Volume#errors).
     pub fn set_quota_limits(&mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
         self.begin()?;
         let ino = self
@@ -77,6 +80,9 @@ impl Volume {
     }
 
     /// Current usage and limits of a user, group or project.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn quota_of(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
         if let Some(record) = self.nodes().enforced(kind, id) {
             return Ok(*record);
@@ -133,6 +139,9 @@ impl Volume {
     }
 
     /// All records of a quota; none if the volume does not have it.
+    ///
+    /// # Errors
+    /// Those of [reading](Volume#errors).
     pub fn quota_records(&self, kind: QuotaKind) -> Result<Vec<Located>> {
         let Some(ino) = self.quota_ino(kind) else { return Ok(Vec::new()) };
         Ok(self.read_quota(kind, ino)?.records.into_values().collect())

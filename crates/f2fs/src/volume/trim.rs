@@ -18,6 +18,10 @@ impl Volume {
 
     /// Discards all free space in runs of at least `least_blocks` within a segment, and returns the number of
     /// blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device refuses discards; those of [every
+    /// change](Volume#errors).
     pub fn trim(&mut self, least_blocks: u32) -> Result<u64> {
         let pending = self.begin_trim()?;
         self.complete(pending)?;
@@ -35,7 +39,7 @@ impl Volume {
     /// be discarded.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device cannot discard.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device cannot discard.
     pub fn begin_trim(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         self.segments().require_discards()?;
@@ -50,6 +54,10 @@ impl Volume {
     /// Queues [discards](Self::discards) for the free blocks of the next 16 segments from `from` on, except
     /// the blocks that a log is going to write. Returns the number of blocks, and the segment to continue at
     /// or `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device refuses discards; those of [every
+    /// change](Volume#errors).
     pub fn trim_from(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
         self.start()?;
         self.segments().require_discards()?;
