@@ -31,7 +31,7 @@ enum Stored<'a> {
 
 impl Files {
     /// Writes to a compressed file.
-    pub(crate) fn write_clusters(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_clusters(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let cluster_blocks = self.nodes.inode(ino)?.layout().cluster_blocks();
         let log = self.geometry().block_size.log();
         let cluster_bytes = (cluster_blocks as u64) << log;
@@ -91,7 +91,7 @@ impl Files {
     }
 
     /// Writes the dirty pages of the cluster that contains `block`, if there are any left.
-    pub(crate) fn write_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
+    pub(super) fn write_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         let blocks = inode.layout().cluster_blocks();
         let start = block - block % blocks as u64;
@@ -208,7 +208,7 @@ impl Files {
 
     /// Makes the clusters plain in which a range of a compressed file begins or ends, before the range
     /// changes block by block.
-    pub(crate) fn open_clusters(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
+    pub(super) fn open_clusters(&mut self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let size = self.nodes.inode(ino)?.layout().cluster_blocks() as u64;
         for edge in [blocks.start, blocks.end] {
             if edge % size != 0 {
@@ -219,7 +219,7 @@ impl Files {
     }
 
     /// Makes the cluster that contains `block` plain: its content becomes dirty pages.
-    pub(crate) fn open_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
+    pub(super) fn open_cluster(&mut self, ino: Ino, block: u64) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         let Cluster::Compressed { blocks, addrs } = self.cluster(&inode, block)? else { return Ok(()) };
         if inode.has_inline(inline::COMPRESS_RELEASED) {
@@ -253,7 +253,7 @@ impl Files {
 
     /// Subtracts the blocks that the clusters in `addrs` save from the file's count, before these addresses
     /// become holes. Returns the number of addresses that the block count of the file does not include.
-    pub(crate) fn forget_saved(&mut self, ino: Ino, addrs: &[BlockAddr]) -> Result<u64> {
+    pub(super) fn forget_saved(&mut self, ino: Ino, addrs: &[BlockAddr]) -> Result<u64> {
         let inode = self.nodes.inode(ino)?;
         let size = inode.layout().cluster_blocks();
         let released = inode.has_inline(inline::COMPRESS_RELEASED);

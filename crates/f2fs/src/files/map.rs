@@ -131,7 +131,7 @@ impl Files {
     }
 
     /// Like [`cluster`](Self::cluster), but the error names the blocks that it hides.
-    pub(crate) fn cluster_or_unmapped(&self, inode: &NodeBlock, block: u64) -> Result<Cluster, Unmapped> {
+    pub(super) fn cluster_or_unmapped(&self, inode: &NodeBlock, block: u64) -> Result<Cluster, Unmapped> {
         let size = inode.layout().cluster_blocks() as u64;
         let start = block - block % size;
         if size == 1 {
@@ -154,7 +154,7 @@ impl Files {
     }
 
     /// Reads a node below an inode and checks that its footer names the position that `step` leads to.
-    pub(crate) fn child_node(&self, inode: &NodeBlock, nid: Nid, step: &Step) -> Result<Arc<NodeBlock>> {
+    pub(super) fn child_node(&self, inode: &NodeBlock, nid: Nid, step: &Step) -> Result<Arc<NodeBlock>> {
         let node = self.nodes.node(nid)?;
         let footer = node.footer();
         if footer.ino != inode.ino() || footer.offset != step.offset {

@@ -33,7 +33,7 @@ pub(crate) struct Slot {
 
 impl Files {
     /// Finds the slot of a block; `None` if there is no node for it.
-    pub(crate) fn slot(&self, ino: Ino, block: u64) -> Result<Option<Slot>> {
+    pub(super) fn slot(&self, ino: Ino, block: u64) -> Result<Option<Slot>> {
         let inode = self.nodes.inode(ino)?;
         let layout = inode.layout();
         let Some(path) = NodePath::of(&layout, block) else { return Ok(None) };
@@ -79,7 +79,7 @@ impl Files {
     }
 
     /// Upper bound of the nodes that [`make_slot`](Self::make_slot) creates for a range of blocks.
-    pub(crate) fn nodes_for(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
+    pub(super) fn nodes_for(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         if blocks.is_empty() {
             return Ok(0);
         }
@@ -93,7 +93,7 @@ impl Files {
 
     /// Exact number of nodes that [`make_slot`](Self::make_slot) creates for a range of blocks. The effort is
     /// proportional to the number of existing nodes and missing subtrees in the range.
-    pub(crate) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
+    pub(super) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         let inode = self.nodes.inode(ino)?;
         let layout = inode.layout();
         let (mut missing, mut block) = (0, blocks.start);
@@ -138,7 +138,7 @@ impl Files {
     }
 
     /// Reserves the holes (`NEW_ADDR`) among the `left` addresses from a slot on.
-    pub(crate) fn occupy(&mut self, ino: Ino, slot: Slot) -> Result<()> {
+    pub(super) fn occupy(&mut self, ino: Ino, slot: Slot) -> Result<()> {
         let node = self.nodes.node(slot.nid)?;
         let holes: Vec<usize> = (slot.index..slot.index + slot.left)
             .filter(|index| node.addr(*index) == BlockAddr::NULL)
@@ -165,7 +165,7 @@ impl Files {
     }
 
     /// Subtracts from `i_blocks` and from the volume's count.
-    pub(crate) fn uncount_file_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
+    pub(super) fn uncount_file_blocks(&mut self, ino: Ino, blocks: u64) -> Result<()> {
         self.segments_mut().uncount_blocks(blocks);
         self.drop_blocks(ino, blocks)
     }
@@ -180,7 +180,7 @@ impl Files {
     }
 
     /// Drops the extent cached in the inode before it becomes stale.
-    pub(crate) fn drop_extent(&mut self, ino: Ino) -> Result<()> {
+    pub(super) fn drop_extent(&mut self, ino: Ino) -> Result<()> {
         if self.nodes.inode(ino)?.head().extent.len.get() != 0 {
             let none = Extent { fofs: 0.into(), blk: 0.into(), len: 0.into() };
             self.nodes.inode_mut(ino)?.head_mut().extent = none;

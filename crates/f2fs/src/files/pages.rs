@@ -131,13 +131,13 @@ impl Files {
     }
 
     /// Adds a page of a compressed file with clusters of `blocks` blocks.
-    pub(crate) fn insert_page_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
+    pub(super) fn insert_page_in_cluster(&mut self, ino: Ino, block: u64, page: Page, blocks: usize) {
         self.pages.insert_in_cluster(ino, block, page, blocks);
         self.report_pages();
     }
 
     /// Removes a page and returns it.
-    pub(crate) fn remove_page(&mut self, ino: Ino, block: u64) -> Option<Page> {
+    pub(super) fn remove_page(&mut self, ino: Ino, block: u64) -> Option<Page> {
         let page = self.pages.remove(ino, block);
         self.report_pages();
         page

@@ -196,7 +196,7 @@ impl Files {
     }
 
     /// Fills `buf` from the content of an inode regardless of `i_size`: verity metadata lies past it.
-    pub(crate) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
         if inode.has_inline(inline::DATA) {
             let area = inode.inline_area();
             let from = area.len().min(usize::try_from(offset).unwrap_or(usize::MAX));

@@ -282,7 +282,7 @@ impl Files {
 
     /// Moves inline data into a block; a file without inline data stays as it is. If no block can be
     /// allocated, the data stays inline.
-    pub(crate) fn leave_inline(&mut self, ino: Ino) -> Result<()> {
+    pub(super) fn leave_inline(&mut self, ino: Ino) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         if !inode.has_inline(inline::DATA) {
             return Ok(());
@@ -317,7 +317,7 @@ impl Files {
     }
 
     /// Returns a regular file that may be changed; the blocks that compression saves may be released.
-    pub(crate) fn changeable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+    pub(super) fn changeable_file(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
         let inode = self.nodes.inode(ino)?;
         match inode.file_type() {
             FileType::Regular => {}

@@ -205,7 +205,7 @@ impl Nodes {
     }
 
     /// Drops limits that were read only in part, after a checkpoint, so that they are read again.
-    pub(crate) fn forget_partial_limits(&mut self) {
+    pub(super) fn forget_partial_limits(&mut self) {
         self.quota.enforced = self.quota.enforced.take().filter(|limits| !limits.is_partial);
     }
 
