@@ -14,6 +14,9 @@ pub const MINOR: u32 = 39;
 /// Oldest supported minor version (Linux 3.15); earlier ones have other structures.
 pub const MINOR_LEAST: u32 = 23;
 
+/// Node number of the root directory (`FUSE_ROOT_ID`).
+pub const ROOT_NODE: u64 = 1;
+
 /// Request opcodes.
 pub mod opcode {
     /// Looks up a name in a directory.

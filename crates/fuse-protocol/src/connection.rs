@@ -78,22 +78,23 @@ impl Connection {
         Ok(Some((header, rest)))
     }
 
-    /// Tells the kernel to write back and invalidate its cache of a file from an offset on. The kernel sends
-    /// us WRITE requests meanwhile. With a negative offset it invalidates only the attributes.
+    /// Tells the kernel to write back and invalidate its cache of a part of a file: `length` bytes from
+    /// `offset` on, or all of the rest if `length` is 0. The kernel sends us WRITE requests meanwhile.
     ///
     /// # Errors
     /// ENOENT if the kernel has nothing of the inode cached.
-    pub fn invalidate(&self, node: u64, offset: i64) -> Result<(), Errno> {
-        self.invalidate_part(node, offset, 0)
-    }
-
-    /// Like [`invalidate`](Self::invalidate), for `length` bytes from the offset; 0 means all.
-    ///
-    /// # Errors
-    /// ENOENT if the kernel has nothing of the inode cached.
-    pub fn invalidate_part(&self, node: u64, offset: i64, length: i64) -> Result<(), Errno> {
+    pub fn invalidate_content(&self, node: u64, offset: i64, length: i64) -> Result<(), Errno> {
         let notification = InvalidateInode { ino: node, offset, length };
         self.send(0, INVALIDATE_INODE, notification.as_bytes())
+    }
+
+    /// Tells the kernel to drop its cached attributes of an inode. Cached content stays.
+    ///
+    /// # Errors
+    /// ENOENT if the kernel has nothing of the inode cached.
+    pub fn invalidate_attributes(&self, node: u64) -> Result<(), Errno> {
+        // A negative offset means the attributes alone.
+        self.invalidate_content(node, -1, 0)
     }
 
     fn send(&self, unique: u64, error: i32, payload: &[u8]) -> Result<(), Errno> {

@@ -45,7 +45,7 @@ impl WriteBack {
             for Job { nodes, part: (offset, length), reply, answer } in jobs {
                 for node in nodes {
                     // An error means that the kernel has nothing cached.
-                    let _ = connection.invalidate_part(node, offset, length);
+                    let _ = connection.invalidate_content(node, offset, length);
                 }
                 output.clear();
                 let answered = contain(|| answer(&mut output)).unwrap_or_else(|message| {

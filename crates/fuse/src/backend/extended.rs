@@ -1,0 +1,99 @@
+//! Requests for extended attributes, and ioctls.
+
+use f2fs::volume::XattrMode;
+use fuse_protocol::{
+    Errno, Output, Request, Response, SetXattr, SetXattrForm,
+    abi::{self, init_flags},
+    put_xattr,
+};
+use posix::{Answer, ioctl};
+
+use super::{Adapter, caller_of};
+use crate::mounts;
+
+impl Adapter {
+    pub(super) fn set_xattr(&self, request: &mut Request<'_>) -> Answer<()> {
+        let form = match request.negotiated.has(init_flags::SETXATTR_EXT) {
+            true => SetXattrForm::Extended,
+            false => SetXattrForm::Plain,
+        };
+        let SetXattr { name, value, flags, clears_set_group_id } =
+            SetXattr::parse(&mut request.arguments, form)?;
+        let (caller, ino) = (caller_of(request.header), self.ino(request.header.node));
+        self.fs.set_xattr(caller, ino, name, value, xattr_mode(flags)?, clears_set_group_id)
+    }
+
+    pub(super) fn get_xattr(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+        let room = request.arguments.take::<abi::GetxattrIn>()?.size;
+        let value = self.fs.get_xattr(self.ino(request.header.node), request.arguments.name()?)?;
+        put_xattr(output, &value, room)
+    }
+
+    pub(super) fn list_xattrs(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+        let room = request.arguments.take::<abi::GetxattrIn>()?.size;
+        let names = self.fs.list_xattrs(caller_of(request.header), self.ino(request.header.node))?;
+        put_xattr(output, &names, room)
+    }
+
+    pub(super) fn ioctl(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+        let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
+        let abi::IoctlIn { handle, command, in_bytes, .. } = request.arguments.take()?;
+        let asked = ioctl::Request::parse(command, request.arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
+        if asked.changes() && self.is_remounted_read_only() {
+            return Err(Errno::ROFS);
+        }
+        if let ioctl::Request::Trim(range) = asked {
+            let watched = request.watch();
+            let trimmed = self.fs.trim(caller, range, &|| watched.is_interrupted())?;
+            put_ioctl(&range.done(trimmed), &mut response.output);
+            return Ok(());
+        }
+        if asked.protects() && self.fs.has_writer(ino) {
+            // Dirty pages from before this request can still be written back now; once the flag is
+            // set, the writes would be refused.
+            let (fs, connection, node) = (self.fs.clone(), self.connection.clone(), request.header.node);
+            self.write_back.then(vec![node], response.defer(), move |output| {
+                put_ioctl(&fs.ioctl(caller, ino, handle != 0, &asked)?, output);
+                let _ = connection.invalidate_attributes(node);
+                Ok(())
+            });
+            return Ok(());
+        }
+        put_ioctl(&self.fs.ioctl(caller, ino, handle != 0, &asked)?, &mut response.output);
+        // Flags are attributes, and the kernel does not know that setting them changes others.
+        self.drop_attributes(request.header.node);
+        Ok(())
+    }
+
+    /// Returns true if the file system was remounted read-only (`mount -o remount,ro`). The kernel enforces
+    /// that itself except for requests that it does not know to be changes.
+    fn is_remounted_read_only(&self) -> bool {
+        let is_read_only = |device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device));
+        self.device.is_some_and(is_read_only)
+    }
+}
+
+fn put_ioctl(answer: &[u8], output: &mut Output) {
+    output.put(&abi::IoctlOut::default());
+    output.extend(answer);
+}
+
+fn xattr_mode(flags: u32) -> Answer<XattrMode> {
+    match flags {
+        0 => Ok(XattrMode::Set),
+        1 => Ok(XattrMode::Create),
+        2 => Ok(XattrMode::Replace),
+        3 => Ok(XattrMode::CreateAndReplace),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_setxattr_are_decoded() {
+        assert_eq!([xattr_mode(3), xattr_mode(4)], [Ok(XattrMode::CreateAndReplace), Err(Errno::INVAL)]);
+    }
+}

@@ -1,0 +1,62 @@
+//! The init flags of the mount.
+
+use fuse_protocol::{InitRequest, abi::init_flags};
+
+use super::WriteCaching;
+
+/// Init flags to negotiate if the kernel offers them.
+const WANTED_FLAGS: u64 = init_flags::ASYNC_READ
+    | init_flags::ATOMIC_O_TRUNC
+    | init_flags::EXPORT_SUPPORT
+    | init_flags::BIG_WRITES
+    | init_flags::DONT_MASK
+    | init_flags::HAS_IOCTL_DIR
+    | init_flags::DO_READDIRPLUS
+    | init_flags::READDIRPLUS_AUTO
+    | init_flags::ASYNC_DIO
+    | init_flags::WRITEBACK_CACHE
+    | init_flags::PARALLEL_DIROPS
+    | init_flags::POSIX_ACL
+    | init_flags::MAX_PAGES
+    | init_flags::CACHE_SYMLINKS
+    | init_flags::HANDLE_KILLPRIV_V2
+    | init_flags::SETXATTR_EXT
+    | init_flags::INIT_EXT
+    | init_flags::DIRECT_IO_ALLOW_MMAP;
+
+/// Returns the flags to negotiate with a kernel.
+pub fn flags(request: &InitRequest, caching: WriteCaching) -> u64 {
+    let mut flags = WANTED_FLAGS;
+    if caching == WriteCaching::Bypassed {
+        // With WRITEBACK_CACHE the kernel maintains times and sizes, also for writes that bypass its
+        // cache, whose changes it would miss. With ATOMIC_O_TRUNC a truncating open does not wait for
+        // mapped pages under write-back (`fuse_open`), so their data would reappear after it; a
+        // truncation by SETATTR waits.
+        flags &= !(init_flags::WRITEBACK_CACHE | init_flags::ATOMIC_O_TRUNC);
+    }
+    if request.flags & init_flags::HANDLE_KILLPRIV_V2 == 0 {
+        // Without this flag a truncating open does not tell us to drop the set-user-id bits; a truncation
+        // by SETATTR does.
+        flags &= !init_flags::ATOMIC_O_TRUNC;
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_truncates_only_where_the_cache_and_the_set_user_id_bits_allow_it() {
+        let flags = |flags, caching| flags_of(InitRequest { minor: 36, max_readahead: 0, flags }, caching);
+        assert_eq!(flags(u64::MAX, WriteCaching::WriteBack), WANTED_FLAGS);
+        let direct = WANTED_FLAGS & !(init_flags::WRITEBACK_CACHE | init_flags::ATOMIC_O_TRUNC);
+        assert_eq!(flags(u64::MAX, WriteCaching::Bypassed), direct);
+        let without_kill = flags(!init_flags::HANDLE_KILLPRIV_V2, WriteCaching::WriteBack);
+        assert_eq!(without_kill & init_flags::ATOMIC_O_TRUNC, 0, "the set-user-id bits would stay");
+    }
+
+    fn flags_of(request: InitRequest, caching: WriteCaching) -> u64 {
+        request.negotiate(flags(&request, caching)).flags
+    }
+}
