@@ -4,7 +4,7 @@
 use std::{env, error::Error, io, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use block::{Device, DiscardUnit, Geometry};
-use flashkit_fuse::{Mount, MountOptions};
+use flashkit_fuse::{Event, Mount, MountOptions};
 
 fn main() -> ExitCode {
     match run() {
@@ -30,10 +30,11 @@ fn run() -> Result<(), Box<dyn Error>> {
     if let Some(reason) = mount.read_only_reason() {
         eprintln!("mounted read-only: {reason}");
     }
-    mount.run(|| {
+    let ready = || {
         println!("ready");
         Ok(())
-    })?;
+    };
+    mount.run(ready, report)?;
     Ok(())
 }
 
@@ -62,5 +63,12 @@ impl Device for SlowFlush {
     }
     fn discard_unit(&self) -> Option<DiscardUnit> {
         self.inner.discard_unit()
+    }
+}
+
+fn report(event: &Event) {
+    eprintln!("mount: {event}");
+    if *event == Event::MustAbort {
+        std::process::abort();
     }
 }

@@ -6,7 +6,12 @@ mod extended;
 mod init;
 mod names;
 
-use std::{io, path::Path, sync::Arc, thread};
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, OnceLock},
+    thread,
+};
 
 use block::FileDevice;
 use f2fs::units::Ino;
@@ -20,6 +25,7 @@ use posix::{Answer, Caller, Errno, FileSystem};
 use crate::{
     MountOptions,
     cache::KernelCache,
+    event::{Event, Report},
     mount::SUBTYPE,
     mounts,
     source::{self, SourceAccess},
@@ -56,6 +62,8 @@ struct Adapter {
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
+    /// Set when requests are answered.
+    report: OnceLock<Arc<Report>>,
 }
 
 /// Mounts a file system. Requests are answered once [`Session::run`] runs.
@@ -95,6 +103,7 @@ pub fn mount(
         write_back,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
+        report: OnceLock::new(),
     };
     Ok(Session { session: fuse_protocol::Session::new(connection, limits, adapter), threads, mounter })
 }
@@ -111,7 +120,9 @@ impl Session {
     }
 
     /// Answers requests until the file system is unmounted.
-    pub fn run(self) -> io::Result<()> {
+    pub fn run(self, report: Arc<Report>) -> io::Result<()> {
+        // It is set only once, because this takes the session.
+        let _ = self.session.handler().report.set(report);
         self.session.run(self.threads)
     }
 }
@@ -178,10 +189,11 @@ impl Handler for Adapter {
     fn report(&self, problem: Problem) {
         match problem {
             Problem::Panic(message) => self.fs.record_fault(message),
-            Problem::KernelTooOld { minor } => eprintln!(
-                "flashkit: this kernel is too old: it has FUSE 7.{minor}, and 7.{} is needed",
-                abi::MINOR_LEAST
-            ),
+            Problem::KernelTooOld { minor } => {
+                if let Some(report) = self.report.get() {
+                    report(&Event::KernelTooOld { minor });
+                }
+            }
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ mod backend;
 mod background;
 mod cache;
 mod clock;
-mod daemon;
+mod event;
 mod mount;
 mod mounts;
 mod options;
@@ -21,7 +21,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use daemon::{Ready, spawn_daemon};
+pub use event::{Event, Report};
 pub use mount::{Error, Mount, Result, remount};
-pub use options::{BackgroundGc, KNOWN as KNOWN_OPTIONS, MountOptions, OnError};
-pub use posix::{Atime, FsyncMode};
+pub use options::{KNOWN as KNOWN_OPTIONS, MountOptions, OnError};
+pub use posix::{Atime, BackgroundGc, FsyncMode};

@@ -17,7 +17,14 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::{MountOptions, backend, background::Background, clock, mounts, options::OptionError};
+use crate::{
+    MountOptions, backend,
+    background::Background,
+    clock,
+    event::{Event, Report},
+    mounts,
+    options::OptionError,
+};
 
 /// The file system's part of the types of our mounts.
 pub const SUBTYPE: &str = "flashkit";
@@ -181,8 +188,14 @@ impl Mount {
     }
 
     /// Answers requests until the file system is unmounted or a signal arrives, and leaves the volume clean.
-    /// `ready` is called once requests are answered; if it fails, the mount ends.
-    pub fn run(self, ready: impl FnOnce() -> io::Result<()>) -> Result<()> {
+    /// `ready` is called once requests are answered; if it fails, the mount ends. `report` is called for events
+    /// that users should learn of, on any thread.
+    pub fn run(
+        self,
+        ready: impl FnOnce() -> io::Result<()>,
+        report: impl Fn(&Event) + Send + Sync + 'static,
+    ) -> Result<()> {
+        let report: Arc<Report> = Arc::new(report);
         let Mount { fs, session, mut signals, image, dir, options, .. } = self;
         let (mounter, device) = (session.mounter(), session.device());
         let (ends, end) = mpsc::channel();
@@ -192,8 +205,11 @@ impl Mount {
                 let _ = on_signal.send(End::Signal);
             }
         });
-        thread::spawn(move || ends.send(End::Session(session.run())));
-        let background = Background::start(fs.clone(), &options, image.clone());
+        thread::spawn({
+            let report = report.clone();
+            move || ends.send(End::Session(session.run(report)))
+        });
+        let background = Background::start(fs.clone(), &options, image.clone(), report);
         if let Some(device) = device {
             set_cache_limits(device);
         }

@@ -7,22 +7,12 @@ use f2fs::{
     units::Time,
     volume::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
 };
-use posix::{Atime, FsyncMode, Settings};
+use posix::{Atime, BackgroundGc, FsyncMode, Settings};
 use rustix::mount::MountFlags;
 
 /// Minimum length of new data that is written through to the image if the host has a page cache, which merges
 /// adjacent writes. Copying it to a buffer would cost more than the requests that this saves.
 const STRAIGHT_BYTES: usize = 256 << 10;
-
-/// When segments are cleaned although space is not needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BackgroundGc {
-    /// While the volume is idle.
-    #[default]
-    On,
-    /// Never.
-    Off,
-}
 
 /// Reaction to a failed metadata write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,7 +22,7 @@ pub enum OnError {
     ReadOnly,
     /// The data is kept in memory and written again later, as long as that is safe.
     Continue,
-    /// The process aborts, which ends the mount at once.
+    /// The process should abort, which ends the mount at once; see [`Event::MustAbort`](crate::Event).
     Panic,
 }
 

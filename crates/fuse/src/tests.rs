@@ -22,7 +22,7 @@ use f2fs::{
 use fuse_protocol::{CHANGING_MAX, contain};
 use posix::{Atime, Errno, FileSystem, Settings};
 
-use crate::{MountOptions, backend, background::Background};
+use crate::{Event, MountOptions, backend, background::Background};
 
 /// Formats an empty volume.
 fn format(device: &Arc<MemoryDevice>) -> Volume {
@@ -112,7 +112,7 @@ fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
     let image = FileDevice::open(&image, how).unwrap();
     let options = MountOptions { threads: Some(2), ..MountOptions::default() };
     let session = backend::mount(fs.clone(), &image, &mnt, &options, "test").unwrap();
-    let answers = thread::spawn(|| session.run());
+    let answers = thread::spawn(|| session.run(Arc::new(|_: &Event| ())));
     let mount = Unmounts(&mnt);
     act(&mnt);
     drop(mount);
@@ -212,7 +212,7 @@ fn a_panic_in_the_background_is_noticed() {
     fs.write(posix::Caller { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default()).unwrap();
     device.in_writes.store(true, Ordering::Relaxed);
     let options = MountOptions { checkpoint_interval: Duration::from_millis(1), ..MountOptions::default() };
-    let background = Background::start(fs.clone(), &options, "image".into());
+    let background = Background::start(fs.clone(), &options, "image".into(), Arc::new(|_: &Event| ()));
     let started = Instant::now();
     while fs.failure().is_none() {
         assert!(started.elapsed() < Duration::from_secs(60), "the panic is not noticed");

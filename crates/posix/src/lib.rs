@@ -16,6 +16,7 @@ pub mod caller;
 pub mod errno;
 mod file_system;
 mod flusher;
+mod idle;
 mod inodes;
 pub mod ioctl;
 mod pending_atimes;
@@ -27,3 +28,4 @@ pub use file_system::{
     Answer, Atime, Change, FileSystem, FsyncMode, Limits, OpenMode, Settings, TimesFrom, WriteMode,
     WriteOrigin,
 };
+pub use idle::{BackgroundGc, IdleWork};

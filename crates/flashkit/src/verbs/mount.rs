@@ -3,13 +3,15 @@
 use std::{
     ffi::OsString,
     io,
+    os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use fuse::{Mount, MountOptions, Ready, spawn_daemon};
+use fuse::{Event, Mount, MountOptions};
 
 use crate::{
+    daemon::{Ready, spawn_daemon},
     notice::notice,
     target::{Image, warn_of_writer, with_content},
 };
@@ -17,6 +19,11 @@ use crate::{
 /// Names under which mount(8) calls the program as a helper. It uses the second to remount a mount made by
 /// root, which has that type.
 const HELPER_NAMES: [&str; 3] = ["mount.fuse.flashkit", "mount.fuseblk.flashkit", "mount.flashkit"];
+
+/// Socket of the system log (syslog(3)).
+const LOG: &str = "/dev/log";
+/// Prefix of a log message: facility daemon, severity warning (syslog(3): 3 * 8 + 4).
+const WARNING: &str = "<28>";
 
 /// Arguments of `mount`.
 #[derive(clap::Args)]
@@ -90,8 +97,21 @@ pub fn run(args: &Args) -> Result<()> {
         let image = args.image.image.display();
         notice!("flashkit: damage was found earlier; unmount the volume and run fsck.f2fs -f {image}");
     }
-    mount.run(|| ready.map_or(Ok(()), Ready::announce))?;
+    let image = args.image.image.clone();
+    mount.run(|| ready.map_or(Ok(()), Ready::announce), move |event| report(&image, event))?;
     Ok(())
+}
+
+/// Writes an event of the mount to standard error and to the system log.
+fn report(image: &Path, event: &Event) {
+    let message = format!("{}: {event}", image.display());
+    notice!("flashkit: {message}");
+    let line = format!("{WARNING}flashkit[{}]: {message}", std::process::id());
+    // A machine without a system log is fine.
+    let _ = UnixDatagram::unbound().and_then(|log| log.send_to(line.as_bytes(), LOG));
+    if *event == Event::MustAbort {
+        std::process::abort();
+    }
 }
 
 /// Explains the error of a directory that cannot be examined, with advice.
