@@ -241,7 +241,7 @@ impl FileSystem {
         volume.set_upkeep(Upkeep::ByChange);
         while let Some((ino, atime)) = self.pending_atimes.take_one() {
             // A volume without space for it is left clean all the same.
-            let _ = super::set_atime(volume, ino, atime);
+            let _ = super::atimes::set_atime(volume, ino, atime);
         }
         for ino in self.inodes.drain() {
             // A damaged inode stays on the volume; everything else becomes durable.

@@ -1,0 +1,73 @@
+//! Access times.
+
+use f2fs::{
+    format::inode::flag,
+    units::{Ino, Time},
+    volume::{SetAttr, Stat, Volume},
+};
+
+use super::{Answer, Atime, FileSystem};
+use crate::{pending_atimes, volume_lock::Writing};
+
+/// Age in seconds at which `relatime` renews an access time.
+const DAY: i64 = 24 * 60 * 60;
+
+impl FileSystem {
+    /// Renews the access time if the mount options and the inode call for it. Returns true if it was renewed.
+    pub(super) fn renew_atime(&self, ino: Ino) -> bool {
+        let due = |volume: &Volume| {
+            let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
+            let stat = self.pending_atimes.seen(stat);
+            let now = (volume.options().clock)();
+            let wanted = match self.settings.atime {
+                Atime::Never => false,
+                Atime::Strict => true,
+                Atime::Relative => is_relatively_old(&stat, now),
+            };
+            (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(now)
+        };
+        if self.settings.atime == Atime::Never {
+            return false;
+        }
+        let Some(atime) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
+        // Access times are best effort: a full volume can still be read. A reader does not wait for a writer
+        // unless too many times are pending.
+        self.pending_atimes.add(ino, atime)
+            || !self.volume.has_writers() && self.write_lock().is_ok() && self.pending_atimes.add(ino, atime)
+    }
+
+    /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them.
+    pub(super) fn apply_pending_atimes(&self, volume: &mut Writing<'_>) {
+        if volume.read_only_reason().is_some() {
+            return;
+        }
+        for _ in 0..pending_atimes::FILES_MAX {
+            let Some((ino, atime)) = self.pending_atimes.take_one() else { return };
+            let upkeep = volume.begin_upkeep();
+            if self.settle(volume, upkeep).is_err() {
+                // The change that follows meets the same error and returns it to its caller.
+                return;
+            }
+            let _ = set_atime(volume, ino, atime);
+        }
+    }
+
+    /// Applies the pending access times if no writer has done so. The call does not count as a request.
+    pub fn apply_pending_atimes_in_background(&self) -> Answer<()> {
+        if !self.pending_atimes.is_empty() {
+            self.apply_pending_atimes(&mut self.quiet_write_lock()?);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the access time without a change of the ctime.
+pub(super) fn set_atime(volume: &mut Volume, ino: Ino, atime: Time) -> f2fs::Result<()> {
+    let ctime = volume.stat(ino)?.ctime;
+    volume.set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })
+}
+
+/// Returns true if `relatime` renews the access time (Linux, `relatime_need_update`).
+fn is_relatively_old(stat: &Stat, now: Time) -> bool {
+    stat.atime <= stat.mtime || stat.atime <= stat.ctime || now.seconds - stat.atime.seconds >= DAY
+}

@@ -1,0 +1,147 @@
+//! Ioctls on files and on the volume.
+
+use f2fs::{format::inode::flag, units::Ino};
+
+use super::{Answer, Caller, FileSystem, to_errno};
+use crate::{
+    Errno,
+    caller::Capability,
+    ioctl::{self, Request},
+};
+
+impl FileSystem {
+    /// Executes an ioctl. `writes` is true if the file was opened for writing.
+    pub fn ioctl(&self, caller: Caller, ino: Ino, writes: bool, request: &Request) -> Answer<Vec<u8>> {
+        let stat = self.stat(ino)?;
+        let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
+        match *request {
+            Request::ReleaseSaved => {
+                // Unwritten data of other writers could not be written afterwards. (The same holds for
+                // unsynced data of the caller: Linux writes it first, but here it is in the kernel's cache.)
+                if self.inodes.writers(ino) > u32::from(writes) {
+                    return Err(Errno::BUSY);
+                }
+                return self.write_lock()?.release_saved(ino).map(blocks).map_err(to_errno);
+            }
+            Request::ReserveSaved => {
+                return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
+            }
+            Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
+                return Err(Errno::PERM);
+            }
+            Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
+            Request::Trim(range) => {
+                return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
+            }
+            Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
+            Request::SetCompression { algorithm, log_cluster_blocks } => {
+                self.write_lock()?
+                    .choose_compression(ino, algorithm, log_cluster_blocks)
+                    .map_err(to_errno)?;
+                return Ok(Vec::new());
+            }
+            Request::SetFlags(flags) | Request::SetExtended { flags, .. }
+                if flags & !(flag::SHOWN | stat.flags) != 0 =>
+            {
+                return Err(Errno::OPNOTSUPP);
+            }
+            Request::GetSaved if stat.compression.is_none() => return Err(Errno::INVAL),
+            Request::GetCompression if stat.compression.is_none() => return Err(Errno::NODATA),
+            _ => {}
+        }
+        if let Some(set) = request.change(&stat) {
+            let mut volume = self.write_lock_for(caller)?;
+            let flags = volume.stat(ino).map_err(to_errno)?.flags;
+            let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
+            // The kernel checks this only for the generic ioctl numbers, and only since Linux 5.13
+            // (`fileattr_set_prepare`).
+            let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
+            if !owns || protects && !caller.has(Capability::LinuxImmutable) {
+                return Err(Errno::PERM);
+            }
+            volume.set_attr(ino, &set).map_err(to_errno)?;
+            return Ok(Vec::new());
+        }
+        let volume = self.read_lock()?;
+        Ok(request.answer(&stat, volume.superblock()))
+    }
+
+    /// Changes the volume's label to the text before the first zero byte.
+    fn set_label(&self, text: &[u8]) -> Answer<()> {
+        if !self.settings.checkpoints {
+            // The label would stay while all other changes are dropped.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let text = text.split(|byte| *byte == 0).next().filter(|label| label.len() < text.len());
+        let label = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(Errno::INVAL)?;
+        let mut volume = self.write_lock()?;
+        let pending = volume.begin_set_label(label);
+        self.settle(&mut volume, pending).map_err(to_errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::{Device, MemoryDevice};
+    use f2fs::{
+        units::Time,
+        volume::{Options, Volume},
+    };
+
+    use super::*;
+    use crate::file_system::tests::{format, mounted};
+
+    #[test]
+    fn flags_that_no_volume_has_are_refused_in_both_forms() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,project_quota"));
+        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let ino = fs.create(caller, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        // FS_DAX_FL, in both encodings: in `struct fsxattr` it is FS_XFLAG_DAX.
+        let mut extended = [0; 28];
+        extended[..4].copy_from_slice(&0x8000_u32.to_ne_bytes());
+        for (command, data) in [(0x4008_6602, &0x0200_0000_u32.to_ne_bytes()[..]), (0x401C_5820, &extended)] {
+            let request = Request::parse(command, data).unwrap();
+            assert_eq!(fs.ioctl(caller, ino, true, &request), Err(Errno::OPNOTSUPP), "{request:?}");
+        }
+        extended[..4].copy_from_slice(&0x80_u32.to_ne_bytes());
+        let request = Request::parse(0x401C_5820, &extended).unwrap();
+        fs.ioctl(caller, ino, true, &request).unwrap();
+        assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_label_is_changed_on_the_device() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let fs = mounted(format(&device, "sb_checksum"));
+        let root = fs.root().unwrap();
+        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let set = |uid, text: &[u8]| {
+            let mut label = [0; 256];
+            label[..text.len()].copy_from_slice(text);
+            fs.ioctl(caller(uid), root, false, &Request::parse(0x4100_9432, &label).unwrap())
+        };
+        assert_eq!(set(1000, b"x"), Err(Errno::PERM));
+        assert_eq!(set(0, &[b'x'; 256]), Err(Errno::INVAL));
+        assert_eq!(set(0, b"\xff"), Err(Errno::INVAL));
+        set(0, b"longer than the next").unwrap();
+        set(0, "Bücher\0\0rest".as_bytes()).unwrap();
+        let told = fs.ioctl(caller(1000), root, false, &Request::GetLabel).unwrap();
+        assert_eq!(told.split(|byte| *byte == 0).next(), Some("Bücher".as_bytes()));
+        assert_eq!(
+            fs.ioctl(caller(1000), root, false, &Request::GetUuid).unwrap()[..],
+            [&[16][..], &[7; 16]].concat()
+        );
+        drop(fs);
+        // Both copies of the superblock have the new label.
+        for damaged in [0, 1] {
+            let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+            assert_eq!(volume.superblock().label, "Bücher");
+            drop(volume);
+            device.write(damaged << 12, &[0; 4096]).unwrap();
+        }
+        assert!(Volume::open(device, Options::new(Time::default)).is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! Names: lookup, creation, removal and renaming.
+
+use f2fs::{
+    format::{
+        FileType,
+        inode::{DeviceNumber, flag},
+        superblock::Features,
+    },
+    units::Ino,
+    volume::{NewNode, RenameMode, Stat, Volume},
+};
+use rustix::fs::RenameFlags;
+
+use super::{Answer, Caller, FileSystem, permissions, to_errno};
+use crate::{Errno, volume_lock::Writing};
+
+impl FileSystem {
+    /// Looks up a name in a directory and takes a lookup reference on the inode for the kernel. The name `.`
+    /// means the inode `dir` itself, which may be of any type; NFS handles are resolved that way.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
+        let volume = self.read_lock()?;
+        let found = match name {
+            b"." if !volume.is_inode(dir).map_err(to_errno)? => return Err(Errno::NOENT),
+            b"." => Ok(dir),
+            _ => volume.lookup(dir, name),
+        };
+        let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
+        if name == b"." && stat.links == 0 {
+            // An inode without links is freed with its last reference, which may happen now. New references
+            // are refused (open_by_handle_at(2)).
+            return Err(Errno::NOENT);
+        }
+        self.add_reference(&stat);
+        Ok(self.pending_atimes.seen(stat))
+    }
+
+    /// Takes a lookup reference for the kernel. The caller holds the volume's lock, so that `stat` is
+    /// current.
+    pub(super) fn add_reference(&self, stat: &Stat) {
+        self.inodes.add_lookup(stat.ino);
+        if !stat.has_xattrs {
+            self.inodes.mark_without_xattrs(stat.ino);
+        }
+    }
+
+    /// Returns true if the kernel may cache the names of a directory. It must not in casefolded directories,
+    /// where one name has several spellings.
+    pub fn names_are_exact(&self, dir: Ino) -> bool {
+        self.read_lock()
+            .is_ok_and(|volume| volume.inode(dir).is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD)))
+    }
+
+    /// Returns true if the kernel may cache that a name does not exist. It must not if directories can become
+    /// casefolded: a file created afterwards also has spellings that were looked up in vain before.
+    pub fn negative_entries_last(&self) -> bool {
+        self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
+    }
+
+    /// Drops lookup references that the kernel gives back. Calls `gone` if none is left; a new one can only be
+    /// taken afterwards.
+    pub fn forget(&self, ino: Ino, lookups: u64, gone: impl FnOnce()) {
+        if self.inodes.forget(ino, lookups, gone) {
+            // FORGET has no answer; an error of the volume shows in the next request.
+            let _ = self.release(ino);
+        }
+    }
+
+    /// Creates an inode of any type but a symbolic link, and takes a lookup reference on it.
+    pub fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        mode: u16,
+        umask: u16,
+        device: Option<DeviceNumber>,
+    ) -> Answer<Stat> {
+        let volume = self.write_lock_for(caller)?;
+        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
+        let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
+        self.finish_creation(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
+    }
+
+    /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
+    /// the last reference unless it has a name by then.
+    pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
+        let volume = self.write_lock_for(caller)?;
+        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
+        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
+        self.finish_creation(volume, None, |volume| {
+            let ino = volume.create_nameless_for(dir, &new, umask)?;
+            self.inodes.mark_held(ino);
+            Ok(ino)
+        })
+    }
+
+    /// Creates a symbolic link and takes a lookup reference on it.
+    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
+        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
+        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
+            volume.symlink_for(dir, name, target, &new)
+        })
+    }
+
+    /// Adds a name to an inode and takes a lookup reference on it.
+    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
+        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
+            volume.link(ino, dir, name).map(|()| ino)
+        })
+    }
+
+    fn finish_creation(
+        &self,
+        mut volume: Writing<'_>,
+        dir: Option<Ino>,
+        make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
+    ) -> Answer<Stat> {
+        let ino = make(&mut volume).map_err(to_errno)?;
+        self.sync_names(&mut volume, dir)?;
+        let stat = volume.stat(ino).map_err(to_errno)?;
+        self.add_reference(&stat);
+        Ok(stat)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        self.hold_target(&mut volume, dir, name)?;
+        volume.unlink(dir, name).map_err(to_errno)?;
+        self.sync_names(&mut volume, [dir])
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+        let mut volume = self.write_lock()?;
+        self.hold_target(&mut volume, dir, name)?;
+        volume.remove_dir(dir, name).map_err(to_errno)?;
+        self.sync_names(&mut volume, [dir])
+    }
+
+    /// Renames an inode. With RENAME_WHITEOUT, a whiteout (a character device 0:0) takes the old name.
+    pub fn rename(
+        &self,
+        caller: Caller,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let leaves_whiteout = flags.contains(RenameFlags::WHITEOUT);
+        let mode = match flags & !RenameFlags::WHITEOUT {
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE if !leaves_whiteout => RenameMode::Exchange,
+            flags if flags.is_empty() => RenameMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        let mut volume = self.write_lock_for(caller)?;
+        if mode == RenameMode::Replace {
+            self.hold_target(&mut volume, to_dir, to)?;
+        }
+        let renamed = if leaves_whiteout {
+            let device = Some(DeviceNumber { major: 0, minor: 0 });
+            let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
+            let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
+            volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout)
+        } else {
+            volume.rename(from_dir, from, to_dir, to, mode)
+        };
+        renamed.map_err(to_errno)?;
+        self.sync_names(&mut volume, [from_dir, to_dir])
+    }
+
+    /// Called before a name is removed. If the inode loses its last link, it is held until the kernel drops
+    /// its references.
+    fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Answer<()> {
+        let Some(found) = volume.find_entry(dir, name).map_err(to_errno)? else { return Ok(()) };
+        let inode = volume.inode(found.ino).map_err(to_errno)?;
+        let last = inode.is_directory() || inode.head().links.get() <= 1;
+        drop(inode);
+        if last && self.inodes.hold(found.ino) {
+            volume.hold(found.ino);
+        }
+        Ok(())
+    }
+
+    /// Returns the target of a symbolic link. The kernel caches it, so each call is the first access since
+    /// the kernel dropped it.
+    pub fn read_link(&self, ino: Ino) -> Answer<Vec<u8>> {
+        self.renew_atime(ino);
+        self.read_lock()?.read_link(ino).map_err(to_errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+    use f2fs::{format::quota::QuotaKind, volume::QuotaLimits};
+
+    use super::*;
+    use crate::file_system::tests::{format, mounted};
+
+    #[test]
+    fn a_rename_whose_whiteout_is_refused_moves_nothing() {
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");
+        let root = volume.superblock().root_ino;
+        let user = Caller { uid: 2000, gid: 2000, pid: 0 };
+        let new = NewNode { uid: user.uid, gid: user.gid, ..NewNode::new(0o100_644) };
+        let ino = volume.create(root, b"from", &new).unwrap();
+        let limits = QuotaLimits { inodes_hard: 1, ..QuotaLimits::default() };
+        volume.set_quota_limits(QuotaKind::User, user.uid, limits).unwrap();
+        let fs = mounted(volume);
+        let rename = |caller| fs.rename(caller, (root, b"from"), (root, b"to"), RenameFlags::WHITEOUT);
+        assert_eq!(rename(user), Err(Errno::DQUOT));
+        assert_eq!(fs.lookup(root, b"from").unwrap().ino, ino);
+        assert_eq!(fs.lookup(root, b"to").map(|stat| stat.ino), Err(Errno::NOENT));
+        rename(Caller { uid: 0, ..user }).unwrap();
+        assert_eq!(fs.lookup(root, b"to").unwrap().ino, ino);
+        assert_eq!(fs.lookup(root, b"from").unwrap().kind, FileType::CharDevice);
+        // Two names of one inode: rename(2) does nothing.
+        fs.link(user, ino, root, b"other").unwrap();
+        let other = (root, &b"other"[..]);
+        fs.rename(user, other, (root, b"to"), RenameFlags::WHITEOUT).unwrap();
+        assert_eq!(fs.lookup(root, b"other").unwrap().ino, ino);
+        fs.unmount().unwrap();
+    }
+}

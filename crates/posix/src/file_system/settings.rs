@@ -1,0 +1,70 @@
+//! The options that affect operations.
+
+use f2fs::volume::Policy;
+
+/// Quota limits that hold for a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Limits {
+    /// Those of the volume.
+    #[default]
+    Enforced,
+    /// None: an administrator may exceed them, and some volumes have none.
+    Exempt,
+}
+
+/// When reading updates access times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If the access time is not later than the last change, or is a day old (Linux, `relatime_need_update`).
+    #[default]
+    Relative,
+    /// At the first read after each open.
+    Strict,
+    /// Never.
+    Never,
+}
+
+/// Guarantees of fsync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsyncMode {
+    /// Those of POSIX.
+    #[default]
+    Posix,
+    /// In addition, all earlier renames become durable.
+    Strict,
+    /// Only the order: the device is not flushed.
+    NoBarrier,
+}
+
+/// The options that affect operations.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// When reading updates access times.
+    pub atime: Atime,
+    /// Reading a directory updates its access time, too.
+    pub dir_atime: bool,
+    /// Guarantees of fsync.
+    pub fsync: FsyncMode,
+    /// Changes of all directories are synchronous.
+    pub dirsync: bool,
+    /// Checkpoints are written. Otherwise all changes are dropped at the end.
+    pub checkpoints: bool,
+    /// The volume is not changed.
+    pub read_only: bool,
+    /// Selection of the sections that are cleaned in idle times.
+    pub cleaning: Policy,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            atime: Atime::default(),
+            dir_atime: true,
+            fsync: FsyncMode::default(),
+            dirsync: false,
+            checkpoints: true,
+            read_only: false,
+            cleaning: Policy::CostBenefit,
+        }
+    }
+}

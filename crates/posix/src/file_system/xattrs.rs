@@ -1,0 +1,89 @@
+//! Extended attributes.
+
+use std::sync::atomic::Ordering;
+
+use f2fs::{
+    format::xattr,
+    units::Ino,
+    volume::{SET_GID, SetAttr, Stat, XattrMode},
+};
+
+use super::{Answer, Caller, FileSystem, to_errno};
+use crate::{Errno, caller::Capability};
+
+/// The extended attribute that holds the access ACL.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+impl FileSystem {
+    /// Returns the value of an extended attribute.
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
+        check_xattr_name(name)?;
+        if self.inodes.has_no_xattrs(ino) {
+            // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::NODATA);
+        }
+        self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
+    }
+
+    /// Returns the names of all extended attributes, each followed by a zero byte.
+    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
+        if self.inodes.has_no_xattrs(ino) {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            return Ok(Vec::new());
+        }
+        let names = self.read_lock()?.list_xattrs(ino).map_err(to_errno)?;
+        let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
+        let hides = names.iter().any(|name| is_trusted(name)) && !caller.has(Capability::SysAdmin);
+        let mut list = Vec::new();
+        for name in names.iter().filter(|name| !(hides && is_trusted(name))) {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    /// Sets an extended attribute. `drops_group_id` is true if setting the ACL clears the set-group-id bit.
+    /// If the kernel does not say (`None`), the bit is cleared unless the caller is in the group (Linux,
+    /// `posix_acl_update_mode`).
+    pub fn set_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        drops_group_id: Option<bool>,
+    ) -> Answer<()> {
+        check_xattr_name(name)?;
+        let mut volume = self.write_lock_for(caller)?;
+        self.inodes.mark_with_xattrs(ino);
+        volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
+        let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
+        let loses = || name == ACL_ACCESS && mode & SET_GID != 0 && !caller.is_in(gid);
+        if drops_group_id.unwrap_or_else(loses) {
+            let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
+            volume.set_attr(ino, &set).map_err(to_errno)?;
+        }
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Answer<()> {
+        check_xattr_name(name)?;
+        match self.write_lock()?.remove_xattr(ino, name).map_err(to_errno) {
+            // Removing an ACL that does not exist succeeds (Linux, `vfs_remove_acl`).
+            Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// Refuses invalid names of extended attributes, as the VFS does for in-kernel file systems.
+fn check_xattr_name(name: &[u8]) -> Answer<()> {
+    match name {
+        b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
+        _ if xattr::split_name(name).is_none() => Err(Errno::OPNOTSUPP),
+        _ => Ok(()),
+    }
+}
