@@ -79,8 +79,8 @@ fn open(device: Arc<dyn Device>, on_error: OnError) -> Volume {
     open_for(device, on_error, None)
 }
 
-fn open_for(device: Arc<dyn Device>, on_error: OnError, straight_bytes: Option<usize>) -> Volume {
-    let options = Options { on_error, straight_bytes, ..Options::new(|| NOW) };
+fn open_for(device: Arc<dyn Device>, on_error: OnError, write_through_bytes: Option<usize>) -> Volume {
+    let options = Options { on_error, write_through_bytes, ..Options::new(|| NOW) };
     Volume::open(device, options).expect("the volume opens")
 }
 
@@ -91,7 +91,7 @@ fn a_write_that_fails_once_is_repeated() {
     repeats_what_fails_once(Some(1));
 }
 
-fn repeats_what_fails_once(straight_bytes: Option<usize>) {
+fn repeats_what_fails_once(write_through_bytes: Option<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let image = fresh(&path);
@@ -99,7 +99,7 @@ fn repeats_what_fails_once(straight_bytes: Option<usize>) {
     loop {
         let fault = Fault::ErrorAt { verb: Verb::Write, nth };
         let device = Arc::new(Counted::new(Faulty::new(MemoryDevice::from_bytes(&image), vec![fault])));
-        let mut volume = open_for(device.clone(), OnError::Continue, straight_bytes);
+        let mut volume = open_for(device.clone(), OnError::Continue, write_through_bytes);
         let mut failed = false;
         let done = work(&mut volume, |volume, error| {
             assert!(matches!(error, Error::Io { .. }), "write {nth}: {error}");

@@ -46,7 +46,7 @@ kinds! {
     in_place = "in place",
     append_only = "append only",
     not_inline = "not inline",
-    straight = "straight",
+    write_through = "write through",
     two_devices = "two devices",
     small_cache = "small cache",
     full = "full",

@@ -59,6 +59,6 @@ cases! {
     sixteen = "16K blocks",
     not_inline = "not inline",
     small_cache = "small cache",
-    straight = "straight",
+    write_through = "write through",
     nothing_in_place = "nothing in place",
 }

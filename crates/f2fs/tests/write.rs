@@ -346,12 +346,12 @@ fn fsck_reports_damage() {
 #[test]
 fn long_data_is_written_at_once_and_after_earlier_data() {
     let (dir, mut left_bytes) = (tempfile::tempdir().unwrap(), Vec::new());
-    for straight_bytes in [None, Some(256 << 10)] {
+    for write_through_bytes in [None, Some(256 << 10)] {
         let path = dir.path().join("image");
         support::mkfs(&path, 64 << 20, &[]);
         let device =
             Arc::new(Recording::without_data(MemoryDevice::from_bytes(&std::fs::read(&path).unwrap())));
-        let options = Options { straight_bytes, ..Options::new(|| support::NOW) };
+        let options = Options { write_through_bytes, ..Options::new(|| support::NOW) };
         let mut volume = Volume::open(device.clone(), options).unwrap();
         let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         let content = pattern(1, (1 << 20) + 20_000);

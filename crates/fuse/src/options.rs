@@ -12,7 +12,7 @@ use rustix::mount::MountFlags;
 
 /// Minimum length of new data that is written through to the image if the host has a page cache, which merges
 /// adjacent writes. Copying it to a buffer would cost more than the requests that this saves.
-const STRAIGHT_BYTES: usize = 256 << 10;
+const WRITE_THROUGH_BYTES: usize = 256 << 10;
 
 /// Reaction to a failed metadata write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -419,7 +419,7 @@ impl MountOptions {
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),
             discard: self.discard.unwrap_or(on_block_device),
-            straight_bytes: (!self.direct).then_some(STRAIGHT_BYTES),
+            write_through_bytes: (!self.direct).then_some(WRITE_THROUGH_BYTES),
             // The kernel maintains times only for writes through its cache.
             cache_has_times: !self.direct_write,
             checkpoint_when_asked: !self.checkpoints,

@@ -47,7 +47,7 @@ impl Case {
             case("16K blocks", busy("16K blocks", 4, true), Mode::Random(2), 120),
             torn("not inline", sealed),
             torn("small cache", sealed),
-            torn("straight", sealed),
+            torn("write through", sealed),
             case(
                 "nothing in place",
                 Setup { settings: in_new_places, ..busy("features", 4, true) },

@@ -38,7 +38,7 @@ pub struct Settings {
     /// True if freed blocks are discarded.
     pub discard: bool,
     /// True if new blocks of files bypass the logs' buffers.
-    pub straight: bool,
+    pub write_through: bool,
 }
 
 impl Default for Settings {
@@ -49,7 +49,7 @@ impl Default for Settings {
             cache_bytes: 1 << 20,
             inline: true,
             discard: true,
-            straight: false,
+            write_through: false,
         }
     }
 }
@@ -187,7 +187,7 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
         inline_dentry: settings.inline,
         inline_xattr: settings.inline,
         discard: settings.discard,
-        straight_bytes: settings.straight.then_some(1),
+        write_through_bytes: settings.write_through.then_some(1),
         ..Options::new(move || clock.now())
     };
     let volume = Volume::open(device.clone(), options)?;

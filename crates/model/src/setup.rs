@@ -102,8 +102,8 @@ impl Setup {
             Setup::new("not inline", 96, Tool(&[]))
                 .with_settings(Settings { inline: false, ..usual })
                 .with_linux("noinline_xattr,noinline_data,noinline_dentry"),
-            Setup::new("straight", 96, Tool(&["-O", "extra_attr,inode_checksum"]))
-                .with_settings(Settings { straight: true, ..usual }),
+            Setup::new("write through", 96, Tool(&["-O", "extra_attr,inode_checksum"]))
+                .with_settings(Settings { write_through: true, ..usual }),
             Setup::new("two devices", 128, OwnOn(&[("first", 64), ("second", 64)])),
             Setup::new("small cache", 96, Tool(&[]))
                 .with_settings(Settings { cache_bytes: 64 << 10, ..usual }),

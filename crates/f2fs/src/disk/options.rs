@@ -105,7 +105,7 @@ pub struct Options {
     /// Minimum size in bytes of a write of new data that goes to the device directly from the caller's
     /// buffer. `None` keeps all data in the pending run of its log, where adjacent blocks are joined to large
     /// commands. A caller that joins writes itself, like a page cache, needs no second copy there.
-    pub straight_bytes: Option<usize>,
+    pub write_through_bytes: Option<usize>,
     /// True if the caller caches writes and sets the timestamps of a change itself; otherwise the volume sets
     /// them.
     pub cache_has_times: bool,
@@ -136,7 +136,7 @@ impl Options {
             plain_extensions: Vec::new(),
             discard: false,
             on_error: OnError::default(),
-            straight_bytes: None,
+            write_through_bytes: None,
             cache_has_times: true,
             checkpoint_when_asked: false,
             upkeep: Upkeep::default(),

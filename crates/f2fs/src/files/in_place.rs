@@ -10,25 +10,25 @@ pub(super) const IN_PLACE_BLOCKS_MAX: usize = 8;
 /// the most that a USB reader takes at once.
 const NEIGHBOURS_LEAST: usize = 30;
 
-/// Why blocks are written.
+/// The reason for writing blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asks {
+pub(super) enum WriteReason {
     /// No fsync: a plain write, a checkpoint, or memory that runs short.
-    Nobody,
+    WriteBack,
     /// An fsync of few blocks.
-    FewSynced,
+    SmallFsync,
     /// An fsync of many blocks.
-    ManySynced,
+    LargeFsync,
 }
 
 /// Returns true if blocks of a file that have addresses are updated in place (IPU). `neighbours` is the
 /// number of these blocks, which are adjacent in the file and on the device. Appending them to a log would
 /// take no fewer commands, and would write their new addresses and segment summaries as well.
-pub(super) fn in_place(policy: InPlace, asks: Asks, neighbours: usize) -> bool {
-    match (policy, asks) {
-        (InPlace::Never, _) | (InPlace::Fsync, Asks::Nobody) => false,
-        (InPlace::Always, _) | (InPlace::Fsync, Asks::FewSynced) => true,
-        (InPlace::Fsync, Asks::ManySynced) => neighbours >= NEIGHBOURS_LEAST,
+pub(super) fn in_place(policy: InPlace, reason: WriteReason, neighbours: usize) -> bool {
+    match (policy, reason) {
+        (InPlace::Never, _) | (InPlace::Fsync, WriteReason::WriteBack) => false,
+        (InPlace::Always, _) | (InPlace::Fsync, WriteReason::SmallFsync) => true,
+        (InPlace::Fsync, WriteReason::LargeFsync) => neighbours >= NEIGHBOURS_LEAST,
     }
 }
 
@@ -38,11 +38,15 @@ mod tests {
 
     #[test]
     fn blocks_are_overwritten_in_place_according_to_the_policy() {
-        assert!(in_place(InPlace::Always, Asks::Nobody, 1));
-        assert!(!in_place(InPlace::Never, Asks::FewSynced, 500));
-        assert!(in_place(InPlace::Fsync, Asks::FewSynced, 1) && !in_place(InPlace::Fsync, Asks::Nobody, 500));
+        assert!(in_place(InPlace::Always, WriteReason::WriteBack, 1));
+        assert!(!in_place(InPlace::Never, WriteReason::SmallFsync, 500));
         assert!(
-            in_place(InPlace::Fsync, Asks::ManySynced, 30) && !in_place(InPlace::Fsync, Asks::ManySynced, 29)
+            in_place(InPlace::Fsync, WriteReason::SmallFsync, 1)
+                && !in_place(InPlace::Fsync, WriteReason::WriteBack, 500)
+        );
+        assert!(
+            in_place(InPlace::Fsync, WriteReason::LargeFsync, 30)
+                && !in_place(InPlace::Fsync, WriteReason::LargeFsync, 29)
         );
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-use super::in_place::{Asks, IN_PLACE_BLOCKS_MAX};
+use super::in_place::{IN_PLACE_BLOCKS_MAX, WriteReason};
 
 /// Maximum number of bytes that are reserved or freed in one step: some hundred nodes of addresses. A longer
 /// range takes several steps, between which nodes are evicted from memory and a checkpoint frees space.
@@ -155,9 +155,9 @@ impl Files {
     ) -> Result<Written> {
         let (bytes, log) = (self.geometry().block_size.bytes(), self.geometry().block_size.log());
         let (block, inside) = (offset >> log, offset as usize & (bytes - 1));
-        let straight = if inside == 0 { self.straight_blocks(ino, slot, block, data)? } else { 0 };
-        if straight > 0 {
-            let (blocks, gained) = self.write_straight(ino, slot, &data[..straight << log], kind)?;
+        let through = if inside == 0 { self.blocks_to_write_through(ino, slot, block, data)? } else { 0 };
+        if through > 0 {
+            let (blocks, gained) = self.write_through_blocks(ino, slot, &data[..through << log], kind)?;
             return Ok(Written { blocks, length: blocks << log, gained });
         }
         let length = data.len().min(bytes - inside);
@@ -188,7 +188,7 @@ impl Files {
             }
         }
         let whole = data.len() == bytes;
-        if whole && old.is_real() && self.stays(ino, Asks::Nobody, 1)? {
+        if whole && old.is_real() && self.stays(ino, WriteReason::WriteBack, 1)? {
             self.segments_mut().write_in_place(old, Place::File(ino, block), data)?;
             return Ok(0);
         }

@@ -2,7 +2,7 @@
 
 use super::{
     Files,
-    in_place::{Asks, IN_PLACE_BLOCKS_MAX, in_place},
+    in_place::{IN_PLACE_BLOCKS_MAX, WriteReason, in_place},
 };
 use crate::{
     Place, Result,
@@ -70,13 +70,13 @@ impl Files {
     pub(crate) fn write_pages_of(&mut self, ino: Ino) -> Result<()> {
         let blocks = self.pages.blocks_of(ino, 0, u64::MAX);
         let few = blocks.len() <= IN_PLACE_BLOCKS_MAX;
-        let asks = if few { Asks::FewSynced } else { Asks::ManySynced };
+        let reason = if few { WriteReason::SmallFsync } else { WriteReason::LargeFsync };
         let mut rest = &blocks[..];
         while !rest.is_empty() {
             let (addr, count) = self.neighbours(ino, rest)?;
             let (these, others) = rest.split_at(count);
             match addr {
-                Some(addr) if self.stays(ino, asks, count)? => self.write_neighbours(ino, these, addr)?,
+                Some(addr) if self.stays(ino, reason, count)? => self.write_neighbours(ino, these, addr)?,
                 _ => these.iter().try_for_each(|block| self.append_page(ino, *block))?,
             }
             rest = others;
@@ -121,8 +121,8 @@ impl Files {
 
     /// Returns true if `neighbours` adjacent blocks of a file are updated in place. Blocks of quota files
     /// never are, because they belong to one checkpoint (Linux, `f2fs_should_update_outplace`).
-    pub(super) fn stays(&self, ino: Ino, asks: Asks, neighbours: usize) -> Result<bool> {
-        let wanted = in_place(self.options().in_place, asks, neighbours) || self.is_pinned(ino)?;
+    pub(super) fn stays(&self, ino: Ino, reason: WriteReason, neighbours: usize) -> Result<bool> {
+        let wanted = in_place(self.options().in_place, reason, neighbours) || self.is_pinned(ino)?;
         Ok(wanted && !self.disk().is_quota_ino(ino))
     }
 
@@ -130,7 +130,7 @@ impl Files {
     /// log.
     fn own_place(&self, ino: Ino, block: u64) -> Result<Option<BlockAddr>> {
         let addr = self.overwritable(&*self.nodes.inode(ino)?, block)?;
-        Ok(if self.stays(ino, Asks::Nobody, 1)? { addr } else { None })
+        Ok(if self.stays(ino, WriteReason::WriteBack, 1)? { addr } else { None })
     }
 
     /// Writes a page to its log.

@@ -1,5 +1,5 @@
 //! Direct writes of new file data: from the caller's buffer to the device, without a copy in the pending run
-//! of a log ([`Options::straight_bytes`](super::Options)).
+//! of a log ([`Options::write_through_bytes`](super::Options)).
 //!
 //! *Invariant*: the data is written after all blocks that its log allocated before.
 
@@ -13,10 +13,16 @@ use crate::{
 impl Files {
     /// Number of whole blocks at the start of `data`, which begins at `slot`, that can be written directly:
     /// new blocks without a dirty page. Zero if they hold less than
-    /// [`Options::straight_bytes`](super::Options): a short write may soon be overwritten, which is cheapest
+    /// [`Options::write_through_bytes`](super::Options): a short write may soon be overwritten, which is cheapest
     /// in the pending run.
-    pub(super) fn straight_blocks(&self, ino: Ino, slot: Slot, block: u64, data: &[u8]) -> Result<usize> {
-        let Some(least) = self.options().straight_bytes.filter(|least| data.len() >= *least) else {
+    pub(super) fn blocks_to_write_through(
+        &self,
+        ino: Ino,
+        slot: Slot,
+        block: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        let Some(least) = self.options().write_through_bytes.filter(|least| data.len() >= *least) else {
             return Ok(0);
         };
         if self.segments().is_stuck() {
@@ -33,9 +39,9 @@ impl Files {
         Ok(if count << log < least { 0 } else { count })
     }
 
-    /// Allocates consecutive blocks in a log for [such data](Self::straight_blocks) and writes them. Returns
+    /// Allocates consecutive blocks in a log for [such data](Self::blocks_to_write_through) and writes them. Returns
     /// the number of blocks written and the number of those that were holes before.
-    pub(super) fn write_straight(
+    pub(super) fn write_through_blocks(
         &mut self,
         ino: Ino,
         slot: Slot,

@@ -107,7 +107,7 @@ impl Discards {
         self.lock().io.is_none()
     }
 
-    /// Asks the device again although it has failed too often.
+    /// WriteReason the device again although it has failed too often.
     pub(super) fn try_again(&self) {
         self.lock().failures = 0;
     }

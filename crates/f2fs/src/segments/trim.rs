@@ -44,7 +44,7 @@ impl Segments {
         }
     }
 
-    /// Asks the device again although it has failed too often.
+    /// WriteReason the device again although it has failed too often.
     pub(crate) fn retry_discards(&self) {
         self.discards.try_again();
     }

@@ -231,7 +231,7 @@ pub fn can_drop_caches() -> bool {
     File::options().write(true).open(DROP_CACHES).is_ok()
 }
 
-/// Asks the kernel to drop the cached content of all files below a directory. The request is advisory, and
+/// WriteReason the kernel to drop the cached content of all files below a directory. The request is advisory, and
 /// names and inodes stay cached.
 fn forget(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
