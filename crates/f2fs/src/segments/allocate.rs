@@ -71,7 +71,7 @@ const FSYNCS_LEAST: u16 = 32;
 
 /// Returns true if data and nodes of files should share a zone. `synced` is the number of nodes that fsyncs
 /// wrote to the segment of the node log.
-fn stays_close(synced: u16) -> bool {
+fn should_colocate(synced: u16) -> bool {
     synced >= FSYNCS_LEAST
 }
 
@@ -143,7 +143,7 @@ impl Segments {
         if is_marked {
             self.logs.get_mut(kind).synced += 1;
             // This only improves speed. The node already has its block and must be written there in any case.
-            match self.nodes_follow() {
+            match self.colocate_nodes() {
                 Ok(next) => place.next = next.unwrap_or(place.next),
                 Err(_) => self.turnover.no_zone = true,
             }
@@ -233,15 +233,15 @@ impl Segments {
                 return entered;
             }
         };
-        if kind == SegmentType::WarmNode && !fills_holes && stays_close(synced) {
-            self.data_follows(segment)?;
+        if kind == SegmentType::WarmNode && !fills_holes && should_colocate(synced) {
+            self.colocate_data(segment)?;
         }
         Ok(())
     }
 
     /// Moves the data log into the zone of `nodes`, the node log's new segment, if it should leave its own
     /// zone.
-    fn data_follows(&mut self, nodes: SegNo) -> Result<()> {
+    fn colocate_data(&mut self, nodes: SegNo) -> Result<()> {
         let log = self.logs.get(SegmentType::WarmData);
         let (segment, offset, fills_holes) = (log.segment, log.offset, log.fills_holes);
         if fills_holes || self.share_zone(nodes, segment) {
@@ -257,15 +257,15 @@ impl Segments {
     /// Returns the address at which the node log continues if it moved. The nodes of fsyncs form a chain in
     /// which each footer holds the address of the next node, so the caller has allocated a node and not yet
     /// written it. While few sections are free, both logs may move (see `meet`).
-    fn nodes_follow(&mut self) -> Result<Option<BlockAddr>> {
+    fn colocate_nodes(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
         if self.disk.geometry().sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
             return Ok(None);
         }
-        let (fills_holes, close) = (nodes.fills_holes || data.fills_holes, stays_close(nodes.synced));
+        let (fills_holes, close) = (nodes.fills_holes || data.fills_holes, should_colocate(nodes.synced));
         let (offset, data) = (nodes.offset, data.segment);
         if fills_holes || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
-            return self.meet();
+            return self.colocate_logs();
         }
         if !close {
             return Ok(None);
@@ -363,7 +363,7 @@ impl Segments {
         let free_sections = self.sit.free_sections(self.disk.io(), current)?;
         if next_segment(free_sections, self.reserved_sections()) == NextSegment::Holes {
             let shared = match kind {
-                SegmentType::WarmData => self.holes_to_share(current)?,
+                SegmentType::WarmData => self.holes_to_colocate(current)?,
                 _ => None,
             };
             if let Some(segment) = shared {
@@ -376,7 +376,7 @@ impl Segments {
         if let Some(partner) = partner(kind) {
             let log = self.logs.get(partner);
             let (there, offset) = (log.segment, log.offset);
-            let close = stays_close(self.logs.get(SegmentType::WarmNode).synced);
+            let close = should_colocate(self.logs.get(SegmentType::WarmNode).synced);
             let nodes = kind == SegmentType::WarmNode;
             // If the data log is about to leave its segment, the node log opens a zone that the data log
             // joins.
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn data_and_nodes_share_a_zone_only_if_fsyncs_gain_by_it() {
-        assert!(stays_close(32) && !stays_close(31));
+        assert!(should_colocate(32) && !should_colocate(31));
     }
 
     #[test]

@@ -24,7 +24,7 @@ const LEAST_ROOM: u16 = 16;
 
 /// A segment in which a log could continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Spot {
+struct LogPlacement {
     room: u16,
     segment: SegNo,
     fills_holes: bool,
@@ -32,19 +32,19 @@ struct Spot {
 
 /// The best segments of a zone for the two logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Spots {
-    data: Option<Spot>,
-    nodes: Option<Spot>,
+struct ZonePlacement {
+    data: Option<LogPlacement>,
+    nodes: Option<LogPlacement>,
 }
 
 /// Permission for each log to take a free section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fresh {
+struct FreeSectionUse {
     data: bool,
     nodes: bool,
 }
 
-impl Spots {
+impl ZonePlacement {
     /// The number of blocks available to each of the two logs; `None` if it is too small.
     fn room(&self) -> Option<u16> {
         let room = self.data?.room.min(self.nodes?.room);
@@ -52,27 +52,27 @@ impl Spots {
     }
 
     /// Adds a free section.
-    fn add_free(&mut self, segment: SegNo, fresh: Fresh) {
-        let spot = Some(Spot { room: BLOCKS_PER_SEGMENT as u16, segment, fills_holes: false });
-        if fresh.nodes && self.nodes.is_none_or(|nodes| nodes.fills_holes) {
-            self.nodes = spot;
-        } else if fresh.data && self.data.is_none_or(|data| data.fills_holes) {
-            self.data = spot;
+    fn add_free(&mut self, segment: SegNo, free_use: FreeSectionUse) {
+        let place = Some(LogPlacement { room: BLOCKS_PER_SEGMENT as u16, segment, fills_holes: false });
+        if free_use.nodes && self.nodes.is_none_or(|nodes| nodes.fills_holes) {
+            self.nodes = place;
+        } else if free_use.data && self.data.is_none_or(|data| data.fills_holes) {
+            self.data = place;
         }
     }
 
     /// Adds a node or data segment with `room` free blocks.
     fn add_holes(&mut self, segment: SegNo, room: u16, is_node: bool) {
-        let spot = if is_node { &mut self.nodes } else { &mut self.data };
-        if spot.is_none_or(|spot| spot.room < room) {
-            *spot = Some(Spot { room, segment, fills_holes: true });
+        let place = if is_node { &mut self.nodes } else { &mut self.data };
+        if place.is_none_or(|place| place.room < room) {
+            *place = Some(LogPlacement { room, segment, fills_holes: true });
         }
     }
 }
 
 impl Segments {
     /// Returns true if it is worthwhile to look for a zone that both logs can share.
-    fn may_share(&self) -> bool {
+    fn may_colocate(&self) -> bool {
         self.disk.geometry().sections_per_zone > 1
             && self.disk.options().active_logs == ActiveLogs::Six
             && self.since_fsync_blocks <= FEW_BLOCKS
@@ -81,19 +81,19 @@ impl Segments {
 
     /// Moves the two logs that fsyncs use into one zone. Returns the address at which the node log continues,
     /// if it moved.
-    pub(super) fn meet(&mut self) -> Result<Option<BlockAddr>> {
-        if !self.may_share() {
+    pub(super) fn colocate_logs(&mut self) -> Result<Option<BlockAddr>> {
+        if !self.may_colocate() {
             return Ok(None);
         }
         let current = self.closed_segments();
-        let fresh = self.fresh(&current)?;
+        let free_use = self.free_use(&current)?;
         // Move the node log to the zone of the data log if possible.
         let data = self.logs.get(SegmentType::WarmData).segment;
-        let beside = self.spots(self.disk.geometry().section_of(data), &current, fresh)?.nodes;
+        let beside = self.placement(self.disk.geometry().section_of(data), &current, free_use)?.nodes;
         if let Some(nodes) = beside.filter(|nodes| nodes.room >= LEAST_ROOM) {
             return self.go_on_at(nodes).map(Some);
         }
-        match self.shared_zone(&current, fresh)? {
+        match self.shared_zone(&current, free_use)? {
             Some((data, nodes)) => {
                 self.enter_segment(SegmentType::WarmData, data.segment, data.fills_holes)?;
                 self.go_on_at(nodes).map(Some)
@@ -107,65 +107,74 @@ impl Segments {
 
     /// Finds a segment with holes for the data log when free sections are short and fsyncs write few blocks:
     /// in the zone of the node log, or in a zone to which the node log can move.
-    pub(super) fn holes_to_share(&mut self, current: &[SegNo]) -> Result<Option<SegNo>> {
-        if !self.may_share() {
+    pub(super) fn holes_to_colocate(&mut self, current: &[SegNo]) -> Result<Option<SegNo>> {
+        if !self.may_colocate() {
             return Ok(None);
         }
-        let fresh = self.fresh(current)?;
+        let free_use = self.free_use(current)?;
         let nodes = self.logs.get(SegmentType::WarmNode).segment;
-        let beside = self.spots(self.disk.geometry().section_of(nodes), current, fresh)?.data;
+        let beside = self.placement(self.disk.geometry().section_of(nodes), current, free_use)?.data;
         if let Some(data) = beside.filter(|data| data.room >= LEAST_ROOM && data.fills_holes) {
             return Ok(Some(data.segment));
         }
-        let zone = self.shared_zone(current, fresh)?;
+        let zone = self.shared_zone(current, free_use)?;
         Ok(zone.map(|(data, _)| data).filter(|data| data.fills_holes).map(|data| data.segment))
     }
 
-    fn go_on_at(&mut self, nodes: Spot) -> Result<BlockAddr> {
+    fn go_on_at(&mut self, nodes: LogPlacement) -> Result<BlockAddr> {
         self.enter_segment(SegmentType::WarmNode, nodes.segment, nodes.fills_holes)?;
         Ok(self.disk.geometry().block(nodes.segment, self.logs.get(SegmentType::WarmNode).offset))
     }
 
-    fn fresh(&mut self, current: &[SegNo]) -> Result<Fresh> {
+    fn free_use(&mut self, current: &[SegNo]) -> Result<FreeSectionUse> {
         let free = self.sit.free_sections(self.disk.io(), current)?;
-        Ok(Fresh {
+        Ok(FreeSectionUse {
             data: next_segment(free.saturating_sub(1), self.reserved_sections()) == NextSegment::FreeSection,
             nodes: free > self.least_free_sections() + 1 + self.waiting_sections(),
         })
     }
 
     /// Finds the zone with most room for both logs, and returns the segments for data and for nodes.
-    fn shared_zone(&mut self, current: &[SegNo], fresh: Fresh) -> Result<Option<(Spot, Spot)>> {
+    fn shared_zone(
+        &mut self,
+        current: &[SegNo],
+        free_use: FreeSectionUse,
+    ) -> Result<Option<(LogPlacement, LogPlacement)>> {
         let mut best = (None, None);
         for first in
             (0..self.disk.geometry().sections).step_by(self.disk.geometry().sections_per_zone as usize)
         {
-            let spots = self.spots(SecNo(first), current, fresh)?;
-            if spots.room() > best.0 {
-                best = (spots.room(), spots.data.zip(spots.nodes));
+            let placement = self.placement(SecNo(first), current, free_use)?;
+            if placement.room() > best.0 {
+                best = (placement.room(), placement.data.zip(placement.nodes));
             }
         }
         Ok(best.1)
     }
 
     /// The best segments for the two logs in the zone of a section.
-    fn spots(&mut self, section: SecNo, current: &[SegNo], fresh: Fresh) -> Result<Spots> {
-        let mut spots = Spots::default();
+    fn placement(
+        &mut self,
+        section: SecNo,
+        current: &[SegNo],
+        free_use: FreeSectionUse,
+    ) -> Result<ZonePlacement> {
+        let mut placement = ZonePlacement::default();
         for section in self.disk.geometry().zone_of(section) {
             let is_free = self.sit.is_section_free(self.disk.io(), section, current, false)?;
             for number in self.disk.geometry().segments_of(section) {
                 if is_free {
-                    spots.add_free(number, fresh);
+                    placement.add_free(number, free_use);
                     break;
                 }
                 let segment = self.sit.segment(self.disk.io(), number)?;
                 if segment.valid_blocks > 0 && !current.contains(&number) {
                     let room = BLOCKS_PER_SEGMENT as u16 - segment.protected_blocks;
-                    spots.add_holes(number, room, segment.kind.is_node());
+                    placement.add_holes(number, room, segment.kind.is_node());
                 }
             }
         }
-        Ok(spots)
+        Ok(placement)
     }
 }
 
@@ -175,26 +184,26 @@ mod tests {
 
     #[test]
     fn a_zone_has_room_for_both_or_none() {
-        let mut spots = Spots::default();
-        spots.add_holes(SegNo(1), 100, false);
-        assert_eq!(spots.room(), None);
-        spots.add_holes(SegNo(2), LEAST_ROOM - 1, true);
-        assert_eq!(spots.room(), None, "not worth it");
-        spots.add_holes(SegNo(3), 90, true);
-        spots.add_holes(SegNo(4), 80, true);
-        assert_eq!((spots.room(), spots.nodes.unwrap().segment), (Some(90), SegNo(3)));
+        let mut placement = ZonePlacement::default();
+        placement.add_holes(SegNo(1), 100, false);
+        assert_eq!(placement.room(), None);
+        placement.add_holes(SegNo(2), LEAST_ROOM - 1, true);
+        assert_eq!(placement.room(), None, "not worth it");
+        placement.add_holes(SegNo(3), 90, true);
+        placement.add_holes(SegNo(4), 80, true);
+        assert_eq!((placement.room(), placement.nodes.unwrap().segment), (Some(90), SegNo(3)));
     }
 
     #[test]
     fn nodes_take_the_first_free_section_and_data_another() {
-        let mut spots = Spots::default();
-        spots.add_holes(SegNo(1), 500, true);
-        spots.add_free(SegNo(2), Fresh { data: false, nodes: false });
-        assert_eq!(spots.nodes.unwrap().segment, SegNo(1));
-        let fresh = Fresh { data: true, nodes: true };
-        (3..6).for_each(|number| spots.add_free(SegNo(number), fresh));
-        let [nodes, data] = [spots.nodes, spots.data].map(Option::unwrap);
-        assert_eq!((nodes.segment, data.segment, spots.room()), (SegNo(3), SegNo(4), Some(512)));
+        let mut placement = ZonePlacement::default();
+        placement.add_holes(SegNo(1), 500, true);
+        placement.add_free(SegNo(2), FreeSectionUse { data: false, nodes: false });
+        assert_eq!(placement.nodes.unwrap().segment, SegNo(1));
+        let free_use = FreeSectionUse { data: true, nodes: true };
+        (3..6).for_each(|number| placement.add_free(SegNo(number), free_use));
+        let [nodes, data] = [placement.nodes, placement.data].map(Option::unwrap);
+        assert_eq!((nodes.segment, data.segment, placement.room()), (SegNo(3), SegNo(4), Some(512)));
         assert!(!nodes.fills_holes && !data.fills_holes);
     }
 }
