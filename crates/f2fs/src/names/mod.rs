@@ -54,7 +54,7 @@ pub(crate) struct Names {
     /// Inodes without a name that are still in use.
     orphans: BTreeSet<Ino>,
     /// Those of them that are no longer in use, but could not be removed yet.
-    leaving: BTreeSet<Ino>,
+    pending_evictions: BTreeSet<Ino>,
     /// Inodes that stay although they may lose their last name, and how often they are held.
     held: FxHashMap<Ino, u32>,
 }
@@ -68,7 +68,7 @@ impl Names {
             strays: DirStrays::new(options.stray_bytes()),
             files,
             orphans,
-            leaving: BTreeSet::new(),
+            pending_evictions: BTreeSet::new(),
             held: FxHashMap::default(),
         }
     }

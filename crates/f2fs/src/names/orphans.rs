@@ -21,14 +21,14 @@ impl Names {
         self.held.remove(&ino);
         let is_evicted = self.orphans.contains(&ino) && self.disk().read_only_reason().is_none();
         if is_evicted {
-            self.leaving.insert(ino);
+            self.pending_evictions.insert(ino);
         }
         is_evicted
     }
 
     /// Removes an inode that [`release`](Self::release) was told of, unless a checkpoint has removed it already.
     pub(crate) fn evict_released(&mut self, ino: Ino) -> Result<()> {
-        if self.leaving.contains(&ino) { self.let_go(ino) } else { Ok(()) }
+        if self.pending_evictions.contains(&ino) { self.try_evict(ino) } else { Ok(()) }
     }
 
     /// Inodes without a name that are still in use, or could not be removed yet.
@@ -49,26 +49,26 @@ impl Names {
 
     /// Holds an inode, for example while it is open, so that it outlives its last name.
     pub(crate) fn hold(&mut self, ino: Ino) {
-        self.leaving.remove(&ino);
+        self.pending_evictions.remove(&ino);
         *self.held.entry(ino).or_default() += 1;
     }
 
     /// Removes an orphan inode that is no longer in use. If that fails, it stays an orphan: a damaged one
     /// waits for fsck, any other is retried before the next checkpoint.
-    pub(super) fn let_go(&mut self, ino: Ino) -> Result<()> {
+    pub(super) fn try_evict(&mut self, ino: Ino) -> Result<()> {
         let result = self.evict(ino);
         let is_waiting = result.as_ref().is_err_and(|error| !matches!(error, Error::Corrupt { .. }));
         match is_waiting && self.orphans.contains(&ino) {
-            true => self.leaving.insert(ino),
-            false => self.leaving.remove(&ino),
+            true => self.pending_evictions.insert(ino),
+            false => self.pending_evictions.remove(&ino),
         };
         self.io().noted(result)
     }
 
     /// Retries, before a checkpoint, to remove the inodes that could not be removed earlier.
-    pub(crate) fn let_go_of_leaving(&mut self) -> Result<()> {
-        for ino in self.leaving.clone() {
-            match self.let_go(ino) {
+    pub(crate) fn retry_evictions(&mut self) -> Result<()> {
+        for ino in self.pending_evictions.clone() {
+            match self.try_evict(ino) {
                 Err(error) if !self.disk().stays_in_place(&error) => return Err(error),
                 _ => {}
             }

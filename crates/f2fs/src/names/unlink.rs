@@ -24,7 +24,9 @@ impl Names {
         if inode.head().links.get() == u32::MAX {
             return Err(Error::TooManyLinks);
         }
-        if inode.head().links.get() == 0 && (!self.orphans.contains(&ino) || self.leaving.contains(&ino)) {
+        if inode.head().links.get() == 0
+            && (!self.orphans.contains(&ino) || self.pending_evictions.contains(&ino))
+        {
             return Err(Error::NotFound);
         }
         drop(inode);
@@ -129,7 +131,7 @@ impl Names {
             self.orphans.insert(ino);
             return Ok(());
         }
-        match self.let_go(ino) {
+        match self.try_evict(ino) {
             // The name has been removed nevertheless.
             Err(error) if self.disk().stays_in_place(&error) => Ok(()),
             result => result,

@@ -120,7 +120,7 @@ impl Volume {
 
     /// Writes all blocks of a checkpoint except the last one.
     pub(super) fn prepare_checkpoint(&mut self, reason: Reason) -> Result<Prepared> {
-        self.names_mut().let_go_of_leaving()?;
+        self.names_mut().retry_evictions()?;
         self.write_quotas()?;
         let result = self.write_all(reason);
         if result.is_err() {
