@@ -25,7 +25,7 @@ impl Files {
         let Some(least) = self.options().write_through_bytes.filter(|least| data.len() >= *least) else {
             return Ok(0);
         };
-        if self.segments().is_stuck() {
+        if self.segments().has_failed_writes() {
             return Ok(0);
         }
         let log = self.geometry().block_size.log();

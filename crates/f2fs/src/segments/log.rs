@@ -17,7 +17,7 @@ use crate::{
 /// than with 1 MiB.
 const RUN_BYTES: usize = 8 * (120 << 10);
 /// Maximum number of runs that are kept while the device fails to write them.
-const STUCK_MAX: usize = 64;
+const FAILED_WRITES_MAX: usize = 64;
 
 /// One log.
 pub(super) struct Log {
@@ -74,7 +74,7 @@ impl Log {
 pub(super) struct Logs {
     logs: [Log; 6],
     /// Runs whose write failed, in the order in which they are to be written.
-    stuck: Vec<Run>,
+    failed_writes: Vec<Run>,
     block_bytes: usize,
     /// Index of the log whose run was written last.
     latest: usize,
@@ -83,7 +83,7 @@ pub(super) struct Logs {
 impl Logs {
     /// Creates the logs, with blocks of `block_bytes` bytes.
     pub(super) fn new(logs: [Log; 6], block_bytes: usize) -> Logs {
-        Logs { logs, stuck: Vec::new(), block_bytes, latest: 0 }
+        Logs { logs, failed_writes: Vec::new(), block_bytes, latest: 0 }
     }
 
     /// The log of this kind.
@@ -116,12 +116,12 @@ impl Logs {
         let end = run.start.index() + run.bytes.len() / self.block_bytes;
         let mut result = Ok(());
         if end != addr.index() || run.bytes.len() >= RUN_BYTES {
-            if self.stuck.is_empty() {
+            if self.failed_writes.is_empty() {
                 self.latest = if run.bytes.is_empty() { self.latest } else { kind.index() };
                 result = run.write(io);
             }
             if !run.bytes.is_empty() {
-                self.stuck.push(std::mem::take(run));
+                self.failed_writes.push(std::mem::take(run));
             }
             run.start = addr;
         }
@@ -138,22 +138,22 @@ impl Logs {
         addr: BlockAddr,
         bytes: &[u8],
     ) -> Result<()> {
-        debug_assert!(self.stuck.is_empty());
+        debug_assert!(self.failed_writes.is_empty());
         self.latest = kind.index();
         let run = &mut self.logs[kind.index()].run;
         let result = run.write(io).and_then(|()| io.write(addr, Place::Block(addr), bytes));
         if result.is_err() {
             if !run.bytes.is_empty() {
-                self.stuck.push(std::mem::take(run));
+                self.failed_writes.push(std::mem::take(run));
             }
-            self.stuck.push(Run { start: addr, bytes: bytes.to_vec() });
+            self.failed_writes.push(Run { start: addr, bytes: bytes.to_vec() });
         }
         result
     }
 
     /// Returns true if runs are waiting because their write failed.
-    pub(super) fn is_stuck(&self) -> bool {
-        !self.stuck.is_empty()
+    pub(super) fn has_failed_writes(&self) -> bool {
+        !self.failed_writes.is_empty()
     }
 
     /// Joins data blocks that are overwritten in place to the front of the data run that begins right behind
@@ -176,31 +176,31 @@ impl Logs {
 
     /// Returns true if so many runs are waiting after failed writes that no more should be kept.
     pub(super) fn is_choked(&self) -> bool {
-        self.stuck.len() >= STUCK_MAX
+        self.failed_writes.len() >= FAILED_WRITES_MAX
     }
 
-    fn write_stuck(&mut self, io: &Io) -> Result<()> {
-        while let Some(run) = self.stuck.first_mut() {
+    fn retry_failed_writes(&mut self, io: &Io) -> Result<()> {
+        while let Some(run) = self.failed_writes.first_mut() {
             run.write(io)?;
-            self.stuck.remove(0);
+            self.failed_writes.remove(0);
         }
         Ok(())
     }
 
     fn runs(&self) -> impl Iterator<Item = &Run> {
-        self.logs.iter().map(|log| &log.run).chain(&self.stuck)
+        self.logs.iter().map(|log| &log.run).chain(&self.failed_writes)
     }
 
     /// Writes the run of a log.
     pub(super) fn write(&mut self, io: &Io, kind: SegmentType) -> Result<()> {
-        self.write_stuck(io)?;
+        self.retry_failed_writes(io)?;
         self.logs[kind.index()].run.write(io)
     }
 
     /// Writes all runs: first that of the log that was written last, since it continues at the same place,
     /// then the others in ascending order of address. Flash cards prefer this order.
     pub(super) fn write_all(&mut self, io: &Io) -> Result<()> {
-        self.write_stuck(io)?;
+        self.retry_failed_writes(io)?;
         let mut order = [0, 1, 2, 3, 4, 5];
         order.sort_by_key(|log| (*log != self.latest, self.logs[*log].run.start));
         order.into_iter().try_for_each(|log| self.logs[log].run.write(io))
@@ -217,7 +217,7 @@ impl Logs {
     /// The content of a block that has not been written yet, to overwrite it.
     pub(super) fn pending_mut(&mut self, addr: BlockAddr) -> Option<&mut [u8]> {
         let size = self.block_bytes;
-        let runs = self.logs.iter_mut().map(|log| &mut log.run).chain(&mut self.stuck);
+        let runs = self.logs.iter_mut().map(|log| &mut log.run).chain(&mut self.failed_writes);
         runs.into_iter().find_map(|run| {
             let at = run.offset_of(addr, size)?;
             Some(&mut run.bytes[at..at + size])

@@ -17,8 +17,8 @@ impl Segments {
     }
 
     /// Returns true if something waits for a device that does not take it.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.logs.is_stuck()
+    pub(crate) fn has_failed_writes(&self) -> bool {
+        self.logs.has_failed_writes()
     }
 
     /// Sends the pending run of a log to the device.

@@ -134,7 +134,7 @@ enum Victims {
 
 /// A failed attempt to empty a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stuck {
+pub(super) struct Uncleanable {
     /// Number of valid blocks after the attempt.
     valid_blocks: u32,
     /// Newest checkpoint at the time of the attempt.
@@ -408,8 +408,8 @@ impl Volume {
                 }
             }
             let valid_blocks = self.segments_mut().valid_blocks(victim.section)?;
-            let stuck = Stuck { valid_blocks, version: self.disk().checkpoint().version };
-            self.stuck.insert(victim.section, stuck);
+            let uncleanable = Uncleanable { valid_blocks, version: self.disk().checkpoint().version };
+            self.uncleanable.insert(victim.section, uncleanable);
         }
     }
 
@@ -422,10 +422,11 @@ impl Volume {
     ) -> Result<Option<SecNo>> {
         let (geometry, version) = (*self.geometry(), self.disk().checkpoint().version);
         let is_left_out = |section: SecNo, valid_blocks: u32| {
-            let stuck = self.stuck.get(&section).filter(|stuck| stuck.valid_blocks == valid_blocks);
-            stuck.is_some_and(|stuck| match victims {
+            let uncleanable =
+                self.uncleanable.get(&section).filter(|uncleanable| uncleanable.valid_blocks == valid_blocks);
+            uncleanable.is_some_and(|uncleanable| match victims {
                 Victims::New => true,
-                Victims::Older => stuck.version == version,
+                Victims::Older => uncleanable.version == version,
                 Victims::All => false,
             })
         };

@@ -80,14 +80,14 @@ const CHANGED_NODES_SHARE: usize = 10;
 pub struct Volume {
     names: Names,
     /// Sections that cleaning could not empty.
-    stuck: FxHashMap<SecNo, gc::Stuck>,
+    uncleanable: FxHashMap<SecNo, gc::Uncleanable>,
     /// True while a [`PendingSync`] is outstanding; nothing may change.
     is_syncing: bool,
 }
 
 impl Volume {
     fn new(names: Names) -> Volume {
-        Volume { names, stuck: FxHashMap::default(), is_syncing: false }
+        Volume { names, uncleanable: FxHashMap::default(), is_syncing: false }
     }
 
     /// The superblock.
