@@ -64,7 +64,7 @@ fn run(image: &Path, excused: impl Fn(&str) -> bool) -> Result<String> {
         told.truncate(20);
         bail!("fsck.f2fs ({:?}) finds in {}:\n{}", run.status.code(), image.display(), told.join("\n"));
     }
-    // The engine records damage that it meets in the checkpoint, see `Io::noted`; there is none here.
+    // The engine records damage that it meets in the checkpoint, see `Io::record_corruption`; there is none here.
     let state = text.lines().find(|line| line.contains("checkpoint state")).unwrap_or_default();
     ensure!(!state.split_whitespace().any(|flag| flag == "fsck"), "{}: {state}", image.display());
     Ok(text)

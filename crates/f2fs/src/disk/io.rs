@@ -112,7 +112,7 @@ impl Io {
     ///
     /// # Errors
     /// The error of `result`.
-    pub fn noted<T>(&self, result: Result<T>) -> Result<T> {
+    pub fn record_corruption<T>(&self, result: Result<T>) -> Result<T> {
         if matches!(result, Err(Error::Corrupt { .. })) {
             self.met_damage.store(true, Ordering::Relaxed);
         }

@@ -166,7 +166,7 @@ impl Files {
                 footer.offset,
                 footer.ino
             );
-            return self.disk().io().noted(Err(Error::corrupt(at, what)));
+            return self.disk().io().record_corruption(Err(Error::corrupt(at, what)));
         }
         Ok(node)
     }

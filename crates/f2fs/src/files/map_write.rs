@@ -282,7 +282,7 @@ impl Files {
         let node = self.nodes.node(nid)?;
         if node.ino() != ino || node.is_inode() {
             let what = format!("the map of {ino} has {nid}, which belongs to another file or is an inode");
-            return self.disk().io().noted(Err(Error::corrupt(Place::Nat(nid), what)));
+            return self.disk().io().record_corruption(Err(Error::corrupt(Place::Nat(nid), what)));
         }
         if height == 0 {
             drop(node);

@@ -108,7 +108,7 @@ impl Names {
         if self.dirs.lacks(dir, wanted.hash()) {
             return Ok(None);
         }
-        if let Some(found) = self.io().noted(self.search(&inode, &wanted))? {
+        if let Some(found) = self.io().record_corruption(self.search(&inode, &wanted))? {
             return Ok(Some(found));
         }
         let has_strays =
@@ -419,7 +419,7 @@ impl DirCursor<'_> {
                     self.block = block + 1;
                 }
                 Err(Unmapped { blocks, error }) => {
-                    self.ready.push_back(volume.io().noted(Err(error)));
+                    self.ready.push_back(volume.io().record_corruption(Err(error)));
                     self.block = blocks.end;
                 }
             }
@@ -431,7 +431,7 @@ impl DirCursor<'_> {
     fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) {
         for entry in area.entries_from(self.slot) {
             let entry = entry.and_then(|entry| self.shown(entry, block));
-            self.ready.push_back(self.volume.io().noted(entry));
+            self.ready.push_back(self.volume.io().record_corruption(entry));
         }
     }
 

@@ -391,7 +391,7 @@ impl Names {
             steps += 1;
             if at == mark {
                 let what = "its parent directories form a cycle";
-                return self.io().noted(Err(Error::corrupt(Place::Inode(dir), what)));
+                return self.io().record_corruption(Err(Error::corrupt(Place::Inode(dir), what)));
             }
             if steps == most {
                 (mark, steps, most) = (at, 0, 2 * most);

@@ -62,7 +62,7 @@ impl Names {
             true => self.pending_evictions.insert(ino),
             false => self.pending_evictions.remove(&ino),
         };
-        self.io().noted(result)
+        self.io().record_corruption(result)
     }
 
     /// Retries, before a checkpoint, to remove the inodes that could not be removed earlier.

@@ -71,7 +71,9 @@ impl Names {
                 Ok(shown) => found.extend(shown),
                 // An entry that continues in the xattr node is cut by the error already reported.
                 Err(_) if is_cut => {}
-                Err(error) => damage.push(self.io().noted::<()>(Err(error)).expect_err("it is an error")),
+                Err(error) => {
+                    damage.push(self.io().record_corruption::<()>(Err(error)).expect_err("it is an error"))
+                }
             }
         }
         Ok((found, damage))
@@ -102,7 +104,7 @@ impl Names {
                     "{nid} is not its xattr node, but the node at offset {} of {}",
                     footer.offset, footer.ino
                 );
-                return self.io().noted(Err(Error::corrupt(Place::Xattr(inode.ino()), what)));
+                return self.io().record_corruption(Err(Error::corrupt(Place::Xattr(inode.ino()), what)));
             }
             stream.extend_from_slice(node.payload());
         }

@@ -108,7 +108,7 @@ impl Nat {
         }
         if nid >= self.geometry.nids_end() {
             let what = format!("the NAT ends at {}", self.geometry.nids_end());
-            return io.noted(Err(Error::corrupt(Place::Nat(nid), what)));
+            return io.record_corruption(Err(Error::corrupt(Place::Nat(nid), what)));
         }
         let (block, index) = nat::position(nid, self.geometry.block_size);
         Ok(nat::entry(&self.block(io, block)?, index))
@@ -294,7 +294,7 @@ impl Nat {
                 self.free.truncate(known);
                 let what = format!("{} is not in the main area", entry.addr);
                 // Other blocks have free nids as well.
-                let _damaged = io.noted::<()>(Err(Error::corrupt(Place::Nat(nid), what)));
+                let _damaged = io.record_corruption::<()>(Err(Error::corrupt(Place::Nat(nid), what)));
                 return Ok(());
             }
         }

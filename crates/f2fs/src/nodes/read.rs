@@ -25,7 +25,7 @@ impl Nodes {
         let node = self.node(ino.into())?;
         if !node.is_inode() {
             let what = format!("its node belongs to {}", node.ino());
-            return self.disk().io().noted(Err(Error::corrupt(Place::Inode(ino), what)));
+            return self.disk().io().record_corruption(Err(Error::corrupt(Place::Inode(ino), what)));
         }
         Ok(node)
     }
@@ -49,6 +49,6 @@ impl Nodes {
         let disk = self.disk();
         let mut bytes = vec![0; disk.geometry().block_size.bytes()].into_boxed_slice();
         self.segments.read_blocks(entry.addr, Place::Nat(nid), &mut bytes)?;
-        disk.io().noted(NodeBlock::check(disk.node_format(), bytes, nid, entry.ino, entry.addr))
+        disk.io().record_corruption(NodeBlock::check(disk.node_format(), bytes, nid, entry.ino, entry.addr))
     }
 }

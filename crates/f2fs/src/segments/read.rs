@@ -27,7 +27,10 @@ impl Segments {
         let last = addr.0.checked_add(blocks.saturating_sub(1) as u32);
         match geometry.in_main(addr) && last.is_some_and(|last| geometry.in_main(BlockAddr(last))) {
             true => Ok(()),
-            false => self.disk.io().noted(Err(Error::corrupt(at, format!("{addr} is not in the main area")))),
+            false => self
+                .disk
+                .io()
+                .record_corruption(Err(Error::corrupt(at, format!("{addr} is not in the main area")))),
         }
     }
 

@@ -207,7 +207,7 @@ impl Sit {
             None => {
                 let (index, at) = sit::position(number, self.geometry.block_size);
                 let entry = sit::entry(self.block(io, index)?, at, number);
-                io.noted(entry).map(Segment::of)
+                io.record_corruption(entry).map(Segment::of)
             }
         }
     }
@@ -236,8 +236,8 @@ impl Sit {
         }
         let (index, at) = sit::position(number, self.geometry.block_size);
         match self.cache.blocks.get(&index) {
-            Some(block) => io.noted(sit::entry(block, at, number)),
-            None => io.noted(sit::entry(&self.read(io, index)?, at, number)),
+            Some(block) => io.record_corruption(sit::entry(block, at, number)),
+            None => io.record_corruption(sit::entry(&self.read(io, index)?, at, number)),
         }
     }
 
@@ -312,7 +312,7 @@ impl Sit {
         let segment = self.segment_mut(io, number)?;
         if !bits::msb(&segment.map, usize::from(offset)) {
             let what = format!("{addr} is in use, but not marked valid");
-            return io.noted(Err(Error::corrupt(Place::Sit(number), what)));
+            return io.record_corruption(Err(Error::corrupt(Place::Sit(number), what)));
         }
         bits::set_msb(&mut segment.map, usize::from(offset), false);
         segment.valid_blocks -= 1;

@@ -93,7 +93,7 @@ impl Segments {
                 if in_use {
                     // The summary will lack the owner of this block, so fsck has to find it.
                     let unknown = Error::corrupt(at, format!("block {offset} of a log cannot be read"));
-                    let _ = self.disk.io().noted::<()>(Err(unknown));
+                    let _ = self.disk.io().record_corruption::<()>(Err(unknown));
                 }
             }
         }

@@ -93,7 +93,10 @@ impl Segments {
     /// Marks a block of the main area as no longer in use.
     pub(crate) fn release_block(&mut self, addr: BlockAddr, at: Place) -> Result<()> {
         if !self.disk.geometry().in_main(addr) {
-            return self.disk.io().noted(Err(Error::corrupt(at, format!("{addr} is not in the main area"))));
+            return self
+                .disk
+                .io()
+                .record_corruption(Err(Error::corrupt(at, format!("{addr} is not in the main area"))));
         }
         self.sit.release(self.disk.io(), addr, self.disk.mounted_seconds())?;
         self.turnover.freed_blocks += 1;

@@ -400,7 +400,7 @@ impl Volume {
                     continue;
                 }
                 Err(error) => {
-                    let error = self.io().noted::<()>(Err(error)).unwrap_err();
+                    let error = self.io().record_corruption::<()>(Err(error)).unwrap_err();
                     if !self.disk().stays_in_place(&error) {
                         return Err(error);
                     }

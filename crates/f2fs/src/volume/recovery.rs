@@ -127,7 +127,7 @@ impl Volume {
         self.segments_mut().begin_recovery(needed.iter())?;
         for ino in self.orphans().clone() {
             let result = self.names_mut().remove_orphan(ino);
-            match self.io().noted(result) {
+            match self.io().record_corruption(result) {
                 Ok(()) => {}
                 // It stays in the orphan list and affects nothing else.
                 Err(error) if self.disk().stays_in_place(&error) => {}
