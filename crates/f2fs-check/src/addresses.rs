@@ -1,0 +1,214 @@
+//! Addresses of data blocks, in inodes and direct nodes.
+//!
+//! A wrong address shows at up to four places: the named block has another owner or none, the right block is
+//! valid and unused, and the summary of the right block still names the address. So an address that
+//! something speaks against is noted as *odd*, and [`verdict`](crate::verdict) decides when all blocks are
+//! known.
+
+use f2fs::{
+    Place,
+    format::{
+        inode::inline,
+        node::{NodeBlock, NodeFooter},
+        node_path::NodeKind,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+use crate::{
+    Kind,
+    checker::{Checker, ODD_MAX},
+    segments::Content,
+    table::{Entry, fact},
+};
+
+/// An address that something speaks against.
+pub struct Odd {
+    /// Inode of the file.
+    pub ino: Ino,
+    /// Block of the file.
+    pub block: u64,
+    /// The address.
+    pub addr: BlockAddr,
+    /// Fault of the summary of the named block; `None` if the address is outside the main area.
+    pub fault: Option<(Kind, String)>,
+    /// The block that the summaries assign to this place, if it is valid and unused.
+    pub original: Option<BlockAddr>,
+}
+
+/// The node and file that a range of addresses belongs to.
+struct Holder<'a> {
+    nid: Nid,
+    version: u8,
+    ino: Ino,
+    inode: Option<&'a NodeBlock>,
+    inode_entry: Option<Entry>,
+    first_block: u64,
+}
+
+impl Checker<'_> {
+    /// Checks a direct node.
+    pub fn check_direct(&mut self, nid: Nid, entry: Entry, bytes: &[u8]) {
+        let footer = NodeFooter::of(bytes);
+        let inode = self.inode_of(footer.ino);
+        let layout = inode.as_ref().map(|inode| inode.layout());
+        let kind = NodeKind::of(self.geometry.block_size, footer.offset);
+        let first = layout.and_then(|layout| kind.and_then(|kind| kind.first_block(&layout)));
+        let words = layout.map_or(self.geometry.block_size.node_addrs(), |layout| layout.direct_addrs());
+        let addrs: Vec<BlockAddr> = bytes
+            .chunks_exact(4)
+            .take(words)
+            .map(|word| BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes"))))
+            .collect();
+        let holder = Holder {
+            nid,
+            version: self.table.version(entry),
+            ino: footer.ino,
+            inode: inode.as_deref(),
+            inode_entry: self.table.find(footer.ino.into()),
+            first_block: first.unwrap_or(0),
+        };
+        self.check_all(&holder, &addrs);
+    }
+
+    /// Checks the addresses in an inode.
+    pub fn check_addresses(&mut self, inode: &NodeBlock, nid: Nid, entry: Entry, first: u64, count: usize) {
+        let addrs: Vec<BlockAddr> = inode.addrs(0..count).collect();
+        let holder = Holder {
+            nid,
+            version: self.table.version(entry),
+            ino: inode.ino(),
+            inode: Some(inode),
+            inode_entry: Some(entry),
+            first_block: first,
+        };
+        self.check_all(&holder, &addrs);
+    }
+
+    fn check_all(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
+        let released = holder.inode.is_some_and(|inode| inode.has_inline(inline::COMPRESS_RELEASED));
+        let cluster = holder.inode.map_or(1, |inode| inode.layout().cluster_blocks());
+        let mut blocks = 0u32;
+        for (index, addr) in addrs.iter().enumerate() {
+            match *addr {
+                BlockAddr::NULL => {}
+                BlockAddr::NEW => blocks += 1,
+                BlockAddr::COMPRESS => blocks += u32::from(!released),
+                addr => {
+                    blocks += 1;
+                    self.check_address(holder, index, addr);
+                }
+            }
+        }
+        if let Some(entry) = holder.inode_entry {
+            self.table.take_blocks(entry, blocks);
+        }
+        self.report.sums.blocks += u64::from(blocks);
+        if holder.inode.is_some() {
+            self.check_clusters(holder, addrs, cluster, released);
+            self.check_extent(holder, addrs);
+        }
+    }
+
+    fn check_address(&mut self, holder: &Holder<'_>, index: usize, addr: BlockAddr) {
+        let block = holder.first_block + index as u64;
+        let key = (holder.nid, u16::try_from(index).expect("a node has a few thousand addresses"));
+        if !self.geometry.in_main(addr) {
+            self.note_odd(key, Odd { ino: holder.ino, block, addr, fault: None, original: None });
+            return;
+        }
+        if self.segments.claim(addr, Content::Data) {
+            self.claimed_again(addr, format!("block {block} of {}", holder.ino));
+        }
+        let Some(owned) = self.summaries.owner(&self.io, addr) else { return };
+        let owner = owned.owner;
+        self.check_summary_footer(addr, owned.content, Content::Data);
+        let fault = if owner.nid != holder.nid {
+            (Kind::SummaryNid, format!("names {}, the block belongs to {}", owner.nid, holder.nid))
+        } else if usize::from(owner.offset) != index {
+            (Kind::SummaryOffset, format!("names index {}, the node has it at {index}", owner.offset))
+        } else if owner.version != holder.version {
+            let known = format!("has version {}, the NAT has {}", owner.version, holder.version);
+            self.summary_fault(Kind::SummaryVersion, addr, &known);
+            return;
+        } else {
+            return;
+        };
+        self.note_odd(key, Odd { ino: holder.ino, block, addr, fault: Some(fault), original: None });
+    }
+
+    fn note_odd(&mut self, key: (Nid, u16), odd: Odd) {
+        if self.odd.len() < ODD_MAX {
+            self.odd.insert(key, odd);
+            return;
+        }
+        match &odd.fault {
+            Some((kind, what)) => self.summary_fault(*kind, odd.addr, what),
+            None => {
+                let known = format!("it names {}, outside the main area", odd.addr);
+                self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
+            }
+        }
+    }
+
+    fn check_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr], cluster: usize, released: bool) {
+        let mut saved = 0;
+        for (number, chunk) in addrs.chunks(cluster).enumerate() {
+            let block = holder.first_block + (number * cluster) as u64;
+            if !chunk.contains(&BlockAddr::COMPRESS) {
+                continue;
+            }
+            let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
+            let rest = if released { [BlockAddr::NULL, BlockAddr::NEW] } else { [BlockAddr::NEW; 2] };
+            let is_whole = cluster > 1
+                && chunk[0] == BlockAddr::COMPRESS
+                && data > 0
+                && chunk[1 + data..].iter().all(|addr| rest.contains(addr));
+            saved += (cluster - data.min(cluster)) as i64;
+            if !is_whole {
+                let known = match cluster {
+                    1 => "a compressed cluster in a file that is not compressed".to_owned(),
+                    _ => format!(
+                        "a compressed cluster with {data} blocks of data, at a wrong place or without its reserved addresses"
+                    ),
+                };
+                self.add(Kind::Cluster, Place::File(holder.ino, block), known);
+                self.taint(holder.ino);
+                self.saved.remove(&holder.ino);
+            }
+        }
+        if let Some(left) = self.saved.get_mut(&holder.ino) {
+            *left -= saved;
+        }
+    }
+
+    /// Compares the extent in the inode with addresses. Linux reads by the extent without asking the
+    /// addresses.
+    fn check_extent(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
+        let Some(inode) = holder.inode else { return };
+        let extent = inode.head().extent;
+        let (start, length) = (u64::from(extent.fofs.get()), u64::from(extent.len.get()));
+        let from = start.max(holder.first_block);
+        let to = (start + length).min(holder.first_block + addrs.len() as u64);
+        let wrong = (from..to).find(|block| {
+            let expected = extent.blk.get().wrapping_add((block - start) as u32);
+            let addr = addrs[(block - holder.first_block) as usize];
+            addr.0 != expected
+        });
+        let Some(block) = wrong else { return };
+        let addr = addrs[(block - holder.first_block) as usize];
+        let is_odd = u16::try_from(block - holder.first_block)
+            .is_ok_and(|index| self.odd.contains_key(&(holder.nid, index)));
+        if is_odd {
+            // The address is wrong, not the extent.
+            return;
+        }
+        let entry = holder.inode_entry.filter(|entry| !self.table.has(*entry, fact::TAINTED));
+        if entry.is_some() {
+            let expected = extent.blk.get().wrapping_add((block - start) as u32);
+            let known =
+                format!("its extent has block {block} of the file at {expected}, the node at {}", addr.0);
+            self.add(Kind::Extent, Place::Inode(holder.ino), known);
+        }
+    }
+}

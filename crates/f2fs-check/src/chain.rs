@@ -1,0 +1,75 @@
+//! The chain of nodes that fsyncs wrote after the checkpoint.
+
+use f2fs::{
+    Place,
+    format::{
+        node::{NodeBlock, NodeFooter},
+        node_path::NodeKind,
+        sit::SegmentType,
+        superblock::Features,
+    },
+    units::BlockAddr,
+};
+
+use crate::{Kind, checker::Checker, inodes::has_map};
+
+impl Checker<'_> {
+    /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm).
+    pub fn check_chain(&mut self) {
+        if self.superblock.features.has(Features::RO) {
+            return;
+        }
+        let log = self.checkpoint.logs[SegmentType::WarmNode.index()];
+        let start = self.geometry.block(log.segment, log.offset);
+        let (mut addr, mut mark, mut steps, mut limit) = (start, None, 0u64, 1u64);
+        let (mut nodes, mut wrong) = (0u64, false);
+        while let Some(node) = self.chain_node(addr) {
+            if mark == Some(addr) {
+                let at = Place::Block(addr);
+                self.add(Kind::ChainLoop, at, "the chain of fsynced nodes leads back to this node");
+                break;
+            }
+            if !wrong {
+                wrong = self.check_chain_node(addr, &node);
+            }
+            if steps == limit {
+                (mark, steps, limit) = (Some(addr), 0, limit * 2);
+            }
+            mark = mark.or(Some(addr));
+            nodes += 1;
+            steps += 1;
+            addr = node.footer().next_addr;
+        }
+        if nodes > 0 {
+            let known = format!("fsyncs wrote {nodes} nodes after the checkpoint, from {start} on");
+            self.add(Kind::ChainPending, Place::Block(start), known);
+        }
+    }
+
+    /// Reads a node of the chain; `None` at its end, or for a node that a power cut tore.
+    fn chain_node(&self, addr: BlockAddr) -> Option<NodeBlock> {
+        if !self.geometry.in_main(addr) {
+            return None;
+        }
+        let bytes = self.io.read_block(addr, Place::Block(addr)).ok()?;
+        let footer = NodeFooter::of(&bytes);
+        if !self.checkpoint.is_written_after(footer.cp_ver) {
+            return None;
+        }
+        NodeBlock::check(self.format, bytes, footer.nid, footer.ino, addr).ok()
+    }
+
+    /// Checks the addresses in a node of the chain. Linux does not mount a volume with a wrong one.
+    fn check_chain_node(&mut self, at: BlockAddr, node: &NodeBlock) -> bool {
+        let count = match NodeKind::of(self.geometry.block_size, node.footer().offset) {
+            Some(NodeKind::Inode) if has_map(node) => node.addr_count(),
+            Some(NodeKind::Direct { .. }) => node.addr_count(),
+            _ => 0,
+        };
+        let outside = node.addrs(0..count).find(|addr| addr.is_real() && !self.geometry.in_main(*addr));
+        let Some(outside) = outside else { return false };
+        let known = format!("it names {outside}, outside the main area");
+        self.add(Kind::ChainAddress, Place::Node(node.nid(), at), known);
+        true
+    }
+}

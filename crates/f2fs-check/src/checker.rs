@@ -1,0 +1,153 @@
+//! The check as a whole: its state, and the order of its parts.
+
+use std::sync::Arc;
+
+use block::Device;
+use f2fs::{
+    Place, Result,
+    format::{
+        checkpoint::Checkpoint,
+        node::{NodeBlock, NodeFormat},
+        superblock::Superblock,
+    },
+    units::{BlockAddr, Ino, Nid},
+    volume::{Geometry, Io},
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Finding, Kind, Progress, Report, Stage, addresses::Odd, links::Directory, lost::Lost, nat, packs,
+    quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries, superblocks, table::Table,
+};
+
+/// Blocks of nodes that are kept in memory.
+const NODE_SLOTS: usize = 1024;
+/// Maximum number of entries of each table for damage that may have one cause.
+pub(crate) const ODD_MAX: usize = 1 << 16;
+
+/// Checks the volume on a device, and only reads from it. The caller concatenates the devices of a volume on
+/// several first ([`f2fs::volume::join`]). `progress` is called often.
+///
+/// # Errors
+/// [`NotF2fs`](f2fs::Error::NotF2fs) if there is no volume. Damage and unreadable sectors are findings.
+pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+    let mut report = Report::default();
+    let Some(superblock) = superblocks::check(&device, &mut report)? else {
+        report.ended_early = Some("no superblock is usable".into());
+        return Ok(report);
+    };
+    let geometry = Geometry::of(&superblock);
+    let io = Arc::new(Io::new(device, superblock.block_size));
+    let Some(mut pack) = packs::check(&io, &geometry, &superblock, &mut report) else {
+        report.ended_early = Some("no checkpoint pack is usable".into());
+        return Ok(report);
+    };
+    let nodes = nat::read(&io, &geometry, &pack, &mut report, progress);
+    let segments = Segments::read(&io, &geometry, &pack, &mut report, progress);
+    let summaries =
+        Summaries::new(&geometry, &superblock, &pack.checkpoint, std::mem::take(&mut pack.summaries));
+    let mut checker = Checker {
+        format: NodeFormat::of(&superblock),
+        lost: Lost::new(nodes.lost),
+        table: nodes.table,
+        quotas: Quotas::new(&superblock),
+        io,
+        superblock,
+        geometry,
+        checkpoint: pack.checkpoint,
+        pack: pack.number,
+        orphans: pack.orphans,
+        report,
+        segments,
+        summaries,
+        cache: Cache::new(NODE_SLOTS),
+        last_inode: None,
+        odd: FxHashMap::default(),
+        twice: FxHashMap::default(),
+        faults: FxHashMap::default(),
+        footers: FxHashMap::default(),
+        misclaims: FxHashMap::default(),
+        bad_children: FxHashMap::default(),
+        saved: FxHashMap::default(),
+        directories: Vec::new(),
+        progress,
+    };
+    checker.run();
+    Ok(checker.report)
+}
+
+/// Wrong entries of one summary.
+pub(crate) struct Fault {
+    /// Text on the first one.
+    pub first: String,
+    /// Number of wrong entries.
+    pub count: u64,
+}
+
+/// State of a check.
+pub(crate) struct Checker<'a> {
+    pub io: Arc<Io>,
+    pub superblock: Superblock,
+    pub geometry: Geometry,
+    pub format: NodeFormat,
+    pub checkpoint: Checkpoint,
+    pub pack: u8,
+    pub orphans: Vec<Ino>,
+    pub report: Report,
+    pub table: Table,
+    pub segments: Segments,
+    pub summaries: Summaries,
+    pub quotas: Quotas,
+    pub lost: Lost,
+    /// Blocks of nodes that were read out of order.
+    pub cache: Cache,
+    /// The inode that was parsed last.
+    pub last_inode: Option<Arc<NodeBlock>>,
+    /// Addresses that something speaks against, by node and index.
+    pub odd: FxHashMap<(Nid, u16), Odd>,
+    /// Blocks that were claimed again, with the second claimant.
+    pub twice: FxHashMap<BlockAddr, String>,
+    /// Wrong entries of summaries, by segment and kind.
+    pub faults: FxHashMap<(u32, Kind), Fault>,
+    /// Claims that contradict a summary's footer, by segment.
+    pub footers: FxHashMap<u32, u16>,
+    /// Nodes that a parent of another inode than the NAT's names: the inode, and the offset.
+    pub misclaims: FxHashMap<Nid, (Ino, u32)>,
+    /// Unusable child numbers, by inode and offset of the missing child.
+    pub bad_children: FxHashMap<(Ino, u32), Finding>,
+    /// Of compressed files: i_compr_blocks minus the saved blocks found.
+    pub saved: FxHashMap<Ino, i64>,
+    /// All directories.
+    pub directories: Vec<Directory>,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Checker<'_> {
+    fn run(&mut self) {
+        self.check_logs();
+        self.note_special_inodes();
+        self.check_inodes();
+        self.find_lost();
+        self.check_nodes();
+        self.find_lost();
+        self.check_directories();
+        self.tell(Stage::Sums, 0, 1);
+        self.check_links();
+        self.check_quotas();
+        self.check_chain();
+        self.conclude();
+        self.tell(Stage::Sums, 1, 1);
+    }
+
+    /// Adds a finding with the usual repair of its kind.
+    pub fn add(&mut self, kind: Kind, at: Place, known: impl Into<String>) {
+        self.report.add(Finding::new(kind, at, known));
+    }
+
+    /// Reports progress.
+    pub fn tell(&mut self, stage: Stage, done: u64, total: u64) {
+        let bytes = self.geometry.block_size.bytes() as u64;
+        let progress = Progress { stage, done_bytes: done * bytes, total_bytes: total * bytes };
+        (self.progress)(progress);
+    }
+}

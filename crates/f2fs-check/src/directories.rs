@@ -1,0 +1,305 @@
+//! Directories: their blocks, and the entries in them.
+
+use std::sync::Arc;
+
+use f2fs::{
+    Place,
+    format::{
+        FileType,
+        dentry::{Dentries, Dentry},
+        dir_hash,
+        inode::inline,
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{Kind, Stage, checker::Checker, names::Naming, reader::read_runs, table::fact};
+
+/// Maximum number of names of a directory among which duplicates are looked for.
+const HASHES_MAX: usize = 1 << 24;
+/// Maximum number of names that are compared because they share a hash.
+const SHARED_MAX: usize = 1 << 18;
+
+/// What is known of a directory while its entries are checked.
+struct Walk {
+    /// Index in the list of directories.
+    number: usize,
+    ino: Ino,
+    naming: Naming,
+    dir_level: u8,
+    depth: u32,
+    is_inline: bool,
+    /// Number of entries "." and "..".
+    dots: [u32; 2],
+    /// Inode that ".." names.
+    parent: Option<Ino>,
+    hashes: Vec<u32>,
+    /// Hashes that several names share, in the second pass over the directory.
+    shared: FxHashSet<u32>,
+    names: FxHashMap<(u32, Vec<u8>), u64>,
+    /// Highest level with entries that the depth does not cover.
+    too_deep: Option<u32>,
+    is_broken: bool,
+}
+
+impl Checker<'_> {
+    /// Checks all directories, in the order of their inodes' addresses.
+    pub fn check_directories(&mut self) {
+        self.directories.sort_by_key(|directory| directory.ino);
+        self.directories.dedup_by_key(|directory| directory.ino);
+        let address = |(number, ino): (usize, Ino)| {
+            let entry = self.table.find(ino.into()).expect("a directory is a node in use");
+            (self.table.addr(entry), number)
+        };
+        let directories = self.directories.iter().map(|directory| directory.ino).enumerate();
+        let mut order: Vec<(BlockAddr, usize)> = directories.map(address).collect();
+        order.sort_unstable();
+        let total = order.len() as u64;
+        // The blocks of all directories together cannot be more than the volume has; damaged nodes could make
+        // the walk longer.
+        let mut budget = u64::from(self.geometry.segments) << 9;
+        for (done, (_, number)) in order.into_iter().enumerate() {
+            if done % 256 == 0 {
+                self.tell(Stage::Directories, done as u64, total);
+            }
+            let ino = self.directories[number].ino;
+            self.last_inode = None;
+            if let Some(inode) = self.inode_of(ino) {
+                self.check_directory(number, &inode, &mut budget);
+            }
+        }
+        self.tell(Stage::Directories, total, total);
+    }
+
+    fn check_directory(&mut self, number: usize, inode: &Arc<NodeBlock>, budget: &mut u64) {
+        let ino = inode.ino();
+        let depth = inode.head().current_depth.get();
+        let mut walk = Walk {
+            number,
+            ino,
+            naming: Naming::of(inode),
+            dir_level: inode.head().dir_level,
+            depth: depth.min(dir_hash::DEPTH_MAX),
+            is_inline: inode.has_inline(inline::DENTRY),
+            dots: [0; 2],
+            parent: None,
+            hashes: Vec::new(),
+            shared: FxHashSet::default(),
+            names: FxHashMap::default(),
+            too_deep: None,
+            is_broken: false,
+        };
+        if depth > dir_hash::DEPTH_MAX {
+            self.add(Kind::DirDepth, Place::Inode(ino), format!("i_current_depth {depth}, at most 63"));
+        }
+        self.walk_blocks(inode, &mut walk, budget, Self::check_area);
+        if let Some(level) = walk.too_deep {
+            let known = format!("i_current_depth {}, there are entries in level {level}", walk.depth);
+            self.add(Kind::DirDepth, Place::Inode(ino), known);
+        }
+        self.check_dots(&walk);
+        self.directories[number].dotdot = walk.parent.unwrap_or(Ino(0));
+        self.directories[number].is_broken = walk.is_broken;
+        self.check_shared(inode, &mut walk, budget);
+    }
+
+    /// Calls `each` with every area of a directory.
+    fn walk_blocks(
+        &mut self,
+        inode: &Arc<NodeBlock>,
+        walk: &mut Walk,
+        budget: &mut u64,
+        each: fn(&mut Self, &mut Walk, u64, &[u8]),
+    ) {
+        if walk.is_inline {
+            each(self, walk, 0, inode.inline_area());
+            return;
+        }
+        let end = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
+        let io = self.io.clone();
+        self.for_each_node(inode, |checker, first, addrs| {
+            let real = addrs.iter().zip(first..).filter(|(addr, _)| checker.geometry.in_main(**addr));
+            let mut blocks: Vec<(BlockAddr, u64)> = real.map(|(addr, block)| (*addr, block)).collect();
+            if let Some((_, block)) = blocks.iter().find(|(_, block)| *block >= end) {
+                if walk.hashes.len() < HASHES_MAX && walk.shared.is_empty() {
+                    let known = format!("i_size covers {end} blocks, the directory has block {block}");
+                    checker.add(Kind::DirSize, Place::Inode(walk.ino), known);
+                }
+            }
+            blocks.truncate(usize::try_from(*budget).unwrap_or(usize::MAX));
+            *budget -= blocks.len() as u64;
+            blocks.sort_unstable();
+            read_runs(&io, blocks, |addr, block, bytes| match bytes {
+                Ok(bytes) => each(checker, walk, block, bytes),
+                Err(error) => {
+                    walk.is_broken = true;
+                    let known = format!("{addr}: {error}");
+                    checker.add(Kind::DirUnreadable, Place::Dir(walk.ino, block), known);
+                }
+            });
+        });
+    }
+
+    /// Checks all entries of an area.
+    fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
+        let at = Place::Dir(walk.ino, block);
+        let area = Dentries::new(bytes, at);
+        let mut slot = 0;
+        while slot < area.slots() {
+            if !area.is_used(slot) {
+                slot += 1;
+                continue;
+            }
+            let length = usize::from(area.raw(slot).name_len.get());
+            let entry = match area.entries_from(slot).next() {
+                Some(Ok(entry)) if length > 0 && entry.slot == slot => entry,
+                _ => {
+                    let known = format!("slot {slot} has a name of {length} bytes");
+                    self.add(Kind::DentryName, at, known);
+                    walk.is_broken = true;
+                    slot += 1;
+                    continue;
+                }
+            };
+            let next = slot + f2fs::format::dentry::slots_for(length);
+            if let Some(free) = (slot..next).find(|slot| !area.is_used(*slot)) {
+                let known = format!("the name in slot {slot} reaches into slot {free}, which is free");
+                self.add(Kind::DentryName, at, known);
+            }
+            match entry.name {
+                b"." => self.check_dot(walk, at, &entry, 0),
+                b".." => self.check_dot(walk, at, &entry, 1),
+                _ => self.check_entry(walk, block, &entry),
+            }
+            slot = next;
+        }
+    }
+
+    fn check_dot(&mut self, walk: &mut Walk, at: Place, entry: &Dentry<'_>, which: usize) {
+        walk.dots[which] += 1;
+        if walk.dots[which] > 1 {
+            let name = if which == 0 { "." } else { ".." };
+            self.add(Kind::DotsTwice, at, format!("a second entry {name:?} in slot {}", entry.slot));
+            return;
+        }
+        if which == 0 && entry.ino != walk.ino {
+            self.add(Kind::DotsWrong, at, format!("\".\" names {}, must be {}", entry.ino, walk.ino));
+        }
+        if which == 1 {
+            walk.parent = Some(entry.ino);
+        }
+        if entry.kind != Some(FileType::Directory) {
+            self.add(Kind::DentryType, at, format!("the entry in slot {} is no directory", entry.slot));
+        }
+    }
+
+    fn check_dots(&mut self, walk: &Walk) {
+        let missing: Vec<&str> = [".", ".."]
+            .into_iter()
+            .zip(walk.dots)
+            .filter(|(_, count)| *count == 0)
+            .map(|(name, _)| name)
+            .collect();
+        if !missing.is_empty() {
+            let known = format!("no entry {}", missing.join(" and "));
+            self.add(Kind::DotsMissing, Place::Dir(walk.ino, 0), known);
+        }
+    }
+
+    /// Checks an entry that is not a dot.
+    fn check_entry(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>) {
+        let at = Place::Dir(walk.ino, block);
+        self.report.sums.entries += 1;
+        let shown = walk.naming.shown(entry.name);
+        if !walk.naming.is_possible(entry.name) {
+            let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
+            self.add(Kind::DentryName, at, known);
+        }
+        let hash = walk.naming.hash(entry.name, entry.hash);
+        if hash != entry.hash {
+            let known = format!("{shown} has hash {:#010x}, must be {hash:#010x}", entry.hash);
+            self.add(Kind::DentryHash, at, known);
+        }
+        if !walk.is_inline {
+            self.check_place(walk, block, hash, &shown);
+        }
+        if walk.hashes.len() < HASHES_MAX {
+            walk.hashes.push(hash);
+        }
+        self.check_target(walk, at, entry, &shown);
+    }
+
+    fn check_place(&mut self, walk: &mut Walk, block: u64, hash: u32, shown: &str) {
+        let at = Place::Dir(walk.ino, block);
+        match dir_hash::level_of(block, walk.dir_level) {
+            Some((level, bucket)) => {
+                let right = u64::from(hash) % dir_hash::buckets(level, walk.dir_level);
+                if right != bucket {
+                    let known = format!("{shown} is in bucket {bucket} of level {level}, must be in {right}");
+                    self.add(Kind::DentryPlace, at, known);
+                } else if level >= walk.depth {
+                    walk.too_deep = walk.too_deep.max(Some(level));
+                }
+            }
+            None => self.add(Kind::DentryPlace, at, format!("{shown} is in a block of no level")),
+        }
+    }
+
+    /// Checks the inode that an entry names, and counts the name.
+    fn check_target(&mut self, walk: &Walk, at: Place, entry: &Dentry<'_>, shown: &str) {
+        let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
+        let Some(found) = found else {
+            self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
+            return;
+        };
+        if entry.ino == self.superblock.root_ino || self.table.has(found, fact::HIDDEN) {
+            self.add(Kind::DentryInode, at, format!("{shown} names {}, which has no name", entry.ino));
+            return;
+        }
+        if self.table.has(found, fact::ORPHAN) {
+            self.add(Kind::OrphanNamed, at, format!("{shown} names {}, an orphan", entry.ino));
+        }
+        self.table.take_links(found, 1);
+        let was_named = self.table.has(found, fact::REACHED);
+        self.table.note(found, fact::REACHED);
+        let kind = self.table.kind(found);
+        if kind.is_some() && kind != entry.kind {
+            let known = format!("{shown} says {:?}, {} is {:?}", entry.kind, entry.ino, kind);
+            self.add(Kind::DentryType, at, known);
+        }
+        if kind == Some(FileType::Directory) {
+            if let Some(own) = self.table.find(walk.ino.into()) {
+                self.table.take_links(own, 1);
+            }
+            self.note_parent(entry.ino, walk.number, was_named, at, shown);
+        }
+    }
+
+    /// Compares the names that share a hash.
+    fn check_shared(&mut self, inode: &Arc<NodeBlock>, walk: &mut Walk, budget: &mut u64) {
+        walk.hashes.sort_unstable();
+        let shared = walk.hashes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        walk.shared = shared.take(SHARED_MAX).collect();
+        walk.hashes = Vec::new();
+        if !walk.shared.is_empty() {
+            self.walk_blocks(inode, walk, budget, |checker, walk, block, bytes| {
+                let at = Place::Dir(walk.ino, block);
+                for entry in Dentries::new(bytes, at).entries().flatten() {
+                    let hash = walk.naming.hash(entry.name, entry.hash);
+                    let is_dot = entry.name == b"." || entry.name == b"..";
+                    if is_dot || !walk.shared.contains(&hash) || walk.names.len() >= SHARED_MAX {
+                        continue;
+                    }
+                    let name = walk.naming.compared(entry.name);
+                    if let Some(other) = walk.names.insert((hash, name), block) {
+                        let shown = walk.naming.shown(entry.name);
+                        let known = format!("{shown} is also in block {other}");
+                        checker.add(Kind::DentryTwice, at, known);
+                    }
+                }
+            });
+        }
+    }
+}

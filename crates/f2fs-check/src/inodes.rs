@@ -1,0 +1,146 @@
+//! Inodes: their fields, their content and their children.
+
+use std::sync::Arc;
+
+use f2fs::{
+    Error, Place,
+    format::{
+        FileType,
+        inode::{flag, inline},
+        node::{NodeBlock, XATTR_NODE_OFFSET},
+        superblock::Features,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+use crate::{
+    Finding, Kind,
+    checker::{Checker, ODD_MAX},
+    links::Directory,
+    nodes::as_inode,
+    reader::parse_node,
+    segments::Content,
+    table::{Entry, fact},
+};
+
+/// Byte offset of i_links.
+const LINKS: usize = 12;
+
+impl Checker<'_> {
+    /// Checks an inode block whose footer is right.
+    pub fn check_inode(&mut self, nid: Nid, entry: Entry, addr: BlockAddr, bytes: &[u8]) {
+        let (ino, at) = (Ino::from(nid), Place::Node(nid, addr));
+        self.report.sums.inodes += 1;
+        let (parsed, wrong_checksum) = parse_node(self.format, bytes, nid, addr);
+        if let Some(what) = wrong_checksum {
+            self.add(Kind::InodeChecksum, at, what);
+        }
+        let inode = match parsed {
+            Ok(inode) => inode,
+            Err(error) => {
+                self.invalid_inode(entry, at, bytes, &error);
+                return;
+            }
+        };
+        let head = inode.head();
+        self.table.set_kind(entry, inode.file_type());
+        self.table.take_links(entry, 0u32.wrapping_sub(head.links.get()));
+        // The rules bound i_blocks to 32 bits. The inode is the first of them.
+        self.table.take_blocks(entry, 1u32.wrapping_sub(head.blocks.get() as u32));
+        if !self.table.has(entry, fact::HIDDEN) {
+            self.quotas.charge(&inode);
+        }
+        if inode.is_directory() {
+            self.report.sums.directories += 1;
+            self.table.take_links(entry, 1);
+            self.directories.push(Directory::new(ino));
+        }
+        if let Some(saved) = inode.saved_blocks().filter(|_| inode.compression().is_some()) {
+            if self.saved.len() < ODD_MAX && !inode.has_inline(inline::COMPRESS_RELEASED) {
+                *self.saved.entry(ino).or_default() += i64::try_from(saved).unwrap_or(i64::MAX / 2);
+            }
+        }
+        if inode.xattr_nid() == Nid::NULL {
+            self.check_xattrs(ino, inode.inline_xattrs());
+        } else {
+            self.expect(inode.xattr_nid(), XATTR_NODE_OFFSET, ino, at);
+        }
+        if is_alias(&inode, self.format.features) {
+            self.claim_alias(entry, ino, &inode);
+            return;
+        }
+        if has_map(&inode) {
+            self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
+        }
+        let n = self.geometry.block_size.node_addrs() as u32;
+        for (child, offset) in [1, 2, 3, 4 + n, 5 + 2 * n].into_iter().enumerate() {
+            let child = inode.child(child);
+            if child != Nid::NULL {
+                self.expect(child, offset, ino, at);
+            }
+        }
+    }
+
+    /// Notes an inode whose fields contradict each other. Its blocks cannot be told.
+    fn invalid_inode(&mut self, entry: Entry, at: Place, bytes: &[u8], error: &Error) {
+        let known = match error {
+            Error::Corrupt { what, .. } => what.to_string(),
+            error => error.to_string(),
+        };
+        self.report.add(Finding::new(Kind::InodeInvalid, at, known));
+        self.table.note(entry, fact::INVALID | fact::TAINTED);
+        self.quotas.give_up();
+        if let Some(kind) = FileType::from_mode(u16::from_le_bytes([bytes[0], bytes[1]])) {
+            self.table.set_kind(entry, kind);
+        }
+        let links = u32::from_le_bytes(bytes[LINKS..LINKS + 4].try_into().expect("four bytes"));
+        self.table.take_links(entry, 0u32.wrapping_sub(links));
+    }
+
+    /// Claims the blocks of a file that stands for a device: a single extent.
+    fn claim_alias(&mut self, entry: Entry, ino: Ino, inode: &NodeBlock) {
+        let extent = inode.head().extent;
+        for n in 0..extent.len.get() {
+            let addr = BlockAddr(extent.blk.get().wrapping_add(n));
+            if !self.geometry.in_main(addr) {
+                let known = format!("its extent names {addr}, outside the main area");
+                self.add(Kind::BlockAddress, Place::File(ino, n.into()), known);
+                break;
+            }
+            if self.segments.claim(addr, Content::Data) {
+                self.claimed_again(addr, format!("{ino}"));
+            }
+            self.table.take_blocks(entry, 1);
+            self.report.sums.blocks += 1;
+        }
+    }
+
+    /// Returns an inode by its number, with the footer and checksum that it should have. `None` if it cannot
+    /// be used.
+    pub fn inode_of(&mut self, ino: Ino) -> Option<Arc<NodeBlock>> {
+        if let Some(last) = self.last_inode.as_ref().filter(|last| last.ino() == ino) {
+            return Some(last.clone());
+        }
+        let entry = self.table.find(ino.into())?;
+        if self.table.has(entry, fact::BROKEN | fact::INVALID) {
+            return None;
+        }
+        let addr = self.table.addr(entry);
+        let bytes = self.cache.block(&self.io, addr).ok()?;
+        let (parsed, _) = parse_node(self.format, &as_inode(&bytes, ino), ino.into(), addr);
+        let inode = Arc::new(parsed.ok()?);
+        self.last_inode = Some(inode.clone());
+        Some(inode)
+    }
+}
+
+/// Returns true if the address area of an inode holds block addresses.
+pub fn has_map(inode: &NodeBlock) -> bool {
+    !inode.has_inline(inline::DATA | inline::DENTRY)
+        && matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink)
+}
+
+/// Returns true if a file stands for a device and has no addresses.
+pub fn is_alias(inode: &NodeBlock, features: Features) -> bool {
+    inode.has_flag(flag::DEVICE_ALIAS) && features.has(Features::DEVICE_ALIAS)
+}

@@ -1,0 +1,49 @@
+//! A checker of F2FS volumes.
+//!
+//! [`check`] reads a volume and compares every structure with the rules of the format and with the other
+//! structures. The result is a [`Report`]: findings as data, each with its kind, its place, the facts, the
+//! repair and its certainty.
+//!
+//! *Invariants*: the crate writes nothing, prints nothing, spawns nothing and does not read the clock; it has
+//! no `unsafe`. It does not use the engine: it reads the tables itself, so that an error of the engine does
+//! not hide damage. Memory is bounded: a few bits for each block, 23 bytes for each node, and tables of fixed
+//! size. Work is bounded by the size of the volume: no walk follows a pointer that it cannot bound.
+//!
+//! The checks, in their order: superblocks ([`superblocks`]), checkpoint packs with their journals, summaries
+//! and orphans ([`packs`]), NAT ([`nat`]), SIT ([`segments`]), inodes and other nodes in the order of their
+//! addresses ([`nodes`]), directories ([`directories`]), names and links ([`links`]), quota files
+//! ([`quotas`]), the chain of fsynced nodes ([`chain`]), and last the sums ([`verdict`]).
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod bitmap;
+mod chain;
+mod checker;
+mod directories;
+mod files;
+mod finding;
+mod inodes;
+mod kind;
+mod links;
+mod lost;
+mod names;
+mod nat;
+mod nodes;
+mod packs;
+mod progress;
+mod quotas;
+mod reader;
+mod report;
+mod segments;
+mod summaries;
+mod superblocks;
+mod table;
+mod verdict;
+mod xattrs;
+
+pub use checker::check;
+pub use finding::{Certainty, Finding, Severity};
+pub use kind::Kind;
+pub use progress::{Progress, Stage};
+pub use report::{Report, Sums};

@@ -1,0 +1,165 @@
+//! Names of inodes: link counts, parents, and inodes without a name.
+
+use f2fs::{
+    Place,
+    units::{Ino, Nid},
+};
+
+use crate::{
+    Finding, Kind,
+    checker::Checker,
+    table::{Entry, fact},
+};
+
+/// A directory's place in the tree.
+#[derive(Debug, Clone, Copy)]
+pub struct Directory {
+    /// The directory.
+    pub ino: Ino,
+    /// Inode that its ".." names, or 0.
+    pub dotdot: Ino,
+    /// Index of the directory that names it.
+    pub parent: Option<u32>,
+    /// True if its entries could not all be read.
+    pub is_broken: bool,
+    /// Number of the walk that visited it.
+    visit: u32,
+}
+
+impl Directory {
+    /// Makes a directory without a known place.
+    pub fn new(ino: Ino) -> Directory {
+        Directory { ino, dotdot: Ino(0), parent: None, is_broken: false, visit: 0 }
+    }
+}
+
+impl Checker<'_> {
+    /// Notes the inodes that need no name: quota files and orphans.
+    pub fn note_special_inodes(&mut self) {
+        for ino in self.superblock.quota_inos {
+            if let Some(entry) = self.table.find(ino.into()) {
+                self.table.note(entry, fact::HIDDEN);
+            }
+        }
+        for ino in std::mem::take(&mut self.orphans) {
+            match self.table.find(ino.into()).filter(|entry| self.table.ino(*entry) == ino) {
+                Some(entry) => self.table.note(entry, fact::ORPHAN),
+                None => {
+                    let known = format!("the orphan list names {ino}, which is not in use");
+                    self.add(Kind::OrphanInode, Place::Checkpoint(self.pack), known);
+                }
+            }
+        }
+    }
+
+    /// Notes that a directory names another one.
+    pub fn note_parent(&mut self, child: Ino, parent: usize, was_named: bool, at: Place, shown: &str) {
+        if was_named {
+            self.add(Kind::DirSecondName, at, format!("{shown} is another name of the directory {child}"));
+            return;
+        }
+        if let Ok(number) = self.directories.binary_search_by_key(&child, |directory| directory.ino) {
+            self.directories[number].parent = u32::try_from(parent).ok();
+        }
+    }
+
+    /// Checks link counts, parents, and inodes without names.
+    pub fn check_links(&mut self) {
+        let root = self.superblock.root_ino;
+        if let Some(entry) = self.table.find(root.into()) {
+            self.table.take_links(entry, 1);
+            self.table.note(entry, fact::REACHED);
+        } else {
+            self.add(Kind::DentryInode, Place::Inode(root), "the root directory is not in use");
+        }
+        self.check_parents();
+        self.check_cycles();
+        let inodes: Vec<(Nid, Entry)> =
+            self.table.iter().filter(|(nid, entry)| self.table.ino(*entry) == Ino::from(*nid)).collect();
+        let any_broken = self.directories.iter().any(|directory| directory.is_broken);
+        for (nid, entry) in inodes {
+            self.check_count(nid, entry, any_broken);
+        }
+    }
+
+    fn check_count(&mut self, nid: Nid, entry: Entry, any_broken: bool) {
+        let ino = Ino::from(nid);
+        let skipped = fact::BROKEN | fact::HIDDEN | fact::ORPHAN | fact::INVALID;
+        if self.table.has(entry, skipped) || self.table.kind(entry).is_none() {
+            return;
+        }
+        if !self.table.has(entry, fact::REACHED) {
+            let own = self.inode_of(ino);
+            let own = own.map_or(String::new(), |inode| {
+                let name = f2fs::printable::name(inode.last_name()).into_owned();
+                format!("; it was entered as \"{name}\" into inode {}", inode.head().pino.get())
+            });
+            let mut finding =
+                Finding::new(Kind::InodeUnreached, Place::Inode(ino), format!("no directory names it{own}"));
+            if any_broken {
+                finding = finding.with_certainty(crate::Certainty::Unclear);
+            }
+            self.report.add(finding);
+            return;
+        }
+        let left = self.table.links_left(entry);
+        if left != 0 {
+            let stored = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
+            let known = format!("i_links {stored}, {} found", stored.wrapping_sub(left));
+            self.add(Kind::LinkCount, Place::Inode(ino), known);
+        }
+    }
+
+    /// Compares each ".." with the directory that names its directory.
+    fn check_parents(&mut self) {
+        for number in 0..self.directories.len() {
+            let directory = self.directories[number];
+            let parent = match directory.parent {
+                Some(parent) => self.directories[parent as usize].ino,
+                None if directory.ino == self.superblock.root_ino => directory.ino,
+                None => continue,
+            };
+            if directory.dotdot.0 != 0 && directory.dotdot != parent {
+                let known = format!("\"..\" names {}, {parent} names the directory", directory.dotdot);
+                self.add(Kind::DotsWrong, Place::Dir(directory.ino, 0), known);
+            }
+        }
+    }
+
+    /// Finds directories whose parents lead back to themselves.
+    fn check_cycles(&mut self) {
+        for start in 0..self.directories.len() {
+            let walk = u32::try_from(start + 1).unwrap_or(u32::MAX);
+            let mut at = start;
+            while self.directories[at].visit == 0 {
+                self.directories[at].visit = walk;
+                match self.directories[at].parent {
+                    Some(parent) => at = parent as usize,
+                    None => break,
+                }
+            }
+            let closes = self.directories[at].parent.is_some() && self.directories[at].visit == walk;
+            if closes && self.leads_to(at) {
+                let ino = self.directories[at].ino;
+                self.add(Kind::DirCycle, Place::Inode(ino), "its parents lead back to it, not to the root");
+                // Later walks must not report the cycle again.
+                self.directories[at].parent = None;
+            }
+        }
+    }
+
+    /// Returns true if the parents of a directory lead back to it.
+    fn leads_to(&self, start: usize) -> bool {
+        let mut at = start;
+        for _ in 0..self.directories.len() {
+            match self.directories[at].parent {
+                Some(parent) => at = parent as usize,
+                None => return false,
+            }
+            if at == start {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,71 @@
+//! Names in directories: their hash, and the form in which they are compared.
+
+use f2fs::{
+    format::{
+        casefold::fold,
+        hash::name_hash,
+        inode::{advise, flag},
+        node::NodeBlock,
+    },
+    printable,
+};
+
+/// How a directory hashes and compares names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// By their bytes.
+    Plain,
+    /// By their folded form.
+    Folded,
+    /// By the bytes of the encrypted name.
+    Encrypted,
+    /// By the folded form of the plain name, which only the key tells.
+    EncryptedFolded,
+}
+
+impl Naming {
+    /// The naming of a directory.
+    pub fn of(dir: &NodeBlock) -> Naming {
+        match (dir.has_advise(advise::ENCRYPT), dir.has_flag(flag::CASEFOLD)) {
+            (false, false) => Naming::Plain,
+            (false, true) => Naming::Folded,
+            (true, false) => Naming::Encrypted,
+            (true, true) => Naming::EncryptedFolded,
+        }
+    }
+
+    /// The hash that a name must have; the stored one if that cannot be told.
+    pub fn hash(self, name: &[u8], stored: u32) -> u32 {
+        match self {
+            Naming::Plain | Naming::Encrypted => name_hash(name),
+            Naming::EncryptedFolded => stored,
+            Naming::Folded => {
+                let plain = name_hash(name);
+                let folded = fold(name).map_or(plain, |folded| name_hash(&folded));
+                // Versions of Linux fold some characters differently; a lookup finds the name by its bytes.
+                if stored == plain && !name.is_ascii() { plain } else { folded }
+            }
+        }
+    }
+
+    /// The form in which names are compared.
+    pub fn compared(self, name: &[u8]) -> Vec<u8> {
+        match self {
+            Naming::Folded => fold(name).unwrap_or_else(|| name.to_vec()),
+            _ => name.to_vec(),
+        }
+    }
+
+    /// Returns true if a name can be one: encrypted names have any bytes.
+    pub fn is_possible(self, name: &[u8]) -> bool {
+        match self {
+            Naming::Plain | Naming::Folded => !name.iter().any(|byte| matches!(byte, b'/' | 0)),
+            Naming::Encrypted | Naming::EncryptedFolded => true,
+        }
+    }
+
+    /// The name as text for people.
+    pub fn shown(self, name: &[u8]) -> String {
+        format!("\"{}\"", printable::name(name))
+    }
+}

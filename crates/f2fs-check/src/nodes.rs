@@ -1,0 +1,358 @@
+//! Node blocks in the order of their addresses: their identity, and the nodes that they name.
+//!
+//! Three structures tell which node a block holds: the NAT, the block's footer and the summary of its
+//! segment. Where one of them contradicts the two others, the check reports it and goes on with the right
+//! number, so that one wrong number is one finding.
+
+use f2fs::{
+    Place, Result,
+    format::{
+        block_size::NODE_FOOTER_BYTES,
+        node::{NodeFooter, XATTR_NODE_OFFSET},
+        node_path::NodeKind,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+use crate::{
+    Certainty, Finding, Kind, Stage,
+    checker::{Checker, Fault, ODD_MAX},
+    reader::read_runs,
+    segments::Content,
+    table::{Entry, fact},
+};
+
+/// Nodes between two reports of progress.
+const TELL_EVERY: u64 = 1024;
+/// Byte offsets in a footer.
+const FOOTER_INO: usize = 4;
+const FOOTER_FLAG: usize = 8;
+/// Bits of the footer's flags below the offset.
+const OFFSET_SHIFT: u32 = 3;
+
+impl Checker<'_> {
+    /// Checks all inodes.
+    pub fn check_inodes(&mut self) {
+        self.check_in_order(Stage::Inodes);
+    }
+
+    /// Checks all other nodes.
+    pub fn check_nodes(&mut self) {
+        self.check_in_order(Stage::Nodes);
+    }
+
+    fn check_in_order(&mut self, stage: Stage) {
+        let wanted = |nid: Nid, entry: Entry| {
+            let is_inode = self.table.ino(entry) == Ino::from(nid);
+            is_inode == (stage == Stage::Inodes) && !self.table.has(entry, fact::BROKEN | fact::SEEN)
+        };
+        let nodes = self.table.iter().filter(|(nid, entry)| wanted(*nid, *entry));
+        let mut order: Vec<(BlockAddr, Nid)> =
+            nodes.map(|(nid, entry)| (self.table.addr(entry), nid)).collect();
+        order.sort_unstable();
+        let (io, total) = (self.io.clone(), order.len() as u64);
+        let mut done = 0;
+        read_runs(&io, order, |addr, nid, bytes| {
+            if done % TELL_EVERY == 0 {
+                self.tell(stage, done, total);
+            }
+            done += 1;
+            self.check_node(nid, addr, bytes);
+        });
+        self.tell(stage, total, total);
+    }
+
+    /// Checks the block of a node.
+    pub fn check_node(&mut self, nid: Nid, addr: BlockAddr, bytes: Result<&[u8]>) {
+        let Some(entry) = self.table.find(nid) else { return };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.add(Kind::NodeUnreadable, Place::Node(nid, addr), error.to_string());
+                self.table.note(entry, fact::BROKEN);
+                self.segments.claim(addr, Content::Node);
+                return;
+            }
+        };
+        let mut footer = NodeFooter::of(bytes);
+        let owned = self.summaries.owner(&self.io, addr);
+        if footer.nid != nid {
+            let other = self.table.find(footer.nid).map(|other| self.table.addr(other));
+            let summary_agrees = owned.is_some_and(|owned| owned.owner.nid == nid);
+            if !summary_agrees || other == Some(addr) {
+                self.lost.add(nid, addr);
+                self.table.note(entry, fact::BROKEN);
+                return;
+            }
+            let known = format!("the footer says {}; NAT and summary say {nid}", footer.nid);
+            self.add(Kind::FooterNid, Place::Node(nid, addr), known);
+            footer.nid = nid;
+        }
+        self.table.note(entry, fact::SEEN);
+        if self.segments.claim(addr, Content::Node) {
+            self.claimed_again(addr, format!("{nid}"));
+        }
+        if let Some(owned) = owned {
+            if owned.owner.nid != nid {
+                let what = format!("names {}, the block is {nid}", owned.owner.nid);
+                self.summary_fault(Kind::SummaryNid, addr, &what);
+            }
+            self.check_summary_footer(addr, owned.content, Content::Node);
+        }
+        self.check_owner(nid, entry, addr, &mut footer);
+        self.check_offset(nid, entry, addr, &mut footer);
+        let mut copy: Box<[u8]> = bytes.into();
+        set_footer(&mut copy, &footer);
+        self.report.sums.nodes += 1;
+        self.report.sums.blocks += 1;
+        match footer.is_inode() {
+            true => self.check_inode(nid, entry, addr, &copy),
+            false => self.check_other(nid, entry, addr, &copy),
+        }
+    }
+
+    /// Compares the inode that the footer names with that of the NAT, and decides between them.
+    fn check_owner(&mut self, nid: Nid, entry: Entry, addr: BlockAddr, footer: &mut NodeFooter) {
+        let stored = self.table.ino(entry);
+        if footer.ino == stored {
+            return;
+        }
+        let is_inode = |ino: Ino| {
+            let found = self.table.find(ino.into());
+            found.is_some_and(|found| self.table.ino(found) == ino)
+        };
+        let claim = self.misclaims.get(&nid).copied();
+        let footer_is_right = if stored.0 == nid.0 {
+            footer.offset != 0 && is_inode(footer.ino)
+        } else if footer.ino.0 == nid.0 {
+            footer.offset == 0
+        } else {
+            let claimed = claim.is_some_and(|(ino, _)| ino == footer.ino);
+            claimed || !self.table.has(entry, fact::REACHED) && is_inode(footer.ino)
+        };
+        if footer_is_right {
+            let known = format!("it says {stored}; the node's footer says {}", footer.ino);
+            self.add(Kind::NatInode, Place::Nat(nid), known);
+            self.table.set_ino(entry, footer.ino);
+            if let Some((_, offset)) = claim.filter(|(ino, _)| *ino == footer.ino) {
+                self.misclaims.remove(&nid);
+                self.reach(entry, offset, footer.ino);
+            }
+        } else {
+            let known = format!("the footer says {}; the NAT says {stored}", footer.ino);
+            self.add(Kind::FooterInode, Place::Node(nid, addr), known);
+            footer.ino = stored;
+        }
+    }
+
+    fn check_offset(&mut self, nid: Nid, entry: Entry, addr: BlockAddr, footer: &mut NodeFooter) {
+        let at = Place::Node(nid, addr);
+        if footer.is_inode() {
+            if footer.offset != 0 {
+                self.add(Kind::FooterOffset, at, format!("an inode with node offset {}", footer.offset));
+                footer.offset = 0;
+            }
+            return;
+        }
+        if self.table.has(entry, fact::REACHED) {
+            let parent = self.table.parent_offset(entry);
+            if parent != footer.offset {
+                let known = format!("node offset {}; its parent names it at offset {parent}", footer.offset);
+                self.add(Kind::FooterOffset, at, known);
+                footer.offset = parent;
+            }
+        }
+        self.table.set_own_offset(entry, footer.offset);
+    }
+
+    /// Checks the content of a node that is not an inode.
+    fn check_other(&mut self, nid: Nid, entry: Entry, addr: BlockAddr, bytes: &[u8]) {
+        let footer = NodeFooter::of(bytes);
+        let size = self.geometry.block_size;
+        match NodeKind::of(size, footer.offset) {
+            Some(NodeKind::Direct { .. }) => self.check_direct(nid, entry, bytes),
+            Some(kind @ (NodeKind::Indirect | NodeKind::DoubleIndirect)) => {
+                let step = match kind {
+                    NodeKind::Indirect => 1,
+                    _ => size.node_addrs() as u32 + 1,
+                };
+                for (index, word) in (0..).zip(bytes.chunks_exact(4).take(size.node_addrs())) {
+                    let child = Nid(u32::from_le_bytes(word.try_into().expect("four bytes")));
+                    if child != Nid::NULL {
+                        let offset = footer.offset + 1 + index * step;
+                        self.expect(child, offset, footer.ino, Place::Node(nid, addr));
+                    }
+                }
+            }
+            Some(NodeKind::Xattr) => self.check_xattr_node(footer.ino, bytes),
+            Some(NodeKind::Inode) | None => {
+                self.add(
+                    Kind::FooterOffset,
+                    Place::Node(nid, addr),
+                    format!("node offset {}", footer.offset),
+                );
+            }
+        }
+    }
+
+    /// Notes that a parent names a node, and checks that the node can be its child.
+    pub fn expect(&mut self, child: Nid, offset: u32, ino: Ino, at: Place) {
+        let kind = if offset == XATTR_NODE_OFFSET { Kind::XattrNode } else { Kind::NodeChild };
+        let bad = |what: String| Finding::new(kind, at, format!("child at offset {offset}: {what}"));
+        let finding = match self.table.find(child) {
+            None => bad(format!("{child} is not in use")),
+            Some(entry) if self.table.ino(entry) == Ino::from(child) => {
+                // The NAT may be wrong; then the footer tells later.
+                self.misclaim(child, ino, offset);
+                self.taint(ino);
+                let _ = entry;
+                bad(format!("{child} is an inode"))
+            }
+            Some(entry) if self.table.ino(entry) != ino => {
+                let known = format!("{child} belongs to {}", self.table.ino(entry));
+                self.misclaim(child, ino, offset);
+                bad(known)
+            }
+            Some(entry) if self.table.has(entry, fact::REACHED) => {
+                self.taint(ino);
+                let known = format!(
+                    "{child} is named at the offsets {} and {offset} of {ino}",
+                    self.table.parent_offset(entry)
+                );
+                self.add(Kind::NodeTwice, at, known);
+                return;
+            }
+            Some(entry) => {
+                self.reach(entry, offset, ino);
+                return;
+            }
+        };
+        if self.bad_children.len() < ODD_MAX {
+            self.bad_children.insert((ino, offset), finding);
+        } else {
+            self.report.add(finding);
+        }
+    }
+
+    fn misclaim(&mut self, child: Nid, ino: Ino, offset: u32) {
+        if self.misclaims.len() < ODD_MAX {
+            self.misclaims.insert(child, (ino, offset));
+        }
+    }
+
+    /// Notes that a parent of the right inode names a node.
+    pub fn reach(&mut self, entry: Entry, offset: u32, ino: Ino) {
+        self.table.note(entry, fact::REACHED);
+        self.table.set_parent_offset(entry, offset);
+        self.bad_children.remove(&(ino, offset));
+        if let Some(inode) = self.table.find(ino.into()) {
+            self.table.take_blocks(inode, 1);
+        }
+    }
+
+    /// Notes that the sums of an inode cannot be relied on.
+    pub fn taint(&mut self, ino: Ino) {
+        if let Some(inode) = self.table.find(ino.into()) {
+            self.table.note(inode, fact::TAINTED);
+        }
+    }
+
+    /// Notes that two owners name a block.
+    pub fn claimed_again(&mut self, addr: BlockAddr, claimant: String) {
+        if self.twice.len() < ODD_MAX {
+            self.twice.insert(addr, claimant);
+        } else {
+            self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
+        }
+    }
+
+    /// Counts a wrong entry of a summary.
+    pub fn summary_fault(&mut self, kind: Kind, addr: BlockAddr, what: &str) {
+        let (segment, offset) = self.geometry.position(addr);
+        let is_new = !self.faults.contains_key(&(segment.0, kind));
+        if is_new && self.faults.len() >= ODD_MAX {
+            self.add(kind, Place::Ssa(segment), format!("the entry of block {offset} {what}"));
+            return;
+        }
+        let first = || Fault { first: format!("the entry of block {offset} {what}"), count: 0 };
+        self.faults.entry((segment.0, kind)).or_insert_with(first).count += 1;
+    }
+
+    /// Counts a block that contradicts the footer of its summary.
+    pub fn check_summary_footer(&mut self, addr: BlockAddr, stated: Content, found: Content) {
+        if stated != found {
+            let (segment, _) = self.geometry.position(addr);
+            if self.footers.len() < ODD_MAX || self.footers.contains_key(&segment.0) {
+                let count = self.footers.entry(segment.0).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+    }
+
+    /// Reports nodes that no parent names, and offsets that contradict each other.
+    pub fn conclude_nodes(&mut self) {
+        let nodes: Vec<(Nid, Entry)> = self
+            .table
+            .iter()
+            .filter(|(nid, entry)| self.table.ino(*entry) != Ino::from(*nid))
+            .filter(|(_, entry)| {
+                let reached = self.table.has(*entry, fact::REACHED);
+                !reached || self.table.parent_offset(*entry) != self.table.own_offset(*entry)
+            })
+            .collect();
+        for (nid, entry) in nodes {
+            let (ino, addr) = (self.table.ino(entry), self.table.addr(entry));
+            let own = self.table.own_offset(entry);
+            let at = Place::Node(nid, addr);
+            if self.table.has(entry, fact::BROKEN) {
+                continue;
+            }
+            if self.table.has(entry, fact::REACHED) {
+                let parent = self.table.parent_offset(entry);
+                self.add(
+                    Kind::FooterOffset,
+                    at,
+                    format!("node offset {own}; its parent names it at {parent}"),
+                );
+                continue;
+            }
+            let inode = self.table.find(ino.into());
+            if inode.is_some_and(|inode| self.table.has(inode, fact::BROKEN | fact::INVALID)) {
+                continue;
+            }
+            self.taint(ino);
+            if let Some(mut finding) = self.bad_children.remove(&(ino, own)) {
+                finding.known += &format!("; {nid} is the missing child");
+                finding.repair = format!("name {nid} there").into();
+                self.report.add(finding.with_certainty(Certainty::Certain));
+            } else {
+                let known = format!("no parent in {ino} names it; its footer says offset {own}");
+                self.add(Kind::NodeUnreached, at, known);
+            }
+        }
+        let mut rest: Vec<_> = self.bad_children.drain().collect();
+        rest.sort_by_key(|(key, _)| (key.0.0, key.1));
+        for ((ino, _), finding) in rest {
+            self.taint(ino);
+            self.report.add(finding);
+        }
+    }
+}
+
+/// Sets numbers and offset of a footer, and keeps its other fields.
+fn set_footer(bytes: &mut [u8], footer: &NodeFooter) {
+    let at = bytes.len() - NODE_FOOTER_BYTES;
+    bytes[at..at + 4].copy_from_slice(&footer.nid.0.to_le_bytes());
+    bytes[at + FOOTER_INO..at + FOOTER_INO + 4].copy_from_slice(&footer.ino.0.to_le_bytes());
+    let flag = &mut bytes[at + FOOTER_FLAG..at + FOOTER_FLAG + 4];
+    let low = u32::from(flag[0]) & ((1 << OFFSET_SHIFT) - 1);
+    flag.copy_from_slice(&(low | footer.offset << OFFSET_SHIFT).to_le_bytes());
+}
+
+/// Makes the bytes of an inode block say that they are inode `ino`.
+pub fn as_inode(bytes: &[u8], ino: Ino) -> Box<[u8]> {
+    let mut copy: Box<[u8]> = bytes.into();
+    let footer = NodeFooter { nid: ino.into(), ino, offset: 0, ..NodeFooter::of(bytes) };
+    set_footer(&mut copy, &footer);
+    copy
+}

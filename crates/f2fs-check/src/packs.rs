@@ -1,0 +1,313 @@
+//! The checkpoint packs: heads, copies, journals, summaries of the logs, orphans.
+
+use f2fs::{
+    Error, Place, Result,
+    format::{
+        BLOCKS_PER_SEGMENT,
+        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
+        nat::NatEntry,
+        orphan,
+        sit::SegmentType,
+        summary::{Compact, Journal, Summary},
+        superblock::{Features, Superblock},
+    },
+    units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
+    volume::{Geometry, Io},
+};
+
+use crate::{Certainty, Finding, Kind, Report};
+
+const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+
+/// Content of the pack that counts.
+pub struct Pack {
+    /// Number of the pack.
+    pub number: u8,
+    /// Its head.
+    pub checkpoint: Checkpoint,
+    /// NAT entries that override the table, sorted.
+    pub nat_journal: Vec<(Nid, NatEntry)>,
+    /// SIT entries that override the table.
+    pub sit_journal: Vec<(SegNo, [u8; f2fs::format::sit::ENTRY_BYTES])>,
+    /// Orphans, sorted.
+    pub orphans: Vec<Ino>,
+    /// Summaries of the logs; `None` where the pack has none.
+    pub summaries: [Option<Summary>; 6],
+    /// Full and empty map of the NAT, if the flag is set and the maps belong to this checkpoint.
+    pub nat_bits: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Checks both packs and returns the one that counts.
+pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report) -> Option<Pack> {
+    let ends = [0, 1].map(|pack| whole(io, geometry, sb, pack));
+    let version = |pack: usize| ends[pack].as_ref().ok().copied();
+    let Some(mut number) = newest(version(0), version(1)) else {
+        for (pack, end) in (0..).zip(&ends) {
+            let error = end.as_ref().expect_err("no pack is whole");
+            report.add(Finding::new(Kind::PackUnreadable, Place::Checkpoint(pack), text(error)));
+        }
+        return None;
+    };
+    let other = 1 - number;
+    let mut read = read_pack(io, geometry, sb, number, report);
+    match &ends[usize::from(other)] {
+        Err(error) => report.add(broken(io, geometry, other, version(number.into()), error)),
+        Ok(_) if read.is_none() => {
+            number = other;
+            read = read_pack(io, geometry, sb, number, report);
+        }
+        Ok(_) => {}
+    }
+    let pack = read?;
+    flags(&pack, report);
+    Some(pack)
+}
+
+fn text(error: &Error) -> String {
+    match error {
+        Error::Corrupt { what, .. } => what.to_string(),
+        error => error.to_string(),
+    }
+}
+
+/// Verifies head and copy of a pack.
+fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Result<CheckpointVer> {
+    let (at, start) = (Place::Checkpoint(pack), geometry.pack(pack));
+    let head = PackEnd::check(&io.read_block(start, at)?, sb.block_size, pack)?;
+    let copy = BlockAddr(start.0 + head.pack_blocks - 1);
+    let copy = PackEnd::check(&io.read_block(copy, at)?, sb.block_size, pack)?;
+    if !head.matches(&copy) {
+        let what = format!("it begins with version {} and ends with {}", head.version.0, copy.version.0);
+        return Err(Error::corrupt(at, what));
+    }
+    Ok(head.version)
+}
+
+/// Tells a pack that a power cut left unfinished from a damaged one: it has the version that follows.
+fn broken(io: &Io, geometry: &Geometry, pack: u8, good: Option<CheckpointVer>, error: &Error) -> Finding {
+    let at = Place::Checkpoint(pack);
+    let head = io.read_bytes(geometry.pack(pack), at, 0..HEAD_BYTES);
+    let version = head.map(|bytes| PackStart::parse(&bytes).version);
+    let follows = match (version, good) {
+        (Ok(version), Some(good)) => version.0 == good.0.wrapping_add(1),
+        _ => false,
+    };
+    let kind = if follows { Kind::PackUnfinished } else { Kind::PackUnreadable };
+    let certainty = if follows { Certainty::Likely } else { Certainty::Certain };
+    Finding::new(kind, at, text(error)).with_certainty(certainty)
+}
+
+/// Reads a pack whose head and copy are whole.
+fn read_pack(io: &Io, geometry: &Geometry, sb: &Superblock, number: u8, report: &mut Report) -> Option<Pack> {
+    let at = Place::Checkpoint(number);
+    let size = sb.block_size.bytes();
+    let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
+    let mut invalid = |what: String| {
+        report.add(Finding::new(Kind::CheckpointInvalid, at, what));
+        None
+    };
+    if let Err(error) = io.read(geometry.pack(number), at, &mut bytes) {
+        return invalid(text(&error));
+    }
+    let head_bytes = size * (1 + sb.cp_payload as usize);
+    let checkpoint = match Checkpoint::check(&bytes[..head_bytes], sb, number) {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return invalid(text(&error)),
+    };
+    let data_blocks = data_summary_blocks(&checkpoint, geometry);
+    let wanted = data_blocks + 3 * usize::from(checkpoint.has_node_summaries());
+    if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
+        return invalid(format!("the pack is too short for the {wanted} blocks of its summaries"));
+    }
+    let parts = Parts { io, geometry, sb, number, checkpoint: &checkpoint, bytes: &bytes };
+    let (nat_journal, sit_journal) = parts.journals(report);
+    let orphans = parts.orphans(report);
+    let summaries = parts.summaries(data_blocks);
+    let nat_bits = parts.nat_bits();
+    Some(Pack { number, nat_journal, sit_journal, orphans, summaries, nat_bits, checkpoint })
+}
+
+/// Number of summary entries of a log that the compact form stores.
+fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
+    match checkpoint.logs[kind.index()] {
+        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { offset, .. } => usize::from(offset),
+    }
+}
+
+/// Number of blocks in a pack that hold the data summaries.
+fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
+    let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
+    match checkpoint.flags.has(Flags::COMPACT_SUM) {
+        true => geometry.summary.compact_blocks(entries()),
+        false => DATA_LOGS.len(),
+    }
+}
+
+/// The bytes of a pack and the numbers that divide them.
+struct Parts<'a> {
+    io: &'a Io,
+    geometry: &'a Geometry,
+    sb: &'a Superblock,
+    number: u8,
+    checkpoint: &'a Checkpoint,
+    bytes: &'a [u8],
+}
+
+type Journals = (Vec<(Nid, NatEntry)>, Vec<(SegNo, [u8; f2fs::format::sit::ENTRY_BYTES])>);
+
+impl Parts<'_> {
+    fn summary_bytes(&self) -> &[u8] {
+        &self.bytes[self.checkpoint.summaries_start as usize * self.sb.block_size.bytes()..]
+    }
+
+    fn journals(&self, report: &mut Report) -> Journals {
+        let (layout, at) = (self.geometry.summary, Place::Checkpoint(self.number));
+        let size = self.sb.block_size.bytes();
+        let summaries = self.summary_bytes();
+        let (nat, sit) = match self.checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => summaries[..2 * layout.journal_bytes()].split_at(layout.journal_bytes()),
+            false => {
+                let journal = |n: usize| Summary::journal_of(&summaries[n * size..], layout);
+                (journal(SegmentType::HotData.index()), journal(SegmentType::ColdData.index()))
+            }
+        };
+        let mut nat = Journal::parse_nat(nat, layout, self.number).unwrap_or_else(|error| {
+            report.add(Finding::new(Kind::NatJournal, at, text(&error)));
+            Vec::new()
+        });
+        nat.retain(|(nid, _)| {
+            let fits = *nid != Nid::NULL && *nid < self.geometry.nids_end();
+            if !fits {
+                let known = format!("an entry for {nid}, the NAT ends at {}", self.geometry.nids_end());
+                report.add(Finding::new(Kind::NatJournal, at, known));
+            }
+            fits
+        });
+        nat.sort_by_key(|(nid, _)| *nid);
+        if let Some(twice) = nat.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let known = format!("two entries for {}", twice[0].0);
+            report.add(Finding::new(Kind::NatJournal, at, known));
+        }
+        (nat, self.sit_journal(sit, report))
+    }
+
+    fn sit_journal(
+        &self,
+        bytes: &[u8],
+        report: &mut Report,
+    ) -> Vec<(SegNo, [u8; f2fs::format::sit::ENTRY_BYTES])> {
+        let at = Place::Checkpoint(self.number);
+        let count = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+        let room = self.geometry.summary.sit_journal_entries();
+        if count > room {
+            let known = format!("{count} entries in the SIT journal, room for {room}");
+            report.add(Finding::new(Kind::SitJournal, at, known));
+            return Vec::new();
+        }
+        let width = 4 + f2fs::format::sit::ENTRY_BYTES;
+        let entries = bytes[2..].chunks_exact(width).take(count);
+        let entries = entries.map(|entry| {
+            let key = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
+            (SegNo(key), entry[4..].try_into().expect("an entry's bytes"))
+        });
+        let (good, bad): (Vec<_>, Vec<_>) =
+            entries.partition(|(segment, _)| segment.0 < self.geometry.segments);
+        for (segment, _) in bad {
+            let known = format!("an entry for {segment} of {}", self.geometry.segments);
+            report.add(Finding::new(Kind::SitJournal, at, known));
+        }
+        good
+    }
+
+    fn orphans(&self, report: &mut Report) -> Vec<Ino> {
+        let mut orphans = Vec::new();
+        if self.checkpoint.flags.has(Flags::ORPHAN_PRESENT) {
+            let size = self.sb.block_size.bytes();
+            let range =
+                size * (1 + self.sb.cp_payload as usize)..size * self.checkpoint.summaries_start as usize;
+            for block in self.bytes[range].chunks_exact(size) {
+                match orphan::parse(block, self.sb.block_size, self.number) {
+                    Ok(inos) => orphans.extend(inos),
+                    Err(error) => {
+                        let at = Place::Checkpoint(self.number);
+                        report.add(Finding::new(Kind::OrphanBlock, at, text(&error)));
+                    }
+                }
+            }
+        }
+        orphans.sort_unstable();
+        orphans.dedup();
+        orphans
+    }
+
+    fn summaries(&self, data_blocks: usize) -> [Option<Summary>; 6] {
+        if self.sb.features.has(Features::RO) {
+            // A read-only volume is never cleaned, and needs no summaries.
+            return Default::default();
+        }
+        let (layout, size) = (self.geometry.summary, self.sb.block_size.bytes());
+        let bytes = self.summary_bytes();
+        let block = |n: usize| &bytes[n * size..(n + 1) * size];
+        let data = match self.checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => {
+                let used = DATA_LOGS.map(|kind| summary_entries(self.checkpoint, kind));
+                Compact::parse(&bytes[..data_blocks * size], layout, used).summaries
+            }
+            false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),
+        };
+        let nodes = match self.checkpoint.has_node_summaries() {
+            true => [0, 1, 2].map(|n| Some(Summary::parse(block(data_blocks + n), layout))),
+            false => [None, None, None],
+        };
+        let [a, b, c] = data.map(Some);
+        let [d, e, f] = nodes;
+        [a, b, c, d, e, f]
+    }
+
+    /// Reads the full and empty maps at the end of the pack's segment. Linux ignores them where the version
+    /// beside them is another.
+    fn nat_bits(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        if !self.checkpoint.flags.has(Flags::NAT_BITS) {
+            return None;
+        }
+        let (size, map) = (self.sb.block_size.bytes(), self.sb.nat_blocks() as usize / 8);
+        let blocks = (2 * map + 8).div_ceil(size);
+        let start = (BLOCKS_PER_SEGMENT as usize).checked_sub(blocks)?;
+        if start < self.checkpoint.pack_blocks as usize {
+            return None;
+        }
+        let first = BlockAddr(self.geometry.pack(self.number).0 + start as u32);
+        let mut bytes = vec![0; blocks * size];
+        self.io.read(first, Place::Checkpoint(self.number), &mut bytes).ok()?;
+        let stored = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        let version = self.checkpoint.version.0 | u64::from(self.checkpoint.crc) << 32;
+        (stored == version).then(|| (bytes[8..8 + map].to_vec(), bytes[8 + map..8 + 2 * map].to_vec()))
+    }
+}
+
+/// Findings that follow from the flags alone.
+fn flags(pack: &Pack, report: &mut Report) {
+    let (flags, at) = (pack.checkpoint.flags, Place::Checkpoint(pack.number));
+    let set = |of: [(Flags, &'static str); 2]| {
+        of.into_iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| name).collect::<Vec<_>>()
+    };
+    let asks = set([(Flags::ERROR, "error"), (Flags::FSCK, "fsck")]);
+    if !asks.is_empty() {
+        report.add(Finding::new(Kind::CheckpointError, at, format!("flags: {}", asks.join(", "))));
+    }
+    if !flags.has(Flags::UMOUNT) {
+        let known = format!("checkpoint {} was not written by an unmount", pack.checkpoint.version.0);
+        report.add(Finding::new(Kind::NotUnmounted, at, known));
+    }
+    if flags.has(Flags::RESIZEFS) {
+        report.add(Finding::new(Kind::ResizeUnfinished, at, "the flag resizefs is set"));
+    }
+    let disabled = set([(Flags::DISABLED, "disabled"), (Flags::DISABLED_QUICK, "disabled_quick")]);
+    if !disabled.is_empty() {
+        report.add(Finding::new(Kind::CheckpointDisabled, at, format!("flags: {}", disabled.join(", "))));
+    }
+    if flags.has(Flags::QUOTA_NEED_FSCK) {
+        report.add(Finding::new(Kind::QuotaAsks, at, "the flag quota_need_fsck is set"));
+    }
+}

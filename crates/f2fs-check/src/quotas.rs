@@ -1,0 +1,138 @@
+//! Quota files, and the usage that they should have.
+
+use f2fs::{
+    Error, Place, Result,
+    format::{
+        checkpoint::Flags,
+        inode::inline,
+        node::NodeBlock,
+        quota::{self, BLOCK_BYTES, QuotaKind, Usage},
+        superblock::{Features, Superblock},
+    },
+    units::{BlockAddr, Ino},
+};
+use rustc_hash::FxHashMap;
+
+use crate::{Kind, checker::Checker};
+
+/// Maximum number of users, groups or projects that are counted.
+const IDS_MAX: usize = 1 << 20;
+
+/// Usage by user, group and project.
+pub struct Quotas {
+    block_bytes: u64,
+    is_on: bool,
+    usage: [FxHashMap<u32, Usage>; 3],
+    /// True if the usage cannot be told: an inode is unreadable, or there are too many ids.
+    gave_up: bool,
+}
+
+impl Quotas {
+    /// Begins to count.
+    pub fn new(sb: &Superblock) -> Quotas {
+        Quotas {
+            block_bytes: sb.block_size.bytes() as u64,
+            is_on: sb.features.has(Features::QUOTA),
+            usage: Default::default(),
+            gave_up: false,
+        }
+    }
+
+    /// Adds an inode to the usage of its owners.
+    pub fn charge(&mut self, inode: &NodeBlock) {
+        if !self.is_on || self.gave_up {
+            return;
+        }
+        let head = inode.head();
+        let ids = [head.uid.get(), head.gid.get(), inode.project().unwrap_or(0)];
+        for (usage, id) in self.usage.iter_mut().zip(ids) {
+            let used = usage.entry(id).or_default();
+            used.inodes += 1;
+            used.bytes = used.bytes.wrapping_add(head.blocks.get().saturating_sub(1) * self.block_bytes);
+            self.gave_up |= usage.len() > IDS_MAX;
+        }
+    }
+
+    /// Stops counting: the usage cannot be told.
+    pub fn give_up(&mut self) {
+        self.gave_up = true;
+    }
+}
+
+impl Checker<'_> {
+    /// Checks the quota files.
+    pub fn check_quotas(&mut self) {
+        if !self.quotas.is_on {
+            return;
+        }
+        for kind in QuotaKind::ALL {
+            let ino = self.superblock.quota_inos[kind.index()];
+            if ino.0 == 0 {
+                continue;
+            }
+            match self.inode_of(ino) {
+                Some(inode) => self.check_quota(kind, ino, &inode),
+                None => {
+                    let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");
+                    self.add(Kind::QuotaInode, Place::Inode(ino), known);
+                }
+            }
+        }
+    }
+
+    fn check_quota(&mut self, kind: QuotaKind, ino: Ino, inode: &NodeBlock) {
+        let at = Place::Inode(ino);
+        let records = quota::records(kind, at, |block| self.quota_block(inode, block));
+        let records = match records {
+            Ok(records) => records,
+            Err(error) => return self.add(Kind::QuotaFile, at, error.to_string()),
+        };
+        if self.quotas.gave_up || self.checkpoint.flags.has(Flags::QUOTA_NEED_FSCK) || !self.lost.is_empty() {
+            return;
+        }
+        let mut usage = std::mem::take(&mut self.quotas.usage[kind.index()]);
+        for located in records {
+            let record = located.record;
+            let used = usage.remove(&record.id.get()).unwrap_or_default();
+            let stored = Usage { inodes: record.inodes.get(), bytes: record.space.get() };
+            self.compare_usage(kind, at, record.id.get(), stored, used);
+        }
+        let mut rest: Vec<(u32, Usage)> = usage.into_iter().collect();
+        rest.sort_by_key(|(id, _)| *id);
+        for (id, used) in rest {
+            self.compare_usage(kind, at, id, Usage::default(), used);
+        }
+    }
+
+    fn compare_usage(&mut self, kind: QuotaKind, at: Place, id: u32, stored: Usage, used: Usage) {
+        if stored != used {
+            let known = format!(
+                "{kind:?} {id} has {} inodes and {} bytes, the file says {} and {}",
+                used.inodes, used.bytes, stored.inodes, stored.bytes
+            );
+            self.add(Kind::QuotaUsage, at, known);
+        }
+    }
+
+    fn quota_block(&mut self, inode: &NodeBlock, number: u32) -> Result<[u8; BLOCK_BYTES]> {
+        let at = Place::Inode(inode.ino());
+        let offset = u64::from(number) * BLOCK_BYTES as u64;
+        let block_bytes = self.geometry.block_size.bytes() as u64;
+        let within = (offset % block_bytes) as usize;
+        if inode.has_inline(inline::DATA) {
+            let range = usize::try_from(offset).map(|start| start..start + BLOCK_BYTES);
+            let block = range.ok().and_then(|range| inode.inline_area().get(range)?.try_into().ok());
+            return block
+                .ok_or_else(|| Error::corrupt(at, format!("block {number} is past the inline data")));
+        }
+        let addr = self.address_of(inode, offset / block_bytes);
+        match addr {
+            Some(BlockAddr::NULL | BlockAddr::NEW) => Ok([0; BLOCK_BYTES]),
+            Some(addr) if self.geometry.in_main(addr) => {
+                let block = self.cache.block(&self.io, addr)?;
+                Ok(block[within..within + BLOCK_BYTES].try_into().expect("a block of the file"))
+            }
+            _ => Err(Error::corrupt(at, format!("block {number} of the quota file is not on the volume"))),
+        }
+    }
+}

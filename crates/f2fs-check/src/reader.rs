@@ -1,0 +1,117 @@
+//! Reading of blocks in long runs.
+
+use std::sync::Arc;
+
+use f2fs::{
+    Error, Place, Result,
+    format::node::{NodeBlock, NodeFooter},
+    units::{BlockAddr, Nid},
+    volume::Io,
+};
+
+/// Maximum number of bytes of one request.
+const RUN_BYTES: usize = 1 << 20;
+/// Blocks that a run reads in vain rather than end.
+const GAP_BLOCKS: u32 = 16;
+
+/// Reads blocks and hands each to `each`, with its address and the value beside it. `wanted` must be sorted
+/// by address. Neighbouring blocks are read together; a block that cannot be read is an error of its own.
+pub fn read_runs<T: Copy>(
+    io: &Io,
+    wanted: impl IntoIterator<Item = (BlockAddr, T)>,
+    mut each: impl FnMut(BlockAddr, T, Result<&[u8]>),
+) {
+    let size = io.block_size().bytes();
+    let mut run: Vec<(BlockAddr, T)> = Vec::new();
+    let mut buffer = Vec::new();
+    for (addr, value) in wanted {
+        if let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) {
+            let follows = addr >= *last
+                && addr.0 - last.0 <= GAP_BLOCKS
+                && ((addr.0 - first.0) as usize + 1) * size <= RUN_BYTES;
+            if !follows {
+                read_run(io, &run, &mut buffer, &mut each);
+                run.clear();
+            }
+        }
+        run.push((addr, value));
+    }
+    read_run(io, &run, &mut buffer, &mut each);
+}
+
+fn read_run<T: Copy>(
+    io: &Io,
+    run: &[(BlockAddr, T)],
+    buffer: &mut Vec<u8>,
+    each: &mut impl FnMut(BlockAddr, T, Result<&[u8]>),
+) {
+    let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { return };
+    let size = io.block_size().bytes();
+    buffer.resize(((last.0 - first.0) as usize + 1) * size, 0);
+    let whole = io.read(*first, Place::Block(*first), buffer).is_ok();
+    for (addr, value) in run {
+        let at = (addr.0 - first.0) as usize * size;
+        let block = &mut buffer[at..at + size];
+        let result = if whole { Ok(()) } else { io.read(*addr, Place::Block(*addr), block) };
+        each(*addr, *value, result.map(|()| &*block));
+    }
+}
+
+/// A small cache of blocks, by address: a block goes to the place that its address selects.
+pub struct Cache {
+    slots: Vec<Option<(BlockAddr, Arc<[u8]>)>>,
+}
+
+impl Cache {
+    /// Makes a cache of `slots` blocks.
+    pub fn new(slots: usize) -> Cache {
+        Cache { slots: vec![None; slots] }
+    }
+
+    /// Returns a block, from the cache or the device.
+    pub fn block(&mut self, io: &Io, addr: BlockAddr) -> Result<Arc<[u8]>> {
+        let slots = self.slots.len();
+        let slot = &mut self.slots[addr.index() % slots];
+        if let Some((cached, bytes)) = slot {
+            if *cached == addr {
+                return Ok(bytes.clone());
+            }
+        }
+        let bytes: Arc<[u8]> = io.read_block(addr, Place::Block(addr))?.into();
+        *slot = Some((addr, bytes.clone()));
+        Ok(bytes)
+    }
+}
+
+/// Makes a node of a block whose footer has the right numbers. A wrong checksum of an inode is replaced in
+/// the copy, so that the other rules are checked nevertheless; the second value tells that it was wrong.
+pub fn parse_node(
+    format: f2fs::format::node::NodeFormat,
+    bytes: &[u8],
+    nid: Nid,
+    addr: BlockAddr,
+) -> (Result<NodeBlock, Error>, Option<String>) {
+    let ino = NodeFooter::of(bytes).ino;
+    match NodeBlock::check(format, bytes.into(), nid, ino, addr) {
+        Err(Error::Corrupt { what, .. }) if what.starts_with("inode checksum") => {
+            let sealed = sealed(format, bytes);
+            (NodeBlock::check(format, sealed, nid, ino, addr), Some(what.into_owned()))
+        }
+        result => (result, None),
+    }
+}
+
+/// Copies an inode block and sets the checksum by its content.
+fn sealed(format: f2fs::format::node::NodeFormat, bytes: &[u8]) -> Box<[u8]> {
+    use f2fs::format::crc::crc;
+    /// Byte offset of the checksum.
+    const AT: usize = 368;
+    /// Byte offset of the generation.
+    const GENERATION: usize = 68;
+    let seed = crc(format.checksum_seed, &NodeFooter::of(bytes).ino.0.to_le_bytes());
+    let seed = crc(seed, &bytes[GENERATION..GENERATION + 4]);
+    let sum = crc(crc(crc(seed, &bytes[..AT]), &[0; 4]), &bytes[AT + 4..]);
+    let mut copy: Box<[u8]> = bytes.into();
+    copy[AT..AT + 4].copy_from_slice(&sum.to_le_bytes());
+    copy
+}

@@ -1,0 +1,67 @@
+//! The result of a check.
+
+use std::collections::BTreeMap;
+
+use crate::{Finding, Kind, Severity};
+
+/// Maximum number of findings of one kind that are kept. The others are only counted.
+const KEPT_PER_KIND: u64 = 1000;
+
+/// Sums over the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sums {
+    /// Blocks in use, reserved ones included.
+    pub blocks: u64,
+    /// Nodes in use.
+    pub nodes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Directory entries, without "." and "..".
+    pub entries: u64,
+    /// Free segments.
+    pub free_segments: u64,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    findings: Vec<Finding>,
+    counts: BTreeMap<Kind, u64>,
+    /// Sums over the volume.
+    pub sums: Sums,
+    /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
+    /// checked.
+    pub ended_early: Option<String>,
+}
+
+impl Report {
+    /// Returns the findings, at most 1,000 of each kind.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// Returns the number of findings of each kind, also of those that were not kept.
+    pub fn counts(&self) -> impl Iterator<Item = (Kind, u64)> + '_ {
+        self.counts.iter().map(|(kind, count)| (*kind, *count))
+    }
+
+    /// Returns the number of findings with a severity.
+    pub fn count_of(&self, severity: Severity) -> u64 {
+        self.counts().filter(|(kind, _)| kind.severity() == severity).map(|(_, count)| count).sum()
+    }
+
+    /// Returns true if no rule of the format is broken. There may be notices.
+    pub fn is_clean(&self) -> bool {
+        self.count_of(Severity::Error) == 0 && self.ended_early.is_none()
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding) {
+        let count = self.counts.entry(finding.kind).or_default();
+        *count += 1;
+        if *count <= KEPT_PER_KIND {
+            self.findings.push(finding);
+        }
+    }
+}

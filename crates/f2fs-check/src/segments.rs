@@ -1,0 +1,191 @@
+//! The SIT (segment information table), and the blocks that nodes and files name.
+
+use f2fs::{
+    Place,
+    format::{
+        BLOCKS_PER_SEGMENT, bits,
+        sit::{ENTRY_BYTES, MAP_BYTES, SegmentType},
+    },
+    units::{BlockAddr, SegNo},
+    volume::{Geometry, Io},
+};
+
+use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack};
+
+/// Blocks of the table that are read together.
+const PIECE_BLOCKS: u32 = 128;
+
+/// Content of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// A node.
+    Node,
+    /// Data of a file or directory.
+    Data,
+}
+
+/// A segment according to its SIT entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    /// Type, if it is one.
+    kind: Option<SegmentType>,
+    /// Stored number of valid blocks.
+    count: u16,
+    /// Claimed blocks that hold nodes.
+    nodes: u16,
+    /// Claimed blocks that hold data.
+    data: u16,
+}
+
+/// All segments.
+pub struct Segments {
+    geometry: Geometry,
+    entries: Vec<Entry>,
+    /// Blocks that the SIT marks as valid.
+    valid: Bitmap,
+    /// Blocks that the NAT or a node names.
+    claimed: Bitmap,
+}
+
+impl Segments {
+    /// Reads the current copy of every SIT block, and the journal over them.
+    pub fn read(
+        io: &Io,
+        geometry: &Geometry,
+        pack: &Pack,
+        report: &mut Report,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Segments {
+        let count = geometry.segments as usize;
+        let bits = u64::from(geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
+        let none = Entry { kind: Some(SegmentType::HotData), count: 0, nodes: 0, data: 0 };
+        let mut segments = Segments {
+            geometry: *geometry,
+            entries: vec![none; count],
+            valid: Bitmap::new(bits),
+            claimed: Bitmap::new(bits),
+        };
+        let size = io.block_size().bytes();
+        let (blocks, per_block) = (geometry.sit_blocks(), io.block_size().sit_entries());
+        let mut halves = [vec![0; PIECE_BLOCKS as usize * size], vec![0; PIECE_BLOCKS as usize * size]];
+        for start in (0..blocks).step_by(PIECE_BLOCKS as usize) {
+            let of = |blocks: u32| u64::from(blocks) * size as u64;
+            progress(Progress { stage: Stage::Sit, done_bytes: of(start), total_bytes: of(blocks) });
+            let length = PIECE_BLOCKS.min(blocks - start) as usize;
+            let mut whole = [false; 2];
+            for (second, half) in halves.iter_mut().enumerate() {
+                let addr = geometry.sit_block(start, second == 1);
+                whole[second] = io.read(addr, Place::Block(addr), &mut half[..length * size]).is_ok();
+            }
+            for at in 0..length {
+                let index = start + at as u32;
+                let second = bits::msb(&pack.checkpoint.sit_bitmap, index as usize);
+                let block = &mut halves[usize::from(second)][at * size..(at + 1) * size];
+                let addr = geometry.sit_block(index, second);
+                if !whole[usize::from(second)] {
+                    if let Err(error) = io.read(addr, Place::Block(addr), block) {
+                        let known = format!("SIT block {index} cannot be read: {error}");
+                        report.add(Finding::new(Kind::TableUnreadable, Place::Block(addr), known));
+                        block.fill(0);
+                    }
+                }
+                for (n, bytes) in block.chunks_exact(ENTRY_BYTES).take(per_block).enumerate() {
+                    segments.set(index as usize * per_block + n, bytes.try_into().expect("an entry's bytes"));
+                }
+            }
+        }
+        for (segment, bytes) in &pack.sit_journal {
+            segments.set(segment.index(), bytes);
+        }
+        segments
+    }
+
+    fn set(&mut self, segment: usize, bytes: &[u8; ENTRY_BYTES]) {
+        let Some(entry) = self.entries.get_mut(segment) else { return };
+        let word = u16::from_le_bytes([bytes[0], bytes[1]]);
+        entry.kind = SegmentType::ALL.get(usize::from(word >> 10)).copied();
+        entry.count = word & 0x3FF;
+        self.valid.bytes_mut()[segment * MAP_BYTES..][..MAP_BYTES].copy_from_slice(&bytes[2..2 + MAP_BYTES]);
+    }
+
+    /// Number of the block in the main area.
+    fn index(&self, addr: BlockAddr) -> usize {
+        let (segment, offset) = self.geometry.position(addr);
+        segment.index() * BLOCKS_PER_SEGMENT as usize + usize::from(offset)
+    }
+
+    /// Marks a block of the main area as named by a node or the NAT. Returns true if it was named before.
+    pub fn claim(&mut self, addr: BlockAddr, content: Content) -> bool {
+        let index = self.index(addr);
+        let entry = &mut self.entries[index / BLOCKS_PER_SEGMENT as usize];
+        let count = if content == Content::Node { &mut entry.nodes } else { &mut entry.data };
+        *count = count.saturating_add(1);
+        self.claimed.set(index)
+    }
+
+    /// Takes a mark back.
+    pub fn unclaim(&mut self, addr: BlockAddr, content: Content) {
+        let index = self.index(addr);
+        let entry = &mut self.entries[index / BLOCKS_PER_SEGMENT as usize];
+        let count = if content == Content::Node { &mut entry.nodes } else { &mut entry.data };
+        *count = count.saturating_sub(1);
+        self.claimed.clear(index);
+    }
+
+    /// Returns true if the SIT marks the block as valid.
+    pub fn is_valid(&self, addr: BlockAddr) -> bool {
+        self.valid.get(self.index(addr))
+    }
+
+    /// Returns true if a node or the NAT names the block.
+    pub fn is_claimed(&self, addr: BlockAddr) -> bool {
+        self.claimed.get(self.index(addr))
+    }
+
+    /// Content of most claimed blocks of a segment; `None` if it has none.
+    pub fn content(&self, segment: SegNo) -> Option<Content> {
+        let entry = self.entries[segment.index()];
+        match (entry.nodes, entry.data) {
+            (0, 0) => None,
+            (nodes, data) => Some(if nodes > data { Content::Node } else { Content::Data }),
+        }
+    }
+
+    /// Number of claimed blocks of a segment.
+    pub fn claims(&self, segment: SegNo) -> u16 {
+        let entry = self.entries[segment.index()];
+        entry.nodes.saturating_add(entry.data)
+    }
+
+    /// Type of a segment, if it is one.
+    pub fn kind(&self, segment: SegNo) -> Option<SegmentType> {
+        self.entries[segment.index()].kind
+    }
+
+    /// Stored number of valid blocks of a segment.
+    pub fn count(&self, segment: SegNo) -> u16 {
+        self.entries[segment.index()].count
+    }
+
+    /// The maps of a segment: valid and claimed.
+    pub fn maps(&self, segment: SegNo) -> (&[u8], &[u8]) {
+        let range = segment.index() * MAP_BYTES..(segment.index() + 1) * MAP_BYTES;
+        (&self.valid.bytes()[range.clone()], &self.claimed.bytes()[range])
+    }
+
+    /// All segments.
+    pub fn all(&self) -> impl Iterator<Item = SegNo> + use<> {
+        (0..self.geometry.segments).map(SegNo)
+    }
+
+    /// Iterates over the blocks of a segment that are valid but not claimed.
+    pub fn unused(&self, segment: SegNo) -> Vec<BlockAddr> {
+        let (valid, claimed) = self.maps(segment);
+        if valid == claimed {
+            return Vec::new();
+        }
+        let unused = |n: &usize| bits::msb(valid, *n) && !bits::msb(claimed, *n);
+        let offsets = (0..BLOCKS_PER_SEGMENT as usize).filter(unused);
+        offsets.map(|offset| self.geometry.block(segment, offset as u16)).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! The two superblocks.
+
+use block::Device;
+use f2fs::{
+    Error, Place, Result,
+    format::{
+        BlockSize, MAGIC,
+        crc::f2fs_crc,
+        superblock::{self, Features, Superblock, raw},
+    },
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{Finding, Kind, Report};
+
+/// Features that live in the extra attributes of inodes.
+const IN_EXTRA_ATTR: Features = Features(
+    Features::PROJECT_QUOTA.0
+        | Features::INODE_CHECKSUM.0
+        | Features::FLEXIBLE_INLINE_XATTR.0
+        | Features::INODE_CRTIME.0
+        | Features::COMPRESSION.0,
+);
+
+/// A superblock copy: its bytes, and its value if that is usable.
+struct Copy {
+    bytes: [u8; superblock::BYTES],
+    good: Option<Superblock>,
+}
+
+/// Checks both copies and returns the one that counts.
+///
+/// # Errors
+/// [`Error::NotF2fs`] if neither copy has the magic number.
+pub fn check(device: &dyn Device, report: &mut Report) -> Result<Option<Superblock>> {
+    let size = device.geometry().size_bytes;
+    if size < 2 * BlockSize::B4K.bytes() as u64 {
+        return Err(Error::NotF2fs(format!("{size} bytes are too few").into()));
+    }
+    let first_bytes = read(device, 0);
+    let candidates = [BlockSize::B4K, BlockSize::B16K].map(|size| read(device, size.bytes() as u64));
+    let has_magic =
+        |bytes: &Option<[u8; superblock::BYTES]>| bytes.is_some_and(|bytes| magic(&bytes) == MAGIC);
+    if !has_magic(&first_bytes) && !candidates.iter().any(has_magic) {
+        let found = first_bytes.map_or(0, |bytes| magic(&bytes));
+        let what = format!("magic number {found:#010x} instead of {MAGIC:#010x} in both superblocks");
+        return Err(Error::NotF2fs(what.into()));
+    }
+    let first = one(first_bytes, 0, size, report);
+    let block_size = first.as_ref().and_then(|copy| copy.good.as_ref()).map(|good| good.block_size);
+    let second_bytes = match block_size {
+        Some(BlockSize::B4K) => candidates[0],
+        Some(BlockSize::B16K) => candidates[1],
+        // The position follows from the block size, which only the second copy tells now.
+        None => candidates.into_iter().find(has_magic).unwrap_or(candidates[0]),
+    };
+    let second = one(second_bytes, 1, size, report);
+    if let (Some(Copy { bytes: one, good: Some(_) }), Some(Copy { bytes: other, good: Some(_) })) =
+        (&first, &second)
+    {
+        if let Some(at) = one.iter().zip(other).position(|(a, b)| a != b) {
+            let known = format!("byte {at} is {:#04x}, in the first copy {:#04x}", other[at], one[at]);
+            report.add(Finding::new(Kind::SuperblocksDiffer, Place::Superblock(1), known));
+        }
+    }
+    let (number, used) = match (first, second) {
+        (Some(Copy { bytes, good: Some(good) }), _) => (0, Some((bytes, good))),
+        (_, Some(Copy { bytes, good: Some(good) })) => (1, Some((bytes, good))),
+        _ => (0, None),
+    };
+    let Some((bytes, good)) = used else { return Ok(None) };
+    let raw = raw::Superblock::ref_from_bytes(&bytes).expect("the array has the struct's size");
+    features(&good, number, report);
+    errors(raw, number, report);
+    Ok(Some(good))
+}
+
+fn magic(bytes: &[u8; superblock::BYTES]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"))
+}
+
+fn read(device: &dyn Device, block_offset: u64) -> Option<[u8; superblock::BYTES]> {
+    // Whole blocks, because real devices do not read smaller units.
+    let mut block = [0; BlockSize::B4K.bytes()];
+    device.read(block_offset, &mut block).ok()?;
+    block[superblock::OFFSET..].try_into().ok()
+}
+
+fn one(
+    bytes: Option<[u8; superblock::BYTES]>,
+    copy: u8,
+    device_bytes: u64,
+    report: &mut Report,
+) -> Option<Copy> {
+    let at = Place::Superblock(copy);
+    let Some(bytes) = bytes else {
+        report.add(Finding::new(Kind::SuperblockInvalid, at, "it cannot be read"));
+        return None;
+    };
+    let raw = raw::Superblock::ref_from_bytes(&bytes).expect("the array has the struct's size");
+    let mut kind = Kind::SuperblockInvalid;
+    if raw.magic.get() != MAGIC {
+        let known = format!("magic number {:#010x}, must be {MAGIC:#010x}", raw.magic.get());
+        report.add(Finding::new(Kind::SuperblockMagic, at, known));
+        return Some(Copy { bytes, good: None });
+    }
+    let end = superblock::BYTES - 4;
+    if Features(raw.feature.get()).has(Features::SB_CHECKSUM)
+        && raw.crc.get() != f2fs_crc(&raw.as_bytes()[..end])
+    {
+        kind = Kind::SuperblockChecksum;
+    }
+    let good = match Superblock::check(&bytes, copy, device_bytes) {
+        Ok(good) => Some(good),
+        Err(Error::Corrupt { what, .. }) => {
+            report.add(Finding::new(kind, at, what));
+            None
+        }
+        Err(error) => {
+            report.add(Finding::new(kind, at, error.to_string()));
+            None
+        }
+    };
+    Some(Copy { bytes, good })
+}
+
+fn features(superblock: &Superblock, copy: u8, report: &mut Report) {
+    let (features, at) = (superblock.features, Place::Superblock(copy));
+    if features.unknown() != 0 {
+        let known = format!("feature bits {:#x} are unknown", features.unknown());
+        report.add(Finding::new(Kind::FeatureUnknown, at, known));
+    }
+    let needing = Features(features.0 & IN_EXTRA_ATTR.0);
+    if needing.0 != 0 && !features.has(Features::EXTRA_ATTR) {
+        let names: Vec<&str> = needing.names().collect();
+        let known = format!("{} without extra_attr", names.join(", "));
+        report.add(Finding::new(Kind::FeatureNeeds, at, known));
+    }
+}
+
+fn errors(raw: &raw::Superblock, copy: u8, report: &mut Report) {
+    // Reason 0 is a shutdown that a program asked for, which is no error.
+    let reasons: Vec<usize> = (1..raw.s_stop_reason.len()).filter(|n| raw.s_stop_reason[*n] != 0).collect();
+    let errors = raw.s_errors.iter().map(|byte| byte.count_ones()).sum::<u32>();
+    if errors > 0 || !reasons.is_empty() {
+        let known = format!(
+            "Linux recorded {errors} kinds of errors, and stopped checkpoints for the reasons {reasons:?}"
+        );
+        report.add(Finding::new(Kind::ErrorsRecorded, Place::Superblock(copy), known));
+    }
+}

@@ -1,0 +1,259 @@
+//! Conclusions that need the whole volume: wrong addresses, summaries, the SIT, and the sums.
+
+use f2fs::{
+    Place,
+    format::{BLOCKS_PER_SEGMENT, bits, checkpoint::LogPosition, sit::SegmentType, superblock::Features},
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+use crate::{
+    Certainty, Finding, Kind,
+    addresses::Odd,
+    checker::Checker,
+    segments::Content,
+    table::{Entry, fact},
+};
+
+impl Checker<'_> {
+    /// Checks that the logs go on at free blocks.
+    pub fn check_logs(&mut self) {
+        if self.superblock.features.has(Features::RO) {
+            return;
+        }
+        for kind in SegmentType::ALL {
+            let LogPosition { segment, offset, fills_holes } = self.checkpoint.logs[kind.index()];
+            let (valid, _) = self.segments.maps(segment);
+            let end = if fills_holes { offset + 1 } else { BLOCKS_PER_SEGMENT as u16 };
+            if let Some(used) = (offset..end).find(|at| bits::msb(valid, usize::from(*at))) {
+                let known = format!("the {kind} log goes on at block {offset}; block {used} is in use");
+                self.add(Kind::LogPosition, Place::Sit(segment), known);
+            }
+        }
+    }
+
+    /// Draws all conclusions.
+    pub fn conclude(&mut self) {
+        self.conclude_nodes();
+        self.conclude_lost();
+        let unused = self.find_originals();
+        self.conclude_addresses();
+        self.conclude_summaries();
+        self.conclude_segments(unused);
+        self.conclude_counts();
+        self.conclude_sums();
+    }
+
+    /// Collects the valid blocks that nothing names, by segment. A block whose summary names an odd address
+    /// is the original of that address.
+    fn find_originals(&mut self) -> Vec<(SegNo, Vec<BlockAddr>)> {
+        let mut unused = Vec::new();
+        for segment in self.segments.all() {
+            let mut blocks = self.segments.unused(segment);
+            blocks.retain(|addr| {
+                let Some(owned) = self.summaries.owner(&self.io, *addr) else { return true };
+                let Some(odd) = self.odd.get_mut(&(owned.owner.nid, owned.owner.offset)) else { return true };
+                if odd.original.is_some() {
+                    return true;
+                }
+                odd.original = Some(*addr);
+                false
+            });
+            if !blocks.is_empty() {
+                unused.push((segment, blocks));
+            }
+        }
+        unused
+    }
+
+    /// Decides on the odd addresses and on the blocks with two owners.
+    fn conclude_addresses(&mut self) {
+        let mut all: Vec<((Nid, u16), Odd)> = self.odd.drain().collect();
+        all.sort_by_key(|(key, _)| (key.0.0, key.1));
+        for (_, odd) in &all {
+            let Some(original) = odd.original else { continue };
+            let known = format!("it names {}; the summary of {original} names this place", odd.addr);
+            let finding = Finding::new(Kind::BlockAddress, Place::File(odd.ino, odd.block), known)
+                .repaired_by(format!("set the address to {original}"));
+            self.report.add(finding.with_certainty(Certainty::Certain));
+            if self.geometry.in_main(odd.addr) {
+                let shared = self.twice.remove(&odd.addr).is_some();
+                if !shared && !self.segments.is_valid(odd.addr) {
+                    self.segments.unclaim(odd.addr, Content::Data);
+                }
+            }
+            self.segments.claim(original, Content::Data);
+        }
+        for (_, odd) in all.into_iter().filter(|(_, odd)| odd.original.is_none()) {
+            match odd.fault {
+                None => {
+                    let known = format!("it names {}, outside the main area", odd.addr);
+                    self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
+                }
+                Some(_) if self.twice.contains_key(&odd.addr) => {
+                    let claimant = self.twice.remove(&odd.addr).unwrap_or_default();
+                    let known = format!(
+                        "block {} of {} and {claimant} name it; the summary does not confirm the first",
+                        odd.block, odd.ino
+                    );
+                    self.add(Kind::BlockTwice, Place::Block(odd.addr), known);
+                }
+                Some((kind, what)) => self.summary_fault(kind, odd.addr, &what),
+            }
+        }
+        let mut twice: Vec<(BlockAddr, String)> = self.twice.drain().collect();
+        twice.sort();
+        for (addr, claimant) in twice {
+            self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
+        }
+    }
+
+    fn conclude_summaries(&mut self) {
+        let mut faults: Vec<_> = self.faults.drain().collect();
+        faults.sort_by_key(|(key, _)| *key);
+        for ((segment, kind), fault) in faults {
+            let more =
+                if fault.count > 1 { format!("; {} entries are wrong", fault.count) } else { String::new() };
+            self.add(kind, Place::Ssa(SegNo(segment)), format!("{}{more}", fault.first));
+        }
+        let mut footers: Vec<(u32, u16)> = self.footers.drain().collect();
+        footers.sort_unstable();
+        for (segment, count) in footers.into_iter().map(|(segment, count)| (SegNo(segment), count)) {
+            // A few blocks that differ from the others have a wrong owner, which is another finding.
+            if u32::from(count) * 2 > u32::from(self.segments.claims(segment)) {
+                let content = self.segments.content(segment);
+                let known = format!("the footer says the opposite of its blocks: {content:?}");
+                self.add(Kind::SummaryFooter, Place::Ssa(segment), known);
+            }
+        }
+        let mut unreadable = std::mem::take(&mut self.summaries.unreadable);
+        unreadable.sort_unstable();
+        unreadable.dedup();
+        for segment in unreadable {
+            self.add(Kind::SummaryUnreadable, Place::Ssa(segment), "it cannot be read");
+        }
+    }
+
+    fn conclude_segments(&mut self, unused: Vec<(SegNo, Vec<BlockAddr>)>) {
+        for segment in self.segments.all() {
+            let (valid, claimed) = self.segments.maps(segment);
+            let set = |map: &[u8]| map.iter().map(|byte| byte.count_ones()).sum::<u32>();
+            let (marked, named) = (set(valid), set(claimed));
+            let unmarked = |at: &usize| bits::msb(claimed, *at) && !bits::msb(valid, *at);
+            let missing: Vec<usize> = match valid == claimed {
+                true => Vec::new(),
+                false => (0..BLOCKS_PER_SEGMENT as usize).filter(unmarked).collect(),
+            };
+            let count = u32::from(self.segments.count(segment));
+            // A count that fits the blocks in use is right, and the map is wrong.
+            let count_is_wrong = count != marked && (valid == claimed || count != named);
+            let kind = self.segments.kind(segment);
+            let content = self.segments.content(segment);
+            let at = Place::Sit(segment);
+            if let Some(first) = missing.first() {
+                let known =
+                    format!("block {first} is in use and not marked; so are {} blocks", missing.len());
+                self.add(Kind::SitUnmarked, at, known);
+            }
+            if count_is_wrong {
+                self.add(Kind::SitCount, at, format!("{count} valid blocks, {marked} bits set"));
+            }
+            match (kind, content) {
+                (None, _) => self.add(Kind::SitType, at, "the type is none of 0 to 5"),
+                (Some(kind), Some(content)) if kind.is_node() != (content == Content::Node) => {
+                    self.add(Kind::SitType, at, format!("the type is {kind}, the blocks are {content:?}"));
+                }
+                _ => {}
+            }
+        }
+        for (segment, blocks) in unused {
+            let (_, offset) = self.geometry.position(blocks[0]);
+            let owner = self.summaries.owner(&self.io, blocks[0]);
+            let owner =
+                owner.map_or(String::new(), |owned| format!("; its summary names {}", owned.owner.nid));
+            let known = format!(
+                "{} blocks are marked and not in use, the first is block {offset}{owner}",
+                blocks.len()
+            );
+            self.add(Kind::SitUnused, Place::Sit(segment), known);
+        }
+    }
+
+    /// Compares the counts in inodes with the blocks that were found.
+    fn conclude_counts(&mut self) {
+        let skipped = fact::BROKEN | fact::INVALID | fact::TAINTED;
+        let wrong = |(nid, entry): &(Nid, Entry)| {
+            self.table.ino(*entry) == Ino::from(*nid)
+                && !self.table.has(*entry, skipped)
+                && self.table.blocks_left(*entry) != 0
+        };
+        let wrong: Vec<(Nid, Entry)> = self.table.iter().filter(wrong).collect();
+        for (nid, entry) in wrong {
+            let ino = Ino::from(nid);
+            let left = u64::from(self.table.blocks_left(entry));
+            let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
+            let found = (stored.wrapping_sub(left)) as u32;
+            self.add(Kind::BlockCount, Place::Inode(ino), format!("i_blocks {stored}, {found} found"));
+        }
+        let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
+        saved.sort_unstable();
+        for (ino, left) in saved {
+            let tainted = self.table.find(ino.into()).is_some_and(|entry| self.table.has(entry, skipped));
+            if !tainted {
+                let stored = self.inode_of(ino).and_then(|inode| inode.saved_blocks()).unwrap_or(0) as i64;
+                let known = format!("i_compr_blocks {stored}, {} found", stored - left);
+                self.add(Kind::SavedBlocks, Place::Inode(ino), known);
+            }
+        }
+    }
+
+    /// Compares the sums in the checkpoint with what was found.
+    fn conclude_sums(&mut self) {
+        let inodes =
+            self.table.iter().filter(|(nid, entry)| self.table.ino(*entry) == Ino::from(*nid)).count();
+        self.report.sums.nodes = self.table.len() as u64;
+        self.report.sums.inodes = inodes as u64;
+        let at = Place::Checkpoint(self.pack);
+        let nodes = u64::from(self.checkpoint.valid_nodes);
+        if nodes != self.report.sums.nodes {
+            let known = format!("valid_node_count {nodes}, {} found", self.report.sums.nodes);
+            self.add(Kind::CountNodes, at, known);
+        }
+        let inodes = u64::from(self.checkpoint.valid_inodes);
+        if inodes != self.report.sums.inodes {
+            let known = format!("valid_inode_count {inodes}, {} found", self.report.sums.inodes);
+            self.add(Kind::CountInodes, at, known);
+        }
+        let is_known = self.lost.is_empty()
+            && !self.table.iter().any(|(_, entry)| self.table.has(entry, fact::BROKEN | fact::INVALID));
+        if is_known && self.checkpoint.valid_blocks != self.report.sums.blocks {
+            let known = format!(
+                "valid_block_count {}, {} found",
+                self.checkpoint.valid_blocks, self.report.sums.blocks
+            );
+            self.add(Kind::CountBlocks, at, known);
+        }
+        self.conclude_free(at);
+    }
+
+    fn conclude_free(&mut self, at: Place) {
+        let is_read_only = self.superblock.features.has(Features::RO);
+        let is_log = |segment: SegNo| {
+            SegmentType::ALL.into_iter().any(|kind| {
+                let counts = !is_read_only || matches!(kind, SegmentType::HotData | SegmentType::HotNode);
+                counts && self.checkpoint.logs[kind.index()].segment == segment
+            })
+        };
+        let mut free = [0u32; 2];
+        for segment in self.segments.all().filter(|segment| !is_log(*segment)) {
+            let (valid, claimed) = self.segments.maps(segment);
+            free[0] += u32::from(valid.iter().all(|byte| *byte == 0));
+            free[1] += u32::from(claimed.iter().all(|byte| *byte == 0));
+        }
+        self.report.sums.free_segments = free[1].into();
+        let stored = self.checkpoint.free_segments;
+        // Where the map of a segment is wrong, the count may fit either.
+        if !free.contains(&stored) {
+            self.add(Kind::CountFree, at, format!("free_segment_count {stored}, {} found", free[1]));
+        }
+    }
+}
