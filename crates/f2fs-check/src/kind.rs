@@ -93,8 +93,6 @@ kinds! {
         "The NAT names the block of each node.", "take the block that carries the node's footer, else free the nid";
     NatInode, "nat-inode", Error, Certain,
         "The NAT names the inode of each node.", "take the inode from the node's footer";
-    NatTwice, "nat-twice", Error, Likely,
-        "Every node has its own block.", "keep the entry that the footer confirms";
     SitType, "sit-type", Error, Certain,
         "A segment's type fits its blocks: nodes or data.", "set the type by the blocks";
     SitCount, "sit-count", Error, Certain,

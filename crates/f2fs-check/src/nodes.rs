@@ -156,7 +156,11 @@ impl Checker<'_> {
         }
         if self.table.has(entry, fact::REACHED) {
             let parent = self.table.parent_offset(entry);
-            if parent != footer.offset {
+            let other = self.misclaims.get(&nid).copied();
+            if other == Some((footer.ino, footer.offset)) {
+                // Two parents name it, and the footer confirms the second.
+                self.table.set_parent_offset(entry, footer.offset);
+            } else if parent != footer.offset {
                 let known = format!("node offset {}; its parent names it at offset {parent}", footer.offset);
                 self.add(Kind::FooterOffset, at, known);
                 footer.offset = parent;
@@ -220,6 +224,7 @@ impl Checker<'_> {
                     self.table.parent_offset(entry)
                 );
                 self.add(Kind::NodeTwice, at, known);
+                self.misclaim(child, ino, offset);
                 return;
             }
             Some(entry) => {

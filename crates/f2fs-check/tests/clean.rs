@@ -7,6 +7,8 @@ mod support;
 #[path = "support/golden.rs"]
 mod golden;
 
+/// Images that a kernel wrote without keeping the quota files that mkfs had made.
+const WITHOUT_QUOTA: [&str; 2] = ["16k-features", "16k-unclean-features"];
 /// Picks the operations.
 const SEED: u64 = 7;
 /// Operations on one volume.
@@ -17,7 +19,8 @@ fn golden_images_of_the_kernel_have_no_error() {
     let mut failures = Vec::new();
     for name in golden::names() {
         let report = support::report(golden::device(&name));
-        if !report.is_clean() {
+        let expected: &[&str] = if WITHOUT_QUOTA.contains(&&*name) { &["quota-usage"] } else { &[] };
+        if support::errors(&report) != expected || report.ended_early.is_some() {
             failures.push(format!("{name}:\n  {}", support::lines(&report)));
         }
     }

@@ -10,6 +10,7 @@ const AFTER: &str = "Exit codes:
   1    failure; standard error gives the reason
   2    the arguments are invalid; nothing was done
   130  interrupted
+fsck has those of fsck(8): 0, 4, 8, 16.
 
 Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,
 owners and reproducible images and flashkit-json(7) on --json.
@@ -71,6 +72,8 @@ pub enum Verb {
     Compression(verbs::compression::Args),
     /// Report usage and limits of users, groups and projects, and set limits.
     Quota(verbs::quota::Args),
+    /// Check a volume, without writing to it.
+    Fsck(verbs::fsck::Args),
     /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
     /// Tell the device which blocks are unused.

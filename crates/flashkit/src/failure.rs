@@ -61,11 +61,11 @@ fn advice(error: &Error) -> Option<&'static str> {
         ),
         // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
-            "fsck.f2fs --dry-run lists all damage, and fsck.f2fs -f repairs it if possible; copy a truncated \
+            "flashkit fsck lists all damage, and fsck.f2fs -f repairs it if possible; copy a truncated \
              image again",
         ),
         Error::Corrupt { .. } => Some(
-            "the volume is damaged: flashkit export -k saves all readable files, fsck.f2fs --dry-run lists all \
+            "the volume is damaged: flashkit export -k saves all readable files, flashkit fsck lists all \
              damage, and fsck.f2fs -f repairs it",
         ),
         Error::Lost { source, .. } => advice(source),

@@ -2,7 +2,7 @@
 //!
 //! *Invariants*: this file has no logic. stdout is data and stderr is for people. A closed stdout counts as
 //! success; a closed stderr is ignored. The exit code is 0, 1 for a failure, 2 for invalid usage, and 130
-//! after an interrupt.
+//! after an interrupt; `fsck` has those of fsck(8).
 
 // The standard macros panic if the output is closed. `render` and `notice` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -34,11 +34,12 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    let all = arguments.clone();
     let run = || {
         let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
         match cli::Cli::try_parse_from(arguments) {
             Ok(cli) => verbs::run(cli.verb),
-            Err(told) => help(&told),
+            Err(told) => help(&told, verbs::fsck::usage_code(&all)),
         }
     };
     match run() {
@@ -51,11 +52,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, the version, or a usage error.
-fn help(told: &clap::Error) -> Result<ExitCode> {
+/// Prints help, the version, or a usage error. `usage` is the verb's own exit code for one.
+fn help(told: &clap::Error, usage: Option<u8>) -> Result<ExitCode> {
     let printed = told.print();
     if !told.use_stderr() {
         printed.and_then(|()| std::io::stdout().flush()).map_err(render::of_stdout)?;
     }
-    Ok(ExitCode::from(told.exit_code() as u8))
+    let code = told.exit_code() as u8;
+    Ok(ExitCode::from(if told.use_stderr() { usage.unwrap_or(code) } else { code }))
 }

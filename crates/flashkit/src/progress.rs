@@ -36,6 +36,12 @@ pub fn steps(total: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// Makes a bar for several stages, each with bytes, rate and remaining time. It is hidden like that of
+/// [`bytes`].
+pub fn stages(quiet: bool) -> ProgressBar {
+    bytes("", Some(0), quiet)
+}
+
 /// Returns a callback that shows the progress of an import or export on a bar.
 pub fn teller(bar: &ProgressBar) -> impl FnMut(f2fs_tree::Progress<'_>) + use<'_> {
     |at| {

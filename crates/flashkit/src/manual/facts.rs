@@ -4,7 +4,8 @@
 pub type Row = (&'static str, &'static str);
 
 /// Verbs for system administration, like mkfs(8) and mount(8).
-const ADMINISTRATION: [&str; 7] = [
+const ADMINISTRATION: [&str; 8] = [
+    "flashkit-fsck",
     "flashkit-gc",
     "flashkit-mkfs",
     "flashkit-mount",
@@ -34,6 +35,10 @@ pub fn exit_note(name: &str) -> Option<&'static str> {
         "flashkit-export" => "With -k, entries that could not be exported give 1; all others were exported.",
         "flashkit-study" => "A cell that failed, or whose volume has faults, gives 1.",
         "flashkit-bench" => "An experiment that failed gives 1.",
+        "flashkit-fsck" => {
+            "Instead of these it has the exit codes of fsck(8): 0 without findings, 4 with findings, 8 where the check \
+             failed, 16 for a call that makes no sense."
+        }
         "flashkit-mount" => "In the foreground, a volume that could not be unmounted cleanly gives 1.",
         _ => return None,
     })
@@ -102,6 +107,9 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
             &[("flashkit-dump", "1"), ("flashkit-json", "7")]
         }
         "flashkit-dump" => &[("flashkit-info", "1"), ("flashkit-json", "7"), ("dump.f2fs", "8")],
+        "flashkit-fsck" => {
+            &[("flashkit-export", "1"), ("flashkit-json", "7"), ("fsck", "8"), ("fsck.f2fs", "8")]
+        }
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
         "flashkit-trim" => &[("fstrim", "8")],
         "flashkit-card" | "flashkit-card-serve" => &[("flashkit-probe", "8"), ("nbdcopy", "1")],

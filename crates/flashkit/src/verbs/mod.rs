@@ -10,6 +10,7 @@ pub mod compression;
 pub mod cp;
 pub mod dump;
 pub mod export;
+pub mod fsck;
 pub mod gc;
 pub mod getfattr;
 pub mod import;
@@ -44,6 +45,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Study(args) => return study::run(&args),
         Verb::Cat(args) => return cat::run(&args),
         Verb::Bench(args) => return bench::run(&args),
+        Verb::Fsck(args) => return fsck::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),

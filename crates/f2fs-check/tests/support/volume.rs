@@ -1,0 +1,304 @@
+//! A volume with every kind of structure, and the tools to damage it.
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::sync::{Arc, OnceLock};
+
+use block::{Device, MemoryDevice};
+use f2fs::{
+    Volume,
+    format::{
+        BlockSize,
+        checkpoint::{Checkpoint, Flags},
+        crc::{crc, f2fs_crc},
+        inode::flag,
+        nat, sit,
+        summary::Summary,
+    },
+    mkfs::{self, DeviceSize, NewVolume, Plan},
+    units::{BlockAddr, Ino, Nid, SegNo, Time},
+    volume::{NewNode, Options, SetAttr, XattrMode},
+};
+
+/// A time that stands still.
+pub const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 0 };
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+const UUID: [u8; 16] = [0x5A; 16];
+const DIR: u16 = 0o040_755;
+const FILE: u16 = 0o100_644;
+/// Features of the volume.
+const FEATURES: &str =
+    "extra_attr,inode_checksum,flexible_inline_xattr,quota,project_quota,compression,sb_checksum,lost_found";
+
+/// A damaged volume.
+pub struct Damaged {
+    /// Its device.
+    pub device: Arc<MemoryDevice>,
+    volume: Volume,
+}
+
+impl Damaged {
+    /// Makes a sound volume, to be damaged.
+    pub fn new() -> Damaged {
+        static SOUND: OnceLock<MemoryDevice> = OnceLock::new();
+        let device = Arc::new(model::setup::copy(SOUND.get_or_init(sound)).expect("memory"));
+        let volume = Volume::open(device.clone(), Options::read_only()).expect("a sound volume");
+        Damaged { device, volume }
+    }
+
+    /// The volume as it was.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Inode of a path.
+    pub fn ino(&self, path: &str) -> Ino {
+        self.volume.resolve(path.as_bytes(), false).expect("a path of the volume")
+    }
+
+    /// Address of a node.
+    pub fn addr(&self, nid: Nid) -> BlockAddr {
+        self.volume.nat_entry(nid).expect("a sound NAT").addr
+    }
+
+    /// Address of a file's block.
+    pub fn data(&self, ino: Ino, block: u64) -> BlockAddr {
+        let inode = self.volume.inode(ino).expect("a sound inode");
+        self.volume.address(&inode, block).expect("sound nodes")
+    }
+
+    /// Nid `child` of an inode.
+    pub fn child(&self, ino: Ino, child: usize) -> Nid {
+        self.volume.inode(ino).expect("a sound inode").child(child)
+    }
+
+    /// A block.
+    pub fn block(&self, addr: BlockAddr) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        self.device.read(u64::from(addr.0) * BLOCK as u64, &mut bytes).expect("in memory");
+        bytes
+    }
+
+    /// Writes bytes into a block.
+    pub fn put(&self, addr: BlockAddr, at: usize, bytes: &[u8]) {
+        self.device.write(u64::from(addr.0) * BLOCK as u64 + at as u64, bytes).expect("in memory");
+    }
+
+    /// Writes bytes into a node.
+    pub fn put_node(&self, nid: Nid, at: usize, bytes: &[u8]) {
+        self.put(self.addr(nid), at, bytes);
+    }
+
+    /// Writes bytes into an inode and sets its checksum.
+    pub fn put_inode(&self, ino: Ino, at: usize, bytes: &[u8]) {
+        self.put_node(ino.into(), at, bytes);
+        self.seal(ino);
+    }
+
+    /// Sets the checksum of an inode.
+    pub fn seal(&self, ino: Ino) {
+        let addr = self.addr(ino.into());
+        let block = self.block(addr);
+        let seed = crc(crc(crc(u32::MAX, &UUID), &ino.0.to_le_bytes()), &block[68..72]);
+        let sum = crc(crc(crc(seed, &block[..368]), &[0; 4]), &block[372..]);
+        self.put(addr, 368, &sum.to_le_bytes());
+    }
+
+    /// Number of the pack that counts, and its head.
+    pub fn checkpoint(&self) -> (u8, &Checkpoint) {
+        (self.volume.last_pack(), self.volume.last_checkpoint())
+    }
+
+    /// First block of a pack.
+    pub fn pack(&self, pack: u8) -> BlockAddr {
+        self.volume.geometry().pack(pack)
+    }
+
+    /// Changes head and copy of the pack that counts, with a checksum.
+    pub fn put_checkpoint(&self, at: usize, bytes: &[u8]) {
+        let (pack, checkpoint) = self.checkpoint();
+        let start = self.pack(pack);
+        let mut head = self.block(start);
+        head[at..at + bytes.len()].copy_from_slice(bytes);
+        let sum_at = checkpoint.checksum_offset as usize;
+        let sum = f2fs_crc(&head[..sum_at]);
+        let sum = if sum_at + 4 < BLOCK { crc(sum, &head[sum_at + 4..]) } else { sum };
+        head[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
+        self.put(start, 0, &head);
+        self.put(BlockAddr(start.0 + checkpoint.pack_blocks - 1), 0, &head);
+    }
+
+    /// Start of the NAT journal and of the SIT journal: block and offset.
+    pub fn journals(&self) -> [(BlockAddr, usize); 2] {
+        let (pack, checkpoint) = self.checkpoint();
+        let first = BlockAddr(self.pack(pack).0 + checkpoint.summaries_start);
+        let journal = self.volume.geometry().summary.journal_bytes();
+        match checkpoint.flags.has(Flags::COMPACT_SUM) {
+            true => [(first, 0), (first, journal)],
+            false => [(first, BLOCK - 5 - journal), (BlockAddr(first.0 + 2), BLOCK - 5 - journal)],
+        }
+    }
+
+    /// Place of an entry that a journal overrides, or else of the table's.
+    fn entry_place(
+        &self,
+        journal: usize,
+        key: u32,
+        width: usize,
+        table: (BlockAddr, usize),
+    ) -> (BlockAddr, usize) {
+        let (block, at) = self.journals()[journal];
+        let bytes = self.block(block);
+        let count = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+        let entries = (0..count).map(|n| at + 2 + n * (4 + width));
+        let mut found = entries.filter(|at| bytes[*at..at + 4] == key.to_le_bytes());
+        found.next().map_or(table, |at| (block, at + 4))
+    }
+
+    /// Place of a NAT entry.
+    pub fn nat_place(&self, nid: Nid) -> (BlockAddr, usize) {
+        let (index, slot) = nat::position(nid, BlockSize::B4K);
+        let second = f2fs::format::bits::msb(&self.checkpoint().1.nat_bitmap, index as usize);
+        let addr = self.volume.geometry().nat_block(index, second);
+        self.entry_place(0, nid.0, nat::ENTRY_BYTES, (addr, slot * nat::ENTRY_BYTES))
+    }
+
+    /// Place of a SIT entry.
+    pub fn sit_place(&self, segment: SegNo) -> (BlockAddr, usize) {
+        let (index, slot) = sit::position(segment, BlockSize::B4K);
+        let second = f2fs::format::bits::msb(&self.checkpoint().1.sit_bitmap, index as usize);
+        let addr = self.volume.geometry().sit_block(index, second);
+        self.entry_place(1, segment.0, sit::ENTRY_BYTES, (addr, slot * sit::ENTRY_BYTES))
+    }
+
+    /// Writes bytes into a NAT entry: version, inode (at 1), address (at 5).
+    pub fn put_nat(&self, nid: Nid, at: usize, bytes: &[u8]) {
+        let (addr, start) = self.nat_place(nid);
+        self.put(addr, start + at, bytes);
+    }
+
+    /// Writes bytes into a SIT entry: type and count, map (at 2).
+    pub fn put_sit(&self, segment: SegNo, at: usize, bytes: &[u8]) {
+        let (addr, start) = self.sit_place(segment);
+        self.put(addr, start + at, bytes);
+    }
+
+    /// The SIT entry of a segment.
+    pub fn sit(&self, segment: SegNo) -> sit::SitEntry {
+        self.volume.sit_entry(segment).expect("a sound SIT")
+    }
+
+    /// Position of a block in the main area.
+    pub fn position(&self, addr: BlockAddr) -> (SegNo, u16) {
+        self.volume.geometry().position(addr)
+    }
+
+    /// Returns true if a log is in the segment, so that its summary is in the pack.
+    pub fn is_log(&self, segment: SegNo) -> bool {
+        self.checkpoint().1.logs.iter().any(|log| log.segment == segment)
+    }
+
+    /// A full block of the SSA, with the summary of a segment.
+    pub fn ssa(&self, segment: SegNo) -> BlockAddr {
+        assert!(!self.is_log(segment), "the summary of {segment} is in the pack");
+        let (addr, offset) = self.volume.geometry().summary_block(segment);
+        assert_eq!(offset, 0);
+        let _ = Summary::empty(false);
+        addr
+    }
+
+    /// Byte offset of the dentry `slot` in an inline directory or a directory block.
+    pub fn dentry_at(&self, dir: Ino, slot: usize) -> (BlockAddr, usize) {
+        let inode = self.volume.inode(dir).expect("a sound inode");
+        if inode.has_inline(f2fs::format::inode::inline::DENTRY) {
+            let range = inode.layout().inline_range();
+            let slots = 8 * range.len() / (19 * 8 + 1);
+            (self.addr(dir.into()), range.end - slots * 19 + slot * 11)
+        } else {
+            (self.data(dir, 0), BLOCK - 214 * 19 + slot * 11)
+        }
+    }
+
+    /// Byte offset of the name slot in an inline directory or a directory block.
+    pub fn name_at(&self, dir: Ino, slot: usize) -> (BlockAddr, usize) {
+        let (addr, at) = self.dentry_at(dir, 0);
+        let slots = if addr == self.addr(dir.into()) {
+            8 * self.volume.inode(dir).expect("sound").layout().inline_bytes() / (19 * 8 + 1)
+        } else {
+            214
+        };
+        (addr, at + slots * 11 + slot * 8)
+    }
+
+    /// Slot of a name.
+    pub fn slot(&self, dir: Ino, name: &str) -> usize {
+        self.volume.find_entry(dir, name.as_bytes()).expect("sound").expect("it is there").slot
+    }
+
+    /// Writes into the dentry of a name of an inline directory: hash, inode (at 4), length (at 8), kind (at 10).
+    pub fn put_dentry(&self, dir: Ino, slot: usize, at: usize, bytes: &[u8]) {
+        let (addr, start) = self.dentry_at(dir, slot);
+        self.put(addr, start + at, bytes);
+        if addr == self.addr(dir.into()) {
+            self.seal(dir);
+        }
+    }
+}
+
+/// Makes a volume with every kind of structure.
+fn sound() -> MemoryDevice {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let options = mkfs::Options {
+        features: mkfs::parse_features(FEATURES).expect("known features"),
+        ..mkfs::Options::new(UUID)
+    };
+    let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
+    let plan = Plan::new(&options, &[size]).expect("the size fits");
+    NewVolume::begin(device.clone(), &plan, true, Options::new(|| NOW))
+        .expect("a root")
+        .finish()
+        .expect("written");
+    let mut volume = Volume::open(device.clone(), Options::new(|| NOW)).expect("a volume");
+    fill(&mut volume).expect("there is space");
+    volume.unmount().expect("written");
+    drop(volume);
+    model::setup::copy(&device).expect("memory")
+}
+
+fn fill(volume: &mut Volume) -> f2fs::Result<()> {
+    let root = volume.superblock().root_ino;
+    let file = NewNode::new(FILE);
+    // A first part, so that segments are closed before the checkpoint.
+    let big = volume.create(root, b"big", &file)?;
+    for n in 0..2000u64 {
+        volume.write(big, n * BLOCK as u64, &[(n % 255) as u8; BLOCK])?;
+    }
+    let far = volume.create(root, b"far", &file)?;
+    for block in [0, 3000, 3_000_000] {
+        volume.write(far, block * BLOCK as u64, &[7; BLOCK])?;
+    }
+    let many = volume.create(root, b"many", &NewNode::new(DIR))?;
+    for n in 0..700 {
+        let ino = volume.create(many, format!("entry {n}").as_bytes(), &file)?;
+        if n == 0 {
+            volume.write(ino, 0, b"content")?;
+        }
+    }
+    let few = volume.create(root, b"few", &NewNode::new(DIR))?;
+    volume.create(few, b"below", &NewNode::new(DIR))?;
+    let small = volume.create(few, b"small", &file)?;
+    volume.write(small, 0, b"small content")?;
+    volume.link(small, root, b"small too")?;
+    volume.create(few, b"other", &file)?;
+    let plain = volume.create(root, b"plain", &file)?;
+    volume.write(plain, 0, &[3; 5 * BLOCK])?;
+    let attributes = volume.create(root, b"attributes", &file)?;
+    volume.set_xattr(attributes, b"user.large", &[5; 3000], XattrMode::Set)?;
+    volume.set_xattr(small, b"user.small", b"value", XattrMode::Set)?;
+    volume.symlink(root, b"link", b"target", &NewNode::new(0o120_777))?;
+    let compressed = volume.create(root, b"compressed", &file)?;
+    volume.set_attr(compressed, &SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() })?;
+    volume.write(compressed, 0, &[9; 16 * BLOCK])?;
+    Ok(())
+}
