@@ -35,12 +35,12 @@ pub fn is_clean(name: &str) -> bool {
     json(name)["clean"].as_bool().expect("whether it is clean")
 }
 
-/// The kernel's manifest of an image.
+/// Returns the kernel's manifest of an image.
 pub fn manifest(name: &str) -> Manifest {
     serde_json::from_value(json(name)["manifest"].take()).expect("a manifest")
 }
 
-/// An image in memory, its devices joined.
+/// Returns an image in memory, with its devices joined.
 pub fn device(name: &str) -> Arc<dyn Device> {
     let unpack = |file: String| -> Arc<dyn Device> {
         let packed = fs::File::open(folder().join(file)).expect("readable");

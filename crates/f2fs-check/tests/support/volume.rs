@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
-    Volume,
     format::{
         BlockSize,
         checkpoint::{Checkpoint, Flags},
@@ -17,7 +16,7 @@ use f2fs::{
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{NewNode, Options, SetAttr, XattrMode},
+    volume::{NewNode, Options, SetAttr, Volume, XattrMode},
 };
 
 /// A time that stands still.
