@@ -7,7 +7,7 @@ use crate::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
+        checkpoint::{AllocMode, Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
         nat::NatEntry,
         orphan,
         sit::{SegmentType, SitEntry},
@@ -128,7 +128,7 @@ impl PackTail {
 /// Number of summary entries of a log that the compact form stores.
 pub(crate) fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
     match checkpoint.logs[kind.index()] {
-        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
         LogPosition { offset, .. } => usize::from(offset),
     }
 }

@@ -162,6 +162,23 @@ impl Flags {
     }
 }
 
+/// How a log takes the blocks of its segment (Linux, `LFS` and `SSR`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AllocMode {
+    /// One after the other: the segment was free when the log opened it.
+    #[default]
+    Append,
+    /// The holes of a segment that is in use (slack space recycling).
+    Ssr,
+}
+
+impl AllocMode {
+    /// Returns true for [`AllocMode::Ssr`].
+    pub fn is_ssr(self) -> bool {
+        self == AllocMode::Ssr
+    }
+}
+
 /// Position of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
@@ -169,8 +186,8 @@ pub struct LogPosition {
     pub segment: SegNo,
     /// Next block in the segment.
     pub offset: u16,
-    /// True if it fills the holes of a used segment (SSR) instead of appending (LFS).
-    pub fills_holes: bool,
+    /// How it takes blocks of the segment.
+    pub mode: AllocMode,
 }
 
 /// A checkpoint whose numbers are consistent with each other and with the superblock.
@@ -345,7 +362,7 @@ impl Checkpoint {
             LogPosition {
                 segment: SegNo(segments[at].get()),
                 offset: offsets[at].get(),
-                fills_holes: head.alloc_type[kind.index()] == 1,
+                mode: if head.alloc_type[kind.index()] == 1 { AllocMode::Ssr } else { AllocMode::Append },
             }
         });
         for kind in SegmentType::ALL {
@@ -445,7 +462,7 @@ impl Checkpoint {
             };
             segments[at].set(log.segment.0);
             offsets[at].set(log.offset);
-            head.alloc_type[kind.index()] = u8::from(log.fills_holes);
+            head.alloc_type[kind.index()] = u8::from(log.mode.is_ssr());
         }
         head.ckpt_flags.set(self.flags.0);
         head.cp_pack_total_block_count.set(self.pack_blocks);
@@ -573,7 +590,7 @@ mod tests {
         let logs = [0, 1, 2, 3, 4, 5].map(|n| LogPosition {
             segment: SegNo(n * 7),
             offset: n as u16,
-            fills_holes: n == 1,
+            mode: if n == 1 { AllocMode::Ssr } else { AllocMode::Append },
         });
         let large = flags.has(Flags::LARGE_NAT_BITMAP);
         Checkpoint {

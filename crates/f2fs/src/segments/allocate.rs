@@ -7,6 +7,7 @@ use crate::{
     disk::ActiveLogs,
     format::{
         BLOCKS_PER_SEGMENT,
+        checkpoint::AllocMode,
         sit::SegmentType,
         summary::{Owner, Summary},
     },
@@ -23,20 +24,11 @@ const TRIES: usize = 4;
 /// Maximum number of zones examined in the search for a completely free one.
 const ZONES_TRIED: usize = 16;
 
-/// The place where a log continues when its segment is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NextSegment {
-    /// In a free section (LFS).
-    FreeSection,
-    /// In the holes of a segment that is in use (SSR).
-    Holes,
-}
-
 /// Chooses between a free section and SSR for a log whose segment is full. SSR starts once only the reserved
 /// sections are free, so that cleaning always has room to work in. (Linux, `f2fs_need_SSR`, starts at twice
 /// the reserve; on small volumes that is always.)
-pub(super) fn next_segment(free_sections: u32, reserved_sections: u32) -> NextSegment {
-    if free_sections <= reserved_sections { NextSegment::Holes } else { NextSegment::FreeSection }
+pub(super) fn next_mode(free_sections: u32, reserved_sections: u32) -> AllocMode {
+    if free_sections <= reserved_sections { AllocMode::Ssr } else { AllocMode::Append }
 }
 
 /// Returns the other one of the two logs that an fsync writes: data of files, and the nodes with its
@@ -112,12 +104,12 @@ impl Segments {
         self.since_fsync_blocks =
             self.since_fsync_blocks.saturating_add(u32::from(kind == SegmentType::WarmData));
         log.summary.owners[usize::from(log.offset)] = owner;
-        log.offset = match log.fills_holes {
-            true => {
+        log.offset = match log.mode {
+            AllocMode::Ssr => {
                 let hole = self.sit.segment(self.disk.io(), log.segment)?.next_hole(log.offset + 1);
                 hole.unwrap_or(BLOCKS_PER_SEGMENT as u16)
             }
-            false => log.offset + 1,
+            AllocMode::Append => log.offset + 1,
         };
         if log.is_full() {
             // This block is allocated all the same. The next allocation returns the error.
@@ -200,13 +192,13 @@ impl Segments {
     pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
         let mut tries = 0;
-        let (segment, fills_holes) = loop {
+        let (segment, mode) = loop {
             let current = self.closed_segments();
             let next = match self.next_of_section(old, &current)? {
-                Some(next) => Some((next, false)),
+                Some(next) => Some((next, AllocMode::Append)),
                 None => self.find_segment(kind, old, &current, even_prefree)?,
             };
-            let Some((segment, fills_holes)) = next else {
+            let Some((segment, mode)) = next else {
                 if tries == 0 && !self.unreadable.is_empty() {
                     // Summaries that could not be read before may be readable now.
                     self.unreadable.clear();
@@ -222,9 +214,9 @@ impl Segments {
                 // A discard of it has just begun. Another segment does as well.
                 continue;
             }
-            let entered = self.enter_segment(kind, segment, fills_holes);
+            let entered = self.enter_segment(kind, segment, mode);
             if !matches!(entered, Err(Error::Io { .. })) || self.logs.get(kind).segment != old {
-                break entered.map(|()| (segment, fills_holes))?;
+                break entered.map(|()| (segment, mode))?;
             }
             // The summary of the segment cannot be read. Another segment with holes does as well.
             self.unreadable.push(segment);
@@ -233,7 +225,7 @@ impl Segments {
                 return entered;
             }
         };
-        if kind == SegmentType::WarmNode && !fills_holes && should_colocate(synced) {
+        if kind == SegmentType::WarmNode && !mode.is_ssr() && should_colocate(synced) {
             self.colocate_data(segment)?;
         }
         Ok(())
@@ -243,12 +235,12 @@ impl Segments {
     /// zone.
     fn colocate_data(&mut self, nodes: SegNo) -> Result<()> {
         let log = self.logs.get(SegmentType::WarmData);
-        let (segment, offset, fills_holes) = (log.segment, log.offset, log.fills_holes);
-        if fills_holes || self.share_zone(nodes, segment) {
+        let (segment, offset, mode) = (log.segment, log.offset, log.mode);
+        if mode.is_ssr() || self.share_zone(nodes, segment) {
             return Ok(());
         }
         match self.section_to_follow(offset, nodes)? {
-            Some(segment) => self.enter_segment(SegmentType::WarmData, segment, false),
+            Some(segment) => self.enter_segment(SegmentType::WarmData, segment, AllocMode::Append),
             None => Ok(()),
         }
     }
@@ -262,16 +254,16 @@ impl Segments {
         if self.disk.geometry().sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
             return Ok(None);
         }
-        let (fills_holes, close) = (nodes.fills_holes || data.fills_holes, should_colocate(nodes.synced));
+        let (is_ssr, close) = (nodes.mode.is_ssr() || data.mode.is_ssr(), should_colocate(nodes.synced));
         let (offset, data) = (nodes.offset, data.segment);
-        if fills_holes || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
+        if is_ssr || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
             return self.colocate_logs();
         }
         if !close {
             return Ok(None);
         }
         let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
-        self.enter_segment(SegmentType::WarmNode, segment, false)?;
+        self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
         Ok(Some(self.disk.geometry().block(segment, 0)))
     }
 
@@ -308,16 +300,11 @@ impl Segments {
     }
 
     /// Closes the segment of a log and continues in `segment`.
-    pub(super) fn enter_segment(
-        &mut self,
-        kind: SegmentType,
-        segment: SegNo,
-        fills_holes: bool,
-    ) -> Result<()> {
+    pub(super) fn enter_segment(&mut self, kind: SegmentType, segment: SegNo, mode: AllocMode) -> Result<()> {
         let old = self.logs.get(kind).segment;
         self.claim_segment(segment);
-        let (summary, offset) = match fills_holes {
-            true => {
+        let (summary, offset) = match mode {
+            AllocMode::Ssr => {
                 let hole = self
                     .sit
                     .segment(self.disk.io(), segment)?
@@ -325,13 +312,13 @@ impl Segments {
                     .expect("it was chosen for its holes");
                 (self.summary_to_change(segment)?, hole)
             }
-            false => (Summary::empty(kind.is_node()), 0),
+            AllocMode::Append => (Summary::empty(kind.is_node()), 0),
         };
         self.sit.set_kind(self.disk.io(), segment, kind)?;
         (self.opened_segment, self.spare_sections) = (true, None);
         let log = self.logs.get_mut(kind);
         let closed = std::mem::replace(&mut log.summary, summary);
-        (log.segment, log.offset, log.fills_holes, log.synced) = (segment, offset, fills_holes, 0);
+        (log.segment, log.offset, log.mode, log.synced) = (segment, offset, mode, 0);
         log.summary.is_node = kind.is_node();
         self.summaries.insert(old, closed);
         if self.summaries.len() >= SUMMARIES_MAX {
@@ -359,18 +346,18 @@ impl Segments {
         old: SegNo,
         current: &[SegNo],
         even_prefree: bool,
-    ) -> Result<Option<(SegNo, bool)>> {
+    ) -> Result<Option<(SegNo, AllocMode)>> {
         let free_sections = self.sit.free_sections(self.disk.io(), current)?;
-        if next_segment(free_sections, self.reserved_sections()) == NextSegment::Holes {
+        if next_mode(free_sections, self.reserved_sections()) == AllocMode::Ssr {
             let shared = match kind {
                 SegmentType::WarmData => self.holes_to_colocate(current)?,
                 _ => None,
             };
             if let Some(segment) = shared {
-                return Ok(Some((segment, true)));
+                return Ok(Some((segment, AllocMode::Ssr)));
             }
             if let Some(segment) = self.find_holes(kind, current, true)? {
-                return Ok(Some((segment, true)));
+                return Ok(Some((segment, AllocMode::Ssr)));
             }
         }
         if let Some(partner) = partner(kind) {
@@ -392,7 +379,7 @@ impl Segments {
             };
             for zone in zones {
                 if let Some(segment) = self.section_beside(*zone, current)? {
-                    return Ok(Some((segment, false)));
+                    return Ok(Some((segment, AllocMode::Append)));
                 }
             }
         }
@@ -402,8 +389,10 @@ impl Segments {
             None => self.sit.find_free_section(self.disk.io(), from, current, even_prefree)?,
         };
         match section {
-            Some(section) => Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), false))),
-            None => Ok(self.find_holes(kind, current, false)?.map(|segment| (segment, true))),
+            Some(section) => {
+                Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), AllocMode::Append)))
+            }
+            None => Ok(self.find_holes(kind, current, false)?.map(|segment| (segment, AllocMode::Ssr))),
         }
     }
 
@@ -489,7 +478,7 @@ mod tests {
 
     #[test]
     fn holes_are_filled_when_free_sections_run_short() {
-        assert_eq!(next_segment(100, 10), NextSegment::FreeSection);
-        assert_eq!(next_segment(10, 10), NextSegment::Holes);
+        assert_eq!(next_mode(100, 10), AllocMode::Append);
+        assert_eq!(next_mode(10, 10), AllocMode::Ssr);
     }
 }

@@ -33,7 +33,7 @@ impl Segments {
                 let log = self.logs.get(kind);
                 // SSR writes only to blocks that the last checkpoint does not need.
                 let is_needed = self.sit.segment(self.disk.io(), log.segment)?.protected_blocks > 0;
-                *borrowed |= is_needed && !log.fills_holes;
+                *borrowed |= is_needed && !log.mode.is_ssr();
             }
             Ok(())
         })

@@ -8,7 +8,12 @@
 use crate::{
     Place, Result,
     disk::Io,
-    format::{BLOCKS_PER_SEGMENT, checkpoint::LogPosition, sit::SegmentType, summary::Summary},
+    format::{
+        BLOCKS_PER_SEGMENT,
+        checkpoint::{AllocMode, LogPosition},
+        sit::SegmentType,
+        summary::Summary,
+    },
     units::{BlockAddr, SegNo},
 };
 
@@ -25,8 +30,8 @@ pub(super) struct Log {
     pub segment: SegNo,
     /// The next block to allocate in it; 512 if it is full and no other segment could be opened.
     pub offset: u16,
-    /// True if the log fills the holes of a used segment (SSR) instead of appending (LFS).
-    pub fills_holes: bool,
+    /// How the log takes blocks of the segment.
+    pub mode: AllocMode,
     /// The summary of the current segment: the owner of each block.
     pub summary: Summary,
     /// Nodes that fsyncs wrote to the log since it opened its segment or the volume was opened.
@@ -47,7 +52,7 @@ impl Log {
         Log {
             segment: position.segment,
             offset: position.offset,
-            fills_holes: position.fills_holes,
+            mode: position.mode,
             summary,
             synced: 0,
             run: Run::default(),
@@ -61,12 +66,12 @@ impl Log {
 
     /// The log's current position, as a checkpoint stores it.
     pub(super) fn position(&self) -> LogPosition {
-        LogPosition { segment: self.segment, offset: self.offset, fills_holes: self.fills_holes }
+        LogPosition { segment: self.segment, offset: self.offset, mode: self.mode }
     }
 
     /// Number of summary entries that the checkpoint must store.
     pub(super) fn summary_entries(&self) -> usize {
-        if self.fills_holes { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
+        if self.mode.is_ssr() { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
     }
 }
 
@@ -105,7 +110,7 @@ impl Logs {
     /// segment, the blocks before the position for LFS, none for SSR.
     pub(super) fn written_part(&self, segment: SegNo) -> u16 {
         let log = self.logs.iter().find(|log| log.segment == segment);
-        log.map_or(BLOCKS_PER_SEGMENT as u16, |log| if log.fills_holes { 0 } else { log.offset })
+        log.map_or(BLOCKS_PER_SEGMENT as u16, |log| if log.mode.is_ssr() { 0 } else { log.offset })
     }
 
     /// Adds a block to the run of a log. If the block does not follow the run, the run is written first. The

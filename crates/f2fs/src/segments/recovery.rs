@@ -7,6 +7,7 @@ use crate::{
     Error, Result,
     format::{
         BLOCKS_PER_SEGMENT,
+        checkpoint::AllocMode,
         sit::{SegmentType, ValidMap},
         summary::Owner,
     },
@@ -63,7 +64,7 @@ impl Segments {
         let log = self.logs.get(kind);
         let hole = self.sit.segment(self.disk.io(), log.segment)?.next_hole(log.offset);
         let log = self.logs.get_mut(kind);
-        (log.fills_holes, log.offset) = (true, hole.unwrap_or(BLOCKS_PER_SEGMENT as u16));
+        (log.mode, log.offset) = (AllocMode::Ssr, hole.unwrap_or(BLOCKS_PER_SEGMENT as u16));
         Ok(())
     }
 

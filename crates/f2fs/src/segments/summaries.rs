@@ -48,12 +48,12 @@ impl Segments {
         self.written_before = packed.written_kilobytes;
         let mut empty = 0;
         for kind in SegmentType::ALL {
-            let LogPosition { segment: number, offset, fills_holes } = self.logs.get(kind).position();
+            let LogPosition { segment: number, offset, mode } = self.logs.get(kind).position();
             let segment = self.sit.segment(self.disk.io(), number)?;
             empty += u32::from(segment.valid_blocks == 0);
             let hole = segment.next_hole(offset);
             let untouched = (offset..BLOCKS_PER_SEGMENT as u16).all(|at| segment.next_hole(at) == Some(at));
-            if hole != Some(offset) || (!fills_holes && !untouched) {
+            if hole != Some(offset) || (!mode.is_ssr() && !untouched) {
                 let what = format!("the {kind} log continues at block {offset}, which is in use");
                 return Err(Error::corrupt(Place::Sit(number), what));
             }

@@ -6,14 +6,11 @@
 //! sections down to those that cleaning needs: fsyncs write the same nodes again and again, so the next
 //! checkpoint frees most of their blocks.
 
-use super::{
-    Segments,
-    allocate::{NextSegment, next_segment},
-};
+use super::{Segments, allocate::next_mode};
 use crate::{
     Result,
     disk::ActiveLogs,
-    format::{BLOCKS_PER_SEGMENT, sit::SegmentType},
+    format::{BLOCKS_PER_SEGMENT, checkpoint::AllocMode, sit::SegmentType},
     units::{BlockAddr, SecNo, SegNo},
 };
 
@@ -27,7 +24,7 @@ const LEAST_ROOM: u16 = 16;
 struct LogPlacement {
     room: u16,
     segment: SegNo,
-    fills_holes: bool,
+    mode: AllocMode,
 }
 
 /// The best segments of a zone for the two logs.
@@ -53,10 +50,10 @@ impl ZonePlacement {
 
     /// Adds a free section.
     fn add_free(&mut self, segment: SegNo, free_use: FreeSectionUse) {
-        let place = Some(LogPlacement { room: BLOCKS_PER_SEGMENT as u16, segment, fills_holes: false });
-        if free_use.nodes && self.nodes.is_none_or(|nodes| nodes.fills_holes) {
+        let place = Some(LogPlacement { room: BLOCKS_PER_SEGMENT as u16, segment, mode: AllocMode::Append });
+        if free_use.nodes && self.nodes.is_none_or(|nodes| nodes.mode.is_ssr()) {
             self.nodes = place;
-        } else if free_use.data && self.data.is_none_or(|data| data.fills_holes) {
+        } else if free_use.data && self.data.is_none_or(|data| data.mode.is_ssr()) {
             self.data = place;
         }
     }
@@ -65,7 +62,7 @@ impl ZonePlacement {
     fn add_holes(&mut self, segment: SegNo, room: u16, is_node: bool) {
         let place = if is_node { &mut self.nodes } else { &mut self.data };
         if place.is_none_or(|place| place.room < room) {
-            *place = Some(LogPlacement { room, segment, fills_holes: true });
+            *place = Some(LogPlacement { room, segment, mode: AllocMode::Ssr });
         }
     }
 }
@@ -95,7 +92,7 @@ impl Segments {
         }
         match self.shared_zone(&current, free_use)? {
             Some((data, nodes)) => {
-                self.enter_segment(SegmentType::WarmData, data.segment, data.fills_holes)?;
+                self.enter_segment(SegmentType::WarmData, data.segment, data.mode)?;
                 self.go_on_at(nodes).map(Some)
             }
             None => {
@@ -114,22 +111,22 @@ impl Segments {
         let free_use = self.free_use(current)?;
         let nodes = self.logs.get(SegmentType::WarmNode).segment;
         let beside = self.placement(self.disk.geometry().section_of(nodes), current, free_use)?.data;
-        if let Some(data) = beside.filter(|data| data.room >= LEAST_ROOM && data.fills_holes) {
+        if let Some(data) = beside.filter(|data| data.room >= LEAST_ROOM && data.mode.is_ssr()) {
             return Ok(Some(data.segment));
         }
         let zone = self.shared_zone(current, free_use)?;
-        Ok(zone.map(|(data, _)| data).filter(|data| data.fills_holes).map(|data| data.segment))
+        Ok(zone.map(|(data, _)| data).filter(|data| data.mode.is_ssr()).map(|data| data.segment))
     }
 
     fn go_on_at(&mut self, nodes: LogPlacement) -> Result<BlockAddr> {
-        self.enter_segment(SegmentType::WarmNode, nodes.segment, nodes.fills_holes)?;
+        self.enter_segment(SegmentType::WarmNode, nodes.segment, nodes.mode)?;
         Ok(self.disk.geometry().block(nodes.segment, self.logs.get(SegmentType::WarmNode).offset))
     }
 
     fn free_use(&mut self, current: &[SegNo]) -> Result<FreeSectionUse> {
         let free = self.sit.free_sections(self.disk.io(), current)?;
         Ok(FreeSectionUse {
-            data: next_segment(free.saturating_sub(1), self.reserved_sections()) == NextSegment::FreeSection,
+            data: next_mode(free.saturating_sub(1), self.reserved_sections()) == AllocMode::Append,
             nodes: free > self.least_free_sections() + 1 + self.waiting_sections(),
         })
     }
@@ -204,6 +201,6 @@ mod tests {
         (3..6).for_each(|number| placement.add_free(SegNo(number), free_use));
         let [nodes, data] = [placement.nodes, placement.data].map(Option::unwrap);
         assert_eq!((nodes.segment, data.segment, placement.room()), (SegNo(3), SegNo(4), Some(512)));
-        assert!(!nodes.fills_holes && !data.fills_holes);
+        assert!(!nodes.mode.is_ssr() && !data.mode.is_ssr());
     }
 }

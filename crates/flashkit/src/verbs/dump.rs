@@ -235,7 +235,7 @@ fn checkpoint_fields(volume: &Volume) -> Value {
         .map(|kind| {
             let log = cp.logs[*kind as usize];
             let value = json!({
-                "segment": log.segment.0, "next_block": log.offset, "fills_holes": log.fills_holes
+                "segment": log.segment.0, "next_block": log.offset, "fills_holes": log.mode.is_ssr()
             });
             (kind.to_string(), value)
         })

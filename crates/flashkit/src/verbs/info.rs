@@ -151,7 +151,7 @@ impl Info {
                     log: kind.to_string(),
                     segment: log.segment.0,
                     next_block: log.offset,
-                    fills_holes: log.fills_holes,
+                    fills_holes: log.mode.is_ssr(),
                 })
                 .collect(),
             read_only_because: volume.read_only_reason().map(str::to_owned),
