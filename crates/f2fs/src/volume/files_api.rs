@@ -268,7 +268,7 @@ impl Volume {
         self.begin()?;
         let shift = self.files_mut().begin_collapse(ino, offset, length)?;
         for (blocks, to) in shift.moves() {
-            self.make_room()?;
+            self.free_space()?;
             self.files_mut().move_blocks(ino, blocks, to)?;
         }
         self.files_mut().set_size(ino, shift.new_size)?;
@@ -286,7 +286,7 @@ impl Volume {
         self.begin()?;
         let shift = self.files_mut().begin_insert(ino, offset, length)?;
         for (blocks, to) in shift.moves() {
-            self.make_room()?;
+            self.free_space()?;
             self.files_mut().move_blocks(ino, blocks, to)?;
         }
         self.files_mut().stamp(ino)

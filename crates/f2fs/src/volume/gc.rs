@@ -52,7 +52,7 @@ const TRIES: usize = 4;
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
 /// Returns true if a checkpoint should be written to make released blocks usable.
-pub(super) fn checkpoint_for_room(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
+pub(super) fn checkpoint_for_space(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
     (free_sections <= least && freed_blocks > 0)
         || (free_sections <= reserved && freed_blocks >= FREED_BLOCKS)
 }
@@ -147,12 +147,12 @@ enum Purpose {
     /// A caller asked for empty sections: a failure is an error.
     Clean,
     /// An operation needs space: a block that cannot be moved is no error.
-    Room,
+    Space,
 }
 
 /// Step of the search for free sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RoomStep {
+pub(super) enum SpaceStep {
     /// A checkpoint may free sections.
     Free,
     /// Sections may have to be cleaned.
@@ -269,19 +269,19 @@ impl Volume {
 
     /// Continues cleaning, and then the operation that needs it.
     pub(super) fn go_on_cleaning(&mut self, mut cleaning: Box<Cleaning>) -> Result<Option<PendingSync>> {
-        let is_for_room = cleaning.purpose == Purpose::Room;
+        let is_for_space = cleaning.purpose == Purpose::Space;
         match self.clean_slice(&mut cleaning, SLICE_BLOCKS) {
             Ok(true) => return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
             Ok(false) => {}
             // An operation that only needs space ignores blocks that cannot be moved.
-            Err(error) if is_for_room && self.disk().stays_in_place(&error) => cleaning.cleaned.sections = 0,
-            Err(Error::NoSpace { .. }) if is_for_room => return Ok(None),
+            Err(error) if is_for_space && self.disk().stays_in_place(&error) => cleaning.cleaned.sections = 0,
+            Err(Error::NoSpace { .. }) if is_for_space => return Ok(None),
             Err(error) => return Err(error),
         }
-        match (cleaning.cleaned.sections, is_for_room) {
-            (0, true) => self.make_room_from(RoomStep::End),
+        match (cleaning.cleaned.sections, is_for_space) {
+            (0, true) => self.free_space_from(SpaceStep::End),
             (0, false) => Ok(None),
-            (_, true) => self.checkpoint_for(RoomStep::End),
+            (_, true) => self.checkpoint_for(SpaceStep::End),
             (_, false) => self.checkpoint_then(Reason::Sync, Then::End).map(Some),
         }
     }
@@ -298,14 +298,14 @@ impl Volume {
     /// Ensures that the logs find segments, after one of them has opened another. A checkpoint frees the
     /// blocks that only the last one needs; if that is not enough, sections are cleaned. A lack of space is
     /// not an error here, because the operation that follows may free some, as a removal does.
-    pub(super) fn make_room(&mut self) -> Result<()> {
-        let pending = self.make_room_from(RoomStep::Free)?;
+    pub(super) fn free_space(&mut self) -> Result<()> {
+        let pending = self.free_space_from(SpaceStep::Free)?;
         self.complete(pending)
     }
 
-    /// Continues [`make_room`](Self::make_room) from a step on.
-    pub(super) fn make_room_from(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
-        if step == RoomStep::Free
+    /// Continues [`free_space`](Self::free_space) from a step on.
+    pub(super) fn free_space_from(&mut self, step: SpaceStep) -> Result<Option<PendingSync>> {
+        if step == SpaceStep::Free
             && (!self.segments_mut().take_opened_segment() || self.options().checkpoint_when_asked)
         {
             return Ok(None);
@@ -316,22 +316,22 @@ impl Volume {
         }
     }
 
-    fn free_and_clean(&mut self, step: RoomStep) -> Result<Option<PendingSync>> {
+    fn free_and_clean(&mut self, step: SpaceStep) -> Result<Option<PendingSync>> {
         let least = self.segments().least_free_sections();
-        if step == RoomStep::Free {
+        if step == SpaceStep::Free {
             let free = self.segments_mut().free_sections()?;
             let freed = self.segments().freed_blocks();
-            if checkpoint_for_room(free, least, self.segments().reserved_sections(), freed) {
-                return self.checkpoint_for(RoomStep::Clean);
+            if checkpoint_for_space(free, least, self.segments().reserved_sections(), freed) {
+                return self.checkpoint_for(SpaceStep::Clean);
             }
         }
-        if step != RoomStep::End {
+        if step != SpaceStep::End {
             let missing =
                 (least + 1).saturating_sub(self.segments_mut().free_sections()?).min(FOREGROUND_SECTIONS);
             if missing > 0 {
                 self.write_back()?;
                 let cleaning =
-                    Cleaning::new(Purpose::Room, missing, Policy::Greedy, TRIES * missing as usize);
+                    Cleaning::new(Purpose::Space, missing, Policy::Greedy, TRIES * missing as usize);
                 let cleaning = Box::new(Cleaning { blocks: FOREGROUND_BLOCKS, ..cleaning });
                 return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning))));
             }
@@ -342,8 +342,8 @@ impl Volume {
     }
 
     /// Begins a checkpoint that frees the blocks that only the last one needs.
-    fn checkpoint_for(&mut self, then: RoomStep) -> Result<Option<PendingSync>> {
-        match self.checkpoint_then(Reason::Sync, Then::MakeRoom(then)) {
+    fn checkpoint_for(&mut self, then: SpaceStep) -> Result<Option<PendingSync>> {
+        match self.checkpoint_then(Reason::Sync, Then::FreeSpace(then)) {
             Err(Error::NoSpace { .. }) => Ok(None),
             pending => pending.map(Some),
         }
@@ -521,9 +521,9 @@ mod tests {
 
     #[test]
     fn a_checkpoint_must_be_worth_its_blocks() {
-        assert!(checkpoint_for_room(8, 8, 20, 1) && !checkpoint_for_room(8, 8, 20, 0));
-        assert!(!checkpoint_for_room(15, 8, 20, 1000) && checkpoint_for_room(15, 8, 20, 1024));
-        assert!(!checkpoint_for_room(21, 8, 20, 1 << 20));
+        assert!(checkpoint_for_space(8, 8, 20, 1) && !checkpoint_for_space(8, 8, 20, 0));
+        assert!(!checkpoint_for_space(15, 8, 20, 1000) && checkpoint_for_space(15, 8, 20, 1024));
+        assert!(!checkpoint_for_space(21, 8, 20, 1 << 20));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use pending::{PendingSync, SyncOutcome};
 pub use quota::QuotaLimits;
 pub use space::Space;
 
-use gc::RoomStep;
+use gc::SpaceStep;
 use pending::Then;
 
 use crate::{
@@ -309,9 +309,9 @@ impl Volume {
         let is_much = self.nodes().changed_bytes() > self.options().cache_bytes
             || nodes > self.geometry().nids_end().0 as usize / CHANGED_NODES_SHARE;
         if is_much && !self.options().checkpoint_when_asked {
-            let then = Then::MakeRoom(RoomStep::Free);
+            let then = Then::FreeSpace(SpaceStep::Free);
             return self.checkpoint_then(checkpoint::Reason::Sync, then).map(Some);
         }
-        self.make_room_from(RoomStep::Free)
+        self.free_space_from(SpaceStep::Free)
     }
 }

@@ -10,7 +10,7 @@ use std::{io, sync::Arc};
 use super::{
     Io, Volume,
     checkpoint::{Prepared, Reason},
-    gc::{Cleaning, RoomStep},
+    gc::{Cleaning, SpaceStep},
     label::NewLabel,
 };
 use crate::{
@@ -59,7 +59,7 @@ pub(super) enum Then {
     /// Writes the label to the next copy of the superblock.
     WriteLabel(NewLabel),
     /// Continues the search for free sections.
-    MakeRoom(RoomStep),
+    FreeSpace(SpaceStep),
     /// Continues cleaning.
     Clean(Box<Cleaning>),
 }
@@ -112,7 +112,7 @@ impl Volume {
             Then::WriteRest(ino) => self.write_rest(ino),
             Then::Mark(last) => self.write_mark(last).map(Some),
             Then::WriteLabel(new) => self.write_label(new),
-            Then::MakeRoom(step) => self.make_room_from(step),
+            Then::FreeSpace(step) => self.free_space_from(step),
             Then::Clean(cleaning) => self.go_on_cleaning(cleaning),
         }
     }
