@@ -4,7 +4,7 @@ use f2fs::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
+        checkpoint::{AllocMode, Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
         nat::NatEntry,
         sit::SegmentType,
         summary::{Compact, Journal, Summary},
@@ -129,7 +129,7 @@ fn read_pack(io: &Io, geometry: &Geometry, sb: &Superblock, number: u8, report: 
 /// Number of summary entries of a log that the compact form stores.
 fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
     match checkpoint.logs[kind.index()] {
-        LogPosition { fills_holes: true, .. } => BLOCKS_PER_SEGMENT as usize,
+        LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
         LogPosition { offset, .. } => usize::from(offset),
     }
 }

@@ -21,9 +21,9 @@ impl Checker<'_> {
             return;
         }
         for kind in SegmentType::ALL {
-            let LogPosition { segment, offset, fills_holes } = self.checkpoint.logs[kind.index()];
+            let LogPosition { segment, offset, mode } = self.checkpoint.logs[kind.index()];
             let (valid, _) = self.segments.maps(segment);
-            let end = if fills_holes { offset + 1 } else { BLOCKS_PER_SEGMENT as u16 };
+            let end = if mode.is_ssr() { offset + 1 } else { BLOCKS_PER_SEGMENT as u16 };
             if let Some(used) = (offset..end).find(|at| bits::msb(valid, usize::from(*at))) {
                 let known = format!("the {kind} log goes on at block {offset}; block {used} is in use");
                 self.add(Kind::LogPosition, Place::Sit(segment), known);

@@ -52,7 +52,7 @@ pub struct Stat {
     pub device: Option<DeviceNumber>,
     /// Generation number, which distinguishes the inode from earlier ones with the same number.
     pub generation: u32,
-    /// Flags as `chattr` shows them; see [`flag`](crate::format::inode::flag).
+    /// Flags as `chattr` shows them; see [`flag`](mod@crate::format::inode::flag).
     pub flags: u32,
     /// True if the content, or the names in the directory, are encrypted.
     pub encrypted: bool,
