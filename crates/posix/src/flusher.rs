@@ -42,15 +42,11 @@ impl Flusher {
             }
             if state.begun == state.ended {
                 state.begun += 1;
-                let number = state.begun;
+                let mut running =
+                    Running { flusher: self, number: state.begun, failed: Some(io::ErrorKind::Other) };
                 drop(state);
                 let result = device.flush();
-                state = self.state.lock().expect("no code panics while it holds this lock");
-                state.ended = number;
-                if let Err(error) = &result {
-                    state.failed = Some((number, error.kind()));
-                }
-                self.changed.notify_all();
+                running.failed = result.as_ref().err().map(io::Error::kind);
                 return result;
             }
             state = self.changed.wait(state).expect("no code panics while it holds this lock");
@@ -58,9 +54,29 @@ impl Flusher {
     }
 }
 
+/// A running flush. It ends when this is dropped, and has failed if it has panicked.
+struct Running<'a> {
+    flusher: &'a Flusher,
+    number: u64,
+    failed: Option<io::ErrorKind>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.flusher.state.lock().expect("no code panics while it holds this lock");
+        state.ended = self.number;
+        if let Some(kind) = self.failed {
+            state.failed = Some((self.number, kind));
+        }
+        drop(state);
+        self.flusher.changed.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
         sync::atomic::{AtomicU64, Ordering},
         thread,
         time::Duration,
@@ -74,12 +90,20 @@ mod tests {
     struct Slow {
         inner: MemoryDevice,
         flushes: AtomicU64,
-        fails: bool,
+        outcome: Outcome,
+    }
+
+    /// The outcome of each flush.
+    #[derive(PartialEq)]
+    enum Outcome {
+        Success,
+        Failure,
+        Panic,
     }
 
     impl Slow {
-        fn new(fails: bool) -> Slow {
-            Slow { inner: MemoryDevice::new(4096), flushes: AtomicU64::new(0), fails }
+        fn new(outcome: Outcome) -> Slow {
+            Slow { inner: MemoryDevice::new(4096), flushes: AtomicU64::new(0), outcome }
         }
     }
 
@@ -96,7 +120,8 @@ mod tests {
         fn flush(&self) -> io::Result<()> {
             thread::sleep(Duration::from_millis(20));
             self.flushes.fetch_add(1, Ordering::Relaxed);
-            if self.fails { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+            assert!(self.outcome != Outcome::Panic, "a fault in a flush");
+            if self.outcome == Outcome::Failure { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
         }
         fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
             self.inner.discard(offset_bytes, length_bytes)
@@ -105,7 +130,7 @@ mod tests {
 
     #[test]
     fn many_share_a_flush() {
-        let (flusher, device) = (Flusher::default(), Slow::new(false));
+        let (flusher, device) = (Flusher::default(), Slow::new(Outcome::Success));
         thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| flusher.flush(&device).unwrap());
@@ -119,11 +144,24 @@ mod tests {
 
     #[test]
     fn a_failure_reaches_all_callers_of_a_shared_flush() {
-        let (flusher, device) = (Flusher::default(), Slow::new(true));
+        let (flusher, device) = (Flusher::default(), Slow::new(Outcome::Failure));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| assert!(flusher.flush(&device).is_err()));
             }
         });
+    }
+
+    #[test]
+    fn a_flush_that_panics_ends_as_failed() {
+        let flusher = Flusher::default();
+        let panics = Slow::new(Outcome::Panic);
+        assert!(catch_unwind(AssertUnwindSafe(|| flusher.flush(&panics))).is_err());
+        {
+            let state = flusher.state.lock().unwrap();
+            assert_eq!((state.begun, state.ended), (1, 1), "later calls would wait forever");
+            assert_eq!(state.failed, Some((1, io::ErrorKind::Other)), "callers that share it fail");
+        }
+        flusher.flush(&Slow::new(Outcome::Success)).unwrap();
     }
 }
