@@ -9,6 +9,8 @@ mod atimes;
 mod attributes;
 mod content;
 mod durability;
+#[cfg(test)]
+mod faults;
 mod ioctls;
 mod listing;
 mod names;

@@ -24,8 +24,8 @@ pub struct VolumeLock {
     gate: Gate,
     /// Never contended: the gate admits only threads that can lock it at once.
     volume: RwLock<Option<Volume>>,
-    /// True if a writer panicked while it had let readers in. That does not poison `volume`, which the writer had
-    /// unlocked.
+    /// True if a panic made the volume unusable at a time when the thread had unlocked `volume`, which is then not
+    /// poisoned.
     is_broken: AtomicBool,
 }
 
@@ -88,8 +88,16 @@ impl VolumeLock {
         !self.gate.lock().is_closed()
     }
 
+    /// Runs `work` without a lock. If it panics, the volume counts as [poisoned](Self::is_poisoned).
+    pub fn breaking_on_panic<T>(&self, work: impl FnOnce() -> T) -> T {
+        let guard = BreaksOnUnwind(&self.is_broken);
+        let done = work();
+        std::mem::forget(guard);
+        done
+    }
+
     /// Takes the volume out for good. All other callers wait until `end` returns. `end` gets `Err` if a panic
-    /// interrupted a change.
+    /// interrupted a change or an earlier `end`.
     pub fn take<T>(&self, end: impl FnOnce(Result<Option<Volume>, Option<Volume>>) -> T) -> T {
         let turn = self.gate.take_turn();
         let _room = turn.enter();
@@ -98,7 +106,7 @@ impl VolumeLock {
             Ok(mut volume) => Ok(volume.take()),
             Err(poisoned) => Err(poisoned.into_inner().take()),
         };
-        end(taken)
+        self.breaking_on_panic(|| end(taken))
     }
 }
 
@@ -123,9 +131,7 @@ impl Writing<'_> {
     /// waits for it is never finished, and the volume counts as [poisoned](VolumeLock::is_poisoned).
     pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Answer<T> {
         (self.volume, self.room) = (None, None);
-        let guard = BreaksOnUnwind(&self.lock.is_broken);
-        let done = work();
-        std::mem::forget(guard);
+        let done = self.lock.breaking_on_panic(work);
         self.room = Some(self.turn.enter());
         self.volume = Some(self.lock.volume.write().map_err(|_| Errno::IO)?);
         Ok(done)

@@ -60,7 +60,7 @@ impl FileSystem {
                 }
                 let device = volume.device().clone();
                 drop(volume);
-                return match self.flusher.flush(&*device) {
+                return match self.volume.breaking_on_panic(|| self.flusher.flush(&*device)) {
                     Ok(()) => Ok(()),
                     failed => self.quiet_write_lock()?.flushed(failed).map_err(to_errno),
                 };
