@@ -1,4 +1,4 @@
-//! Whether blocks of a file are overwritten where they are: a pure decision.
+//! The decision to overwrite blocks of a file in place: a pure function.
 
 use crate::disk::InPlace;
 

@@ -162,7 +162,7 @@ impl Flags {
     }
 }
 
-/// How a log takes the blocks of its segment (Linux, `LFS` and `SSR`).
+/// The way in which a log takes the blocks of its segment (Linux, `LFS` and `SSR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AllocMode {
     /// One after the other: the segment was free when the log opened it.
@@ -186,7 +186,7 @@ pub struct LogPosition {
     pub segment: SegNo,
     /// Next block in the segment.
     pub offset: u16,
-    /// How it takes blocks of the segment.
+    /// The way in which it takes blocks of the segment.
     pub mode: AllocMode,
 }
 

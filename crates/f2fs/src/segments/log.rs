@@ -30,7 +30,7 @@ pub(super) struct Log {
     pub segment: SegNo,
     /// The next block to allocate in it; 512 if it is full and no other segment could be opened.
     pub offset: u16,
-    /// How the log takes blocks of the segment.
+    /// The way in which the log takes blocks of the segment.
     pub mode: AllocMode,
     /// The summary of the current segment: the owner of each block.
     pub summary: Summary,

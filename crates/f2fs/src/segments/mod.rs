@@ -1,8 +1,9 @@
 //! The segment manager: which blocks are valid, protected or free, where the six logs write, and how much space is
 //! left.
 //!
-//! *Invariants*: a block is given out only if it is neither valid nor protected. Whoever takes a block writes it;
-//! whoever needs one has reserved space for it. What the layers above keep in memory is known here as
+//! *Invariants*: a block is given out only if it is neither valid nor protected. The caller that takes
+//! a block writes it, and the caller that needs one has reserved space for it. Blocks that the layers above keep in memory
+//! are known here as a count of
 //! [`waiting blocks`](Segments::set_waiting_pages) only.
 
 mod allocate;
@@ -97,7 +98,7 @@ struct Waiting {
     nodes: usize,
 }
 
-/// What has happened to the segments since the last checkpoint.
+/// Changes of the segments since the last checkpoint.
 #[derive(Default)]
 struct Turnover {
     /// Number of blocks that were taken; blocks that were released are not subtracted.

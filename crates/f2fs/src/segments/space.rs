@@ -1,4 +1,4 @@
-//! How much space there is: blocks and nodes in use, free sections, and the blocks that wait in memory.
+//! Space: blocks and nodes in use, free sections, and blocks that wait in memory.
 
 use super::{Counters, Segments};
 use crate::{

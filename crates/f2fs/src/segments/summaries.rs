@@ -17,7 +17,7 @@ use crate::{
     units::{BlockAddr, SegNo},
 };
 
-/// Whether a pack has the summaries of the node logs; those of a mounted volume lack them.
+/// The presence of the node logs' summaries in a pack; packs of mounted volumes lack them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeSummaries {
     /// It has.
