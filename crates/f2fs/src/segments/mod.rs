@@ -3,8 +3,7 @@
 //!
 //! *Invariants*: a block is given out only if it is neither valid nor protected. The caller that takes
 //! a block writes it, and the caller that needs one has reserved space for it. Blocks that the layers above keep in memory
-//! are known here as a count of
-//! [`waiting blocks`](Segments::set_waiting_pages) only.
+//! are known here by their [number](Segments::set_waiting_pages) only.
 
 mod allocate;
 mod commit;
