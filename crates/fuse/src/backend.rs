@@ -20,7 +20,7 @@ use fuse_protocol::{
     Response, WriteBack,
     abi::{self, InHeader, ROOT_NODE, opcode},
 };
-use posix::{Answer, Caller, Errno, FileSystem};
+use posix::{Caller, Errno, FileSystem, Result};
 
 use crate::{
     MountOptions,
@@ -167,9 +167,7 @@ impl Handler for Adapter {
             // write-back, too.
             opcode::FLUSH if request.negotiated.minor < 32 => Ok(()),
             opcode::FSYNC => self.fsync(request),
-            opcode::FSYNCDIR => {
-                fs.fsync(ino, request.arguments.take::<abi::FsyncIn>()?.fsync_flags & abi::FSYNC_DATA != 0)
-            }
+            opcode::FSYNCDIR => fs.fsync(ino, content::sync_scope(request)?),
             opcode::SYNCFS => fs.sync(),
             opcode::READDIR => self.list(request, output),
             opcode::READDIRPLUS => self.list_with_facts(request, output),
@@ -200,7 +198,7 @@ impl Handler for Adapter {
 }
 
 impl Adapter {
-    fn forget(&self, request: &mut Request<'_>) -> Answer<()> {
+    fn forget(&self, request: &mut Request<'_>) -> Result<()> {
         if request.header.opcode == opcode::FORGET {
             let lookups = request.arguments.take::<abi::ForgetIn>()?.lookups;
             self.cache.forget(self.ino(request.header.node), lookups);

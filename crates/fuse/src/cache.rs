@@ -16,7 +16,7 @@ mod files;
 use std::{sync::Arc, time::Duration};
 
 use f2fs::{format::FileType, units::Ino, volume::Stat};
-use posix::{Answer, Caller, FileSystem, OpenMode, WriteMode, WriteOrigin};
+use posix::{Caller, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
 use self::{dirty_files::DirtyFiles, dirty_pages::DirtyPages, files::Files};
 
@@ -68,7 +68,7 @@ impl KernelCache {
     // Opening and closing.
 
     /// Opens a file. Returns true if this updated the access time, of which the kernel does not know.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<bool> {
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<bool> {
         self.fs.open(caller, ino, mode)?;
         let may_have_content = self.files.open(ino);
         // The kernel serves cached content without asking us. So an open for reading counts as the access.
@@ -77,15 +77,15 @@ impl KernelCache {
     }
 
     /// Notes that a new file is open.
-    pub fn open_new(&self, ino: Ino, write: bool) {
-        self.fs.opened_new(ino, write);
+    pub fn open_new(&self, ino: Ino, open_for: OpenFor) {
+        self.fs.open_new(ino, open_for);
         self.files.open(ino);
     }
 
     /// Closes a file.
-    pub fn close(&self, ino: Ino, written: bool) {
-        self.fs.close(ino, written);
-        if written && !self.fs.has_writer(ino) {
+    pub fn close(&self, ino: Ino, open_for: OpenFor) {
+        self.fs.close(ino, open_for);
+        if open_for == OpenFor::Writing && !self.fs.has_writer(ino) {
             self.files.close_last_writer(ino);
         }
     }
@@ -124,7 +124,7 @@ impl KernelCache {
 
     /// Returns the result of writing back this file, and with it all files that were [to be written
     /// back](Self::to_write_back).
-    pub fn written_back(&self, ino: Ino) -> Answer<()> {
+    pub fn written_back(&self, ino: Ino) -> Result<()> {
         if self.dirty_files.is_maintained() {
             self.dirty_pages.mark_clean();
         }
@@ -172,7 +172,7 @@ impl KernelCache {
         offset: u64,
         data: &[u8],
         mode: WriteMode,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         let mode = WriteMode { origin: WriteOrigin::Cache(self.files.limits_of_writer(ino)), ..mode };
         let written = self.fs.write(caller, ino, offset, data, mode);
         written.inspect_err(|errno| self.files.record_failure(ino, *errno))

@@ -42,11 +42,12 @@ use crate::{
 
 pub use crate::caller::Caller;
 pub use attributes::{Change, TimesFrom};
-pub use content::{OpenMode, WriteMode, WriteOrigin};
+pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
+pub use durability::SyncScope;
 pub use settings::{Atime, FsyncMode, Limits, Settings};
 
 /// Result of an operation.
-pub type Answer<T> = std::result::Result<T, Errno>;
+pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// The file system of one mount.
 pub struct FileSystem {
@@ -99,23 +100,23 @@ impl FileSystem {
     }
 
     /// Returns the inode number of the root directory.
-    pub fn root(&self) -> Answer<Ino> {
+    pub fn root(&self) -> Result<Ino> {
         Ok(self.read_lock()?.superblock().root_ino)
     }
 
     /// Locks the volume for reading.
-    pub fn read_lock(&self) -> Answer<Reading<'_>> {
+    pub fn read_lock(&self) -> Result<Reading<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.quiet_read_lock()
     }
 
     /// Locks the volume for a change that is subject to quota limits.
-    pub fn write_lock(&self) -> Answer<Writing<'_>> {
+    pub fn write_lock(&self) -> Result<Writing<'_>> {
         self.lock(Limits::Enforced)
     }
 
     /// Locks the volume for a change on behalf of a caller. An administrator may exceed quota limits.
-    fn write_lock_for(&self, caller: Caller) -> Answer<Writing<'_>> {
+    fn write_lock_for(&self, caller: Caller) -> Result<Writing<'_>> {
         self.lock(self.limits_for(caller))
     }
 
@@ -125,7 +126,7 @@ impl FileSystem {
         if is_exempt { Limits::Exempt } else { Limits::Enforced }
     }
 
-    fn lock(&self, limits: Limits) -> Answer<Writing<'_>> {
+    fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
         self.apply_pending_atimes(&mut volume);
@@ -137,11 +138,11 @@ impl FileSystem {
     }
 
     /// Locks the volume for reading without counting a request.
-    fn quiet_read_lock(&self) -> Answer<Reading<'_>> {
+    fn quiet_read_lock(&self) -> Result<Reading<'_>> {
         self.volume.read()
     }
 
-    fn quiet_write_lock(&self) -> Answer<Writing<'_>> {
+    fn quiet_write_lock(&self) -> Result<Writing<'_>> {
         self.volume.write()
     }
 
@@ -212,7 +213,7 @@ impl FileSystem {
 }
 
 /// Refuses writes to files sealed with fs-verity.
-fn refuse_sealed(stat: &Stat) -> Answer<()> {
+fn refuse_sealed(stat: &Stat) -> Result<()> {
     if stat.sealed { Err(Errno::PERM) } else { Ok(()) }
 }
 
@@ -302,7 +303,7 @@ pub(crate) mod tests {
         }
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
         fs.create(caller, root, b"new", FileType::Directory.mode_bits() | 0o755, 0, None).unwrap();
-        assert_eq!(fs.fsync(ino, false), Err(Errno::UCLEAN), "a sync of the file fails");
+        assert_eq!(fs.fsync(ino, SyncScope::Everything), Err(Errno::UCLEAN), "a sync of the file fails");
         drop(fs);
         let volume = Volume::open(device, Options::new(Time::default)).unwrap();
         assert!(volume.lookup(root, b"new").is_ok(), "it is durable");

@@ -6,7 +6,18 @@ use std::sync::{Mutex, MutexGuard};
 use f2fs::units::Ino;
 use rustc_hash::FxHashMap;
 
+use crate::OpenFor;
+
 const SHARDS: usize = 16;
+
+/// Effect of the first read after an open on the access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstAccess {
+    /// It counts as an access.
+    Counts,
+    /// It does not (O_NOATIME), or the file is new.
+    Ignored,
+}
 
 /// The inodes that the kernel knows.
 #[derive(Default)]
@@ -88,12 +99,12 @@ impl Inodes {
         self.shard(ino).entry(ino).or_default().held = true;
     }
 
-    /// Notes that a file is opened. `counts` is true if reading it updates the access time.
-    pub fn open(&self, ino: Ino, for_writing: bool, counts: bool) {
+    /// Notes that a file is opened.
+    pub fn open(&self, ino: Ino, open_for: OpenFor, first_access: FirstAccess) {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino).or_default();
-        known.writers += u32::from(for_writing);
-        known.atime_due |= counts;
+        known.writers += u32::from(open_for == OpenFor::Writing);
+        known.atime_due |= first_access == FirstAccess::Counts;
     }
 
     /// Notes that a file was opened for writing anywhere, not only for appending.
@@ -189,9 +200,9 @@ mod tests {
     fn writers_and_first_reads_are_counted() {
         let (inodes, ino) = (Inodes::default(), Ino(7));
         assert!(!inodes.has_writer(ino) && !inodes.take_atime_due(ino));
-        inodes.open(ino, true, false);
+        inodes.open(ino, OpenFor::Writing, FirstAccess::Ignored);
         assert!(!inodes.take_atime_due(ino));
-        inodes.open(ino, false, true);
+        inodes.open(ino, OpenFor::Reading, FirstAccess::Counts);
         assert!(inodes.has_writer(ino) && inodes.take_atime_due(ino) && !inodes.take_atime_due(ino));
         inodes.close_writer(ino);
         assert!(!inodes.has_writer(ino));

@@ -17,7 +17,7 @@ use std::{
 
 use f2fs::volume::Volume;
 
-use crate::{Errno, file_system::Answer};
+use crate::{Errno, file_system::Result};
 
 /// The lock with the volume, until the volume is [taken out](VolumeLock::take).
 pub struct VolumeLock {
@@ -40,7 +40,7 @@ impl VolumeLock {
     }
 
     /// Locks the volume for reading.
-    pub fn read(&self) -> Answer<Reading<'_>> {
+    pub fn read(&self) -> Result<Reading<'_>> {
         let pass = self.gate.enter_reader();
         let volume = self.volume.read().map_err(|_| Errno::IO)?;
         if volume.is_none() || self.is_poisoned() {
@@ -50,7 +50,7 @@ impl VolumeLock {
     }
 
     /// Locks the volume for changes.
-    pub fn write(&self) -> Answer<Writing<'_>> {
+    pub fn write(&self) -> Result<Writing<'_>> {
         let turn = self.gate.take_turn();
         let room = turn.enter();
         let volume = self.volume.write().map_err(|_| Errno::IO)?;
@@ -129,7 +129,7 @@ pub struct Writing<'a> {
 impl Writing<'_> {
     /// Runs `work` while readers may enter; other writers keep waiting. If `work` panics, the change that
     /// waits for it is never finished, and the volume counts as [poisoned](VolumeLock::is_poisoned).
-    pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Answer<T> {
+    pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Result<T> {
         (self.volume, self.room) = (None, None);
         let done = self.lock.breaking_on_panic(work);
         self.room = Some(self.turn.enter());

@@ -12,13 +12,13 @@ use fuse_protocol::{
     abi::{self, valid},
     encode_device,
 };
-use posix::{Answer, Change, TimesFrom};
+use posix::{Change, Result, TimesFrom};
 
 use super::{Adapter, caller_of};
 use crate::cache::{NO_VALIDITY, VALIDITY_WRITING};
 
 impl Adapter {
-    pub(super) fn get_attr(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn get_attr(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::GetattrIn { getattr_flags, handle, .. } = request.arguments.take()?;
         // A process that has the file open for writing may be about to write.
@@ -39,14 +39,14 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn set_attr(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn set_attr(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let change = change(&request.arguments.take()?);
         let stat = self.fs.change(caller_of(request.header), self.ino(request.header.node), &change)?;
         put_attr(&stat, self.block_bytes, self.cache.attr_validity(&stat), output);
         Ok(())
     }
 
-    pub(super) fn statx(&self, request: &Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn statx(&self, request: &Request<'_>, output: &mut Output) -> Result<()> {
         let stat = &self.fs.stat(self.ino(request.header.node))?;
         let time =
             |time: Time| abi::StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
@@ -74,7 +74,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn stat_fs(&self, output: &mut Output) -> Answer<()> {
+    pub(super) fn stat_fs(&self, output: &mut Output) -> Result<()> {
         let (space, bytes) = self.fs.space()?;
         output.put(&abi::StatfsOut {
             blocks: space.blocks,

@@ -7,7 +7,7 @@ use fuse_protocol::{
     Errno, Output, Request, Response,
     abi::{self, opened},
 };
-use posix::{Answer, FileSystem, OpenMode, WriteMode, WriteOrigin};
+use posix::{FileSystem, OpenFor, OpenMode, Result, SyncScope, WriteMode, WriteOrigin};
 use rustix::fs::OFlags;
 
 use super::{Adapter, REQUEST_BYTES, WriteCaching, caller_of};
@@ -29,43 +29,43 @@ enum Whence {
 }
 
 impl Adapter {
-    pub(super) fn open(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn open(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::OpenIn { flags, open_flags } = request.arguments.take()?;
         let mode = open_mode(flags, open_flags);
         let accessed = self.cache.open(caller, ino, mode)?;
-        if mode.write || accessed {
+        if mode.open_for == OpenFor::Writing || accessed {
             // From now on the kernel has to ask for attributes before each write; see `cache`. An
             // access time that we have just set is a change that the kernel does not know of, either.
             self.drop_attributes(request.header.node);
         }
-        output.put(&self.opened(mode.write));
+        output.put(&self.opened(mode.open_for));
         Ok(())
     }
 
-    pub(super) fn open_dir(&self, request: &Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn open_dir(&self, request: &Request<'_>, output: &mut Output) -> Result<()> {
         self.fs.open(caller_of(request.header), self.ino(request.header.node), OpenMode::default())?;
         output.put(&abi::OpenOut { handle: 0, open_flags: DIRECTORY_OPEN, padding: 0 });
         Ok(())
     }
 
     /// Returns the answer to OPEN of a regular file.
-    pub(super) fn opened(&self, write: bool) -> abi::OpenOut {
-        let open_flags = if self.caching == WriteCaching::Bypassed && write {
+    pub(super) fn opened(&self, open_for: OpenFor) -> abi::OpenOut {
+        let open_flags = if self.caching == WriteCaching::Bypassed && open_for == OpenFor::Writing {
             FILE_OPEN | opened::DIRECT_IO
         } else {
             FILE_OPEN
         };
-        abi::OpenOut { handle: write.into(), open_flags, padding: 0 }
+        abi::OpenOut { handle: (open_for == OpenFor::Writing).into(), open_flags, padding: 0 }
     }
 
-    pub(super) fn release(&self, request: &mut Request<'_>) -> Answer<()> {
-        let written = request.arguments.take::<abi::ReleaseIn>()?.handle != 0;
-        self.cache.close(self.ino(request.header.node), written);
+    pub(super) fn release(&self, request: &mut Request<'_>) -> Result<()> {
+        let handle = request.arguments.take::<abi::ReleaseIn>()?.handle;
+        self.cache.close(self.ino(request.header.node), use_of(handle));
         Ok(())
     }
 
-    pub(super) fn read(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn read(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let ino = self.ino(request.header.node);
         let abi::ReadIn { offset, size, read_flags, .. } = request.arguments.take()?;
         let size = size.min(REQUEST_BYTES);
@@ -82,7 +82,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn write(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn write(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::WriteIn { offset, size, write_flags, flags, .. } = request.arguments.take()?;
         let is_direct = write_flags & abi::LOCK_OWNER != 0;
@@ -104,7 +104,8 @@ impl Adapter {
         };
         let written = written.and_then(|()| {
             if is_ours && flags & abi::O_DSYNC != 0 {
-                self.fs.fsync(ino, !OFlags::from_bits_retain(flags).contains(OFlags::SYNC))?;
+                let is_full = OFlags::from_bits_retain(flags).contains(OFlags::SYNC);
+                self.fs.fsync(ino, if is_full { SyncScope::Everything } else { SyncScope::Data })?;
             }
             Ok(abi::WriteOut { size, padding: 0 })
         });
@@ -124,9 +125,9 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn fsync(&self, request: &mut Request<'_>) -> Answer<()> {
+    pub(super) fn fsync(&self, request: &mut Request<'_>) -> Result<()> {
         let ino = self.ino(request.header.node);
-        self.fs.fsync(ino, request.arguments.take::<abi::FsyncIn>()?.fsync_flags & abi::FSYNC_DATA != 0)?;
+        self.fs.fsync(ino, sync_scope(request)?)?;
         if self.fs.has_writer(ino) {
             // Its blocks can be counted now.
             self.drop_attributes(request.header.node);
@@ -134,7 +135,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn allocate(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn allocate(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::FallocateIn { offset, length, mode, .. } = request.arguments.take()?;
         let first = self.cache.to_write_back_before_allocating(length);
@@ -147,7 +148,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn seek(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn seek(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let ino = self.ino(request.header.node);
         let abi::LseekIn { offset, whence, .. } = request.arguments.take()?;
         let whence = match whence {
@@ -167,7 +168,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn copy(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn copy(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let abi::CopyFileRangeIn { offset_in, node_out, offset_out, length, .. } =
             request.arguments.take()?;
         let from = (self.ino(request.header.node), offset_in);
@@ -178,7 +179,7 @@ impl Adapter {
     }
 }
 
-fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<abi::LseekOut> {
+fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Result<abi::LseekOut> {
     let offset = match whence {
         Whence::Data => fs.seek_data(ino, offset)?,
         Whence::Hole => fs.seek_hole(ino, offset)?,
@@ -186,11 +187,27 @@ fn seek(fs: &FileSystem, ino: Ino, offset: u64, whence: Whence) -> Answer<abi::L
     Ok(abi::LseekOut { offset })
 }
 
+/// Returns the use of an open file from its handle, which is 0 for reading and 1 for writing.
+pub fn use_of(handle: u64) -> OpenFor {
+    if handle == 0 { OpenFor::Reading } else { OpenFor::Writing }
+}
+
+/// Parses the arguments of FSYNC and FSYNCDIR.
+pub fn sync_scope(request: &mut Request<'_>) -> Result<SyncScope> {
+    match request.arguments.take::<abi::FsyncIn>()?.fsync_flags & abi::FSYNC_DATA {
+        0 => Ok(SyncScope::Everything),
+        _ => Ok(SyncScope::Data),
+    }
+}
+
 /// Decodes the flags of an open.
 pub fn open_mode(flags: u32, open_flags: u32) -> OpenMode {
     let flags = OFlags::from_bits_retain(flags);
     OpenMode {
-        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
+        open_for: match flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            true => OpenFor::Writing,
+            false => OpenFor::Reading,
+        },
         // For the flags ioctls the kernel opens the file itself, without O_LARGEFILE
         // (`fuse_priv_ioctl_prepare`). A 32-bit program without large-file support looks the same.
         only_reads: !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)

@@ -6,13 +6,13 @@ use fuse_protocol::{
     abi::{self, init_flags},
     put_xattr,
 };
-use posix::{Answer, ioctl};
+use posix::{Result, ioctl};
 
-use super::{Adapter, caller_of};
+use super::{Adapter, caller_of, content::use_of};
 use crate::mounts;
 
 impl Adapter {
-    pub(super) fn set_xattr(&self, request: &mut Request<'_>) -> Answer<()> {
+    pub(super) fn set_xattr(&self, request: &mut Request<'_>) -> Result<()> {
         let form = match request.negotiated.has(init_flags::SETXATTR_EXT) {
             true => SetXattrForm::Extended,
             false => SetXattrForm::Plain,
@@ -23,19 +23,19 @@ impl Adapter {
         self.fs.set_xattr(caller, ino, name, value, xattr_mode(flags)?, clears_set_group_id)
     }
 
-    pub(super) fn get_xattr(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn get_xattr(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let room = request.arguments.take::<abi::GetxattrIn>()?.size;
         let value = self.fs.get_xattr(self.ino(request.header.node), request.arguments.name()?)?;
         put_xattr(output, &value, room)
     }
 
-    pub(super) fn list_xattrs(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn list_xattrs(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let room = request.arguments.take::<abi::GetxattrIn>()?.size;
         let names = self.fs.list_xattrs(caller_of(request.header), self.ino(request.header.node))?;
         put_xattr(output, &names, room)
     }
 
-    pub(super) fn ioctl(&self, request: &mut Request<'_>, response: &mut Response) -> Answer<()> {
+    pub(super) fn ioctl(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::IoctlIn { handle, command, in_bytes, .. } = request.arguments.take()?;
         let asked = ioctl::Request::parse(command, request.arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
@@ -53,13 +53,13 @@ impl Adapter {
             // set, the writes would be refused.
             let (fs, connection, node) = (self.fs.clone(), self.connection.clone(), request.header.node);
             self.write_back.then(vec![node], response.defer(), move |output| {
-                put_ioctl(&fs.ioctl(caller, ino, handle != 0, &asked)?, output);
+                put_ioctl(&fs.ioctl(caller, ino, use_of(handle), &asked)?, output);
                 let _ = connection.invalidate_attributes(node);
                 Ok(())
             });
             return Ok(());
         }
-        put_ioctl(&self.fs.ioctl(caller, ino, handle != 0, &asked)?, &mut response.output);
+        put_ioctl(&self.fs.ioctl(caller, ino, use_of(handle), &asked)?, &mut response.output);
         // Flags are attributes, and the kernel does not know that setting them changes others.
         self.drop_attributes(request.header.node);
         Ok(())
@@ -78,7 +78,7 @@ fn put_ioctl(answer: &[u8], output: &mut Output) {
     output.extend(answer);
 }
 
-fn xattr_mode(flags: u32) -> Answer<XattrMode> {
+fn xattr_mode(flags: u32) -> Result<XattrMode> {
     match flags {
         0 => Ok(XattrMode::Set),
         1 => Ok(XattrMode::Create),

@@ -12,14 +12,14 @@ use fuse_protocol::{
     abi::{self, opcode},
     decode_device, dirent_bytes, put_dirent,
 };
-use posix::Answer;
+use posix::{OpenFor, Result};
 use rustix::fs::RenameFlags;
 
 use super::{Adapter, attributes::attr, caller_of, content::open_mode};
 use crate::cache::{VALIDITY, VALIDITY_WRITING};
 
 impl Adapter {
-    pub(super) fn make_node(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn make_node(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::MknodIn { mode, rdev, umask, .. } = request.arguments.take()?;
         let (major, minor) = decode_device(rdev);
@@ -29,7 +29,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn make_dir(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn make_dir(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::MkdirIn { mode, umask } = request.arguments.take()?;
         let mode = FileType::Directory.mode_bits() | mode as u16 & 0o7777;
@@ -38,14 +38,14 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn symlink(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn symlink(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let (name, target) = (request.arguments.name()?, request.arguments.name()?);
         self.put_entry(dir, &self.fs.symlink(caller, dir, name, target)?, output);
         Ok(())
     }
 
-    pub(super) fn link(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn link(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let old = self.ino(request.arguments.take::<abi::LinkIn>()?.old_node);
         self.put_entry(dir, &self.fs.link(caller, old, dir, request.arguments.name()?)?, output);
@@ -53,26 +53,26 @@ impl Adapter {
     }
 
     /// Creates and opens a file, with a name or without.
-    pub(super) fn create(&self, request: &mut Request<'_>, output: &mut Output) -> Answer<()> {
+    pub(super) fn create(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::CreateIn { flags, mode, umask, open_flags } = request.arguments.take()?;
-        let write = open_mode(flags, open_flags).write;
+        let open_for = open_mode(flags, open_flags).open_for;
         let (mode, umask) = (FileType::Regular.mode_bits() | mode as u16 & 0o7777, umask as u16);
         let made = match request.header.opcode {
             opcode::CREATE => self.fs.create(caller, dir, request.arguments.name()?, mode, umask, None)?,
             _ => self.fs.create_nameless(caller, dir, mode, umask)?,
         };
-        self.cache.open_new(made.ino, write);
+        self.cache.open_new(made.ino, open_for);
         // A process that creates a file for writing is the known writer, so it need not ask before
         // its first write.
-        let may_write = write && !self.cache.about_to_write(caller, made.ino);
+        let may_write = open_for == OpenFor::Writing && !self.cache.about_to_write(caller, made.ino);
         let validity = if may_write { VALIDITY_WRITING } else { self.cache.attr_validity(&made) };
         output.put(&self.entry(&made, self.cache.name_validity(dir), validity));
-        output.put(&self.opened(write));
+        output.put(&self.opened(open_for));
         Ok(())
     }
 
-    pub(super) fn rename(&self, request: &mut Request<'_>) -> Answer<()> {
+    pub(super) fn rename(&self, request: &mut Request<'_>) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let arguments = &mut request.arguments;
         let (new_dir, flags) = match request.header.opcode {
@@ -84,7 +84,7 @@ impl Adapter {
         self.fs.rename(caller, (dir, from), (self.ino(new_dir), to), flags)
     }
 
-    pub(super) fn lookup(&self, request: &mut Request<'_>, out: &mut Output) -> Answer<()> {
+    pub(super) fn lookup(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let (dir, name) = (self.ino(request.header.node), request.arguments.name()?);
         match self.fs.lookup(dir, name) {
             Err(Errno::NOENT) if self.fs.negative_entries_last() => {
@@ -96,7 +96,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn list(&self, request: &mut Request<'_>, out: &mut Output) -> Answer<()> {
+    pub(super) fn list(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let dir = self.ino(request.header.node);
         let abi::ReadIn { offset, size, .. } = request.arguments.take()?;
         let room = size as usize;
@@ -111,7 +111,7 @@ impl Adapter {
         })
     }
 
-    pub(super) fn list_with_facts(&self, request: &mut Request<'_>, out: &mut Output) -> Answer<()> {
+    pub(super) fn list_with_facts(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let dir = self.ino(request.header.node);
         let abi::ReadIn { offset, size, .. } = request.arguments.take()?;
         let mut room = (size as usize).saturating_sub(out.bytes().len());

@@ -6,7 +6,7 @@ use f2fs::{
     volume::{SetAttr, Stat, Volume},
 };
 
-use super::{Answer, Atime, FileSystem};
+use super::{Atime, FileSystem, Result};
 use crate::{pending_atimes, volume_lock::Writing};
 
 /// Age in seconds at which `relatime` renews an access time.
@@ -53,7 +53,7 @@ impl FileSystem {
     }
 
     /// Applies the pending access times if no writer has done so. The call does not count as a request.
-    pub fn apply_pending_atimes_in_background(&self) -> Answer<()> {
+    pub fn apply_pending_atimes_in_background(&self) -> Result<()> {
         if !self.pending_atimes.is_empty() {
             self.apply_pending_atimes(&mut self.quiet_write_lock()?);
         }

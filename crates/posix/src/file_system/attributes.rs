@@ -6,7 +6,7 @@ use f2fs::{
     volume::{SetAttr, Space, Stat, without_privilege},
 };
 
-use super::{Answer, Caller, FileSystem, permissions, refuse_sealed, to_errno};
+use super::{Caller, FileSystem, Result, permissions, refuse_sealed, to_errno};
 use crate::Errno;
 
 /// The changes of one SETATTR request.
@@ -39,20 +39,20 @@ pub enum TimesFrom {
 
 impl FileSystem {
     /// Returns the attributes of an inode.
-    pub fn stat(&self, ino: Ino) -> Answer<Stat> {
+    pub fn stat(&self, ino: Ino) -> Result<Stat> {
         let stat = self.read_lock()?.stat(ino).map_err(to_errno)?;
         Ok(self.pending_atimes.seen(stat))
     }
 
     /// Returns the space usage of the volume and its block size in bytes.
-    pub fn space(&self) -> Answer<(Space, u32)> {
+    pub fn space(&self) -> Result<(Space, u32)> {
         let volume = self.read_lock()?;
         Ok((volume.space(), volume.geometry().block_size.bytes() as u32))
     }
 
     /// Changes the size and attributes of an inode. The kernel has checked the caller's permissions, but does
     /// not know immutable and append-only flags.
-    pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Answer<Stat> {
+    pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Result<Stat> {
         let mut volume = self.write_lock_for(caller)?;
         let before = volume.stat(ino).map_err(to_errno)?;
         let Change { size, mut set, drops_privilege, times } = *change;

@@ -8,8 +8,8 @@ use f2fs::{
     volume::{SetAttr, Stat, without_privilege},
 };
 
-use super::{Answer, Caller, Change, FileSystem, Limits, durability::PART_BYTES, refuse_sealed, to_errno};
-use crate::Errno;
+use super::{Caller, Change, FileSystem, Limits, Result, durability::PART_BYTES, refuse_sealed, to_errno};
+use crate::{Errno, inodes::FirstAccess};
 
 /// Bytes that a copy moves per step. Each step locks the volume exclusively.
 const COPY_BYTES: usize = 1 << 20;
@@ -17,11 +17,21 @@ const COPY_BYTES: usize = 1 << 20;
 /// The extended attribute with a program's capabilities, which a write to the file removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
+/// Use of an open file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpenFor {
+    /// Its content is not written.
+    #[default]
+    Reading,
+    /// Its content may be written.
+    Writing,
+}
+
 /// Properties of an open.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenMode {
-    /// It is opened for writing.
-    pub write: bool,
+    /// Use of the open file.
+    pub open_for: OpenFor,
     /// A program opens it for reading only.
     pub only_reads: bool,
     /// Reading does not update the access time (O_NOATIME).
@@ -57,12 +67,12 @@ pub enum WriteOrigin {
 
 impl FileSystem {
     /// Opens a file or directory.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Answer<()> {
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             return Err(Errno::NOKEY);
         }
-        if mode.write {
+        if mode.open_for == OpenFor::Writing {
             refuse_sealed(&stat)?;
             let appends_only = stat.flags & flag::APPEND != 0;
             if stat.flags & flag::IMMUTABLE != 0 || appends_only && (!mode.append || mode.truncate) {
@@ -76,8 +86,9 @@ impl FileSystem {
             let drops_privilege = mode.drops_privilege;
             self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
         }
-        self.inodes.open(ino, mode.write, !mode.keeps_atime);
-        if mode.write && !mode.append {
+        let access = if mode.keeps_atime { FirstAccess::Ignored } else { FirstAccess::Counts };
+        self.inodes.open(ino, mode.open_for, access);
+        if mode.open_for == OpenFor::Writing && !mode.append {
             self.inodes.mark_overwritable(ino);
         }
         Ok(())
@@ -90,22 +101,22 @@ impl FileSystem {
     }
 
     /// Notes that a new file is open.
-    pub fn opened_new(&self, ino: Ino, write: bool) {
-        self.inodes.open(ino, write, false);
-        if write {
+    pub fn open_new(&self, ino: Ino, open_for: OpenFor) {
+        self.inodes.open(ino, open_for, FirstAccess::Ignored);
+        if open_for == OpenFor::Writing {
             self.inodes.mark_overwritable(ino);
         }
     }
 
     /// Closes a file that was [opened](Self::open).
-    pub fn close(&self, ino: Ino, written: bool) {
-        if written {
+    pub fn close(&self, ino: Ino, open_for: OpenFor) {
+        if open_for == OpenFor::Writing {
             self.inodes.close_writer(ino);
         }
     }
 
     /// Reads from a file, at most up to its end.
-    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Answer<usize> {
+    pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.access(ino);
         self.read_lock()?.read(ino, offset, buf).map_err(to_errno)
     }
@@ -119,7 +130,7 @@ impl FileSystem {
         offset: u64,
         length: u64,
         splice: impl FnOnce(BorrowedFd<'_>, &[Range<u64>]) -> bool,
-    ) -> Answer<bool> {
+    ) -> Result<bool> {
         self.access(ino);
         let volume = self.read_lock()?;
         // The image is gone once the volume is closed.
@@ -130,7 +141,7 @@ impl FileSystem {
     }
 
     /// Writes to a file.
-    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Answer<()> {
+    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<()> {
         let WriteMode { origin, drops_privilege, drops_capabilities } = mode;
         let limits = match origin {
             WriteOrigin::Cache(limits) => limits,
@@ -164,7 +175,7 @@ impl FileSystem {
         (from, from_offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         length: u64,
-    ) -> Answer<u64> {
+    ) -> Result<u64> {
         self.renew_atime(from);
         let mut buf = vec![0; COPY_BYTES.min(length.try_into().unwrap_or(COPY_BYTES))];
         let mut done = 0;
@@ -190,7 +201,7 @@ impl FileSystem {
 
     /// Reserves, frees, zeroes or shifts a range (fallocate(2)). Linux's FUSE refuses the shifting modes
     /// itself and never sends them.
-    pub fn allocate(&self, caller: Caller, ino: Ino, offset: u64, length: u64, mode: u32) -> Answer<()> {
+    pub fn allocate(&self, caller: Caller, ino: Ino, offset: u64, length: u64, mode: u32) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
         const COLLAPSE_RANGE: u32 = 8;
@@ -231,12 +242,12 @@ impl FileSystem {
     }
 
     /// Returns the offset of the first byte of data at or after `offset`.
-    pub fn seek_data(&self, ino: Ino, offset: u64) -> Answer<u64> {
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
         self.read_lock()?.seek_data(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
     }
 
     /// Returns the offset of the first hole at or after `offset`; the end of the file counts as a hole.
-    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Answer<u64> {
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
         self.read_lock()?.seek_hole(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
     }
 }

@@ -11,7 +11,7 @@ use f2fs::{
     volume::{PendingSync, Upkeep, Volume},
 };
 
-use super::{Answer, Caller, End, FileSystem, to_errno};
+use super::{Caller, End, FileSystem, Result, to_errno};
 use crate::{Errno, FsyncMode, caller::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -19,6 +19,15 @@ const LAST_DISCARDS: Duration = Duration::from_secs(5);
 
 /// Maximum size of a range that is allocated or freed at once, in bytes.
 pub(super) const PART_BYTES: u64 = 64 << 20;
+
+/// Parts of a file that fsync makes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncScope {
+    /// Content and all attributes (fsync(2)).
+    Everything,
+    /// Content, and the attributes that reading it needs (fdatasync(2)).
+    Data,
+}
 
 impl FileSystem {
     /// Completes the pending steps of an operation. While the device works, readers may enter, but no other
@@ -38,7 +47,7 @@ impl FileSystem {
     }
 
     /// Locks the volume to write changes out. It does no upkeep, whose errors could concern other files.
-    fn sync_lock(&self) -> Answer<Writing<'_>> {
+    fn sync_lock(&self) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
         self.apply_pending_atimes(&mut volume);
@@ -47,12 +56,12 @@ impl FileSystem {
 
     /// Makes a file durable. Concurrent calls share one flush of the device, and other operations do not wait
     /// for it.
-    pub fn fsync(&self, ino: Ino, data_only: bool) -> Answer<()> {
+    pub fn fsync(&self, ino: Ino, scope: SyncScope) -> Result<()> {
         let mut volume = self.sync_lock()?;
         if let Some(nothing_to_do) = self.may_sync(&volume)? {
             return Ok(nothing_to_do);
         }
-        let mut next = volume.begin_fsync(ino, data_only).map_err(to_errno)?;
+        let mut next = volume.begin_fsync(ino, scope == SyncScope::Data).map_err(to_errno)?;
         while let Some(pending) = next {
             if pending.is_only_flush() {
                 if self.settings.fsync == FsyncMode::NoBarrier {
@@ -72,7 +81,7 @@ impl FileSystem {
     }
 
     /// Makes everything durable.
-    pub fn sync(&self) -> Answer<()> {
+    pub fn sync(&self) -> Result<()> {
         let mut volume = self.sync_lock()?;
         match self.may_sync(&volume)? {
             Some(nothing_to_do) => Ok(nothing_to_do),
@@ -91,7 +100,7 @@ impl FileSystem {
         &self,
         volume: &mut Writing<'_>,
         dirs: impl IntoIterator<Item = Ino>,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         let is_synchronous =
             |dir: Ino| volume.inode(dir).is_ok_and(|inode| inode.has_flag(flag::SYNC | flag::DIRSYNC));
         let wanted = self.settings.dirsync || dirs.into_iter().any(is_synchronous);
@@ -108,7 +117,7 @@ impl FileSystem {
 
     /// Returns `None` if there may be something to make durable, and `Some` if there cannot be. Fails if
     /// earlier changes may be lost.
-    fn may_sync(&self, volume: &Volume) -> Answer<Option<()>> {
+    fn may_sync(&self, volume: &Volume) -> Result<Option<()>> {
         match volume.read_only_reason() {
             _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
             Some(_) => Err(Errno::IO),
@@ -117,7 +126,7 @@ impl FileSystem {
     }
 
     /// Cleans one section if that is worthwhile; called in idle times. It does not count as a request.
-    pub fn clean_in_idle_time(&self) -> Answer<()> {
+    pub fn clean_in_idle_time(&self) -> Result<()> {
         if !self.settings.checkpoints {
             return Ok(());
         }
@@ -139,7 +148,7 @@ impl FileSystem {
     /// Discards free blocks and returns the number of bytes. A request for a part of the volume covers all of
     /// it, which is harmless for free blocks. Other operations proceed while the device works. Between any two
     /// requests it ends with EINTR if `is_interrupted` says so.
-    pub fn trim(&self, caller: Caller, range: TrimRange, is_interrupted: &dyn Fn() -> bool) -> Answer<u64> {
+    pub fn trim(&self, caller: Caller, range: TrimRange, is_interrupted: &dyn Fn() -> bool) -> Result<u64> {
         if !caller.has(Capability::SysAdmin) {
             return Err(Errno::PERM);
         }
@@ -169,7 +178,7 @@ impl FileSystem {
         Ok((trimmed << block_size.log()).min(range.length))
     }
 
-    fn issue_all(&self, is_interrupted: &dyn Fn() -> bool) -> Answer<()> {
+    fn issue_all(&self, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
         while self.discards.issue().map_err(to_errno)? > 0 {
             if is_interrupted() {
                 return Err(Errno::INTR);
@@ -179,7 +188,7 @@ impl FileSystem {
     }
 
     /// Frees an inode that nobody uses any more, a large file in parts between which readers have the volume.
-    pub(super) fn release(&self, ino: Ino) -> Answer<()> {
+    pub(super) fn release(&self, ino: Ino) -> Result<()> {
         let mut volume = self.write_lock()?;
         while volume.shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
             self.between_parts(&mut volume)?;
@@ -188,7 +197,7 @@ impl FileSystem {
     }
 
     /// Between two parts of a long operation: readers have a turn, and the volume for the upkeep that is due.
-    pub(super) fn between_parts(&self, volume: &mut Writing<'_>) -> Answer<()> {
+    pub(super) fn between_parts(&self, volume: &mut Writing<'_>) -> Result<()> {
         volume.let_readers_in(|| ())?;
         let upkeep = volume.begin_upkeep();
         self.settle(volume, upkeep).map_err(to_errno)
@@ -268,7 +277,7 @@ mod tests {
     use super::*;
     use crate::{
         Settings,
-        file_system::{Caller, Change, OpenMode, WriteMode},
+        file_system::{Caller, Change, OpenFor, OpenMode, WriteMode},
         ioctl::Request,
     };
 
@@ -357,15 +366,15 @@ mod tests {
         fs.sync().unwrap();
         assert_eq!(device.take(), (2, 0), "a checkpoint");
         create(&fs, b"two");
-        fs.fsync(root, false).unwrap();
+        fs.fsync(root, SyncScope::Everything).unwrap();
         assert_eq!(device.take(), (2, 0), "a checkpoint for a directory");
         let ino = create(&fs, b"three");
         fs.set_xattr(ROOT_USER, ino, b"user.large", &[1; 2000], XattrMode::Set, None).unwrap();
-        fs.fsync(ino, false).unwrap();
+        fs.fsync(ino, SyncScope::Everything).unwrap();
         assert_eq!(device.take(), (2, 0), "attributes, and then the mark");
         let mut label = [0; 256];
         label[..3].copy_from_slice(b"new");
-        fs.ioctl(ROOT_USER, root, false, &Request::parse(0x4100_9432, &label).unwrap()).unwrap();
+        fs.ioctl(ROOT_USER, root, OpenFor::Reading, &Request::parse(0x4100_9432, &label).unwrap()).unwrap();
         assert_eq!(device.take(), (2, 0), "two superblocks");
         assert_eq!(fs.read_lock().unwrap().superblock().label, "new");
 
@@ -410,7 +419,7 @@ mod tests {
             fs.write(ROOT_USER, ino, 0, &vec![1; 1 << 20], WriteMode::default()).unwrap();
             device.take();
             fs.pending_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
-            fs.fsync(ino, false).unwrap();
+            fs.fsync(ino, SyncScope::Everything).unwrap();
             flushes = flushes.max(device.take().0);
             fs.forget(ino, 1, || {});
             assert_eq!(fs.stat(other).unwrap().atime.seconds, i64::from(round));
@@ -522,8 +531,9 @@ mod tests {
         assert!((1..4).contains(&discards), "{discards} discards for 4 MiB");
         let mut range = [0; 24];
         range[8..16].fill(0xFF);
-        let trimmed =
-            fs.ioctl(ROOT_USER, root, false, &Request::parse(0xC018_5879, &range).unwrap()).unwrap();
+        let trimmed = fs
+            .ioctl(ROOT_USER, root, OpenFor::Reading, &Request::parse(0xC018_5879, &range).unwrap())
+            .unwrap();
         assert!(u64::from_ne_bytes(trimmed[8..16].try_into().unwrap()) > BYTES / 4);
         assert!(device.take().1 > 0);
         fs.unmount().unwrap();

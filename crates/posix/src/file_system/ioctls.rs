@@ -2,7 +2,7 @@
 
 use f2fs::{format::inode::flag, units::Ino};
 
-use super::{Answer, Caller, FileSystem, to_errno};
+use super::{Caller, FileSystem, OpenFor, Result, to_errno};
 use crate::{
     Errno,
     caller::Capability,
@@ -10,15 +10,15 @@ use crate::{
 };
 
 impl FileSystem {
-    /// Executes an ioctl. `writes` is true if the file was opened for writing.
-    pub fn ioctl(&self, caller: Caller, ino: Ino, writes: bool, request: &Request) -> Answer<Vec<u8>> {
+    /// Executes an ioctl on an open file.
+    pub fn ioctl(&self, caller: Caller, ino: Ino, open_for: OpenFor, request: &Request) -> Result<Vec<u8>> {
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
         match *request {
             Request::ReleaseSaved => {
                 // Unwritten data of other writers could not be written afterwards. (The same holds for
                 // unsynced data of the caller: Linux writes it first, but here it is in the kernel's cache.)
-                if self.inodes.writers(ino) > u32::from(writes) {
+                if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
                 return self.write_lock()?.release_saved(ino).map(blocks).map_err(to_errno);
@@ -33,7 +33,7 @@ impl FileSystem {
             Request::Trim(range) => {
                 return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
             }
-            Request::SetCompression { .. } if !writes => return Err(Errno::BADF),
+            Request::SetCompression { .. } if open_for == OpenFor::Reading => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
                 self.write_lock()?
                     .choose_compression(ino, algorithm, log_cluster_blocks)
@@ -67,7 +67,7 @@ impl FileSystem {
     }
 
     /// Changes the volume's label to the text before the first zero byte.
-    fn set_label(&self, text: &[u8]) -> Answer<()> {
+    fn set_label(&self, text: &[u8]) -> Result<()> {
         if !self.settings.checkpoints {
             // The label would stay while all other changes are dropped.
             return Err(Errno::OPNOTSUPP);
@@ -103,11 +103,15 @@ mod tests {
         extended[..4].copy_from_slice(&0x8000_u32.to_ne_bytes());
         for (command, data) in [(0x4008_6602, &0x0200_0000_u32.to_ne_bytes()[..]), (0x401C_5820, &extended)] {
             let request = Request::parse(command, data).unwrap();
-            assert_eq!(fs.ioctl(caller, ino, true, &request), Err(Errno::OPNOTSUPP), "{request:?}");
+            assert_eq!(
+                fs.ioctl(caller, ino, OpenFor::Writing, &request),
+                Err(Errno::OPNOTSUPP),
+                "{request:?}"
+            );
         }
         extended[..4].copy_from_slice(&0x80_u32.to_ne_bytes());
         let request = Request::parse(0x401C_5820, &extended).unwrap();
-        fs.ioctl(caller, ino, true, &request).unwrap();
+        fs.ioctl(caller, ino, OpenFor::Writing, &request).unwrap();
         assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
         fs.unmount().unwrap();
     }
@@ -121,17 +125,17 @@ mod tests {
         let set = |uid, text: &[u8]| {
             let mut label = [0; 256];
             label[..text.len()].copy_from_slice(text);
-            fs.ioctl(caller(uid), root, false, &Request::parse(0x4100_9432, &label).unwrap())
+            fs.ioctl(caller(uid), root, OpenFor::Reading, &Request::parse(0x4100_9432, &label).unwrap())
         };
         assert_eq!(set(1000, b"x"), Err(Errno::PERM));
         assert_eq!(set(0, &[b'x'; 256]), Err(Errno::INVAL));
         assert_eq!(set(0, b"\xff"), Err(Errno::INVAL));
         set(0, b"longer than the next").unwrap();
         set(0, "Bücher\0\0rest".as_bytes()).unwrap();
-        let told = fs.ioctl(caller(1000), root, false, &Request::GetLabel).unwrap();
+        let told = fs.ioctl(caller(1000), root, OpenFor::Reading, &Request::GetLabel).unwrap();
         assert_eq!(told.split(|byte| *byte == 0).next(), Some("Bücher".as_bytes()));
         assert_eq!(
-            fs.ioctl(caller(1000), root, false, &Request::GetUuid).unwrap()[..],
+            fs.ioctl(caller(1000), root, OpenFor::Reading, &Request::GetUuid).unwrap()[..],
             [&[16][..], &[7; 16]].concat()
         );
         drop(fs);

@@ -5,7 +5,7 @@ use f2fs::{
     volume::{DirEntry, Stat, Volume},
 };
 
-use super::{Answer, FileSystem, to_errno};
+use super::{FileSystem, Result, to_errno};
 
 impl FileSystem {
     /// Calls `each` with the entries of a directory from a cookie on, until it returns false. A damaged entry
@@ -15,7 +15,7 @@ impl FileSystem {
         dir: Ino,
         cookie: u64,
         each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         self.renew_dir_atime(dir);
         list(&*self.read_lock()?, dir, cookie, each)
     }
@@ -29,7 +29,7 @@ impl FileSystem {
         cookie: u64,
         mut fits: impl FnMut(&DirEntry) -> bool,
         mut each: impl FnMut(&DirEntry, Option<&Stat>),
-    ) -> Answer<()> {
+    ) -> Result<()> {
         self.renew_dir_atime(dir);
         let volume = self.read_lock()?;
         let mut entries = Vec::new();
@@ -61,7 +61,7 @@ fn list(
     dir: Ino,
     cookie: u64,
     mut each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
-) -> Answer<()> {
+) -> Result<()> {
     for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
         match entry.and_then(|entry| each(volume, &entry)) {
             Ok(true) => {}

@@ -11,13 +11,13 @@ use f2fs::{
 };
 use rustix::fs::RenameFlags;
 
-use super::{Answer, Caller, FileSystem, permissions, to_errno};
+use super::{Caller, FileSystem, Result, permissions, to_errno};
 use crate::{Errno, volume_lock::Writing};
 
 impl FileSystem {
     /// Looks up a name in a directory and takes a lookup reference on the inode for the kernel. The name `.`
     /// means the inode `dir` itself, which may be of any type; NFS handles are resolved that way.
-    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Answer<Stat> {
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Stat> {
         let volume = self.read_lock()?;
         let found = match name {
             b"." if !volume.is_inode(dir).map_err(to_errno)? => return Err(Errno::NOENT),
@@ -74,7 +74,7 @@ impl FileSystem {
         mode: u16,
         umask: u16,
         device: Option<DeviceNumber>,
-    ) -> Answer<Stat> {
+    ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
         let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
@@ -83,7 +83,7 @@ impl FileSystem {
 
     /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
     /// the last reference unless it has a name by then.
-    pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Answer<Stat> {
+    pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
         let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
@@ -95,7 +95,7 @@ impl FileSystem {
     }
 
     /// Creates a symbolic link and takes a lookup reference on it.
-    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Answer<Stat> {
+    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
             volume.symlink_for(dir, name, target, &new)
@@ -103,7 +103,7 @@ impl FileSystem {
     }
 
     /// Adds a name to an inode and takes a lookup reference on it.
-    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Answer<Stat> {
+    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
             volume.link(ino, dir, name).map(|()| ino)
         })
@@ -114,7 +114,7 @@ impl FileSystem {
         mut volume: Writing<'_>,
         dir: Option<Ino>,
         make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
-    ) -> Answer<Stat> {
+    ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
         let stat = volume.stat(ino).map_err(to_errno)?;
@@ -123,7 +123,7 @@ impl FileSystem {
     }
 
     /// Removes a name of anything but a directory.
-    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
         volume.unlink(dir, name).map_err(to_errno)?;
@@ -131,7 +131,7 @@ impl FileSystem {
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Answer<()> {
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
         volume.remove_dir(dir, name).map_err(to_errno)?;
@@ -145,7 +145,7 @@ impl FileSystem {
         (from_dir, from): (Ino, &[u8]),
         (to_dir, to): (Ino, &[u8]),
         flags: RenameFlags,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         let leaves_whiteout = flags.contains(RenameFlags::WHITEOUT);
         let mode = match flags & !RenameFlags::WHITEOUT {
             RenameFlags::NOREPLACE => RenameMode::NoReplace,
@@ -171,7 +171,7 @@ impl FileSystem {
 
     /// Called before a name is removed. If the inode loses its last link, it is held until the kernel drops
     /// its references.
-    fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Answer<()> {
+    fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Result<()> {
         let Some(found) = volume.find_entry(dir, name).map_err(to_errno)? else { return Ok(()) };
         let inode = volume.inode(found.ino).map_err(to_errno)?;
         let last = inode.is_directory() || inode.head().links.get() <= 1;
@@ -184,7 +184,7 @@ impl FileSystem {
 
     /// Returns the target of a symbolic link. The kernel caches it, so each call is the first access since
     /// the kernel dropped it.
-    pub fn read_link(&self, ino: Ino) -> Answer<Vec<u8>> {
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         self.renew_atime(ino);
         self.read_lock()?.read_link(ino).map_err(to_errno)
     }

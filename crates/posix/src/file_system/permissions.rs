@@ -9,14 +9,14 @@ use f2fs::{
     volume::{SET_GID, Stat, Volume},
 };
 
-use super::{Answer, Caller, to_errno};
+use super::{Caller, Result, to_errno};
 use crate::caller::Capability;
 
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// Returns the mode of a new inode. In a set-group-id directory, only members of its group can create an
 /// executable with the set-group-id bit.
-pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Answer<u16> {
+pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
     let both = SET_GID | GROUP_EXECUTE;
     if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
         return Ok(mode);
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Errno, FileSystem,
+        Errno, FileSystem, OpenFor,
         file_system::{
             Change,
             tests::{format, mounted},
@@ -172,7 +172,12 @@ mod tests {
         let fs = mounted(volume);
         let (Process(_, bare), Process(_, full)) = (&bare_root, &root_user);
         let set_flags = |caller: &Caller, flags: u32| {
-            fs.ioctl(*caller, ino, true, &Request::parse(0x4008_6602, &flags.to_ne_bytes()).unwrap())
+            fs.ioctl(
+                *caller,
+                ino,
+                OpenFor::Writing,
+                &Request::parse(0x4008_6602, &flags.to_ne_bytes()).unwrap(),
+            )
         };
         let (nodump, immutable) = (0x40, 0x10);
         assert_eq!(set_flags(bare, nodump), Err(Errno::PERM), "it does not own the file");
@@ -182,8 +187,8 @@ mod tests {
         assert_eq!(fs.list_xattrs(*bare, ino).unwrap(), b"");
         assert_eq!(fs.list_xattrs(*full, ino).unwrap(), b"trusted.note\0");
         let label = Request::parse(0x4100_9432, &[0; 256]).unwrap();
-        assert_eq!(fs.ioctl(*bare, root, false, &label), Err(Errno::PERM));
-        fs.ioctl(*full, root, false, &label).unwrap();
+        assert_eq!(fs.ioctl(*bare, root, OpenFor::Reading, &label), Err(Errno::PERM));
+        fs.ioctl(*full, root, OpenFor::Reading, &label).unwrap();
         fs.unmount().unwrap();
     }
 

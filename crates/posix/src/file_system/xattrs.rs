@@ -8,7 +8,7 @@ use f2fs::{
     volume::{SET_GID, SetAttr, Stat, XattrMode},
 };
 
-use super::{Answer, Caller, FileSystem, to_errno};
+use super::{Caller, FileSystem, Result, to_errno};
 use crate::{Errno, caller::Capability};
 
 /// The extended attribute that holds the access ACL.
@@ -16,7 +16,7 @@ const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 impl FileSystem {
     /// Returns the value of an extended attribute.
-    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Answer<Vec<u8>> {
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         check_xattr_name(name)?;
         if self.inodes.has_no_xattrs(ino) {
             // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
@@ -27,7 +27,7 @@ impl FileSystem {
     }
 
     /// Returns the names of all extended attributes, each followed by a zero byte.
-    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Answer<Vec<u8>> {
+    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>> {
         if self.inodes.has_no_xattrs(ino) {
             self.requests.fetch_add(1, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -54,7 +54,7 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
         drops_group_id: Option<bool>,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
@@ -69,7 +69,7 @@ impl FileSystem {
     }
 
     /// Removes an extended attribute.
-    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Answer<()> {
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         match self.write_lock()?.remove_xattr(ino, name).map_err(to_errno) {
             // Removing an ACL that does not exist succeeds (Linux, `vfs_remove_acl`).
@@ -80,7 +80,7 @@ impl FileSystem {
 }
 
 /// Refuses invalid names of extended attributes, as the VFS does for in-kernel file systems.
-fn check_xattr_name(name: &[u8]) -> Answer<()> {
+fn check_xattr_name(name: &[u8]) -> Result<()> {
     match name {
         b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
         _ if xattr::split_name(name).is_none() => Err(Errno::OPNOTSUPP),
