@@ -57,9 +57,9 @@ impl Checker<'_> {
         let mut order: Vec<(BlockAddr, usize)> = directories.map(address).collect();
         order.sort_unstable();
         let total = order.len() as u64;
-        // The blocks of all directories together cannot be more than the volume has; damaged nodes could make
-        // the walk longer.
-        let mut budget = u64::from(self.geometry.segments) << 9;
+        // Each directory is walked twice at most, and all blocks together are not more than the volume has.
+        // Damaged nodes could make the walk longer.
+        let mut budget = u64::from(self.geometry.segments) << 10;
         for (done, (_, number)) in order.into_iter().enumerate() {
             if done % 256 == 0 {
                 self.tell(Stage::Directories, done as u64, total);

@@ -108,7 +108,10 @@ impl Checker<'_> {
                 break;
             }
             if self.segments.claim(addr, Content::Data) {
+                // Files that share a device must not multiply the work.
                 self.claimed_again(addr, format!("{ino}"));
+                self.taint(ino);
+                break;
             }
             self.table.take_blocks(entry, 1);
             self.report.sums.blocks += 1;

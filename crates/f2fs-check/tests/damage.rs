@@ -104,6 +104,29 @@ damage! {
         d.put(addr, at + 2 + usize::from(count) * 78, &le(1 << 24));
     }
 
+    an_impossible_checkpoint_falls_back_to_the_other_pack => ["checkpoint-invalid"]: |d| {
+        // Both packs are alike, so that only the first one's numbers differ.
+        let (pack, checkpoint) = d.checkpoint();
+        let (from, to) = (d.pack(pack), d.pack(1 - pack));
+        let blocks: Vec<Vec<u8>> =
+            (0..checkpoint.pack_blocks).map(|n| d.block(BlockAddr(from.0 + n))).collect();
+        for (n, block) in (0..).zip(&blocks) {
+            d.put(BlockAddr(to.0 + n), 0, block);
+        }
+        d.put_checkpoint(0, &(checkpoint.version.0 + 1).to_le_bytes());
+        d.put_checkpoint(156, &le(1));
+    }
+    an_orphan_that_has_a_name => ["orphan-named"]: |d| { put_orphan(&d, d.ino("/plain").0, 1); }
+    an_orphan_that_is_not_in_use => ["orphan-inode"]: |d| { put_orphan(&d, 60_000, 1); }
+    an_orphan_block_with_too_many_entries => ["orphan-block"]: |d| { put_orphan(&d, 60_000, 1021); }
+    a_quota_inode_that_is_not_in_use => ["quota-inode", "quota-usage"]: |d| {
+        for copy in [0, 1] {
+            put_superblock(&d, copy, 2745 + 8, &le(60_000));
+        }
+        // The old quota inode has no name now; it is an orphan, which counts in the usage.
+        put_orphan(&d, d.volume().superblock().quota_inos[2].0, 1);
+    }
+
     // NAT.
     a_nat_entry_with_a_wrong_address => ["nat-address"]: |d| {
         d.put_nat(d.ino("/plain").into(), 5, &le(d.addr(d.ino("/few").into()).0));
@@ -341,12 +364,48 @@ damage! {
     }
 }
 
+#[test]
+fn a_feature_without_extra_attributes() {
+    let device = std::sync::Arc::new(model::Setup::named("base").unwrap().make().unwrap());
+    for copy in [0, BLOCK as u64] {
+        let mut page = [0; BLOCK];
+        block::Device::read(&*device, copy, &mut page).unwrap();
+        page[1024 + 2180] |= 0x20;
+        block::Device::write(&*device, copy, &page).unwrap();
+    }
+    let report = support::report(device);
+    assert_eq!(support::errors(&report), ["feature-needs"], "{}", support::lines(&report));
+}
+
 /// Changes a superblock and sets its checksum.
 fn put_superblock(d: &Damaged, copy: u32, at: usize, bytes: &[u8]) {
     d.put(BlockAddr(copy), 1024 + at, bytes);
     let block = d.block(BlockAddr(copy));
     let sum = f2fs::format::crc::f2fs_crc(&block[1024..1024 + 3068]);
     d.put(BlockAddr(copy), 1024 + 3068, &le(sum));
+}
+
+/// Inserts an orphan block before the summaries of the pack that counts.
+fn put_orphan(d: &Damaged, ino: u32, count: u32) {
+    let (pack, checkpoint) = d.checkpoint();
+    let (start, first) = (d.pack(pack), checkpoint.summaries_start);
+    for n in (first..checkpoint.pack_blocks).rev() {
+        let block = d.block(BlockAddr(start.0 + n));
+        d.put(BlockAddr(start.0 + n + 1), 0, &block);
+    }
+    let mut block = vec![0; BLOCK];
+    block[..4].copy_from_slice(&le(ino));
+    block[BLOCK - 8..BLOCK - 4].copy_from_slice(&le(count));
+    d.put(BlockAddr(start.0 + first), 0, &block);
+    let mut head = d.block(start);
+    head[136..140].copy_from_slice(&le(checkpoint.pack_blocks + 1));
+    head[140..144].copy_from_slice(&le(first + 1));
+    head[132..136].copy_from_slice(&le(checkpoint.flags.0 | 2));
+    let at = checkpoint.checksum_offset as usize;
+    let sum = f2fs::format::crc::f2fs_crc(&head[..at]);
+    head[at..at + 4].copy_from_slice(&le(sum));
+    d.put(start, 0, &head);
+    d.put(BlockAddr(start.0 + checkpoint.pack_blocks), 0, &head);
 }
 
 /// Position of a block of a file that lies in a closed segment.
