@@ -19,7 +19,7 @@ use super::{
     FileSystem, WriteMode,
     tests::{format, mounted},
 };
-use crate::{Caller, Errno};
+use crate::{Caller, Errno, SyncScope};
 
 const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
@@ -74,11 +74,11 @@ fn after_a_panic_in_a_shared_flush_every_request_is_refused() {
     let write = |data: &[u8]| fs.write(ROOT_USER, ino, 0, data, WriteMode::default()).unwrap();
     // After a first fsync, the next one needs only a flush, which it shares with others.
     write(b"x");
-    fs.fsync(ino, false).unwrap();
+    fs.fsync(ino, SyncScope::Everything).unwrap();
     write(b"y");
-    panics_in_a_flush(&device, || fs.fsync(ino, false));
+    panics_in_a_flush(&device, || fs.fsync(ino, SyncScope::Everything));
     assert_eq!(fs.stat(ino).map(drop), Err(Errno::IO));
-    assert_eq!(fs.fsync(ino, false), Err(Errno::IO));
+    assert_eq!(fs.fsync(ino, SyncScope::Everything), Err(Errno::IO));
     assert!(fs.failure().is_some());
     assert!(fs.unmount().is_err());
 }
