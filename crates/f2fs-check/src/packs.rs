@@ -82,13 +82,27 @@ fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Result<Chec
     Ok(head.version)
 }
 
+/// Returns true if a pack has the copy of its head, which is written last: then the pack was complete once.
+fn has_copy(io: &Io, geometry: &Geometry, pack: u8, version: CheckpointVer) -> bool {
+    let start = geometry.pack(pack);
+    (1..BLOCKS_PER_SEGMENT).any(|n| {
+        let block = io.read_bytes(BlockAddr(start.0 + n), Place::Checkpoint(pack), 0..HEAD_BYTES);
+        block.is_ok_and(|bytes| {
+            let copy = PackStart::parse(&bytes);
+            copy.version == version && copy.pack_blocks == n + 1
+        })
+    })
+}
+
 /// Tells a pack that a power cut left unfinished from a damaged one: it has the version that follows.
 fn broken(io: &Io, geometry: &Geometry, pack: u8, good: Option<CheckpointVer>, error: &Error) -> Finding {
     let at = Place::Checkpoint(pack);
     let head = io.read_bytes(geometry.pack(pack), at, 0..HEAD_BYTES);
     let version = head.map(|bytes| PackStart::parse(&bytes).version);
     let follows = match (version, good) {
-        (Ok(version), Some(good)) => version.0 == good.0.wrapping_add(1),
+        (Ok(version), Some(good)) => {
+            version.0 == good.0.wrapping_add(1) && !has_copy(io, geometry, pack, version)
+        }
         _ => false,
     };
     let kind = if follows { Kind::PackUnfinished } else { Kind::PackUnreadable };
