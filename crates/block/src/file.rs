@@ -14,7 +14,10 @@ mod system;
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use system::Handle;
@@ -44,8 +47,8 @@ pub struct FileDevice {
     geometry: Geometry,
     options: OpenOptions,
     /// True after a failed flush. The host reports a lost write only once; the next flush of the same file
-    /// succeeds (fsync(2)).
-    flush_failed: AtomicBool,
+    /// succeeds (fsync(2)). Held during a flush.
+    flush_failed: Mutex<bool>,
     /// `None` if the host has no discards here.
     discard_unit: Option<DiscardUnit>,
     /// True if the host has refused a discard.
@@ -92,7 +95,7 @@ impl FileDevice {
             path,
             geometry,
             options,
-            flush_failed: AtomicBool::new(false),
+            flush_failed: Mutex::new(false),
             discard_unit,
             refuses_discards: AtomicBool::new(false),
         })
@@ -171,13 +174,13 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        if self.flush_failed.load(Ordering::Acquire) {
+        // One flush at a time: of two at once, only one is told of a lost write, which concerns both.
+        let mut failed = self.flush_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
             return Err(io::Error::other("an earlier flush of the device failed"));
         }
         let result = self.handle.flush();
-        if result.is_err() {
-            self.flush_failed.store(true, Ordering::Release);
-        }
+        *failed = result.is_err();
         result
     }
 

@@ -122,15 +122,18 @@ pub struct Time {
 impl From<SystemTime> for Time {
     /// Time of the host as the volume stores it. It is cut to whole nanoseconds, and to the seconds that fit into 64 bits.
     fn from(time: SystemTime) -> Time {
-        let seconds = |since: Duration| i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        let seconds = |from: i64, before: Duration| from.saturating_sub_unsigned(before.as_secs());
         match time.duration_since(UNIX_EPOCH) {
-            Ok(since) => Time { seconds: seconds(since), nanoseconds: since.subsec_nanos() },
+            Ok(since) => Time {
+                seconds: 0_i64.saturating_add_unsigned(since.as_secs()),
+                nanoseconds: since.subsec_nanos(),
+            },
             Err(before) => {
                 // Nanoseconds count upwards from the second before.
                 let before = before.duration();
                 match before.subsec_nanos() {
-                    0 => Time { seconds: -seconds(before), nanoseconds: 0 },
-                    part => Time { seconds: -1 - seconds(before), nanoseconds: 1_000_000_000 - part },
+                    0 => Time { seconds: seconds(0, before), nanoseconds: 0 },
+                    part => Time { seconds: seconds(-1, before), nanoseconds: 1_000_000_000 - part },
                 }
             }
         }
@@ -168,6 +171,8 @@ mod tests {
             assert_eq!(Time::from(host), time);
         }
         assert_eq!(Time { seconds: 0, nanoseconds: 1_000_000_000 }.to_system_time(), None);
-        assert_eq!(Time { seconds: i64::MIN, nanoseconds: 0 }.to_system_time(), None);
+        // Whether the host can express the earliest second depends on the host. It is never another second.
+        let earliest = Time { seconds: i64::MIN, nanoseconds: 0 };
+        assert!(earliest.to_system_time().is_none_or(|host| Time::from(host) == earliest));
     }
 }

@@ -57,6 +57,29 @@ fn scattered_blocks_wait_until_their_neighbours_are_free() {
     assert!(whole <= 40, "{whole} discards of {bytes} bytes");
 }
 
+/// A volume that is opened for reading is recovered in memory. Blocks that this frees are still needed by the
+/// checkpoint on the device.
+#[test]
+fn a_recovery_in_memory_discards_nothing() {
+    let device = Arc::new(Recording::without_data(MemoryDevice::new(64 << 20)));
+    drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+    let mut volume = open(device.clone());
+    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    volume.checkpoint().unwrap();
+    volume.truncate(ino, 4096).unwrap();
+    volume.write(ino, 0, &vec![2; 8 << 20]).unwrap();
+    volume.fsync(ino, false).unwrap();
+    drop(volume);
+    device.take_trace();
+    let options = Options { discard: true, ..Options::read_only() };
+    let volume = Volume::open(device.clone(), options).unwrap();
+    assert_eq!(volume.stat(ino).unwrap().size, 8 << 20, "the fsync is rolled forward");
+    while volume.discards().issue().unwrap() > 0 {}
+    let changes: Vec<_> = device.take_trace().into_iter().filter(|it| it.verb != Verb::Read).collect();
+    assert!(changes.is_empty(), "{changes:?}");
+}
+
 /// A pending discard is dropped when a log comes to its blocks.
 #[test]
 fn blocks_that_are_used_again_are_not_discarded() {

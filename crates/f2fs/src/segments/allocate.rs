@@ -164,9 +164,12 @@ impl Segments {
 
     /// Segments that no log may open now.
     pub(super) fn closed_segments(&self) -> Vec<SegNo> {
-        let mut closed = [&self.logs.segments(), &*self.avoid, &*self.unreadable].concat();
-        closed.extend(self.discarded_segments());
-        closed
+        self.closed_segments_with(&self.discarded_segments())
+    }
+
+    /// Segments that no log may open as long as discards of `discarded` are in flight.
+    fn closed_segments_with(&self, discarded: &[SegNo]) -> Vec<SegNo> {
+        [&self.logs.segments(), &*self.avoid, &*self.unreadable, discarded].concat()
     }
 
     /// Returns the log that allocates the next block for `kind`, and opens a segment if it is full. Recovery
@@ -193,7 +196,8 @@ impl Segments {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
         let mut tries = 0;
         let (segment, mode) = loop {
-            let current = self.closed_segments();
+            let discarded = self.discarded_segments();
+            let current = self.closed_segments_with(&discarded);
             let next = match self.next_of_section(old, &current)? {
                 Some(next) => Some((next, AllocMode::Append)),
                 None => self.find_segment(kind, old, &current, even_prefree)?,
@@ -204,8 +208,9 @@ impl Segments {
                     self.unreadable.clear();
                     continue;
                 }
-                if self.discards.wait() {
-                    // Segments that were being discarded are free again.
+                if !discarded.is_empty() {
+                    // They are free once their discards have ended, which may be the case by now.
+                    self.discards.wait();
                     continue;
                 }
                 return Err(Error::no_space(self.disk.geometry().block_size, 1, self.free_user_blocks()));

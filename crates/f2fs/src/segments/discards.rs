@@ -107,7 +107,7 @@ impl Discards {
         self.lock().io.is_none()
     }
 
-    /// WriteReason the device again although it has failed too often.
+    /// Lets the device be asked again although it has failed too often.
     pub(super) fn try_again(&self) {
         self.lock().failures = 0;
     }
@@ -198,14 +198,13 @@ impl Discards {
         self.lock().under_way.clone()
     }
 
-    /// Waits until a request in flight has ended. Returns false if there was none.
-    pub(super) fn wait(&self) -> bool {
+    /// Waits until one of the requests in flight has ended. Returns at once if there is none.
+    pub(super) fn wait(&self) {
         let mut state = self.lock();
-        let Some(first) = state.under_way.first().cloned() else { return false };
+        let Some(first) = state.under_way.first().cloned() else { return };
         while state.under_way.contains(&first) {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        true
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -221,7 +220,12 @@ struct InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.discards.lock().under_way.retain(|other| *other != self.run);
+        let mut state = self.discards.lock();
+        // Another thread may have a request for the same blocks in flight: only one of the two ends here.
+        if let Some(at) = state.under_way.iter().position(|other| *other == self.run) {
+            state.under_way.swap_remove(at);
+        }
+        drop(state);
         self.discards.ended.notify_all();
     }
 }
@@ -392,6 +396,20 @@ mod tests {
         queue.lock().unit.blocks = 16;
         (0..2 * LEFT_OUT_MAX as u32).for_each(|n| queue.add(BlockAddr(4 * RUNS_MAX as u32 + 32 * n), 16));
         assert!(queue.lock().take_next().is_some(), "runs of whole units find room");
+    }
+
+    #[test]
+    fn a_request_ends_alone_although_another_has_the_same_blocks() {
+        let queue = queue();
+        let request = || {
+            queue.lock().under_way.push(0..16);
+            InFlight { discards: &queue, run: 0..16 }
+        };
+        let (first, second) = (request(), request());
+        drop(first);
+        assert!(!queue.try_claim(BlockAddr(8), 1), "the second request may still discard the block");
+        drop(second);
+        assert!(queue.try_claim(BlockAddr(8), 1));
     }
 
     #[test]

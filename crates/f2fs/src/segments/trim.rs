@@ -44,7 +44,7 @@ impl Segments {
         }
     }
 
-    /// WriteReason the device again although it has failed too often.
+    /// Lets the device be asked again although it has failed too often.
     pub(crate) fn retry_discards(&self) {
         self.discards.try_again();
     }
@@ -61,9 +61,9 @@ impl Segments {
     }
 
     /// The segments that discards in flight cover.
-    pub(super) fn discarded_segments(&self) -> impl Iterator<Item = SegNo> + use<'_> {
+    pub(super) fn discarded_segments(&self) -> Vec<SegNo> {
         let segment_of = |block: u32| self.disk.geometry().position(BlockAddr(block)).0.0;
         let runs = self.discards.under_way().into_iter();
-        runs.flat_map(move |run| (segment_of(run.start)..=segment_of(run.end - 1)).map(SegNo))
+        runs.flat_map(|run| (segment_of(run.start)..=segment_of(run.end - 1)).map(SegNo)).collect()
     }
 }

@@ -103,6 +103,8 @@ impl Volume {
     pub(super) fn recover_in_memory(&mut self) -> Result<()> {
         let chain = self.wanted_chain(self.has_chain()?)?;
         let reason = self.read_only_reason().unwrap_or_default().to_owned();
+        // What this recovery frees is free in memory only. The device must keep it.
+        self.discards().close();
         self.disk_mut().write_to_memory();
         self.take_over(&chain)?;
         self.disk_mut().refuse_changes(reason);
