@@ -174,6 +174,7 @@ pub enum AllocMode {
 
 impl AllocMode {
     /// Returns true for [`AllocMode::Ssr`].
+    #[must_use]
     pub fn is_ssr(self) -> bool {
         self == AllocMode::Ssr
     }
