@@ -1,7 +1,7 @@
 //! The lowest layer: the device in blocks, where everything lies on it, and the newest checkpoint that it has.
 //!
-//! *Invariants*: no checkpoint is written and no block is given out here. Once changes are refused, they are refused
-//! until the volume is opened again.
+//! *Invariants*: no checkpoint is written and no block is given out here. Once changes are refused after an error, they
+//! are refused until the volume is opened again.
 
 mod devices;
 mod geometry;
@@ -30,9 +30,9 @@ use crate::{
 /// Permitted access to the volume.
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// It does.
+    /// Changes are accepted.
     ReadWrite,
-    /// It refuses them, for this reason.
+    /// Changes are refused, for this reason.
     ReadOnly(Cow<'static, str>),
 }
 

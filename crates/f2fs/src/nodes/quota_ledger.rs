@@ -63,7 +63,7 @@ impl Charge {
     }
 }
 
-/// UsageChange of the usage of an id.
+/// Change of the usage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct UsageChange {
     inodes: i64,

@@ -113,7 +113,7 @@ impl Facts {
 /// The SIT.
 pub(super) struct Sit {
     geometry: Geometry,
-    /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
+    /// The current copy of each SIT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
     /// Segments that have changed since the last checkpoint.
     changes: FxHashMap<SegNo, Segment>,
@@ -485,7 +485,7 @@ impl Sit {
         index * per_block..self.geometry.segments.min((index + 1) * per_block)
     }
 
-    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
+    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their SIT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
     pub(super) fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
@@ -497,7 +497,7 @@ impl Sit {
         Ok(Prepared { journal: split.journal.into_iter().map(entry).collect(), bitmap })
     }
 
-    /// Writes these NAT blocks to their other copies and returns the resulting bitmap of current copies.
+    /// Writes these SIT blocks to their other copies and returns the resulting bitmap of current copies.
     fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
         let before = self.bitmap.clone();
         let (geometry, mut bitmap) = (self.geometry, before.clone());

@@ -20,9 +20,9 @@ use crate::{
 /// The presence of the node logs' summaries in a pack; packs of mounted volumes lack them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeSummaries {
-    /// It has.
+    /// The pack has them.
     Included,
-    /// It lacks them.
+    /// The pack lacks them.
     Omitted,
 }
 
