@@ -1,7 +1,7 @@
 //! Pending access times of files that were read.
 //!
 //! *Invariant*: a reader does not change the volume. The next writer applies these times before its own change; if
-//! there is none, a background thread does. Attributes that leave this crate show the [pending](PendingAtimes::seen) time.
+//! there is none, a background thread does. Attributes that leave this crate show the [pending](PendingAtimes::stat) time.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use f2fs::{
     units::{Ino, Time},
-    volume::Stat,
+    volume::{Stat, Volume},
 };
 
 /// Maximum number of files with a pending access time.
@@ -36,13 +36,15 @@ impl PendingAtimes {
         self.lock().is_empty()
     }
 
-    /// Returns the attributes of a file with its pending access time.
-    pub fn seen(&self, stat: Stat) -> Stat {
-        let atime = self.lock().get(&stat.ino).copied();
-        Stat { atime: atime.unwrap_or(stat.atime), ..stat }
+    /// Returns the attributes of a file with its pending access time. Needs a locked volume: a writer could
+    /// otherwise apply the time between the two look-ups, and neither would show it.
+    pub fn stat(&self, volume: &Volume, ino: Ino) -> f2fs::Result<Stat> {
+        let stat = volume.stat(ino)?;
+        let atime = self.lock().get(&ino).copied();
+        Ok(Stat { atime: atime.unwrap_or(stat.atime), ..stat })
     }
 
-    /// Takes out one time for the caller to apply.
+    /// Takes out one time for the caller to apply. No reader may enter the volume until it is applied.
     pub fn take_one(&self) -> Option<(Ino, Time)> {
         self.lock().pop_first()
     }

@@ -16,8 +16,8 @@ impl FileSystem {
     /// Renews the access time if the mount options and the inode call for it. Returns true if it was renewed.
     pub(super) fn renew_atime(&self, ino: Ino) -> bool {
         let due = |volume: &Volume| {
-            let stat = volume.stat(ino).ok().filter(|_| volume.read_only_reason().is_none())?;
-            let stat = self.pending_atimes.seen(stat);
+            let stat = self.pending_atimes.stat(volume, ino).ok();
+            let stat = stat.filter(|_| volume.read_only_reason().is_none())?;
             let now = (volume.options().clock)();
             let wanted = match self.settings.atime {
                 Atime::Never => false,
@@ -42,12 +42,16 @@ impl FileSystem {
             return;
         }
         for _ in 0..pending_atimes::FILES_MAX {
-            let Some((ino, atime)) = self.pending_atimes.take_one() else { return };
-            let upkeep = volume.begin_upkeep();
-            if self.settle(volume, upkeep).is_err() {
-                // The change that follows meets the same error and returns it to its caller.
+            if self.pending_atimes.is_empty() {
                 return;
             }
+            let upkeep = volume.begin_upkeep();
+            if self.settle(volume, upkeep).is_err() {
+                // The change that follows meets the same error and returns it to its caller. The times stay pending.
+                return;
+            }
+            // Taken out only now: readers that entered during the upkeep have seen the pending time.
+            let Some((ino, atime)) = self.pending_atimes.take_one() else { return };
             let _ = set_atime(volume, ino, atime);
         }
     }

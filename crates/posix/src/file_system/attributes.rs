@@ -40,8 +40,8 @@ pub enum TimesFrom {
 impl FileSystem {
     /// Returns the attributes of an inode.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
-        let stat = self.read_lock()?.stat(ino).map_err(to_errno)?;
-        Ok(self.pending_atimes.seen(stat))
+        let volume = self.read_lock()?;
+        self.pending_atimes.stat(&volume, ino).map_err(to_errno)
     }
 
     /// Returns the space usage of the volume and its block size in bytes.
@@ -99,6 +99,6 @@ impl FileSystem {
         if only_status || set != SetAttr::default() {
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
-        volume.stat(ino).map(|stat| self.pending_atimes.seen(stat)).map_err(to_errno)
+        self.pending_atimes.stat(&volume, ino).map_err(to_errno)
     }
 }

@@ -24,14 +24,14 @@ impl FileSystem {
             b"." => Ok(dir),
             _ => volume.lookup(dir, name),
         };
-        let stat = found.and_then(|ino| volume.stat(ino)).map_err(to_errno)?;
+        let stat = found.and_then(|ino| self.pending_atimes.stat(&volume, ino)).map_err(to_errno)?;
         if name == b"." && stat.links == 0 {
             // An inode without links is freed with its last reference, which may happen now. New references
             // are refused (open_by_handle_at(2)).
             return Err(Errno::NOENT);
         }
         self.add_reference(&stat);
-        Ok(self.pending_atimes.seen(stat))
+        Ok(stat)
     }
 
     /// Takes a lookup reference for the kernel. The caller holds the volume's lock, so that `stat` is
