@@ -129,12 +129,17 @@ impl FileSystem {
     fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
-        self.apply_pending_atimes(&mut volume);
+        self.prepare_change(&mut volume, limits)?;
+        Ok(volume)
+    }
+
+    /// Does what is due before a change: sets its limits, applies pending access times, and does the upkeep.
+    fn prepare_change(&self, volume: &mut Writing<'_>, limits: Limits) -> Result<()> {
+        volume.set_privileged(limits == Limits::Exempt);
+        self.apply_pending_atimes(volume);
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
-        self.settle(&mut volume, upkeep).map_err(to_errno)?;
-        volume.set_privileged(limits == Limits::Exempt);
-        Ok(volume)
+        self.settle(volume, upkeep).map_err(to_errno)
     }
 
     /// Locks the volume for reading without counting a request.

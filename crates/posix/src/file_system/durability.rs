@@ -11,7 +11,7 @@ use f2fs::{
     volume::{PendingSync, Upkeep, Volume},
 };
 
-use super::{Caller, End, FileSystem, Result, to_errno};
+use super::{Caller, End, FileSystem, Limits, Result, to_errno};
 use crate::{Errno, FsyncMode, caller::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -188,10 +188,13 @@ impl FileSystem {
     }
 
     /// Frees an inode that nobody uses any more, a large file in parts between which readers have the volume.
+    /// A failed upkeep, which could concern other files, does not keep the inode on the volume.
     pub(super) fn release(&self, ino: Ino) -> Result<()> {
-        let mut volume = self.write_lock()?;
-        while volume.shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
-            self.between_parts(&mut volume)?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let mut volume = self.quiet_write_lock()?;
+        let mut prepared = self.prepare_change(&mut volume, Limits::Enforced);
+        while prepared.is_ok() && volume.shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
+            prepared = self.between_parts(&mut volume);
         }
         volume.release(ino).map_err(to_errno)
     }
@@ -264,7 +267,7 @@ impl FileSystem {
 mod tests {
     use std::{
         io,
-        sync::{Arc, Mutex, OnceLock, Weak},
+        sync::{Arc, Mutex, OnceLock, Weak, atomic::AtomicI64},
     };
 
     use block::{Device, Geometry, MemoryDevice, Verb};
@@ -290,6 +293,8 @@ mod tests {
         inner: MemoryDevice,
         fs: OnceLock<Weak<FileSystem>>,
         seen: Mutex<Vec<(Verb, bool)>>,
+        /// Least access time in seconds that readers may see.
+        least_atime: AtomicI64,
     }
 
     impl Watched {
@@ -299,6 +304,7 @@ mod tests {
             if is_open {
                 let ino = fs.lookup(fs.root().unwrap(), b"other").unwrap().ino;
                 fs.open(ROOT_USER, ino, OpenMode { only_reads: true, ..OpenMode::default() }).unwrap();
+                assert!(fs.stat(ino).unwrap().atime.seconds >= self.least_atime.load(Ordering::Relaxed));
                 let mut content = [0; 8];
                 assert_eq!(fs.read(ino, 0, &mut content), Ok(5));
                 assert_eq!(&content[..5], b"other");
@@ -338,7 +344,8 @@ mod tests {
 
     fn mounted(settings: Settings) -> (Arc<Watched>, Arc<FileSystem>) {
         let (fs, seen) = (OnceLock::new(), Mutex::default());
-        let device = Arc::new(Watched { inner: MemoryDevice::new(BYTES), fs, seen });
+        let device =
+            Arc::new(Watched { inner: MemoryDevice::new(BYTES), fs, seen, least_atime: AtomicI64::new(0) });
         let size = DeviceSize { path: String::new(), bytes: BYTES };
         let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
         let usual = || Options { discard: true, ..Options::new(Time::default) };
@@ -402,7 +409,8 @@ mod tests {
         assert!(flushes > 2, "{flushes} flushes for three times the capacity of the volume");
     }
 
-    /// An fsync applies pending access times, and does due upkeep before each of them.
+    /// An fsync applies pending access times, and does due upkeep before each of them. Meanwhile
+    /// readers see the pending time.
     #[test]
     fn readers_have_the_volume_during_the_upkeep_before_a_late_access_time() {
         let (device, fs) = mounted(Settings::default());
@@ -419,6 +427,7 @@ mod tests {
             fs.write(ROOT_USER, ino, 0, &vec![1; 1 << 20], WriteMode::default()).unwrap();
             device.take();
             fs.pending_atimes.add(other, Time { seconds: round.into(), nanoseconds: 0 });
+            device.least_atime.store(round.into(), Ordering::Relaxed);
             fs.fsync(ino, SyncScope::Everything).unwrap();
             flushes = flushes.max(device.take().0);
             fs.forget(ino, 1, || {});

@@ -1,4 +1,4 @@
-//! Tests of panics in the device.
+//! Tests of panics in the device, and of an upkeep that fails for a while.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
 
 use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
-    units::{Ino, Time},
+    units::{Ino, Nid, Time},
     volume::{NewNode, Options, Volume},
 };
 
@@ -90,4 +90,91 @@ fn an_unmount_after_one_that_panicked_fails() {
     panics_in_a_flush(&device, || fs.unmount());
     assert!(fs.failure().is_some());
     assert!(fs.unmount().is_err(), "the volume was not left clean");
+}
+
+/// A volume with many dirty pages, whose upkeep fails until the damaged nodes are back on the device. It has the
+/// inodes `held`, which has lost its name and is referenced, and `other`.
+struct Failing {
+    device: Arc<MemoryDevice>,
+    fs: FileSystem,
+    /// Offset in bytes and content of each damaged node.
+    nodes: Vec<(u64, Vec<u8>)>,
+    held: Ino,
+    other: Ino,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        const PAGES: &[u8] = &[1; 16 << 12];
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = format(&device, "");
+        let root = volume.superblock().root_ino;
+        let mut create = |name: &[u8]| volume.create(root, name, &NewNode::new(0o100_644)).unwrap();
+        let (ino, held, other) = (create(b"file"), create(b"held"), create(b"other"));
+        let fillers: Vec<_> = (0..1000).map(|n: u32| create(n.to_string().as_bytes())).collect();
+        // At these offsets the addresses of the pages are in two separate nodes.
+        let offsets = [4 << 20, 8 << 20];
+        offsets.iter().for_each(|offset| volume.write(ino, *offset, PAGES).unwrap());
+        volume.write(held, 0, &[2; 1 << 20]).unwrap();
+        volume.unmount().unwrap();
+        let addr_of = |child| volume.nat_entry(Nid(volume.inode(ino).unwrap().child(child).0)).unwrap().addr;
+        let nodes = [0, 1].map(|child| u64::from(addr_of(child).0) << 12);
+        drop(volume);
+
+        let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
+        let fs = mounted(Volume::open(device.clone(), small).unwrap());
+        fs.lookup(root, b"held").unwrap();
+        fs.unlink(root, b"held").unwrap();
+        // One page more than may be dirty. The first eight stay dirty because their node cannot be read.
+        let nodes = [(0, 8), (1, 1)].map(|(which, pages)| {
+            for page in 0..pages {
+                let offset = offsets[which] + (page << 12);
+                fs.write(ROOT_USER, ino, offset, b"y", WriteMode::default()).unwrap();
+            }
+            // The node leaves the cache.
+            for filler in &fillers {
+                fs.stat(*filler).unwrap();
+            }
+            let mut node = vec![0; 4096];
+            device.read(nodes[which], &mut node).unwrap();
+            device.write(nodes[which], &[0xA5; 4096]).unwrap();
+            (nodes[which], node)
+        });
+        assert_eq!(fs.write_lock().map(drop), Err(Errno::UCLEAN), "the upkeep fails");
+        Failing { device, fs, nodes: nodes.into(), held, other }
+    }
+
+    fn mend(&self) {
+        for (offset_bytes, node) in &self.nodes {
+            self.device.write(*offset_bytes, node).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_failed_upkeep_does_not_keep_an_inode_that_nobody_uses() {
+    let failing = Failing::new();
+    let Failing { fs, held, .. } = &failing;
+    let free = || fs.space().unwrap().0.free_blocks;
+    let before = free();
+    fs.forget(*held, 1, || {});
+    failing.mend();
+    fs.sync().unwrap();
+    assert!(free() >= before + (1 << 20) / 4096, "{} free blocks, {before} before", free());
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_failed_upkeep_keeps_pending_access_times() {
+    let failing = Failing::new();
+    let Failing { fs, other, .. } = &failing;
+    fs.pending_atimes.add(*other, Time { seconds: 5, nanoseconds: 0 });
+    let seconds = || fs.stat(*other).unwrap().atime.seconds;
+    fs.apply_pending_atimes_in_background().unwrap();
+    assert_eq!(seconds(), 5, "it is still pending");
+    failing.mend();
+    fs.apply_pending_atimes_in_background().unwrap();
+    assert!(fs.pending_atimes.is_empty());
+    assert_eq!(seconds(), 5, "it is applied");
+    fs.unmount().unwrap();
 }
