@@ -500,8 +500,8 @@ fn links_to_missing_targets_are_errors_with_the_path() {
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut new = NewVolume::begin(memory, &plan, true, volume_options()).unwrap();
     for (kind, part) in [
-        (Kind::HardLink { to: b"none".to_vec() }, "a/b: linked to none"),
-        (Kind::HardLink { to: b"no/such".to_vec() }, "a/b: linked to no/such"),
+        (Kind::HardLink { to: b"none".to_vec() }, "a/b: hard link to none"),
+        (Kind::HardLink { to: b"no/such".to_vec() }, "a/b: hard link to no/such"),
         (Kind::Symlink { target: vec![b'x'; 4096] }, "a/b: name too long"),
         (Kind::File { size: 1 << 60, data: Some(vec![]) }, "a/b: file too large"),
     ] {

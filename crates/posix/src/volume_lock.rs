@@ -203,7 +203,7 @@ enum Writer {
     #[default]
     Absent,
     /// It waits for readers to leave.
-    DirtyPages,
+    Waiting,
     Inside,
 }
 
@@ -272,7 +272,7 @@ impl State {
     fn is_closed(&self) -> bool {
         match self.writer {
             Writer::Absent => false,
-            Writer::DirtyPages => self.earlier == 0,
+            Writer::Waiting => self.earlier == 0,
             Writer::Inside => true,
         }
     }
@@ -286,7 +286,7 @@ impl<'a> Turn<'a> {
         while state.owed > 0 {
             state = gate.wait(state);
         }
-        state.writer = Writer::DirtyPages;
+        state.writer = Writer::Waiting;
         state.earlier = state.readers;
         state.waits += 1;
         while state.readers > 0 {
@@ -301,10 +301,10 @@ impl Drop for ReaderPass<'_> {
     fn drop(&mut self) {
         let mut state = self.gate.lock();
         state.readers -= 1;
-        if state.writer == Writer::DirtyPages && self.came < state.waits {
+        if state.writer == Writer::Waiting && self.came < state.waits {
             state.earlier -= 1;
         }
-        let is_waited_for = state.writer == Writer::DirtyPages && state.readers == 0;
+        let is_waited_for = state.writer == Writer::Waiting && state.readers == 0;
         drop(state);
         if is_waited_for {
             self.gate.changed.notify_all();
@@ -357,7 +357,7 @@ mod tests {
             let gate = gate.clone();
             move || drop(gate.take_turn().enter())
         });
-        until(&gate, |state| state.writer == Writer::DirtyPages);
+        until(&gate, |state| state.writer == Writer::Waiting);
         // On this thread: if readers had to wait, the test would deadlock here.
         drop(gate.enter_reader());
         let later = gate.enter_reader();

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use block::Device;
 use f2fs::{Error, Place};
 use f2fs_check::{Finding, Report, Severity};
-use indicatif::HumanCount;
 use serde::Serialize;
 
 use crate::{
@@ -265,7 +264,7 @@ impl Printed {
             match (self.errors, self.notices) {
                 (0, 0) => "clean".to_owned(),
                 (0, notices) => format!("clean, {}", render::count(notices, "notice")),
-                (errors, _) => format!("{} findings", HumanCount(errors)),
+                (errors, _) => render::count(errors, "finding"),
             }
         )
     }

@@ -1,0 +1,80 @@
+//! `flashkit fsck`: what it prints and returns, and that it only reads.
+
+mod support;
+
+use std::{fs, os::unix::fs::FileExt, path::Path};
+
+use support::{damage, flashkit, ok};
+
+/// Makes a volume with one file whose map has several nodes.
+fn volume(dir: &Path) {
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/large"), vec![7; 8 << 20]).unwrap();
+    ok(dir, &["mkfs", "v.img", "--size", "64M", "--from", "tree"]);
+}
+
+/// Returns the exit code, the output and the messages of a check.
+fn fsck(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = flashkit(dir, &[&["fsck"], arguments].concat());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_clean_volume_has_exit_code_0_and_a_damaged_one_4() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let (code, printed, _) = fsck(dir, &["v.img"]);
+    assert_eq!(code, Some(0));
+    assert!(printed.ends_with(": clean\n"), "{printed}");
+
+    damage(&dir.join("v.img"), "/large");
+    let before = fs::read(dir.join("v.img")).unwrap();
+    for options in [&[][..], &["-n"], &["-f"]] {
+        let (code, printed, _) = fsck(dir, &[options, &["v.img"]].concat());
+        assert_eq!(code, Some(4), "{options:?}: {printed}");
+        assert!(printed.contains("error: "), "{printed}");
+    }
+    assert!(fs::read(dir.join("v.img")).unwrap() == before, "a check changes nothing");
+
+    let (code, printed, _) = fsck(dir, &["--json", "v.img"]);
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, report["clean"].as_bool()), (Some(4), Some(false)));
+    let findings = report["findings"].as_array().unwrap();
+    assert!(!findings.is_empty() && findings.iter().all(|finding| finding["kind"].is_string()), "{printed}");
+}
+
+#[test]
+fn a_superblock_that_is_damaged_once_is_a_finding_and_twice_no_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let image = fs::File::options().write(true).open(dir.join("v.img")).unwrap();
+    image.write_all_at(&[0; 4], 1024).unwrap();
+    let (code, printed, _) = fsck(dir, &["v.img"]);
+    assert_eq!(code, Some(4), "{printed}");
+    assert!(printed.contains("superblock"), "{printed}");
+    image.write_all_at(&[0; 4], 4096 + 1024).unwrap();
+    let (code, printed, message) = fsck(dir, &["v.img"]);
+    assert_eq!((code, printed.as_str()), (Some(8), ""));
+    assert!(message.contains("not an F2FS volume"), "{message}");
+}
+
+#[test]
+fn failures_have_exit_code_8_and_calls_without_sense_16() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let (code, _, message) = fsck(dir, &["missing.img"]);
+    assert_eq!(code, Some(8));
+    assert!(message.contains("missing.img"), "{message}");
+    assert_eq!(fsck(dir, &[]).0, Some(16));
+    let before = fs::read(dir.join("v.img")).unwrap();
+    for option in ["-a", "-p", "-y"] {
+        let (code, _, message) = fsck(dir, &[option, "v.img"]);
+        assert_eq!(code, Some(16), "{option}");
+        assert!(message.contains("fsck.f2fs"), "{option} says what repairs: {message}");
+    }
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+}
