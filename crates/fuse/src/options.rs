@@ -193,6 +193,8 @@ pub const KNOWN: [(&str, &str); 37] = [
     ("default_permissions, acl, user_xattr", "Always on"),
     ("flush_merge, checkpoint_merge, extent_cache", "Always on"),
     ("defaults, auto, noauto, user, nofail, _netdev, x-...", "For other programs; ignored"),
+    // `lazytime` is accepted because Linux lists it in /proc/mounts, and lines of fstab have it. Access times
+    // wait in memory with any option; see `posix::FileSystem`.
     (
         "gc_merge, heap, lazytime, memory=, alloc_mode=, ...",
         "Options of f2fs in Linux without a meaning here: accepted and ignored",

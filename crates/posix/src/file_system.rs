@@ -147,6 +147,7 @@ impl FileSystem {
         self.volume.read()
     }
 
+    /// Locks the volume for writing without counting a request. It applies no access times and does no upkeep.
     fn quiet_write_lock(&self) -> Result<Writing<'_>> {
         self.volume.write()
     }

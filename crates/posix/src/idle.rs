@@ -1,4 +1,5 @@
-//! Work outside requests: periodic checkpoints, pending access times, and cleaning in idle times.
+//! Work outside requests: checkpoints at an interval, pending access times at every tick, and cleaning in idle
+//! times.
 
 use std::time::{Duration, Instant};
 

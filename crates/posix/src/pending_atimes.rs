@@ -1,7 +1,12 @@
 //! Pending access times of files that were read.
 //!
 //! *Invariant*: a reader does not change the volume. The next writer applies these times before its own change; if
-//! there is none, a background thread does. Attributes that leave this crate show the [pending](PendingAtimes::stat) time.
+//! there is none, a background thread does within about a second. Attributes that leave this crate show the
+//! [pending](PendingAtimes::stat) time.
+//!
+//! A pending time belongs to an inode number, which a later inode may get. One change frees the number and another
+//! one uses it again. That one applies the times first; if it cannot because its upkeep fails, it fails too. So the
+//! time finds no inode between the two, and has no effect.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,8 @@
-//! Dirty pages that have no block in a log yet: directory blocks and partly written file blocks.
+//! Dirty pages: new content that is neither in a log nor on the device. Other blocks go to their log at once.
+//!
+//! These blocks wait as pages: blocks on the device that are overwritten in part; overwritten blocks that an
+//! fsync may update in place; blocks of compressed clusters that are written in part; blocks of clusters that
+//! become plain; directory blocks on the device that change.
 //!
 //! *Invariant*: the block of each page is reserved in the file's map
 //! ([`BlockAddr::NEW`](crate::units::BlockAddr) or a real address), so that writing it back cannot run out of

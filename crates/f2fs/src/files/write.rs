@@ -1,10 +1,11 @@
 //! Writing files: data, size, holes.
 //!
 //! *Invariants*: a block that gets its first address goes to its log at once, and changes in the log's
-//! pending run as long as it is there. Only two sorts of blocks wait as dirty pages: blocks on the device
-//! that are overwritten in part, and blocks that an fsync is likely to update in place. Large writes may
-//! [bypass the log's buffer](super::write_through). Therefore the blocks of a file have the same order on the
-//! device as in the file. Space is checked before anything changes.
+//! pending run as long as it is there. Only two sorts of blocks of a plain file wait as dirty pages: blocks
+//! on the device that are overwritten in part, and overwritten blocks that an fsync may update in place.
+//! (Compressed files and directories have [others](super::pages).) Large writes may
+//! [bypass the pending run](super::write_through). Therefore new blocks that are written in ascending order
+//! have that order on the device too. Space is checked before anything changes.
 
 use std::ops::Range;
 

@@ -253,7 +253,7 @@ impl Segments {
     /// Moves the node log into the zone of the data log, which had to leave the zone that they shared.
     /// Returns the address at which the node log continues if it moved. The nodes of fsyncs form a chain in
     /// which each footer holds the address of the next node, so the caller has allocated a node and not yet
-    /// written it. While few sections are free, both logs may move (see `meet`).
+    /// written it. While few sections are free, both logs may move (see `colocate_logs`).
     fn colocate_nodes(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
         if self.disk.geometry().sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {

@@ -299,7 +299,8 @@ impl Sit {
         Ok(())
     }
 
-    /// Sets the type of an empty segment.
+    /// Sets the type of a segment that a log opens. The segment is empty, or has valid blocks if the log fills its
+    /// holes (SSR).
     pub(super) fn set_kind(&mut self, io: &Io, number: SegNo, kind: SegmentType) -> Result<()> {
         self.segment_mut(io, number)?.kind = kind;
         self.has_changed(number, 0);

@@ -239,8 +239,9 @@ impl Volume {
         self.segments().read_blocks(addr, at, buf)
     }
 
-    /// A dirty page of a file that has no block in a log yet. It overrides the block that the file's node
-    /// points to.
+    /// A dirty page of a file or directory: new content that is neither in a log nor on the device. It
+    /// overrides the block that the file's node points to. Overwritten blocks, parts of compressed clusters
+    /// and directory blocks may wait as pages; other blocks go to their log at once.
     pub fn dirty_page(&self, ino: Ino, block: u64) -> Option<&[u8]> {
         self.files().dirty_page(ino, block)
     }

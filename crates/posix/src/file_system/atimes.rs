@@ -36,7 +36,9 @@ impl FileSystem {
             || !self.volume.has_writers() && self.write_lock().is_ok() && self.pending_atimes.add(ino, atime)
     }
 
-    /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them.
+    /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them,
+    /// and add further times. At most as many times as the table holds are applied, so that a writer does not
+    /// wait for readers without end. Later ones are left to the next writer.
     pub(super) fn apply_pending_atimes(&self, volume: &mut Writing<'_>) {
         if volume.read_only_reason().is_some() {
             return;
