@@ -49,7 +49,7 @@ impl FileSystem {
             }
             let upkeep = volume.begin_upkeep();
             if self.settle(volume, upkeep).is_err() {
-                // The change that follows meets the same error and returns it to its caller. The times stay pending.
+                // The times stay pending. A change that follows meets the same error in its own upkeep.
                 return;
             }
             // Taken out only now: readers that entered during the upkeep have seen the pending time.

@@ -46,7 +46,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Locks the volume to write changes out. It does no upkeep, whose errors could concern other files.
+    /// Locks the volume to write changes out. The only upkeep is that before each pending access time, and its
+    /// errors are dropped: they could concern other files.
     fn sync_lock(&self) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
