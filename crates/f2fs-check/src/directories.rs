@@ -22,7 +22,7 @@ const HASHES_MAX: usize = 1 << 24;
 /// Maximum number of names that are compared because they share a hash.
 const SHARED_MAX: usize = 1 << 18;
 
-/// What is known of a directory while its entries are checked.
+/// Facts about a directory while its entries are checked.
 struct Walk {
     /// Index in the list of directories.
     number: usize,

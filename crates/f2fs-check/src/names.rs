@@ -10,7 +10,7 @@ use f2fs::{
     printable,
 };
 
-/// How a directory hashes and compares names.
+/// Rules by which a directory hashes and compares names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// By their bytes.

@@ -70,7 +70,7 @@ const CHANGED_NODES_SHARE: usize = 10;
 /// An open volume, by inode numbers: the engine below the [front door](crate::Volume).
 ///
 /// # Errors
-/// What can fail in every operation, beside the errors that its own documentation names:
+/// Errors of every operation, beside those that its own documentation names:
 ///
 /// - Reading: [`Error::Corrupt`] if bytes on the way are impossible, and [`Error::Io`] if the device fails. Both name the
 ///   place. Damage that is met makes the next checkpoint ask for fsck.
