@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 mod support;
 
-#[path = "support/golden.rs"]
+#[path = "../../f2fs/tests/support/golden.rs"]
 mod golden;
 
 /// Images that a kernel wrote without keeping the quota files that mkfs had made.
