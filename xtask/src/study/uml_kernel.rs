@@ -6,6 +6,7 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -48,6 +49,13 @@ const NEEDED: [&str; 7] =
 /// packages.
 const TOOLS: [(&str, &[&str]); 4] =
     [("flex", &["flex"]), ("bison", &["bison"]), ("m4", &["m4", "libsigsegv2"]), ("bc", &["bc"])];
+
+/// Definition, in the sources of user-mode Linux up to 6.12, of the bytes that it keeps of a program's vector
+/// registers. Its size is that of AVX-512 with protection keys.
+const REGISTERS: (&str, &str) = ("arch/x86/um/user-offsets.c", "DEFINE_LONGS(HOST_FP_SIZE, 2696)");
+/// The same with space for the 11,008 bytes of processors with AMX (Intel's manual, volume 1, chapter 13:
+/// CPUID leaf 0DH gives the size). A host refuses to restore a shorter state, so no program would run.
+const MORE_REGISTERS: &str = "DEFINE_LONGS(HOST_FP_SIZE, 16384)";
 
 /// Intervals between progress reports of the build, and between checks for its end.
 const PROGRESS: Duration = Duration::from_secs(30);
@@ -127,7 +135,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
 
     let work = tempfile::tempdir_in(&cache)?;
     let tools = Tools::find(&cache)?;
-    let tree = source.tree(work.path())?;
+    let tree = with_registers(source.tree(work.path())?, work.path())?;
     let build = work.path().join("build");
     fs::create_dir(&build)?;
     let (config, missing) = configure(&tree, &build, &tools, &wanted)?;
@@ -233,6 +241,32 @@ impl Source {
             Source::Tree(path) => Ok(path.clone()),
         }
     }
+}
+
+/// Returns a tree like `tree` in which the kernel keeps all vector registers of the host's processor, or `tree`
+/// itself if its kernel asks the host for their size. `tree` is not written to: the result is made of symbolic
+/// links in `work`, except for the one file that differs and the directories on the path to it.
+fn with_registers(tree: PathBuf, work: &Path) -> Result<PathBuf> {
+    let (file, size) = REGISTERS;
+    let Ok(source) = fs::read_to_string(tree.join(file)) else { return Ok(tree) };
+    if !source.contains(size) {
+        return Ok(tree);
+    }
+    let copy = work.join("tree");
+    let (mut from, mut to) = (tree, copy.clone());
+    for name in Path::new(file) {
+        fs::create_dir(&to)?;
+        for entry in fs::read_dir(&from)? {
+            let entry = entry?;
+            if entry.file_name() != name {
+                symlink(entry.path(), to.join(entry.file_name()))?;
+            }
+        }
+        from.push(name);
+        to.push(name);
+    }
+    fs::write(to, source.replace(size, MORE_REGISTERS))?;
+    Ok(copy)
 }
 
 /// Location of the programs that the build needs, if they are not installed.
@@ -457,6 +491,27 @@ mod tests {
     fn compiled_files_are_counted() {
         let log = "  SYNC    include/config/auto.conf\n  CC      fs/f2fs/dir.o\n  CC      fs/f2fs/file.o\n  AR      fs/f2fs/built-in.a\n";
         assert_eq!(objects(log), 2);
+    }
+
+    #[test]
+    fn a_kernel_is_built_with_space_for_more_registers_and_its_tree_stays_as_it_is() {
+        let (dir, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let tree = dir.path().to_owned();
+        let (file, size) = REGISTERS;
+        fs::create_dir_all(tree.join("arch/x86/um")).unwrap();
+        fs::create_dir(tree.join("fs")).unwrap();
+        fs::write(tree.join("fs/Kconfig"), "menu").unwrap();
+        fs::write(tree.join("arch/x86/um/Makefile"), "obj-y").unwrap();
+        fs::write(tree.join(file), format!("\t{size};\n")).unwrap();
+
+        let changed = with_registers(tree.clone(), work.path()).unwrap();
+        let read = |path: &str| fs::read_to_string(changed.join(path)).unwrap();
+        assert_eq!(read(file), format!("\t{MORE_REGISTERS};\n"));
+        assert_eq!([read("fs/Kconfig"), read("arch/x86/um/Makefile")], ["menu", "obj-y"]);
+        assert_eq!(fs::read_to_string(tree.join(file)).unwrap(), format!("\t{size};\n"));
+
+        fs::write(tree.join(file), "host_fp_size").unwrap();
+        assert_eq!(with_registers(tree.clone(), work.path()).unwrap(), tree);
     }
 
     #[test]
